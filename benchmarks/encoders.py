@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.laws import composite
+from momentgen.laws import attention
 from momentgen.laws.diagonal import mean_of
 from momentgen.laws.numerics import attention as numerics
 
@@ -269,7 +269,7 @@ def variant(name: str) -> Iterator[None]:
         "exact query": {"exact_query": True},
     }
     if name == "SUQ":
-        with mock.patch.object(composite, "attended", functools.partial(suq, composite.attended)):
+        with mock.patch.object(attention, "attended", functools.partial(suq, attention.attended)):
             yield
     elif name in options:
         with mock.patch.object(numerics, "attention", functools.partial(numerics.attention, **options[name])):

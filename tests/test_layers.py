@@ -112,3 +112,55 @@ def test_an_op_computes_without_the_compiler_or_triton() -> None:
 
 def test_the_compiler_needs_no_torch() -> None:
     assert "torch" not in loaded_by("import momentgen.rule, momentgen.compiler.program, momentgen.compiler.evaluate")
+
+
+LAWS = PACKAGE / "laws"
+#: parts of momentgen.laws from the lowest up; what is not named here stands between ``law`` and ``rules``
+LOWEST = ("table", "unsupported", "notes", "precision", "lost", "debug", "accuracy", "propagations", "activations")
+HIGHEST = (
+    "rules", "border", "convert", "examples", "unbatched", "backward", "parameters_adjoint", "adjoint_outputs",
+    "covariance_outputs", "controlled",
+)  # fmt: skip
+
+
+def arrows() -> dict[str, set[str]]:
+    """Module of ``momentgen.laws`` -> those that it imports, at any depth of its code but for types alone."""
+    modules = {
+        ".".join(path.relative_to(LAWS).with_suffix("").parts): path
+        for path in LAWS.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                node.body = []
+        named: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                named |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+        found[module] = {name.removeprefix("momentgen.laws.") for name in named} & modules.keys() - {module}
+    return found
+
+
+def test_no_modules_of_laws_import_each_other_in_a_circle() -> None:
+    below = arrows()
+    while free := [module for module, used in below.items() if not used & below.keys()]:
+        for module in free:
+            del below[module]
+    assert not below, f"in circles, or above one: {sorted(below)}"
+
+
+def test_no_module_of_laws_imports_a_higher_one() -> None:
+    def floor(module: str) -> int:
+        first = module.partition(".")[0]
+        if first == "numerics" or first in LOWEST:
+            return 0
+        return 1 if first == "law" else 3 if first in HIGHEST else 2
+
+    upward = [f"{one} -> {other}" for one, used in arrows().items() for other in used if floor(one) < floor(other)]
+    assert not upward

@@ -22,10 +22,10 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal, Prior
-from momentgen.laws.affine import transformed
 from momentgen.laws.border import current_method, set_method
 from momentgen.laws.convert import convert, twin
 from momentgen.laws.weights import drawn_weight, random_weight
+from momentgen.runtime.autograd import transformed
 
 __all__ = ["BayesianNetwork", "Only", "randomise"]
 

@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from momentgen.errors import InputError
 from momentgen.inference.prior import Normal, Prior
-from momentgen.laws.affine import transformed
 from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.runtime.autograd import transformed
 
 __all__ = ["MeanField", "Posterior"]
 

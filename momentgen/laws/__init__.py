@@ -9,6 +9,8 @@ Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 from __future__ import annotations
 
 from momentgen.laws import adjoint_outputs as adjoint_outputs  # registers the method
+from momentgen.laws import covariance_outputs as covariance_outputs  # registers the method
+from momentgen.laws import rules as rules  # registers the rules
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, inside, method, run, set_method
 from momentgen.laws.controlled import propagate as propagate  # registers the method
@@ -18,7 +20,7 @@ from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
-from momentgen.laws.pointwise import register_activation
+from momentgen.laws.rules.elementwise import register_activation
 from momentgen.laws.values import as_moments, certain, draw, lower, noisy
 
 __all__ = [

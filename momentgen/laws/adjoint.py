@@ -13,36 +13,23 @@ variances of hidden layers, at which derivatives and remainders are taken, are b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws import noise
-from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
-from momentgen.laws.affine import dense, pooled_to_one
-from momentgen.laws.attention import gram
-from momentgen.laws.chains import chained
-from momentgen.laws.composite import attention_by_parts
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
-from momentgen.laws.maxima import is_monotone, tree_of_pairs
+from momentgen.laws.expressions import settle
+from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree
 from momentgen.laws.numerics.bounds import at_least
-from momentgen.laws.numerics.dust import without_dust
-from momentgen.laws.pointwise import is_registered, op_and_parameters
-from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
-from momentgen.laws.products import bilinear_remainder
-from momentgen.laws.rules import diagonal_rule
-from momentgen.laws.slopes import slope_of
-from momentgen.laws.source import MomentsOf, await_writes, combined
+from momentgen.laws.probes import Probes, probes_along, probes_of
 from momentgen.laws.sources import SOURCES, constant, stopped
-from momentgen.laws.table import KINDS, Entry
+from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Adjoint", "adjoint", "foreign", "gain_of", "shifted_law"]
+__all__ = ["Adjoint", "adjoint", "along", "foreign", "shifted_law", "with_own"]
 
 
 @register_pytree
@@ -62,7 +49,7 @@ class Adjoint(Diagonal):
             gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
             mean, var = moments(given, spread)
             # a tangent without dimensions comes back in float64 where a Python number is in the way
-            mean, var, self._probes = _along(x, mean, constant(var), gain.to(mean.dtype))
+            mean, var, self._probes = along(x, mean, constant(var), gain.to(mean.dtype))
         return mean, var
 
     def _met(
@@ -72,11 +59,11 @@ class Adjoint(Diagonal):
         left = at_least(var - explained(constant), 0)
         law = shifted_law(sources.shifted(mean, left), var)
         random = list({id(law): law for law in args}.values())
-        law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+        law._probes = with_own(probes_along(entry, args, kwargs, random), left)
         return law
 
     def _stop_gradients(self) -> None:
-        if self._mean is None and self._later is None:
+        if self._mean is None and self._later is settle:
             self._parts()
         if self._view is None and self._mean is not None:  # a view is taken anew; what is put off has no user's tensors
             self._mean, self._var = stopped(self._mean), self._var.detach()
@@ -99,7 +86,7 @@ def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
     return law
 
 
-def _along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Probes]:
+def along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Probes]:
     """Mean, *variance* and probes of a function of ``x``, written as linear in it plus the remainder, a new source.
 
     So a derivative is one product for each output.
@@ -111,78 +98,6 @@ def _along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor
     return mean, var, Probes(gain * known.rows + sources.moved(constant(left)), known.independent)
 
 
-def _rule(name: str, kind: str) -> Rule:
-    if kind == "maximum":
-        return _maximum
-
-    def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
-            return args[0].mean(dims, keepdim=True)
-        if name == "scaled_dot_product_attention" and noise.active(entry, args, kwargs):
-            return attention_by_parts(entry, args, kwargs)  # its dropout is a source
-        own, args = cast(Rule, diagonal_rule(name, kind)), tuple(map(dense, args))
-        for law in laws_in((*args, *kwargs.values())):
-            if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
-                raise foreign(entry, law)
-            if kind != "query" and law._later is not None:
-                law._parts()
-        if kind in ("query", "refusal", "write"):
-            return own(entry, args, kwargs)
-
-        if kind == "pointwise" and isinstance(args[0], Diagonal):
-            whole = chained(entry, args, kwargs)
-            if whole is not None:
-                return whole
-
-        def found() -> Any:
-            value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
-            value = _each(value, lambda law: _attached(law, own, entry, kind, args, kwargs))
-            give_probes(value, entry, kind, args, kwargs)
-            return value
-
-        if kind == "pointwise" and _may_wait(entry, args, kwargs):
-            return _deferred(found, entry, args, kwargs)
-        return found()
-
-    return rule
-
-
-def _of_constant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A pointwise function of ``args[0]`` with a mean that is a constant to the shifts: its slope comes by itself."""
-    x = args[0]
-    if type(x) is Adjoint and x._mean is not None:
-        still = new_law(Adjoint, *map(constant, x._parts()))
-        found = own(entry, (still, *args[1:]), kwargs)
-        if type(found) is Diagonal and found._call is not None and found._call[0] is entry and found._of is still:
-            found._call = found._of = None
-            return remember(found, entry, args, kwargs, x)
-    return own(entry, args, kwargs)
-
-
-def _may_wait(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a function's moments can be put off: where a max pool is next, they are not needed."""
-    x = args[0]
-    if type(x) is not Adjoint or x._mean is None or x._depth >= DEPTH or torch.compiler.is_compiling():
-        return False
-    return is_monotone(entry, args, kwargs)
-
-
-def _deferred(compute: Callable[[], Law], entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Adjoint:
-    """A function of ``args[0]`` that is computed when somebody asks for its moments."""
-    x, with_gradients = args[0], torch.is_grad_enabled()
-    law: Adjoint = new_law(Adjoint, None)  # type: ignore[arg-type]
-    law._noise = Adjoint
-    remember(law, entry, args, kwargs, x)
-    await_writes(x, law)
-
-    def later() -> Law:
-        with torch.set_grad_enabled(with_gradients):
-            return compute()
-
-    law._later = later
-    return law
-
-
 def foreign(entry: Entry | None, law: Law) -> UnsupportedError:
     """The error for a value that is random but none of the run's sources, such as a random weight."""
     why = "its noise is not among the sources that adjoint knows, as that of a random weight is not"
@@ -191,221 +106,7 @@ def foreign(entry: Entry | None, law: Law) -> UnsupportedError:
     return unsupported(entry.call, law, why, entry)
 
 
-#: kinds of functions of which some have a slope that takes less time than to differentiate them
-_SLOPED = ("normalise", "softmax", "affine")
-
-
-def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
-    if type(found) is Diagonal:
-        return function(found)
-    if isinstance(found, tuple | list):
-        parts = [_each(part, function) for part in found]
-        return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
-    return found
-
-
-def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    sources = SOURCES.get()
-    mean, var = law._parts()
-    var = constant(var)
-    if kind == "pointwise" and type(args[0]) is Adjoint:
-        gain = gain_of(args[0], entry, kind, args[1:], kwargs)
-        if entry.name in SWITCHES:
-            gain = without_dust(constant(gain))
-        elif entry.name in _CLOSED:
-            gain = _within(gain, args[0]._parts()[1], var)
-        mean, var, law._probes = _along(args[0], mean, var, gain)
-    elif kind == "noise" and type(args[0]) is Adjoint:
-        (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
-        added = at_least(var - gain.square() * spread, 0)
-        mean = sources.shifted(constant(mean) + gain * (given - constant(given)), added)
-        known = probes_of(args[0])
-        law._probes = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
-    elif kind == "statistic" and type(args[0]) is Adjoint:
-        explained = _explained(args[0], entry, kind, args[1:], kwargs)
-        left = at_least(var - explained, 0)
-        mean = sources.shifted(mean, left)
-        law._probes = _with_own(probes_along(entry, args, kwargs, [args[0]]), left)
-    elif kind in _SLOPED and (function := _slope(entry, args, kwargs, mean, var)) is not None:
-        slope = function(args[0]._parts()[0])
-        mean = constant(mean) + (slope - constant(slope))
-    elif kind == "noise":
-        mean = sources.shifted(mean, var)
-    elif kind == "arithmetic" and entry.name == "mul" and law._source is None:
-        random = [value for value in args if isinstance(value, Diagonal)]
-        if len(random) == 2:
-            (_, v1), (_, v2) = (value._parts() for value in random)
-            left = (v1 * v2).expand(mean.shape)
-            mean = sources.shifted(mean, left)
-            law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
-    elif kind == "product":
-        mean = _with_products(law, own, entry, args, kwargs, mean)
-    law.__class__ = Adjoint
-    law._mean, law._var, law._noise = mean, var, Adjoint
-    return law
-
-
-def _slope(
-    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, spread: Tensor
-) -> Callable[[Tensor], Tensor] | None:
-    """A function with nearly the derivative of ``mean`` by that of the argument, which takes a small part of its time.
-
-    Args:
-        entry: of the function.
-        args: of the call.
-        kwargs: of the call.
-        mean: of the result.
-        spread: *variance* of the result.
-    """
-    if type(args[0]) is not Adjoint or len([law for law in laws_in((*args, *kwargs.values())) if law.RANK]) > 1:
-        return None
-    return slope_of(entry, args, kwargs, args[0]._parts()[1], constant(mean), spread)
-
-
-def _with_products(
-    law: Diagonal, own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor
-) -> Tensor:
-    """The mean of products of two laws, with the products of their deviations as a new source."""
-    factors = [value for value in (*args, *kwargs.values()) if isinstance(value, Diagonal)]
-    if len(factors) < 2:
-        return mean
-    laws = list({id(value): value for value in factors}.values())
-
-    left = _deviations(own, entry, args, kwargs, laws)
-    law._probes = _with_own(probes_along(entry, args, kwargs, laws), left)
-    return SOURCES.get().shifted(mean, left)
-
-
-def _deviations(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Diagonal]) -> Tensor:
-    """*Variance* of the products of two laws' deviations."""
-    if entry.name == "bilinear":
-        return bilinear_remainder(args, kwargs)
-    # of means 0 the linear part is none
-    alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in laws}
-    values = tuple(alone.get(id(value), value) for value in args)
-    named = {name: alone.get(id(value), value) for name, value in kwargs.items()}
-    found: Tensor = own(entry, values, named)._parts()[1]
-    squares = gram(args[0], args[1]) if entry.name != "einsum" else None
-    return found if squares is None else found + torch.diag_embed(squares.square().sum(-1))
-
-
-def _with_own(rows: Any, left: Tensor) -> Probes | None:
+def with_own(rows: Any, left: Tensor) -> Probes | None:
     """Probes of a result, with what a new source of that *variance* adds; None where there are none."""
     rows = rows[0] if isinstance(rows, tuple) else rows
     return None if rows is None else Probes(rows + SOURCES.get().moved(constant(left)))
-
-
-def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """E f': the derivative of the mean of a pointwise function by the mean of its input, the variance held fixed."""
-    given, var = x._parts()
-    if isinstance(x, Adjoint):
-        given = constant(given)
-    row = BY_FUNCTION.get(entry.name)
-    if kind == "pointwise" and row is not None and entry.name != "square" and not is_registered(entry.name):
-        op, params = op_and_parameters(row, rest, kwargs)
-        return op.mean_gradients(given, var, **params)[0]
-    own = diagonal_rule(entry.name, kind)
-
-    def mean(at: Tensor) -> Tensor:
-        law: Diagonal = new_law(Diagonal, at, var)
-        return own(entry, (law, *rest), kwargs)._parts()[0]  # type: ignore[misc]
-
-    tangent: Tensor = torch.func.jvp(mean, (given,), (torch.ones_like(given),))[1]
-    return tangent
-
-
-#: functions whose rule assumes an argument that is not normal: the variance along the derivative may exceed the whole
-_CLOSED = frozenset(("sqrt", "rsqrt", "reciprocal"))
-
-
-def _within(gain: Tensor, spread: Tensor, var: Tensor) -> Tensor:
-    """``gain``, less where its linear part would explain more than the whole *variance*."""
-    explained = gain.square() * spread
-    return gain * torch.where(explained > var, var / torch.where(explained > var, explained, 1), 1).sqrt()
-
-
-def _explained(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """What the linear part explains of the *variance* of a function in which each value of ``x`` counts once."""
-    (given, spread), own = x._parts(), diagonal_rule(entry.name, kind)
-    given = constant(given)
-
-    def mean(at: Tensor) -> Tensor:
-        found = own(entry, (new_law(Diagonal, at, spread), *rest), kwargs)  # type: ignore[misc]
-        return cast(Tensor, (found[0] if isinstance(found, tuple) else found)._parts()[0])
-
-    vjp: Any = torch.func.vjp
-    out, pull = vjp(mean, given)
-    slopes = pull(torch.ones_like(out))[0]
-    tangent: Tensor = torch.func.jvp(mean, (given,), (slopes * spread,))[1]
-    return tangent.to(given.dtype)
-
-
-def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A tree of pairs: its derivatives take a small part of the exact maximum's time.
-
-    A pool of a monotone function is that function of the pool, the same number but nearer to normal values.
-    """
-    x = args[0]
-    if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
-        before, (source, *rest), named = made
-        return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    second = kwargs.get("other", args[1] if len(args) > 1 else None)
-    if isinstance(x, Diagonal) and isinstance(second, Diagonal):
-        found = combined(Entry(entry.name, "arithmetic", entry.call), x, second, {})
-        if found is not None:
-            return found
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _of_parts)
-
-
-def _of_parts(parts: tuple[Tensor, ...]) -> Adjoint:
-    law = shifted_law(*parts[:2])
-    law._probes = Probes(parts[2])
-    return law
-
-
-def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
-    """Mean, *variance* and probes."""
-    if isinstance(value, Diagonal):
-        return *value._parts(), probes_of(value).rows
-    mean = tensor_of(value)
-    mean = torch.as_tensor(mean, dtype=like.dtype, device=like.device)
-    zero = torch.zeros_like(mean)
-    return mean, zero, zero.expand(len(probes_of(like).rows), *zero.shape)
-
-
-def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    (m1, v1, rows1), (m2, v2, rows2) = a, b
-    op = generated_op("maximum", "a maximum of random values")
-    given = constant(m1), constant(v1), constant(m2), constant(v2)
-    (mean, var), share = op(*given), op.mean_gradients(*given)[0]
-    # Written as linear in the input, so that a derivative is one product for each output.
-    off = m2 - given[2]
-    mean = mean + (off + share * (m1 - given[0] - off))
-
-    sources, left = SOURCES.get(), at_least(var - share.square() * v1 - (1 - share).square() * v2, 0)
-    return sources.shifted(mean, left), var, torch.lerp(rows2, rows1, share) + sources.moved(constant(left))
-
-
-class _Rules(dict[str, Rule]):
-    """The rules of ``Diagonal``, also those that are registered later, each with its sources recorded."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        kind = _kind_of.get(key, key)
-        if diagonal_rule(key, kind) is None:
-            return default
-        if key not in self:
-            self[key] = _rule(key, kind)
-        return self[key]
-
-
-_kind_of = {name: kind for kind, known in KINDS.items() for name in known}
-Adjoint.RULES = _Rules()
-
-
-def _detached(_: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``detach`` of a user's gradients, which leaves the derivatives by the shifts whole."""
-    return _rule("detach", "movement")(_DETACH, args, kwargs)
-
-
-_DETACH = Entry("detach", "movement", stopped)
-Adjoint.RULES["detach"] = _detached

@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.numerics.dust import gradient_of_weight, product, without_dust
 from momentgen.laws.unsupported import place
+from momentgen.runtime.autograd import transformed
 
 __all__ = [
     "VARIANCE", "bind", "check", "dense", "linear", "linear_variance", "once_a_batch", "pooled_to_one", "squared",
@@ -136,11 +136,6 @@ def squares(weight: Tensor) -> Tensor:
         found = squared(weight.detach())
     _kept[key] = (weakref.ref(weight, lambda _: _kept.pop(key, None)), weight._version, weight.data_ptr(), found)
     return found
-
-
-def transformed() -> bool:
-    """Whether ``torch.func`` or forward-mode differentiation is active, which the functions below do not support."""
-    return _transforming() or getattr(forward_ad, "_current_level", 0) >= 0
 
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

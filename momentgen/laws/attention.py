@@ -12,12 +12,41 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws import source
-from momentgen.laws.chains import start_of
+from momentgen.laws.diagonal import made, pair
+from momentgen.laws.history import scaled, start_of
 from momentgen.laws.law import Law
+from momentgen.laws.notes import note
+from momentgen.laws.numerics.attention import attention as moments
 from momentgen.laws.recognise import CASTS, RESHAPES, made_by, number_of
 
-__all__ = ["attention", "einsum_attention", "gram"]
+__all__ = ["attended", "attention", "einsum_attention", "gram"]
+
+
+#: a summand of the logits below this is a mask
+_MASKED = -1e3
+
+
+def attended(
+    query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0, nothing: float = math.nan
+) -> Any:
+    """Attention by its rule for moments.
+
+    Args:
+        query: shape ``(..., L, E)``; it, key and value are laws or tensors.
+        key: shape ``(..., S, E)``.
+        value: shape ``(..., S, Ev)``.
+        scale: of the products.
+        bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
+        drop: probability with which dropout drops a weight.
+        nothing: the mean of an output whose query has all of its keys masked.
+    """
+    note("attention: queries, keys and values taken as independent of each other")
+    if isinstance(bias, torch.Tensor):
+        # A mask by very low numbers is one by minus infinity, but for rows that are all masked, which it leaves finite.
+        low = bias < _MASKED
+        low = low & ~low.all(-1, keepdim=True)
+        bias = torch.where(low | (bias == -torch.inf), -torch.inf, bias.clamp_min(-1e9))
+    return made(*moments(pair(query), pair(key), pair(value), scale, bias, drop, nothing=nothing))
 
 
 class _Weights(NamedTuple):
@@ -42,9 +71,9 @@ class _Weights(NamedTuple):
 
 def _bare(law: Law) -> Law:
     """``law`` without what leaves its values, but for their dtype."""
-    law = source.scaled(law)
+    law = scaled(law)
     while made_by(law) in CASTS and isinstance(law._made[1][0], Law):  # type: ignore[index]
-        law = source.scaled(law._made[1][0])  # type: ignore[index]
+        law = scaled(law._made[1][0])  # type: ignore[index]
     return law
 
 
@@ -163,8 +192,6 @@ def attention(weights: Any, value: Any) -> Any:
 
 
 def _attended(found: _Weights, batch: tuple[int, ...], value: Any) -> Any:
-    from momentgen.laws.composite import attended
-
     if batch == found.batch:
         return attended(found.query, found.key, value, found.scale, found.bias, found.drop)
     value = value.expand(*batch, *value.shape[-2:]).reshape(*found.batch, *value.shape[-2:])
@@ -176,7 +203,7 @@ def _transposed(law: Any) -> Law | None:
     """What ``law`` is the transpose of, in its last two dimensions."""
     if not isinstance(law, Law) or law.ndim < 2 or law._made is None:
         return None
-    law = source.scaled(law)
+    law = scaled(law)
     name, (inner, *rest), kwargs = law._made[0].name, law._made[1], law._made[2]
     last = {law.ndim - 1, law.ndim - 2}
     if kwargs or not isinstance(inner, Law):

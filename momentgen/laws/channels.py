@@ -16,7 +16,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.diagonal import Diagonal, diagonal, pair
-from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, tensor_of
+from momentgen.laws.law import Law, MomentsOf, Rule, laws_in, new_law, register_pytree, rule, rule_of, tensor_of
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.rank_two import one_input
 from momentgen.laws.table import Entry
@@ -41,9 +41,9 @@ class Channels(Law):
         """Mean and variance, shape ``(C,)``."""
         return Moments(self._mean, self._var)
 
-    def alike(self, mean: Tensor, var: Tensor) -> Channels:
-        """Other statistics of the same nominal dimensions."""
-        return _made(mean, var, self._dims)
+    def by_moments(self, function: MomentsOf) -> Channels:
+        """A function of one value at a time, given by its mean and variance from those of the value."""
+        return _made(*function(self._mean, self._var), self._dims)
 
     def _form(self) -> Tensor:
         return self._mean.detach().view(1, -1, *[1] * (self._dims - 2))
@@ -85,6 +85,7 @@ def _made(mean: Tensor, var: Tensor, dims: int, values: Diagonal | None = None) 
     return law
 
 
+@rule(Channels, "linear")
 def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Channels:
     x = args[0]
     bound = {**dict(zip(("weight", "bias"), args[1:], strict=False)), **kwargs}
@@ -99,6 +100,7 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chan
     return _made(F.linear(x._mean, parts.sum(2), bias), F.linear(x._var, parts.square().sum(2)), 2)
 
 
+@rule(Channels, *(f"conv{d}d" for d in (1, 2, 3)))
 def _conv(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Channels:
     """Every place of the kernel sees a place of the same statistics."""
     x = args[0]
@@ -121,6 +123,7 @@ def _conv(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Channe
     return _made(mean if bias is None else mean + bias, var, weight.dim())
 
 
+@rule(Channels, "movement")
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name == "cat":
         parts = args[0]
@@ -134,17 +137,20 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return _made(x._mean.to(out.dtype), x._var.to(out.dtype), out.dim())
 
 
+@rule(Channels, "pad")
 def _pad(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("mode", args[2] if len(args) > 2 else "constant") == "constant":
         raise unsupported(entry.call, args[0], "a constant has other statistics than the channel", entry)
     return args[0]
 
 
+@rule(Channels, *(f"avg_pool{d}d" for d in (1, 2, 3)))
 def _avg_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, n = args[0], _window(entry, args, kwargs)
     return _made(x._mean, x._var / n, x._dims)
 
 
+@rule(Channels, *(f"max_pool{d}d" for d in (1, 2, 3)))
 def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, n = args[0], _window(entry, args, kwargs)
     mean, var = maximum_of(x._mean.expand(n, -1), x._var.expand(n, -1), 0)
@@ -157,6 +163,7 @@ def _window(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return math.prod(kernel) if isinstance(kernel, tuple | list) else int(kernel**dims)  # type: ignore[operator]
 
 
+@rule(Channels, "pointwise", "arithmetic", "noise")
 def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions of each value by itself: as of independent values."""
     first = laws_in(args)[0]
@@ -166,12 +173,13 @@ def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 entry.call, first, "a tensor of several numbers has places, and channels have none", entry
             )
     inner = tuple(value._values if isinstance(value, Channels) else value for value in args)
-    out = (Diagonal.RULES.get(entry.name) or Diagonal.RULES[entry.kind])(entry, inner, kwargs)
+    out = cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, inner, kwargs)
     if not isinstance(out, Diagonal):
         return out
     return _made(*pair(out), cast(Channels, first)._dims, out)
 
 
+@rule(Channels, "batch_norm")
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
@@ -187,26 +195,11 @@ def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return _made(mean if bound.get("bias") is None else mean + bound["bias"], var, x._dims)
 
 
+@rule(Channels, "softmax")
 def _same(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0]  # statistics of logits are what a normalisation wants
 
 
+@rule(Channels, "query")
 def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return entry.call(*[tensor_of(value) for value in args], **kwargs)
-
-
-_RULES: dict[str, Rule] = {
-    "linear": _linear,
-    **{f"conv{d}d": _conv for d in (1, 2, 3)},
-    "movement": _movement,
-    "pad": _pad,
-    **{f"avg_pool{d}d": _avg_pool for d in (1, 2, 3)},
-    **{f"max_pool{d}d": _max_pool for d in (1, 2, 3)},
-    "pointwise": _as_diagonal,
-    "arithmetic": _as_diagonal,
-    "noise": _as_diagonal,
-    "batch_norm": _batch_norm,
-    "softmax": _same,
-    "query": _query,
-}
-Channels.RULES = _RULES

@@ -55,17 +55,13 @@ class debug:  # noqa: N801 - a context manager, named as it is used
         _on.reset(self._tokens.pop())
 
 
-def inspect(name: str, result: Any) -> None:
+def inspect(name: str, laws: list[Any]) -> None:
     """Look at the laws in a result.
 
     Raises:
         MomentgenError: for what is not finite, or a negative variance.
     """
-    from momentgen.laws.law import Law
-
-    for law in result if isinstance(result, tuple | list) else (result,):
-        if not isinstance(law, Law):
-            continue
+    for law in laws:
         for what, part in zip(("mean", "variance"), law._parts(), strict=False):
             wrong = ~part.detach().isfinite() if part.is_floating_point() else None
             if wrong is not None and bool(wrong.any()):

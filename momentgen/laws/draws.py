@@ -22,8 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import noise as moments_of_noise
+from momentgen.laws.dispatch import call, dispatch
 from momentgen.laws.half import marked, widened
-from momentgen.laws.law import Law, dispatch, laws_in
+from momentgen.laws.law import Law, laws_in
 from momentgen.laws.point import Point, point
 from momentgen.laws.table import TABLE, list_for_compile
 from momentgen.laws.unsupported import place, unsupported
@@ -63,7 +64,7 @@ class Draws(TorchFunctionMode):
         if types and _are_laws(types):
             entry = TABLE.get(func)
             if entry is None:
-                return Law.__torch_function__(func, types, args, kwargs)
+                return call(func, args, kwargs)
             return dispatch(entry, func, args, {} if kwargs is None else kwargs)
         rule = _RULES.get(func)
         if rule is None:
@@ -82,7 +83,7 @@ class TracedDraws(Draws):
             return _converted(self._noise, func, args, named)
         listed = tuple([list(value) if type(value) is tuple and laws_in(value) else value for value in args])
         if _are_laws(types):
-            return Law.__torch_function__(func, types, listed, named)
+            return call(func, listed, named)
         rule = _RULES.get(func)
         return func(*listed, **named) if rule is None else rule(self._noise, func, listed, named)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from momentgen.laws.law import Law, dispatch, laws_in
+from momentgen.laws.law import Law, laws_in
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.precision import HALVES, internally, running
 from momentgen.laws.table import TABLE, Entry
@@ -111,10 +111,13 @@ def is_cast(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     return bool(args[0].is_floating_point()) and _dtype_of_result(entry, args, kwargs) in HALVES
 
 
-def computed(entry: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def computed(
+    dispatch: Callable[..., Any], entry: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A function of laws of which some are of half precision: its rule on float32, with its dtype known.
 
     Args:
+        dispatch: runs a function on laws.
         entry: of the function.
         func: the function.
         args: of the call.

@@ -1,9 +1,10 @@
 """A law: what is known of a random value, as an object that torch's functions take for a tensor.
 
 torch calls ``__torch_function__`` of every argument that has one, so a plain network runs on a law as it is: no
-tracing, no layers of its own.  This module has what all laws share: the dispatch of a function to the law's rule,
-shape and dtype, methods and operators, and the semantics of writing in place.  What is known of the value, and the
-rules, are in one module per law (:mod:`~momentgen.laws.point`, :mod:`~momentgen.laws.diagonal`, ...).
+tracing, no layers of its own.  This module has what all laws share: shape and dtype, what a value remembers, and the
+semantics of writing in place.  What is known of a value is in one module per law (:mod:`~momentgen.laws.point`,
+:mod:`~momentgen.laws.diagonal`, ...), the rules are in :mod:`~momentgen.laws.rules`, and
+:mod:`~momentgen.laws.dispatch` leads torch's functions to them.
 
 A law is immutable but for functions that write in place.  Those bind its fields anew, so that other names of the
 object see the write; a view remembers the law that it was taken from, is taken again when that one has been written
@@ -21,35 +22,29 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws import debug, lost, precision
-from momentgen.laws.table import METHODS, TABLE, Entry
+from momentgen.laws import precision
+from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import place, unsupported
 
 __all__ = [
-    "OVERWRITTEN",
     "Law",
+    "MomentsOf",
     "Rule",
-    "dispatch",
     "laws_in",
     "new_law",
     "register_pytree",
     "remember",
+    "rule",
+    "rule_of",
     "tensor_of",
     "tensors_of",
 ]
 
+#: mean and variance of a function of one value, from those of the value
+MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
 #: computes a function on a law: the function's entry, its positional and its keyword arguments.
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
-
-#: functions that change a tensor's shape in place, as ``unsqueeze_``
-_RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
-
-#: what torch.compile makes of an operator on a law and a tensor, swapped; of these only the name tells what they are
-_REVERSED = frozenset(["__rsub__", "__rdiv__", "__rmatmul__", "__rpow__", "__rmod__", "__rfloordiv__"])
-
-#: what torch.compile makes of a checkpoint, which cannot see into laws: its function runs as it is
-_CHECKPOINT: Any = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
-_OF_CHECKPOINT = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
 class Law:
@@ -57,7 +52,7 @@ class Law:
 
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
-        RULES: name or kind of a function -> the rule.
+        RULES: name or kind of a function -> the rule; ``*`` is any other.
         DIFFERENTIATED: whether moments are found by differentiating what the network computes.
     """
 
@@ -71,6 +66,9 @@ class Law:
     RULES: ClassVar[dict[str, Rule]] = {}
     DIFFERENTIATED: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        cls.RULES = {}
+
     #: mean or value; None while moments are not computed yet
     _mean: Any
     _var: Any
@@ -82,8 +80,8 @@ class Law:
     _seen: tuple[tuple[Law | Tensor, int], ...]
     #: laws whose moments are not computed yet, and need this one's
     _waiting: list[weakref.ref[Law]] | None
-    #: computes the law where that is put off; its moments are not computed yet
-    _later: Callable[[], Law] | None
+    #: computes the moments of the law, where that is put off
+    _later: Callable[[Law], None] | None
     #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
     _dtype: torch.dtype | None
     #: how many functions lie between this and the last value without a source
@@ -98,17 +96,6 @@ class Law:
     _joint: Any
     #: :class:`momentgen.laws.probes.Probes` of a law that has them; None where values count as independent
     _probes: Any
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        is_reversed = torch.compiler.is_dynamo_compiling() and func.__name__ in _REVERSED
-        entry = METHODS[func.__name__] if is_reversed else TABLE.get(func)
-        if entry is None and func is _CHECKPOINT:
-            own = {name: value for name, value in (kwargs or {}).items() if name not in _OF_CHECKPOINT}
-            return args[0](*args[1:], **own)
-        return dispatch(entry, func, args, {} if kwargs is None else kwargs)
 
     def __getattr__(self, name: str) -> Any:
         # Methods of a tensor are given to the class below; what comes here is neither.
@@ -389,6 +376,33 @@ def _view_of(whole: Tensor, entry: Entry, args: tuple[Any, ...], kwargs: dict[st
     return whole.as_strided(part.shape, part.stride(), part.storage_offset())
 
 
+def rule(law: type[Law], *names: str) -> Callable[[Rule], Rule]:
+    """Decorates the rule of a law for functions.
+
+    Args:
+        law: the class.
+        names: of functions, or kinds of :data:`momentgen.laws.table.KINDS`; ``*`` for all without a rule of their own.
+
+    Raises:
+        ValueError: if there is a rule already.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            if name in law.RULES:
+                raise ValueError(f"{law.__name__} has two rules for {name}")
+            law.RULES[name] = function
+        return function
+
+    return register
+
+
+def rule_of(law: type[Law], name: str, kind: str) -> Rule | None:
+    """The rule of a law for a function: by its name, else by its kind; None if there is none."""
+    rules = law.RULES
+    return rules.get(name) or rules.get(kind) or rules.get("*")
+
+
 def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
     if var is not None and mean.dtype.is_complex:
@@ -458,150 +472,6 @@ def tensor_of(value: Any) -> Any:
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments with the first part of each law in its place."""
     return [tensor_of(value) for value in args], {name: tensor_of(value) for name, value in kwargs.items()}
-
-
-# ------------------------------------------------------------------ dispatch
-
-#: why a tensor cannot be the target of a write
-OVERWRITTEN = "a tensor cannot be overwritten by a random value; allocate it with torch.zeros_like(x)"
-
-
-def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute a function on laws by the rule of the highest-ranking one.
-
-    Raises:
-        UnsupportedError: if there is no rule for the function and the law.
-    """
-    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        lost.refuse(func if entry is None else entry.name)
-        if any(map(_is_differentiated, laws_in((*args, *kwargs.values())))):
-            return _without_gradients(entry, func, args, kwargs)
-    law: Law | None = None
-    is_half = False
-    for value in args if not kwargs else (*args, *kwargs.values()):
-        # Written out, not by laws_in: this is the way of every function.
-        for item in value if type(value) in (tuple, list) else (value,):
-            if isinstance(item, Law):
-                if item._view is not None:
-                    item._refresh()  # it may become another law
-                if item._dtype is not None:
-                    is_half = True
-                if law is None or item.RANK > law.RANK:
-                    law = item
-    if law is None:
-        raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
-    if entry is None:
-        raise unsupported(func, law)
-    if (is_half or (entry.name in _CASTS and law._noise is not None)) and not precision.is_internal():
-        from momentgen.laws import half  # which dispatches
-
-        if is_half or half.is_cast(entry, args, kwargs):
-            return half.computed(entry, func, args, kwargs)
-    rules = law.RULES
-    rule = rules.get(entry.name)
-    if rule is None:
-        rule = rules.get(entry.kind)
-        if rule is None:
-            raise unsupported(func, law, None, entry)
-    overwrites = entry.overwrites
-    if entry.flag is not None:
-        args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
-    if kwargs:
-        if "out" in kwargs:
-            if kwargs["out"] is not None:
-                raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
-            kwargs = {name: value for name, value in kwargs.items() if name != "out"}
-        if not args and "input" in kwargs and entry.name != "where":
-            args = (kwargs["input"],)
-            kwargs = {name: value for name, value in kwargs.items() if name != "input"}
-        if "axis" in kwargs or "keepdims" in kwargs:
-            kwargs = {_NUMPY.get(name, name): value for name, value in kwargs.items()}
-    result = rule(entry, args, kwargs)
-    if debug.active.on is True:
-        debug.inspect(entry.name, result)
-    if overwrites and entry.kind != "write":
-        target = args[0]
-        if isinstance(target, Law):
-            if entry.kind == "movement" and result is not target and entry.name in _RESHAPED:
-                target._reshape(entry, args[1:], kwargs, result)
-            else:
-                target._overwrite(result)
-            return target
-        if not entry.rebinds:
-            raise unsupported(func, law, OVERWRITTEN, entry)
-    return result
-
-
-def _without_gradients(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """:func:`dispatch` where the network runs by ``torch.no_grad``: the user's gradients stop, the law's own do not."""
-    if lost.RECORDING.get():
-        args, kwargs = pytree.tree_map_only(Tensor, Tensor.detach, (args, kwargs), is_leaf=_is_law)
-    with torch.inference_mode(False), torch.enable_grad():
-        found = dispatch(entry, func, args, kwargs)
-        for law in laws_in((found,)) if lost.RECORDING.get() else ():
-            law._stop_gradients()
-    return found
-
-
-def _is_law(value: object) -> bool:
-    return isinstance(value, Law)
-
-
-def _is_differentiated(law: Law) -> bool:
-    return law.DIFFERENTIATED or (law._noise is not None and law._noise.DIFFERENTIATED)
-
-
-#: functions that may make a value one of half precision
-_CASTS = frozenset(["to", "half", "bfloat16", "type", "type_as"])
-
-#: names of numpy that torch takes for its own
-_NUMPY = {"axis": "dim", "keepdims": "keepdim"}
-
-
-def _without_flag(
-    place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """Arguments without ``inplace=True``, and whether it was there."""
-    if "inplace" in kwargs:
-        rest = {} if len(kwargs) == 1 else {name: value for name, value in kwargs.items() if name != "inplace"}
-        return args, rest, bool(kwargs["inplace"])
-    if len(args) > place:
-        return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])
-    return args, kwargs, False
-
-
-# ------------------------------------------------------------------- methods
-
-
-def _method(name: str) -> Callable[..., Any]:
-    # Looked up at a call, and not bound: torch.compile takes an object in a closure only if the law has a source.
-    def method(self: Law, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not torch._C._is_torch_function_mode_enabled():
-            return dispatch(METHODS.get(name), name, (self, *args), kwargs)
-        mode = torch._C._pop_torch_function_stack()  # as where torch hands a function to a mode
-        try:
-            return dispatch(METHODS.get(name), name, (self, *args), kwargs)
-        finally:
-            torch._C._push_on_torch_function_stack(mode)
-
-    return method
-
-
-def _complete(cls: type[Law]) -> None:
-    """Give ``cls`` the methods of a tensor."""
-    own = {*dir(object), *vars(cls), "__dict__", "__weakref__", "__module__", "__annotations__", "__setstate__"}
-    own |= {"__deepcopy__", "__torch_dispatch__", "__dlpack_c_exchange_api__", "_reduce_ex_internal", "__dir__"}
-    for name in dir(Tensor):
-        if name in own or not callable(getattr(Tensor, name)):
-            continue
-        method = _method(name)
-        method.__name__ = name
-        setattr(cls, name, method)
-    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
-        setattr(cls, name, _method(name))
-
-
-_complete(Law)
 
 
 def _flatten(law: Law) -> tuple[list[Tensor], tuple[type[Law], Any]]:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from momentgen.laws import affine
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
-from momentgen.laws.law import Law, Rule, laws_in, new_law
+from momentgen.laws.law import Law, laws_in, new_law, rule
 from momentgen.laws.numerics.root import square_root
-from momentgen.laws.table import KINDS, Entry
+from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
 __all__ = ["Local", "local"]
@@ -60,6 +60,7 @@ def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[]
     return law
 
 
+@rule(Local, "*")
 def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for law in laws_in((*args, *kwargs.values())):
         if not isinstance(law, Local):
@@ -92,6 +93,3 @@ def _drawn_output(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         var = own.expand(mean.shape) if var is None else var + own
     noise = torch.randn_like(mean)
     return mean + square_root(cast(Tensor, var)).to(mean.dtype) * noise
-
-
-Local.RULES = cast("dict[str, Rule]", dict.fromkeys(KINDS, _rule))

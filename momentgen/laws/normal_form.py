@@ -1,7 +1,7 @@
 """The normal form of a pointwise expression, by which expressions whose moments are known are recognised.
 
 Scalar factors and summands are taken out, and factors and summands stand in one order, so that the many ways to write
-an activation are one (:mod:`momentgen.laws.source` has expressions).  Known are the generated ops, squares, bells
+an activation are one (:mod:`momentgen.laws.history` has expressions).  Known are the generated ops, squares, bells
 exp(−a (x + b)²) and the larger of two lines.
 """
 
@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.activations import generated_op
-from momentgen.laws.law import Law
-from momentgen.laws.source import IDENTITIES, MomentsOf, same_value
+from momentgen.laws.diagonal import diagonal
+from momentgen.laws.history import IDENTITIES, same_value
+from momentgen.laws.law import Law, MomentsOf
 
 __all__ = ["known", "normal_form"]
 
@@ -141,8 +142,6 @@ _SIXTHS = ("relu6", "clamp", "hardtanh")
 @functools.cache
 def _patterns() -> dict[str, tuple[str, float]]:
     """Core of the normal form -> op, and what the core is over the op."""
-    from momentgen.laws.diagonal import diagonal
-
     found: dict[str, tuple[str, float]] = {}
     for op, writings in _templates().items():
         for write in writings:

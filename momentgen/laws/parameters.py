@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,12 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws import affine
 from momentgen.laws.coefficients import is_linear_map
-from momentgen.laws.law import Law, Rule, dispatch, laws_in, new_law
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.dispatch import dispatch
+from momentgen.laws.law import Law, laws_in, new_law, rule
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.root import square_root
-from momentgen.laws.table import KINDS, Entry, names
+from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
 __all__ = [
@@ -214,6 +216,7 @@ def is_one_row(entry: Entry, x: Any) -> bool:
     return entry.name == "linear" and x.shape.numel() == x.shape[-1]
 
 
+@rule(Lifted, "*")
 def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if is_linear_map(entry.name) and not isinstance(args[0], Lifted):
         bound = affine.bind(entry.name, args[1:], kwargs)
@@ -223,9 +226,7 @@ def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.kind == "query":
         return entry.call(*[value._mean if isinstance(value, Lifted) else value for value in args], **kwargs)
     if entry.kind == "composite":  # written over other functions: each is met by itself
-        from momentgen.laws.composite import RULES
-
-        return RULES[entry.name](entry, args, kwargs)
+        return Diagonal.RULES[entry.name](entry, args, kwargs)
     if entry.name not in ONE_BY_ONE:
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Lifted) and law.neighbour is not None and not law._joint.keeper.keeps_pairs:
@@ -257,6 +258,3 @@ def _linear_map(entry: Entry, x: Any, weight: Any, bias: Any, options: dict[str,
         bias._joint.used()
         return bias._joint.keeper.plus(out, bias, shape)
     return out if bias is None else out + bias.view(shape)
-
-
-Lifted.RULES = cast("dict[str, Rule]", dict.fromkeys(KINDS, _rule))

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws import source as sources
-from momentgen.laws.chains import start_of
-from momentgen.laws.law import Law, dispatch, laws_in
+from momentgen.laws.diagonal import diagonal, pair
+from momentgen.laws.dispatch import dispatch
+from momentgen.laws.expressions import nodes_for
+from momentgen.laws.history import CHOICES, IDENTITIES, common_source, is_closed, same_value, start_of
+from momentgen.laws.law import Law, laws_in
 from momentgen.laws.movement import moved_part
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.quadrature import quadrature
@@ -25,9 +27,9 @@ from momentgen.laws.unsupported import unsupported
 __all__ = ["Common", "common", "met"]
 
 #: functions that put other values beside those that they move, by their arguments and not by their results' places
-_OTHERS = sources.CHOICES
+_OTHERS = CHOICES
 #: functions that change no value's place
-_IN_PLACE = sources.IDENTITIES | frozenset(names("to float double half bfloat16 type_as type cpu cuda real"))
+_IN_PLACE = IDENTITIES | frozenset(names("to float double half bfloat16 type_as type cpu cuda real"))
 #: functions that cut a value into pieces
 _CUTS = frozenset(names("chunk split split_with_sizes tensor_split unbind hsplit vsplit dsplit"))
 
@@ -67,7 +69,7 @@ def common(entry: Entry, a: Any, b: Any, noted: bool = False) -> Common | None:
     Raises:
         UnsupportedError: under ``torch.compile``, which cannot look at numbers.
     """
-    source = sources.common_source(a, b)
+    source = common_source(a, b)
     if source is None or _cut_apart(a, b):
         return None
     start = start_of(source)
@@ -140,7 +142,7 @@ def _followed(law: Law, source: Law, x: Tensor, compute: Callable[..., Any]) -> 
 
     def value(given: Law) -> Tensor | None:
         if id(given) not in known:
-            known[id(given)] = x if sources.same_value(given, source) else made_of(given)
+            known[id(given)] = x if same_value(given, source) else made_of(given)
         return known[id(given)]
 
     def made_of(given: Law) -> Tensor | None:
@@ -154,7 +156,7 @@ def _followed(law: Law, source: Law, x: Tensor, compute: Callable[..., Any]) -> 
             *rest, place = args[1:]
             found = moved_part(entry, first, rest, kwargs)
             return found if place is None else found[place]
-        if entry.kind not in ("pointwise", "arithmetic") or sources.is_closed(given):
+        if entry.kind not in ("pointwise", "arithmetic") or is_closed(given):
             return None
         own = {id(part): value(part) for part in laws_in((*args, *kwargs.values()))}
         if any(part is None for part in own.values()):
@@ -191,8 +193,6 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
         b: likewise.
         kwargs: of the call.
     """
-    from momentgen.laws.diagonal import diagonal, pair
-
     found = common(entry, a, b, noted=True)
     if found is None:
         return None
@@ -212,7 +212,7 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     (mean, var), own_entry = pair(source), TABLE.get(entry.call, entry)
     together(mean)
     # 3 nodes are exact for a product of two
-    nodes = sources.nodes_for(used) if used or entry.name != "mul" else {"nodes": 3}
+    nodes = nodes_for(used) if used or entry.name != "mul" else {"nodes": 3}
 
     def of_one(at: Tensor) -> tuple[Tensor, Tensor]:
         return quadrature(together, at, var, **nodes)

@@ -1,7 +1,9 @@
-"""What a network writes by hand over several values of one source: centring, norms, softmax.
+"""Two laws of one source meet: pointwise functions of it, values moved from it, or a norm or softmax written by hand.
 
-:mod:`~momentgen.laws.source` asks here when two laws of one source meet that are not pointwise functions of it.  A
-pattern that is recognised is computed by the rule of the function that it is; what is not is taken as independent.
+Pointwise functions of one value are an expression (:mod:`~momentgen.laws.expressions`).  Means over dimensions are
+remembered too: ``x - x.mean(dim)`` is exact, and a layer norm, an RMS norm, a softmax written by hand are computed by
+the rule of the function that they are.  Everything else that depends on one value in two ways (the branches of a
+residual block around a linear layer) is taken as independent: that is what diagonal propagation is.
 """
 
 from __future__ import annotations
@@ -14,10 +16,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws import source
+from momentgen.laws.diagonal import made, pair
+from momentgen.laws.dispatch import dispatch
+from momentgen.laws.expressions import pending
+from momentgen.laws.history import (
+    IDENTITIES,
+    common_source,
+    is_pointwise,
+    operand,
+    same_arguments,
+    same_value,
+    scaled,
+    start_of_both,
+)
 from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.maximum import maximum_of
+from momentgen.laws.places import met
 from momentgen.laws.table import Entry
 
 __all__ = ["CASTS", "RESHAPES", "below_maximum", "combined", "made_by", "number_of", "variance"]
@@ -28,7 +44,44 @@ RESHAPES = frozenset(("view", "reshape", "view_as", "reshape_as", "unsqueeze", "
 CASTS = frozenset(("to", "float", "double", "half", "bfloat16", "type_as", "type"))
 
 
-def combined(entry: Entry, a: Any, b: Any) -> Any:
+def combined(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """``a`` and ``b`` combined, if they are functions of one value in a way that is understood; else None."""
+    source = common_source(a, b)
+    if source is None:
+        return None
+    found = _moved_alike(entry, a, b, kwargs)
+    if found is not None:
+        return found
+    if is_pointwise(a, source) and is_pointwise(b, source):
+        return pending(entry, (a, b), kwargs, start_of_both(a, b, source))
+    found = _pattern(entry, a, b)
+    return met(entry, a, b, kwargs) if found is None else found
+
+
+def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """Two values of one source that were moved in the same way: the movement of what they are together."""
+    if a._made is None or b._made is None or a._made[0] is not b._made[0] or a._made[0].kind != "movement":
+        return None
+    move, (x, *rest), options = a._made
+    _, (y, *others), other_options = b._made
+    if (
+        move.name in IDENTITIES
+        or same_value(x, y)
+        or not same_arguments(rest, others)
+        or not same_arguments([*options.items()], [*other_options.items()])
+    ):
+        return None
+    if not isinstance(x, Law) or not isinstance(y, Law) or common_source(x, y) is None:
+        return None
+    together = combined(entry, x, y, kwargs)
+    if together is None:
+        return None
+    place = rest[-1]
+    found = dispatch(move, move.call, (together, *rest[:-1]), options)
+    return found if place is None else found[place]
+
+
+def _pattern(entry: Entry, a: Any, b: Any) -> Any:
     """``a`` and ``b`` combined by arithmetic, if a pattern is recognised; else None."""
     if entry.name == "sub":
         found = _centred(a, b)
@@ -67,12 +120,12 @@ def _reduction(law: Any) -> _Reduction | None:
     if not isinstance(law, Law):
         return None
     shape = law.shape
-    law = source.scaled(law)
+    law = scaled(law)
     if made_by(law) in ("expand", "expand_as", "broadcast_to"):
-        law = source.scaled(law._made[1][0])
+        law = scaled(law._made[1][0])
         shape = law.shape
     while made_by(law) in RESHAPES or (made_by(law) == "getitem" and _only_adds(law._made[1][1])):
-        law = source.scaled(law._made[1][0])
+        law = scaled(law._made[1][0])
     if made_by(law) not in ("mean", "sum", "amax"):
         return None
     entry, args, kwargs = law._made
@@ -93,10 +146,8 @@ def _only_adds(index: Any) -> bool:
 
 def _centred(a: Any, b: Any) -> Any:
     """``x − x.mean(dims, keepdim=True)``."""
-    from momentgen.laws.diagonal import made, pair
-
     average = _reduction(b)
-    if average is None or average.name != "mean" or not source.same_value(source.scaled(average.of), source.scaled(a)):
+    if average is None or average.name != "mean" or not same_value(scaled(average.of), scaled(a)):
         return None
     mean, var = pair(a)
     law = made(mean - b._parts()[0], normalise.centred(mean, var, average.dims))
@@ -104,17 +155,14 @@ def _centred(a: Any, b: Any) -> Any:
 
 
 def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
-    law = source.scaled(law)
+    law = scaled(law)
     return (law._made[1][0], law._made[1][1]) if made_by(law) == "centred" else None  # type: ignore[index]
 
 
 def below_maximum(a: Any, b: Any) -> Any:
     """``x − x.amax(dims, keepdim=True)``: Cov(x, max) = Var x · P(x is the largest), by Stein's lemma."""
-    from momentgen.laws.diagonal import made, pair
-    from momentgen.laws.numerics.maximum import maximum_of
-
     top = _reduction(b)
-    if top is None or top.name != "amax" or not source.same_value(source.scaled(top.of), source.scaled(a)):
+    if top is None or top.name != "amax" or not same_value(scaled(top.of), scaled(a)):
         return None
     mean, var = pair(a)
     rest = [d for d in range(mean.dim()) if d not in top.dims]
@@ -132,7 +180,7 @@ def below_maximum(a: Any, b: Any) -> Any:
 def variance(entry: Entry, x: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The mean or sum of ``(x − x.mean(dims))²`` over these dimensions, by the rule of ``var``; else None."""
     dim = kwargs.get("dim", rest[0] if rest else None)
-    squared = None if dim is None or x._made is None else _squared(source.scaled(x))
+    squared = None if dim is None or x._made is None else _squared(scaled(x))
     centring = None if squared is None else _centring(squared)
     if centring is None or _dims(x, dim) != centring[1]:
         return None
@@ -163,7 +211,7 @@ def _shifted(law: Law) -> tuple[Law, float] | None:
         number = number_of(number)
         if number is None or not isinstance(inner, Law):
             return None
-        law, shift = source.scaled(inner), shift + number
+        law, shift = scaled(inner), shift + number
     return law, shift
 
 
@@ -188,14 +236,14 @@ def _times(law: Law) -> tuple[Law, float]:
         number = number_of(number)
         if number is None or not isinstance(inner, Law) or (name == "div" and inner is second):
             break
-        law, factor = source.scaled(inner), factor * (number if name == "mul" else 1 / number)
+        law, factor = scaled(inner), factor * (number if name == "mul" else 1 / number)
     return law, factor
 
 
 def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
     """What a product with certain factors is a product of, and the factors as functions."""
     factors: list[Callable[[Any], Any]] = []
-    law = source.scaled(law)
+    law = scaled(law)
     while made_by(law) in ("mul", "div"):
         name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
         inner, factor = (first, second) if isinstance(first, Law) else (second, first)
@@ -204,7 +252,7 @@ def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
         if name == "div" and inner is second:
             break
         factors.append(_by(factor, name == "div"))
-        law = source.scaled(inner)
+        law = scaled(inner)
     return law, factors
 
 
@@ -218,7 +266,7 @@ _SMALL = 1e-3
 
 def _root(name: str, b: Law) -> tuple[Law, float, float, float] | None:
     """A denominator, or one over a factor, as c (√(spread + eps) + e): spread, eps, e and c."""
-    b = source.scaled(b)
+    b = scaled(b)
     b, factor = _times(b)
     behind = 0.0
     if name == "mul":
@@ -239,14 +287,14 @@ def _root(name: str, b: Law) -> tuple[Law, float, float, float] | None:
         b, inside = _times(outside[0])
         behind, factor = outside[1] / inside, factor * inside
         is_root = made_by(b) == "sqrt" or (made_by(b) == "pow" and b._made[1][1] == 0.5)  # type: ignore[index]
-    shifted = _shifted(source.scaled(b._made[1][0])) if is_root else None  # type: ignore[index]
+    shifted = _shifted(scaled(b._made[1][0])) if is_root else None  # type: ignore[index]
     return None if shifted is None else (*shifted, behind, factor)
 
 
 def _normalised(name: str, a: Any, b: Any) -> Any:
     """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
-    if name == "div" and made_by(source.scaled(b)) in ("expand", "expand_as", "broadcast_to"):
-        b = source.scaled(b)._made[1][0]  # type: ignore[index]
+    if name == "div" and made_by(scaled(b)) in ("expand", "expand_as", "broadcast_to"):
+        b = scaled(b)._made[1][0]  # type: ignore[index]
     root = _root(name, b)
     if root is None and name == "mul":
         a, b = b, a
@@ -259,7 +307,7 @@ def _normalised(name: str, a: Any, b: Any) -> Any:
     eps += behind * behind
     if made_by(spread) == "var":
         of, dims, correction, _ = spread._made[1]  # type: ignore[index]
-        if centring is None or not source.same_value(source.scaled(centring[0]), source.scaled(of)):
+        if centring is None or not same_value(scaled(centring[0]), scaled(of)):
             return None
         if _dims(of, dims) != centring[1] or not _is_kept(b, of, centring[1]):
             return None
@@ -269,16 +317,16 @@ def _normalised(name: str, a: Any, b: Any) -> Any:
         found = _over(of, centring[1], F.layer_norm, eps * share) * (share**0.5 / over)
     else:
         reduced = _reduction(spread)
-        squared = None if reduced is None else _squared(source.scaled(reduced.of))
+        squared = None if reduced is None else _squared(scaled(reduced.of))
         if reduced is None or squared is None or reduced.name == "amax" or not _is_kept(b, reduced.of, reduced.dims):
             return None
         n = math.prod(reduced.of.shape[d] for d in reduced.dims) if reduced.name == "sum" else 1
         own = _centring(squared)
         if own is not None and centring is not None:
-            if own[1] != centring[1] or own[1] != reduced.dims or not source.same_value(own[0], centring[0]):
+            if own[1] != centring[1] or own[1] != reduced.dims or not same_value(own[0], centring[0]):
                 return None
             found = _over(own[0], own[1], F.layer_norm, eps / n) / (n**0.5 * over)
-        elif source.same_value(squared, numerator):
+        elif same_value(squared, numerator):
             found = _over(numerator, reduced.dims, F.rms_norm, eps / n) / (n**0.5 * over)
         else:
             return None
@@ -301,7 +349,7 @@ def _squared(law: Law) -> Law | None:
         return None
     if made_by(law) == "mul" and not (isinstance(args[1], Law) and args[0] is args[1]):
         return None
-    return source.scaled(args[0]) if isinstance(args[0], Law) else None
+    return scaled(args[0]) if isinstance(args[0], Law) else None
 
 
 def _over(x: Any, dims: tuple[int, ...], norm: Any, eps: float) -> Any:
@@ -318,12 +366,12 @@ def _over(x: Any, dims: tuple[int, ...], norm: Any, eps: float) -> Any:
 def _softmax(a: Any, b: Any) -> Any:
     """``exp(x) / exp(x).sum(dim, keepdim=True)``, whatever is subtracted from x along the dimension."""
     total = _reduction(b)
-    if total is None or total.name != "sum" or not source.same_value(total.of, a) or len(total.dims) != 1:
+    if total is None or total.name != "sum" or not same_value(total.of, a) or len(total.dims) != 1:
         return None
-    logits = source.operand(source.scaled(a), "exp")
+    logits = operand(scaled(a), "exp")
     if logits is None:
         return None
-    shift = source.scaled(logits)
+    shift = scaled(logits)
     if made_by(shift) in ("below_maximum", "centred") and shift._made[1][1] == total.dims:  # type: ignore[index]
         logits = shift._made[1][0]  # type: ignore[index]
     return torch.softmax(logits, total.dims[0])  # type: ignore[arg-type]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.channels import Channels
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Law
+from momentgen.laws.law import Law, rule_of
 from momentgen.laws.point import Point
 from momentgen.laws.table import KINDS
 from momentgen.laws.weights import Weight, refused
@@ -65,5 +64,4 @@ def support() -> Support:
 def _has(law: type[Law], kind: str, name: str) -> bool:
     if law is not Point and name in (*UNDEFINED, *_REFUSED):
         return False
-    rules: dict[str, Any] = law.RULES
-    return (rules.get(name) or rules.get(kind) or refused) is not refused
+    return (rule_of(law, name, kind) or refused) is not refused

@@ -25,13 +25,12 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.half import marked
-from momentgen.laws.law import Law, Rule, laws_in, new_law
+from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.local import local
 from momentgen.laws.notes import note
 from momentgen.laws.parameters import LIFT, LOST, ONE_BY_ONE
 from momentgen.laws.precision import HALVES
-from momentgen.laws.rules import diagonal_rule
-from momentgen.laws.table import KINDS, Entry, names
+from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
 __all__ = ["Weight", "drawn_weight", "each_row", "random_weight", "refused"]
@@ -164,20 +163,23 @@ _KEPT = names("to float double half bfloat16 type type_as detach data clone cont
 _CHOICES = names("chunk split split_with_sizes tensor_split narrow index_select select")
 
 
+@rule(Weight, "query", "refusal", "creation", "composite", *ONE_BY_ONE)
 def _as_independent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions of the form, of rows, or of each value by itself: as of independent values."""
     if entry.name in ONE_BY_ONE and max(law.ndim for law in _weights(args, kwargs)) > 1:
         note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
-    return cast(Rule, diagonal_rule(entry.name, entry.kind))(entry, args, kwargs)
+    return cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, args, kwargs)
 
 
+@rule(Weight, "linear", *(f"conv{d}d" for d in (1, 2, 3)))
 def _coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Linear maps and convolutions of which it is the weight or bias."""
     if isinstance(args[0], Weight):
         return refused(entry, args, kwargs)
-    return cast(Rule, diagonal_rule(entry.name, entry.kind))(entry, args, kwargs)
+    return cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, args, kwargs)
 
 
+@rule(Weight, "getitem", *_KEPT, *_CHOICES)
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     law = args[0]
     if not isinstance(law, Weight) or not _keeps_rows(entry, args, kwargs):
@@ -205,15 +207,7 @@ def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
     return [law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight)]
 
 
+@rule(Weight, "*")
 def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The rule of all functions that would lose the covariances."""
     raise unsupported(entry.call, _weights(args, kwargs)[0], LOST, entry)
-
-
-Weight.RULES = {
-    **dict.fromkeys(KINDS, refused),
-    # Functions written over others: each of those has its own rule.
-    **dict.fromkeys(("query", "refusal", "creation", "composite", *ONE_BY_ONE), _as_independent),
-    **dict.fromkeys(("linear", *(f"conv{d}d" for d in (1, 2, 3))), _coefficients),
-    **dict.fromkeys(("getitem", *_KEPT, *_CHOICES), _movement),
-}

@@ -5,6 +5,7 @@ A layer takes a tensor or :class:`~momentgen.Moments` and returns moments; insid
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,8 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.activations import ACTIVATIONS, Activation, generated_op, missing
 from momentgen.laws.border import Border
-from momentgen.laws.law import Law, dispatch
-from momentgen.laws.pointwise import with_variant
+from momentgen.laws.dispatch import dispatch
+from momentgen.laws.law import Law
 from momentgen.laws.table import Entry, names
 from momentgen.laws.values import as_moments
 from momentgen.runtime import Moments, Op
@@ -113,9 +114,9 @@ class ActivationLayer(Layer):
 
     def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:
         """Torch's own forward; with a variant, the op's."""
-        if self.variant is not None and isinstance(args[0], Law):
-            params = {word: float(getattr(self, word)) for word in self.row.parameters}
-            return with_variant(args[0], self.op(), self.variant, params, super()._forward_inside)
+        if self.variant is not None and hasattr(args[0], "by_moments"):
+            params: Any = {word: float(getattr(self, word)) for word in self.row.parameters}
+            return args[0].by_moments(functools.partial(self.op(), variant=self.variant, **params))
         return super()._forward_inside(*args, **kwargs)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws import noise
 from momentgen.laws.activations import generated_op
-from momentgen.laws.law import Law, dispatch
+from momentgen.laws.dispatch import dispatch
+from momentgen.laws.law import Law
 from momentgen.nn.layers import Layer, check_strided
 
 __all__ = ["BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]

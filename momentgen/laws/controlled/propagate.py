@@ -12,7 +12,6 @@ from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
-from momentgen.laws.affine import transformed
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
@@ -29,6 +28,7 @@ from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.values import check, lower
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.autograd import transformed
 
 __all__ = ["propagate"]
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.runtime.autograd import transformed
+
 __all__ = ["one_input"]
 
 
@@ -41,8 +43,6 @@ def one_input(mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None) ->
         weight: shape ``(out_features, in_features)``.
         bias: shape ``(out_features,)`` or None.
     """
-    from momentgen.laws.affine import transformed
-
     if torch.compiler.is_compiling() or transformed():
         mean, var = torch.mv(weight, mean), torch.mv(weight.square(), var)
     else:

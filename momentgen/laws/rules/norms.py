@@ -1,4 +1,4 @@
-"""Norms of random values, for ``Diagonal``: layer, RMS, group, instance and batch norm, and softmax.
+"""Norms of random values: layer, RMS, group, instance and batch norm, and softmax.
 
 The moments are computed in :mod:`momentgen.laws.numerics`; what is exact and what is an approximation is said there.
 """
@@ -12,13 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.diagonal import made, pair
-from momentgen.laws.law import Rule, laws_in, remember
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.covariance_functions import by_jacobian, joint, random_in
+from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.numerics import normalise, softmax
+from momentgen.laws.rules.elementwise import pointwise_jointly
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES"]
+__all__ = []
 
 
 def _scaled(mean: Tensor, var: Tensor, weight: Any, bias: Any, channel: int | None) -> Any:
@@ -41,6 +44,7 @@ def _as_random(value: Any) -> tuple[Tensor, Tensor]:
     return mean, torch.zeros_like(mean) if var is None else var
 
 
+@rule(Diagonal, "layer_norm", "rms_norm")
 def _layer_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("normalized_shape", "weight", "bias", "eps") if entry.name == "layer_norm" else (
         "normalized_shape", "weight", "eps"
@@ -57,6 +61,7 @@ def _layer_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return _scaled(*found, bound.get("weight"), bound.get("bias"), None)
 
 
+@rule(Diagonal, "group_norm")
 def _group_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {**dict(zip(("num_groups", "weight", "bias", "eps"), args[1:], strict=False)), **kwargs}
     return _grouped(args[0], bound["num_groups"], bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5))
@@ -72,12 +77,11 @@ def _grouped(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
 
 
 _BATCH = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-
-
 #: the order of torch.batch_norm, which is not that of F.batch_norm
 _BATCH_OF_TORCH = ("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
 
 
+@rule(Diagonal, "instance_norm")
 def _instance_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {
         **dict(zip(_BATCH_OF_TORCH if entry.call is torch.instance_norm else _BATCH, args[1:], strict=False)),
@@ -91,6 +95,7 @@ def _instance_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return _grouped(args[0], args[0].shape[1], bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5))
 
 
+@rule(Diagonal, "batch_norm")
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Batch norm: evaluated, affine and exact; in training by the expectations of the batch's statistics.
 
@@ -141,6 +146,7 @@ def _evaluated(
     return made(out, var * factor)
 
 
+@rule(Diagonal, "normalize")
 def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {**dict(zip(("p", "dim", "eps"), args[1:], strict=False)), **kwargs}
     if bound.get("p", 2.0) != 2 or not isinstance(bound.get("dim", 1), int):
@@ -149,9 +155,7 @@ def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return made(*normalise.l2_normalise(mean, var, bound.get("dim", 1), bound.get("eps", 1e-12)))
 
 
-# ------------------------------------------------------------------- softmax
-
-
+@rule(Diagonal, "softmax")
 def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
@@ -165,13 +169,16 @@ def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return remember(made(*function(mean, var, dim)), entry, (x, dim), {}, x)
 
 
-#: rules of Diagonal, by name and kind
-RULES: dict[str, Rule] = {
-    "softmax": _softmax,
-    "layer_norm": _layer_norm,
-    "rms_norm": _layer_norm,
-    "group_norm": _group_norm,
-    "instance_norm": _instance_norm,
-    "batch_norm": _batch_norm,
-    "normalize": _l2,
-}
+@joint("batch_norm")
+def _batch_norm_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    order = _BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH
+    bound = {**dict(zip(order, args[1:], strict=False)), **kwargs}
+    if bound.get("training"):
+        why = "the examples of a batch are propagated one by one, so that a batch has no statistics; use eval()"
+        raise unsupported(entry.call, random_in(args, kwargs)[0], why, entry)
+    if isinstance(args[0], Covariance) and len(random_in(args, kwargs)) == 1:
+        return pointwise_jointly(entry, args, kwargs, terms=1)
+    return by_jacobian(entry, args, kwargs)
+
+
+joint("normalise", "softmax")(by_jacobian)

@@ -1,9 +1,9 @@
 """Fourier transforms, and complex values: a real and an imaginary part, each a law of its own.
 
-A transform is a linear map along its dimensions (:func:`momentgen.laws.linear.along`), one for each part, so that means
-and each part's variance are exact, and covariances where the law knows them.  ``Diagonal`` takes the two parts as
-independent, as it does all values.  Complex values have rules for linear functions and products; a network returns
-their parts, not them.
+A transform is a linear map along its dimensions (:func:`~momentgen.laws.rules.matrices.along`), one for each part, so
+that means and each part's variance are exact, and covariances where the law knows them.  ``Diagonal`` takes the two
+parts as independent, as it does all values.  Complex values have rules for linear functions and products; a network
+returns their parts, not them.
 """
 
 from __future__ import annotations
@@ -14,60 +14,27 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.law import Law, Rule, new_law, tensor_of, tensors_of
-from momentgen.laws.linear import along, matrix_along
-from momentgen.laws.table import KINDS, Entry, names
+from momentgen.laws.complex import COMPLEX, Complex, complex_of
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.law import Law, rule, tensor_of
+from momentgen.laws.rules.matrices import along, matrix_along
+from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "Complex"]
+__all__ = []
 
-_PARTS = (
-    "a complex random value has rules for linear functions and products; go on with its .real and .imag, or with "
-    "torch.view_as_real"
-)
+# ------------------------------------------------------------ transforms
 
-
-class Complex(Law):
-    """A complex random value, made of the laws of its two parts; lives within a network only."""
-
-    __slots__ = ()
-    RANK = 8
-
-    @property
-    def real(self) -> Any:
-        return self._joint[0]
-
-    @property
-    def imag(self) -> Any:
-        """The imaginary part."""
-        return self._joint[1]
-
-    def _form(self) -> Tensor:
-        return torch.complex(tensor_of(self.real), tensor_of(self.imag))
-
-    def _parts(self) -> tuple[Tensor, ...]:
-        raise unsupported(torch.complex, self, _PARTS)
-
-    def _assign(self, new: Any) -> None:
-        raise unsupported(Tensor.copy_, self, "it cannot be written in place; use the result")
-
-    def _written_into(self, target: Law) -> None:
-        raise unsupported(Tensor.copy_, self, "it cannot be written into a tensor; put values together by torch.cat")
-
-
-def _complex(real: Any, imag: Any) -> Any:
-    law: Complex = new_law(Complex, None)  # type: ignore[arg-type]
-    law._joint = (real, imag)
-    return law
-
-
-# ---------------------------------------------------------------- transforms
 
 _ONE = names("fft ifft rfft irfft hfft ihfft")
 _TWO = tuple(f"{name}2" for name in _ONE)
 _MANY = tuple(f"{name}n" for name in _ONE)
 
 
+@rule(Diagonal, *_ONE, *_TWO, *_MANY)
+@rule(Covariance, *_ONE, *_TWO, *_MANY)
+@rule(Complex, *_ONE, *_TWO, *_MANY)
 def _fourier(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x: Any = args[0]
     bound = {**dict(zip(("s", "dim", "norm"), args[1:], strict=False)), **kwargs}
@@ -89,33 +56,38 @@ def _fourier(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         for k, coefficients in enumerate((matrix.real, matrix.imag) if matrix.is_complex() else (matrix,)):
             found = along(part, dims, coefficients)
             total[k] = found if total[k] is None else total[k] + found
-    return total[0] if total[1] is None else _complex(*total)
+    return total[0] if total[1] is None else complex_of(*total)
 
 
+@rule(Diagonal, "complex", "view_as_complex")
+@rule(Covariance, "complex", "view_as_complex")
 def _of_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.complex`` and ``view_as_complex`` of real values."""
     if entry.name == "complex":
         real, imag = (*args, kwargs.get("imag"))[:2]
         shape = torch.broadcast_shapes(real.shape, imag.shape)
-        return _complex(real.expand(shape), imag.expand(shape))
-    return _complex(args[0].select(-1, 0), args[0].select(-1, 1))
+        return complex_of(real.expand(shape), imag.expand(shape))
+    return complex_of(args[0].select(-1, 0), args[0].select(-1, 1))
 
 
+@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")
+@rule(Covariance, "conj", "conj_physical", "resolve_conj", "resolve_neg")
+@rule(Complex, "resolve_conj", "resolve_neg")
 def _of_real(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that leave real values as they are."""
     return args[0]
 
 
-#: functions of real values, over others
-RULES: dict[str, Rule] = {
-    **dict.fromkeys((*_ONE, *_TWO, *_MANY), _fourier),
-    **dict.fromkeys(("complex", "view_as_complex"), _of_parts),
-    **dict.fromkeys(("conj", "conj_physical", "resolve_conj", "resolve_neg"), _of_real),
-}
-
-# ------------------------------------------------------- of complex values
+# ----------------------------------------------------- of complex values
 
 
+@rule(Complex, "*", "adjoint", "mH", "H", "to", "type", "float", "double")
+def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    law = next(value for value in (*args, *kwargs.values()) if isinstance(value, Complex))
+    raise unsupported(entry.call, law, COMPLEX, entry)
+
+
+@rule(Complex, "movement", "sum", "mean", "cumsum")
 def _on_each(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that are linear with real coefficients: the same on both parts."""
     parts = [
@@ -123,8 +95,8 @@ def _on_each(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         for k in (0, 1)
     ]
     if isinstance(parts[0], tuple | list):
-        return tuple(_complex(*both) for both in zip(*parts, strict=True))
-    return _complex(*parts)
+        return tuple(complex_of(*both) for both in zip(*parts, strict=True))
+    return complex_of(*parts)
 
 
 def _part(value: Any, k: int) -> Any:
@@ -151,11 +123,13 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, Complex | complex) or (isinstance(value, Tensor) and value.is_complex())
 
 
+@rule(Complex, "add", "sub", "rsub")
 def _sum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     both = [_as_complex(value) for value in args]
-    return _complex(*(entry.call(*[value[k] for value in both], **kwargs) for k in (0, 1)))
+    return complex_of(*(entry.call(*[value[k] for value in both], **kwargs) for k in (0, 1)))
 
 
+@rule(Complex, "mul", "product")
 def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions linear in each factor, written out over the parts of all that are complex."""
     places = [place for place, value in enumerate(args) if _is_complex(value)]
@@ -176,9 +150,10 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         found = -found if power % 4 in (2, 3) else found
         k = power % 2
         total[k] = found if total[k] is None else total[k] + found
-    return _complex(*total)
+    return complex_of(*total)
 
 
+@rule(Complex, "div", "rdiv")
 def _quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, y = args
     if entry.name == "rdiv" or not isinstance(x, Complex) or isinstance(y, Law) or kwargs:
@@ -187,39 +162,16 @@ def _quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return x * (1 / y)
 
 
+@rule(Complex, "neg")
 def _negative(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _complex(-args[0].real, -args[0].imag)
+    return complex_of(-args[0].real, -args[0].imag)
 
 
+@rule(Complex, "conj", "conj_physical")
 def _conjugate(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _complex(args[0].real, -args[0].imag)
+    return complex_of(args[0].real, -args[0].imag)
 
 
-def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    values, named = tensors_of(args, kwargs)
-    return entry.call(*values, **named)
-
-
-def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    law = next(value for value in (*args, *kwargs.values()) if isinstance(value, Complex))
-    raise unsupported(entry.call, law, _PARTS, entry)
-
-
-Complex.RULES = {
-    **dict.fromkeys(KINDS, _refused),
-    "movement": _on_each,
-    **dict.fromkeys(("sum", "mean", "cumsum"), _on_each),
-    **dict.fromkeys(("add", "sub", "rsub"), _sum),
-    **dict.fromkeys(("mul", "product"), _product),
-    **dict.fromkeys(("div", "rdiv"), _quotient),
-    "neg": _negative,
-    "query": _query,
-    "refusal": lambda *_: False,
-    "real": lambda entry, args, kwargs: args[0].real,
-    "imag": lambda entry, args, kwargs: args[0].imag,
-    "view_as_real": lambda entry, args, kwargs: torch.stack([args[0].real, args[0].imag], -1),
-    **dict.fromkeys(("adjoint", "mH", "H", "to", "type", "float", "double"), _refused),
-    **dict.fromkeys(("conj", "conj_physical"), _conjugate),
-    **dict.fromkeys(("resolve_conj", "resolve_neg"), _of_real),
-    **dict.fromkeys((*_ONE, *_TWO, *_MANY), _fourier),
-}
+rule(Complex, "real")(lambda entry, args, kwargs: args[0].real)
+rule(Complex, "imag")(lambda entry, args, kwargs: args[0].imag)
+rule(Complex, "view_as_real")(lambda entry, args, kwargs: torch.stack([args[0].real, args[0].imag], -1))

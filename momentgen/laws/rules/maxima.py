@@ -1,4 +1,8 @@
-"""Maxima of random values, for ``Diagonal``: over dimensions, of two values, and max pools."""
+"""Maxima of random values: over dimensions, of two values, and max pools.
+
+``Diagonal`` has the exact maximum of independent values, ``Adjoint`` a tree of maxima of two, whose derivatives take a
+small part of that time.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from momentgen.laws.activations import generated_op
 from momentgen.laws.affine import adaptive_edges, window_starts
+from momentgen.laws.covariance import Covariance, covariance
+from momentgen.laws.covariance_functions import by_jacobian, function_of, joint, linear_of, room, start_together, times
+from momentgen.laws.covariance_graph import Node, current
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.law import Law, Rule, laws_in, remember
+from momentgen.laws.history import start_of
+from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics import maximum as maxima
+from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.point import Point
+from momentgen.laws.recognise import combined
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "Extremum", "is_monotone", "tree_of_pairs"]
+__all__ = ["is_monotone", "tree_of_pairs"]
 
 
 class Extremum(NamedTuple):
@@ -51,6 +63,7 @@ for _operator in names(
     setattr(_NoIndices, f"__{_operator}__", _asked)
 
 
+@rule(Diagonal, "maximum")
 def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, x = entry.name, args[0]
     if "pool" in name:
@@ -72,9 +85,6 @@ _DECISION = Entry("argmax", "decision", torch.argmax)
 
 
 def _of_two(entry: Entry, x: Any, y: Any, lower: bool) -> Any:
-    from momentgen.laws.activations import generated_op
-    from momentgen.laws.source import combined
-
     if isinstance(x, Diagonal) and isinstance(y, Diagonal):
         pointwise = Entry(entry.name, "arithmetic", entry.call)
         found = combined(pointwise, x, y, {})
@@ -112,8 +122,6 @@ def _over(x: Any, dim: Any, keepdim: bool, lower: bool) -> Any:
 
 
 _AMAX = Entry("amax", "maximum", torch.amax)
-
-
 _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 
 
@@ -214,7 +222,8 @@ def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outsid
     return torch.where(valid, values, outside)
 
 
-# ------------------------------------------------------------- trees of pairs
+# -------------------------------------------------------- trees of pairs
+
 
 #: functions that keep the order of values, so that the largest stays the largest
 _MONOTONE = frozenset(
@@ -326,7 +335,40 @@ def _tree(parts: Parts, larger: Callable[[Parts, Parts], Parts]) -> Parts:
     return tuple(part.squeeze(dim) for part in parts)
 
 
-#: rules of Diagonal, by name and kind
-RULES: dict[str, Rule] = {
-    "maximum": _maximum,
-}
+# ------------------------------------------------------------ Covariance
+
+
+@joint("maximum")
+def _maximum_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    second = kwargs.get("other", args[1] if len(args) > 1 else None)
+    if "pool" in entry.name or not isinstance(second, Law | Tensor) or entry.name in ("amax", "amin"):
+        return by_jacobian(entry, args, kwargs)
+    x: Any = args[0]._form() if isinstance(args[0], Point) else args[0]
+    y: Any = second._form() if isinstance(second, Point) else second
+    lower = "min" in entry.name
+    start = start_together(entry, x, y)
+    if start is not None and (start_of(x) is not None or start_of(y) is not None):
+        return function_of(Entry(entry.name, "arithmetic", entry.call), (x, y), {}, start)
+    if not isinstance(x, Covariance) or not isinstance(y, Covariance):
+        law, other = (x, y) if isinstance(x, Covariance) else (y, x)
+        return other - torch.relu(other - law) if lower else other + torch.relu(law - other)
+    if lower:
+        return -_larger_jointly(entry, -x, -y)  # type: ignore[operator]
+    return _larger_jointly(entry, x, y)
+
+
+def _larger_jointly(entry: Entry, x: Any, y: Any) -> Any:
+    """The larger of two jointly normal values: mean and variance exactly, covariances by the expected slopes."""
+    shape = torch.broadcast_shapes(x.shape, y.shape)
+    room(entry, x._mean.expand(shape))
+    x, y = (law if law.shape == shape else law.expand(shape) for law in (x, y))
+    both = current().cross(x.node, y.node)
+    together = torch.zeros_like(x._mean) if both is None else both.diagonal().view(shape)
+    op = generated_op("maximum_correlated", entry.name)
+    vjp: Any = torch.func.vjp
+    mean, pull, var = vjp(lambda m1, m2: tuple(op(m1, x._var, m2, y._var, together)), x._mean, y._mean, has_aux=True)
+    slopes = pull(torch.ones_like(mean))
+    law = linear_of(entry, mean, [(x, times(slopes[0])), (y, times(slopes[1]))])
+    rest = at_least(var.reshape(-1) - law.cov.diagonal(), 0)
+    node = Node(law.cov + torch.diag_embed(rest), law.node.parents)
+    return covariance(mean, node)

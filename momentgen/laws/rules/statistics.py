@@ -1,4 +1,4 @@
-"""Sample statistics of random values, for ``Diagonal``: variances, norms, power averages."""
+"""Sample statistics of random values: variances, norms, power averages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import torch.nn.functional as F
 
 from momentgen.errors import InputError
 from momentgen.laws.affine import VARIANCE
-from momentgen.laws.diagonal import made, pair
-from momentgen.laws.law import Rule, remember
+from momentgen.laws.covariance_functions import by_jacobian, joint
+from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.law import remember, rule
 from momentgen.laws.numerics.root import root_of
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES"]
+__all__ = []
 
 
+@rule(Diagonal, "statistic")
 def _statistic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, x = entry.name, args[0]
     if name in ("var", "std", "var_mean", "std_mean"):
@@ -98,6 +100,7 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return made(root.to(mean.dtype), spread.to(mean.dtype))
 
 
+@rule(Diagonal, "prod")
 def _prod(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A product of independent values: in pairs, each of variance V₁ (V₂ + m₂²) + m₁² V₂, where nothing cancels."""
     bound = {**dict(zip(("input", "dim", "keepdim"), args, strict=False)), **kwargs}
@@ -116,8 +119,4 @@ def _prod(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return made(*((mean, var) if keepdim else (mean.squeeze(dim), var.squeeze(dim))))
 
 
-#: rules of Diagonal, by name and kind
-RULES: dict[str, Rule] = {
-    "prod": _prod,
-    "statistic": _statistic,
-}
+joint("statistic")(by_jacobian)

@@ -6,7 +6,6 @@ has a rule of its own for moments.  ``F.multi_head_attention_forward`` is run fr
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +14,16 @@ import torch
 import torch.nn.functional as F
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws import fourier, linear, source
-from momentgen.laws.law import Law, Rule, laws_in
-from momentgen.laws.notes import note
+from momentgen.laws import attention as by_hand
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.covariance_functions import by_jacobian, joint
+from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.history import alike
+from momentgen.laws.law import Law, Rule, laws_in, rule
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "attended", "attention_by_parts"]
+__all__ = ["attention_by_parts"]
 
 
 def _never(*_: object) -> bool:
@@ -46,43 +48,20 @@ def _by_body(function: Any) -> Rule:
     return rule
 
 
-# ------------------------------------------------------------------ attention
+for _law in (Diagonal, Covariance):
+    rule(_law, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
 
-def attended(
-    query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0, nothing: float = math.nan
-) -> Any:
-    """Attention by its rule for moments.
-
-    Args:
-        query: shape ``(..., L, E)``; it, key and value are laws or tensors.
-        key: shape ``(..., S, E)``.
-        value: shape ``(..., S, Ev)``.
-        scale: of the products.
-        bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
-        drop: probability with which dropout drops a weight.
-        nothing: the mean of an output whose query has all of its keys masked.
-    """
-    from momentgen.laws.diagonal import made, pair
-    from momentgen.laws.numerics.attention import attention
-
-    note("attention: queries, keys and values taken as independent of each other")
-    if isinstance(bias, torch.Tensor):
-        # A mask by very low numbers is one by minus infinity, but for rows that are all masked, which it leaves finite.
-        low = bias < _LOW
-        low = low & ~low.all(-1, keepdim=True)
-        bias = torch.where(low | (bias == -torch.inf), -torch.inf, bias.clamp_min(-1e9))
-    return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop, nothing=nothing))
+# ------------------------------------------------------------- attention
 
 
-#: a summand of the logits below this is a mask
-_LOW = -1e3
 _SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
+@rule(Diagonal, "scaled_dot_product_attention")
 def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
-    return attended(query, key, value, scale, bias, drop, nothing=0.0)
+    return by_hand.attended(query, key, value, scale, bias, drop, nothing=0.0)
 
 
 def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -115,7 +94,10 @@ def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
     return (F.dropout(weights, drop, True) if drop else weights) @ value
 
 
-# ----------------------------------------------------------- recurrent layers
+joint("scaled_dot_product_attention")(by_jacobian)
+
+
+# ------------------------------------------------------ recurrent layers
 
 
 def _gate(x: Any, weight: Any, bias: Any) -> Any:
@@ -154,6 +136,8 @@ _STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
 }
 
 
+@rule(Diagonal, *_STEPS)
+@rule(Covariance, *_STEPS)
 def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch.lstm, gru and rnn: (input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)."""
     if not isinstance(args[3], bool):
@@ -191,6 +175,8 @@ def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return (out, *(torch.stack(part) for part in last))
 
 
+@rule(Diagonal, *[f"{name}_cell" for name in _STEPS])
+@rule(Covariance, *[f"{name}_cell" for name in _STEPS])
 def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, hx, w_ih, w_hh, *bias = args
     b_ih, b_hh = bias or (None, None)
@@ -199,15 +185,19 @@ def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return state if name == "lstm" else state[0]
 
 
-# ------------------------------------------------------------------ the others
+# ------------------------------------------------------------ the others
 
 
+@rule(Diagonal, "glu")
+@rule(Covariance, "glu")
 def _glu(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
     first, second = args[0].chunk(2, dim)
     return first * torch.sigmoid(second)
 
 
+@rule(Diagonal, "addmm", "addbmm", "baddbmm", "addmv", "addr")
+@rule(Covariance, "addmm", "addbmm", "baddbmm", "addmv", "addr")
 def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = args[1] @ args[2] if entry.name != "addr" else torch.outer(args[1], args[2])
     if entry.name == "addbmm":
@@ -219,17 +209,23 @@ def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return product + (args[0] if beta == 1 else args[0] * beta)
 
 
+@rule(Diagonal, "softmin")
+@rule(Covariance, "softmin")
 def _softmin(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return F.softmax(-args[0], dim, dtype=kwargs.get("dtype"))
 
 
+@rule(Diagonal, "addcmul", "addcdiv")
+@rule(Covariance, "addcmul", "addcdiv")
 def _addcmul(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = args[1] * args[2] if entry.name == "addcmul" else args[1] / args[2]
     value = kwargs.get("value", 1)
     return args[0] + (product if value == 1 else product * value)
 
 
+@rule(Diagonal, "cdist")
+@rule(Covariance, "cdist")
 def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Distances of all pairs of rows: roots of sums of squares."""
     bound = {**dict(zip(("x1", "x2", "p"), args, strict=False)), **kwargs}
@@ -241,14 +237,14 @@ def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
 
 
+@rule(Diagonal, "lerp")
+@rule(Covariance, "lerp")
 def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
-    from momentgen.laws.diagonal import Diagonal, made, pair
-
     a, b = args[0], args[1]
     w = args[2] if len(args) > 2 else kwargs["weight"]
     if not any(isinstance(value, Diagonal) for value in (a, b, w)) or (
-        isinstance(a, Diagonal) and isinstance(b, Diagonal) and source.alike(a, b)
+        isinstance(a, Diagonal) and isinstance(b, Diagonal) and alike(a, b)
     ):
         return a + w * (b - a)
     (m_a, v_a), (m_b, v_b), (m, v) = pair(a), pair(b), pair(w)
@@ -262,19 +258,3 @@ def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         var = var + ((1 - m) ** 2 + own) * v_a
     mean = m_a + m * (m_b - m_a)
     return made(mean, var)
-
-
-RULES: dict[str, Rule] = {
-    "scaled_dot_product_attention": _scaled_dot_product,
-    "multi_head_attention_forward": _by_body(F.multi_head_attention_forward),
-    **dict.fromkeys(_STEPS, _recurrent),
-    **{f"{name}_cell": _cell for name in _STEPS},
-    "glu": _glu,
-    **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addmv", "addr"), _add_product),
-    "softmin": _softmin,
-    **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
-    "lerp": _lerp,
-    "cdist": _cdist,
-    **linear.RULES,
-    **fourier.RULES,
-}

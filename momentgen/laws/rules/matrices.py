@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.law import Law, Rule, laws_in, tensor_of
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.law import Law, laws_in, rule, tensor_of
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "along", "matrix_along"]
+__all__ = ["along", "matrix_along"]
 
 #: values that one matrix may mix; its coefficients are their square
 _MOST = 4096
@@ -73,6 +75,8 @@ def _only_first(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return args[0], [tensor_of(value) for value in args[1:]], {k: tensor_of(v) for k, v in kwargs.items()}
 
 
+@rule(Diagonal, "trapezoid", "trapz", "cumulative_trapezoid")
+@rule(Covariance, "trapezoid", "trapz", "cumulative_trapezoid")
 def _trapezoid(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     y, rest, named = _only_first(entry, args, kwargs)
     dim = named.pop("dim", -1)
@@ -83,6 +87,8 @@ def _trapezoid(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return along(y, (dim,), matrix_along(entry, y, (dim,), lambda unit: entry.call(unit, *given, dim=-1, **named)))
 
 
+@rule(Diagonal, "gradient")
+@rule(Covariance, "gradient")
 def _gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, _, named = _only_first(entry, args, kwargs)
     dim, spacing = named.get("dim"), named.get("spacing", 1)
@@ -103,6 +109,8 @@ def _gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 _GRID = ("grid", "mode", "padding_mode", "align_corners")
 
 
+@rule(Diagonal, "grid_sample")
+@rule(Covariance, "grid_sample")
 def _grid_sample(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Images at certain places: one linear map for each example."""
     x, rest, named = _only_first(entry, args, kwargs)
@@ -118,6 +126,8 @@ def _grid_sample(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return torch.stack([one(image, grid) for image, grid in zip(x.unbind(0), grids, strict=True)])
 
 
+@rule(Diagonal, "affine_grid")
+@rule(Covariance, "affine_grid")
 def _affine_grid(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     theta, rest, named = _only_first(entry, args, kwargs)
     bound = {**dict(zip(("size", "align_corners"), rest, strict=False)), **named}
@@ -129,18 +139,26 @@ def _affine_grid(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return along(theta, (-2, -1), matrix_along(entry, theta, (-2, -1), places))
 
 
+@rule(Diagonal, "trace")
+@rule(Covariance, "trace")
 def _trace(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0].diagonal().sum()
 
 
+@rule(Diagonal, "linalg_vecdot")
+@rule(Covariance, "linalg_vecdot")
 def _vecdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (args[0] * args[1]).sum(kwargs.get("dim", -1))
 
 
+@rule(Diagonal, "vdot")
+@rule(Covariance, "vdot")
 def _vdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (args[0] * args[1]).sum(-1)
 
 
+@rule(Diagonal, "cross")
+@rule(Covariance, "cross")
 def _cross(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, y, *rest = args
     dim = kwargs.get("dim", rest[0] if rest else None)
@@ -150,6 +168,8 @@ def _cross(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return x.roll(-1, dim) * y.roll(-2, dim) - x.roll(-2, dim) * y.roll(-1, dim)
 
 
+@rule(Diagonal, "kron")
+@rule(Covariance, "kron")
 def _kron(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, y = args[0], args[1] if len(args) > 1 else kwargs["other"]
     most = max(x.ndim, y.ndim)
@@ -159,6 +179,8 @@ def _kron(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (first * second).reshape([n * m for n, m in zip(a, b, strict=True)])
 
 
+@rule(Diagonal, "chain_matmul", "linalg_multi_dot")
+@rule(Covariance, "chain_matmul", "linalg_multi_dot")
 def _chain(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Matrices in turn: certain neighbours first, so that a random matrix meets one on each side."""
     factors: list[Any] = []
@@ -170,20 +192,3 @@ def _chain(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for factor in factors[1:]:
         found = found @ factor
     return found
-
-
-RULES: dict[str, Rule] = {
-    "trapezoid": _trapezoid,
-    "trapz": _trapezoid,
-    "cumulative_trapezoid": _trapezoid,
-    "gradient": _gradient,
-    "grid_sample": _grid_sample,
-    "affine_grid": _affine_grid,
-    "trace": _trace,
-    "linalg_vecdot": _vecdot,
-    "vdot": _vdot,
-    "cross": _cross,
-    "kron": _kron,
-    "chain_matmul": _chain,
-    "linalg_multi_dot": _chain,
-}

@@ -1,9 +1,12 @@
-"""Pointwise functions of a :class:`~momentgen.laws.diagonal.Diagonal`: the generated ops, and what is made of them."""
+"""Functions of one value at a time: the generated ops, and what is made of them.
+
+``Covariance`` has the same moments, and covariances by an op of two values (:mod:`momentgen.laws.numerics.pairs`) or,
+where there is none, by Hermite terms (:mod:`momentgen.laws.numerics.hermite`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -13,21 +16,27 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
-from momentgen.laws.chains import chained
-from momentgen.laws.channels import Channels
-from momentgen.laws.diagonal import Diagonal, _quotient, diagonal, made, pair, reciprocal
-from momentgen.laws.law import Rule, laws_in, remember
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.covariance_functions import all_replaced, certain_as_tensor, function_of, joint, random_in
+from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
+from momentgen.laws.expressions import chained, pending
+from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
-from momentgen.laws.source import pending
+from momentgen.laws.rules.arithmetic import quotient, reciprocal
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Op
 
 __all__ = [
-    "RULES", "covariance_op", "is_registered", "op_and_parameters", "random_slope", "register_activation",
-    "with_variant",
-]  # fmt: skip
+    "covariance_op",
+    "is_registered",
+    "op_and_parameters",
+    "pointwise_jointly",
+    "power",
+    "random_slope",
+    "register_activation",
+]
 
 #: name of a function -> its row, op and the parameters' defaults, once it has been called with these
 _DEFAULTS: dict[str, tuple[Activation, Op, dict[str, float]]] = {}
@@ -75,6 +84,7 @@ def _number(row: Activation, name: str, value: Any) -> float:
         raise InputError(f"{row.layer}: expected a number for {name}, got {type(value).__name__}") from None
 
 
+@rule(Diagonal, "pointwise")
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
     known = _DEFAULTS.get(name)
@@ -108,27 +118,6 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     else:
         return _WRITTEN_OUT[name](entry, x, args, kwargs)
     return remember(made(*found), entry, args, kwargs, x)
-
-
-def with_variant(x: Any, op: Op, variant: str, params: dict[str, float], plain: Callable[[Any], Any]) -> Any:
-    """An activation by another variant of its op, of laws that have a mean and a variance; ``plain`` of others.
-
-    Args:
-        x: a law.
-        op: the generated op.
-        variant: the name of the variant.
-        params: of the op.
-        plain: computes the activation of other laws.
-    """
-    by_moments = getattr(type(x), "by_moments", None)
-    if by_moments is not None:
-        return by_moments(x, lambda mean, var: op(mean, var, variant=variant, **cast(Any, params)))
-    if not isinstance(x, Diagonal | Channels):
-        return plain(x)
-    found = op(*x._parts(), variant=variant, **params)
-    if isinstance(x, Channels):
-        return x.alike(*found)
-    return made(*found)
 
 
 def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -248,7 +237,7 @@ def _rsqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _reciprocal(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    law = _quotient(table.TABLE[torch.div], (1.0, x), {})
+    law = quotient(table.TABLE[torch.div], (1.0, x), {})
     return remember(law, table.TABLE[torch.div], (1.0, x), {}, x)
 
 
@@ -262,6 +251,19 @@ _WRITTEN_OUT = {
     "rsqrt": _rsqrt,
     "reciprocal": _reciprocal,
 }
+
+
+@joint("pointwise")
+def pointwise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], terms: int | None = None) -> Any:
+    """The rule of ``Covariance``; ``terms`` of the Hermite sum, None for as many as the run is set to."""
+    x = args[0]
+    args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
+    if not isinstance(x, Covariance) or len(laws_in((*args, *kwargs.values()))) > 1:
+        raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
+    if entry.kind == "pointwise" and (whole := chained(entry, args, kwargs, function_of)) is not None:
+        return whole
+    exact = None if is_registered(entry.name) else covariance_op(entry, args[1:], kwargs)
+    return function_of(entry, args, kwargs, x, terms, exact)
 
 
 def register_activation(function: Any, op: Op, *parameters: str) -> None:
@@ -284,7 +286,3 @@ def register_activation(function: Any, op: Op, *parameters: str) -> None:
     _DEFAULTS.pop(name, None)
     if known is None or known.kind != "pointwise":
         table.TABLE[function] = Entry(name, "pointwise", function)
-
-
-#: rules of Diagonal, by kind
-RULES: dict[str, Rule] = {"pointwise": _pointwise}

@@ -1,0 +1,187 @@
+"""Dispatch: how torch's functions reach the rules of laws.
+
+torch hands ``Law.__torch_function__`` a function and its arguments; methods and operators of a tensor are given to
+``Law`` here and go the same way.  The law of highest rank among the arguments has the rule, by the function's name or
+else by its kind.  Dispatch also does what all laws share: half precision, writes in place, ``debug``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws import debug, half, lost, precision
+from momentgen.laws.law import Law, laws_in, rule_of
+from momentgen.laws.table import METHODS, TABLE, Entry
+from momentgen.laws.unsupported import unsupported
+
+__all__ = ["OVERWRITTEN", "call", "dispatch"]
+
+#: functions that change a tensor's shape in place, as ``unsqueeze_``
+_RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
+
+#: what torch.compile makes of an operator on a law and a tensor, swapped; of these only the name tells what they are
+_REVERSED = frozenset(["__rsub__", "__rdiv__", "__rmatmul__", "__rpow__", "__rmod__", "__rfloordiv__"])
+
+#: what torch.compile makes of a checkpoint, which cannot see into laws: its function runs as it is
+_CHECKPOINT: Any = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
+_OF_CHECKPOINT = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+
+#: why a tensor cannot be the target of a write
+OVERWRITTEN = "a tensor cannot be overwritten by a random value; allocate it with torch.zeros_like(x)"
+
+
+def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute a function on laws by the rule of the highest-ranking one.
+
+    Raises:
+        UnsupportedError: if there is no rule for the function and the law.
+    """
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        lost.refuse(func if entry is None else entry.name)
+        if any(map(_is_differentiated, laws_in((*args, *kwargs.values())))):
+            return _without_gradients(entry, func, args, kwargs)
+    law: Law | None = None
+    is_half = False
+    for value in args if not kwargs else (*args, *kwargs.values()):
+        # Written out, not by laws_in: this is the way of every function.
+        for item in value if type(value) in (tuple, list) else (value,):
+            if isinstance(item, Law):
+                if item._view is not None:
+                    item._refresh()  # it may become another law
+                if item._dtype is not None:
+                    is_half = True
+                if law is None or item.RANK > law.RANK:
+                    law = item
+    if law is None:
+        raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
+    if entry is None:
+        raise unsupported(func, law)
+    if not is_half and entry.name in _CASTS and law._noise is not None:
+        is_half = half.is_cast(entry, args, kwargs)
+    if is_half and not precision.is_internal():
+        return half.computed(dispatch, entry, func, args, kwargs)
+    rule = rule_of(type(law), entry.name, entry.kind)
+    if rule is None:
+        raise unsupported(func, law, None, entry)
+    overwrites = entry.overwrites
+    if entry.flag is not None:
+        args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
+    if kwargs:
+        if "out" in kwargs:
+            if kwargs["out"] is not None:
+                raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
+            kwargs = {name: value for name, value in kwargs.items() if name != "out"}
+        if not args and "input" in kwargs and entry.name != "where":
+            args = (kwargs["input"],)
+            kwargs = {name: value for name, value in kwargs.items() if name != "input"}
+        if "axis" in kwargs or "keepdims" in kwargs:
+            kwargs = {_NUMPY.get(name, name): value for name, value in kwargs.items()}
+    result = rule(entry, args, kwargs)
+    if debug.active.on is True:
+        debug.inspect(entry.name, laws_in(result if isinstance(result, tuple | list) else (result,)))
+    if overwrites and entry.kind != "write":
+        target = args[0]
+        if isinstance(target, Law):
+            if entry.kind == "movement" and result is not target and entry.name in _RESHAPED:
+                target._reshape(entry, args[1:], kwargs, result)
+            else:
+                target._overwrite(result)
+            return target
+        if not entry.rebinds:
+            raise unsupported(func, law, OVERWRITTEN, entry)
+    return result
+
+
+def _without_gradients(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """:func:`dispatch` where the network runs by ``torch.no_grad``: the user's gradients stop, the law's own do not."""
+    if lost.RECORDING.get():
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.detach, (args, kwargs), is_leaf=_is_law)
+    with torch.inference_mode(False), torch.enable_grad():
+        found = dispatch(entry, func, args, kwargs)
+        for law in laws_in((found,)) if lost.RECORDING.get() else ():
+            law._stop_gradients()
+    return found
+
+
+def _is_law(value: object) -> bool:
+    return isinstance(value, Law)
+
+
+def _is_differentiated(law: Law) -> bool:
+    return law.DIFFERENTIATED or (law._noise is not None and law._noise.DIFFERENTIATED)
+
+
+#: functions that may make a value one of half precision
+_CASTS = frozenset(["to", "half", "bfloat16", "type", "type_as"])
+
+#: names of numpy that torch takes for its own
+_NUMPY = {"axis": "dim", "keepdims": "keepdim"}
+
+
+def _without_flag(
+    place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """Arguments without ``inplace=True``, and whether it was there."""
+    if "inplace" in kwargs:
+        rest = {} if len(kwargs) == 1 else {name: value for name, value in kwargs.items() if name != "inplace"}
+        return args, rest, bool(kwargs["inplace"])
+    if len(args) > place:
+        return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])
+    return args, kwargs, False
+
+
+# ------------------------------------------------------------------- methods
+
+
+def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """A function of torch, of arguments that have laws among them."""
+    is_reversed = torch.compiler.is_dynamo_compiling() and func.__name__ in _REVERSED
+    entry = METHODS[func.__name__] if is_reversed else TABLE.get(func)
+    if entry is None and func is _CHECKPOINT:
+        own = {name: value for name, value in (kwargs or {}).items() if name not in _OF_CHECKPOINT}
+        return args[0](*args[1:], **own)
+    return dispatch(entry, func, args, {} if kwargs is None else kwargs)
+
+
+def _torch_function(
+    cls: type[Law], func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    return call(func, args, kwargs)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    # Looked up at a call, and not bound: torch.compile takes an object in a closure only if the law has a source.
+    def method(self: Law, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not torch._C._is_torch_function_mode_enabled():
+            return dispatch(METHODS.get(name), name, (self, *args), kwargs)
+        mode = torch._C._pop_torch_function_stack()  # as where torch hands a function to a mode
+        try:
+            return dispatch(METHODS.get(name), name, (self, *args), kwargs)
+        finally:
+            torch._C._push_on_torch_function_stack(mode)
+
+    return method
+
+
+def _complete(cls: Any) -> None:
+    """Give ``cls`` the methods of a tensor, and let torch ask it for its functions."""
+    cls.__torch_function__ = classmethod(_torch_function)
+    own = {*dir(object), *vars(cls), "__dict__", "__weakref__", "__module__", "__annotations__", "__setstate__"}
+    own |= {"__deepcopy__", "__torch_dispatch__", "__dlpack_c_exchange_api__", "_reduce_ex_internal", "__dir__"}
+    for name in dir(Tensor):
+        if name in own or not callable(getattr(Tensor, name)):
+            continue
+        method = _method(name)
+        method.__name__ = name
+        setattr(cls, name, method)
+    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+        setattr(cls, name, _method(name))
+
+
+_complete(Law)

@@ -1,0 +1,30 @@
+"""Rules: what laws do with a function of torch, one module for each kind of function.
+
+A rule is registered by :func:`momentgen.laws.law.rule`, a decorator, beside the rules of other laws for that function.
+Importing this package registers all.
+"""
+
+from __future__ import annotations
+
+from momentgen.laws.rules import (
+    adjoint,
+    arithmetic,
+    certain,
+    composite,
+    elementwise,
+    forms,
+    fourier,
+    linear,
+    matrices,
+    maxima,
+    movement,
+    noise,
+    norms,
+    products,
+    statistics,
+)
+
+__all__ = [
+    "adjoint", "arithmetic", "certain", "composite", "elementwise", "forms", "fourier", "linear", "matrices", "maxima",
+    "movement", "noise", "norms", "products", "statistics",
+]  # fmt: skip

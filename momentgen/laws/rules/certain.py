@@ -1,0 +1,82 @@
+"""Rules of ``Point``: the function itself, and what noise of the network's own makes of a certain value."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from momentgen.laws import noise
+from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of, tensors_of
+from momentgen.laws.movement import moved
+from momentgen.laws.point import Point
+from momentgen.laws.precision import HALVES
+from momentgen.laws.rules.composite import attention_by_parts
+from momentgen.laws.table import Entry
+
+__all__ = []
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Point:
+    laws = laws_in(args) or laws_in(kwargs.values())
+    return laws[0]  # type: ignore[return-value]
+
+
+def _wrapped(found: Any, like: Point) -> Any:
+    """Tensors in a result as points; masks and numbers as they are."""
+    if isinstance(found, Tensor):
+        kept = (
+            found.is_floating_point()
+            or found.is_complex()
+            or (found.dtype is not torch.bool and not like._mean.is_floating_point())
+        )
+        if kept and found.dtype in HALVES and like._noise is not None:
+            law = like._like(found.float())
+            law._dtype = found.dtype
+            return law
+        return like._like(found) if kept else found
+    if isinstance(found, tuple | list):
+        parts = [_wrapped(part, like) for part in found]
+        return (
+            type(found)(parts) if type(found) in (tuple, list) or not hasattr(found, "_fields") else type(found)(*parts)
+        )
+    return found
+
+
+@rule(Point, "*")
+def _run(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values, named = tensors_of(args, kwargs)
+    return _wrapped(entry.call(*values, **named), _first(args, kwargs))
+
+
+@rule(Point, "movement")
+def _moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first = args[0] if args else None
+    if isinstance(first, Law) and entry.name != "where":
+        return moved(entry, args, kwargs)
+    return _run(entry, args, kwargs)
+
+
+@rule(Point, "noise")
+def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first = _first(args, kwargs)
+    if first._noise is None:
+        value = noise.expectation(entry, *tensors_of(args, kwargs))
+        return _run(entry, args, kwargs) if value is None else _wrapped(value, first)
+    if not noise.active(entry, args, kwargs):
+        return _run(entry, args, kwargs)
+    return cast(Rule, rule_of(first._noise, entry.name, "noise"))(entry, args, kwargs)
+
+
+@rule(Point, "composite")
+def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if noise.active(entry, args, kwargs):
+        if entry.name == "scaled_dot_product_attention":
+            if _first(args, kwargs)._noise is not None:
+                return attention_by_parts(entry, args, kwargs)  # exact: its weights are certain
+            given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+            return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
+        return Diagonal.RULES[entry.name](entry, args, kwargs)
+    return _run(entry, args, kwargs)

@@ -1,0 +1,152 @@
+"""What is asked of a tensor's form, new tensors like another, and functions that overwrite their first argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.complex import Complex
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.covariance_functions import joint, linear_of, numbered, random_in
+from momentgen.laws.covariance_graph import Push
+from momentgen.laws.diagonal import Diagonal, is_random
+from momentgen.laws.dispatch import OVERWRITTEN
+from momentgen.laws.law import Law, laws_in, new_law, rule, tensor_of, tensors_of
+from momentgen.laws.point import Point, point
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
+
+__all__ = []
+
+
+@rule(Diagonal, "query")
+@rule(Complex, "query")
+@joint("query")
+def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values, named = tensors_of(args, kwargs)
+    return entry.call(*values, **named)
+
+
+@rule(Point, "refusal")
+@rule(Diagonal, "refusal")
+@rule(Complex, "refusal")
+@joint("refusal")
+def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
+@rule(Diagonal, "creation")
+def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
+    x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
+    if any(map(is_random, (*args[1:], *kwargs.values()))):
+        raise unsupported(entry.call, x, "a random value cannot be copied so; use clone()", entry)
+    values, named = tensors_of(args, kwargs)
+    out = entry.call(*values, **named)
+    return point(out, x._noise or Diagonal) if out.is_floating_point() else out
+
+
+@joint("creation")
+def _creation_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A value like another: certain, and ready to be overwritten by random ones."""
+    if random_in(args[1:], kwargs):
+        raise unsupported(
+            entry.call, random_in(args, kwargs)[0], "a random value cannot be copied so; use clone()", entry
+        )
+    values, named = tensors_of(args, kwargs)
+    out = entry.call(*values, **named)
+    return point(out, Covariance) if out.is_floating_point() else out
+
+
+# ---------------------------------------------------------------- writes
+
+
+@rule(Point, "write")
+@rule(Diagonal, "write")
+def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that overwrite their first argument with values of the same law."""
+    target, rest = args[0], args[1:]
+    if not isinstance(target, Law):
+        law = laws_in((*args, *kwargs.values()))[0]
+        raise unsupported(entry.call, law, OVERWRITTEN, entry)
+    parts = []
+    if entry.name in ("setitem", "index_put_") and any(law.RANK for law in laws_in((rest[0],))):
+        raise unsupported(entry.call, laws_in((rest[0],))[0], "indices cannot be random", entry)
+    source = next((value for value in rest if isinstance(value, Law) and value is not rest[0]), None)
+    if entry.name not in ("setitem", "index_put_") and rest and isinstance(rest[0], Law):
+        source = rest[0]
+    count = max(len(target._parts()), 0 if source is None else len(source._parts()))
+    kind = type(target) if source is None or source.RANK <= target.RANK else type(source)
+    own = (*target._parts(), *[torch.zeros_like(target._mean)] * (count - len(target._parts())))
+    for place, part in enumerate(own):
+        whole = part.clone(memory_format=torch.contiguous_format)
+        values = [_part(value, place, entry, index) for index, value in enumerate(rest)]
+        _overwrite(entry, whole, values, kwargs)
+        parts.append(whole)
+    made: Law = new_law(kind, *parts)
+    made._noise = target._noise
+    target._assign(made)
+    return None if entry.name == "setitem" else target
+
+
+def _part(value: Any, place: int, entry: Entry, index: int) -> Any:
+    """What is written into the part of that place: a law's own part; of certain values, 0 to a variance."""
+    is_value = index == 1 if entry.name in ("setitem", "index_put_") else index == 0
+    if not is_value:
+        return tensor_of(value)
+    if isinstance(value, Law):
+        parts = value._parts()
+        return parts[place] if place < len(parts) else torch.zeros_like(parts[0])
+    if place and is_value:
+        return torch.zeros_like(value) if isinstance(value, Tensor) else 0.0
+    return value
+
+
+def _overwrite(entry: Entry, whole: Tensor, values: list[Any], kwargs: dict[str, Any]) -> None:
+    if entry.name == "setitem":
+        index, value = values
+        whole[tensor_of(index)] = value
+    elif entry.name == "zero_":
+        whole.zero_()
+    else:
+        getattr(whole, entry.name)(*values, **kwargs)
+
+
+@joint("write")
+def _written_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, *rest = args
+    law = random_in(args, kwargs)[0]
+    if not isinstance(target, Law):
+        raise unsupported(entry.call, law, OVERWRITTEN, entry)
+    if entry.name in ("fill_", "zero_"):
+        value = rest[0] if rest else 0.0
+        if isinstance(value, Covariance):
+            target._assign(value.expand(target.shape))
+        else:
+            target._assign(torch.zeros_like(target._form()) + tensor_of(value))
+        return target
+    if entry.name == "copy_":
+        value = tensor_of(rest[0]) if not isinstance(rest[0], Covariance) else rest[0]
+        target._assign(value.expand(target.shape).to(target.dtype))
+        return target
+    if entry.name == "set_" or kwargs.get("accumulate", rest[2] if len(rest) > 2 else False):
+        raise unsupported(entry.call, law, "it is not written in place under this law; use the result", entry)
+    if random_in((rest[0],), {}):
+        raise unsupported(entry.call, law, "indices cannot be random", entry)
+    index, value = tensor_of(rest[0]), rest[1] if isinstance(rest[1], Covariance) else tensor_of(rest[1])
+    mean = target._form()
+    picked = numbered(mean)[index]
+    places = picked.reshape(-1).long() - 1
+    own = torch.as_tensor(tensor_of(value), dtype=mean.dtype, device=mean.device)
+    new = mean.reshape(-1).index_copy(0, places, own.expand(picked.shape).reshape(-1)).view(mean.shape)
+    parts: list[tuple[Covariance, Push | None]] = []
+    if isinstance(target, Covariance):
+        parts.append((target, lambda rows: rows.index_fill(1, places, 0.0)))
+    if isinstance(value, Covariance):
+        size = mean.numel()
+        value = value.expand(picked.shape)
+        parts.append((value, lambda rows: rows.new_zeros(len(rows), size).index_copy(1, places, rows)))
+    target._assign(linear_of(entry, new, parts))
+    return None if entry.name == "setitem" else target

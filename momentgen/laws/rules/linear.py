@@ -1,0 +1,158 @@
+"""Affine functions: linear maps, convolutions, averages, sums, padding; exact unless coefficients are random too."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.laws import affine
+from momentgen.laws.affine import VARIANCE
+from momentgen.laws.coefficients import is_linear_map, noise_of_weight
+from momentgen.laws.covariance import Covariance
+from momentgen.laws.covariance_functions import all_replaced, by_jacobian, by_rows, certain_as_tensor, joint, linear_of
+from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var_of
+from momentgen.laws.law import Law, laws_in, remember, rule
+from momentgen.laws.numerics.dust import product
+from momentgen.laws.recognise import variance
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
+
+__all__ = []
+
+
+@rule(Diagonal, "affine")
+def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, rest = args[0], args[1:]
+    if entry.name == "diff":
+        return _difference(entry, args, kwargs)
+    if laws_in(rest) or laws_in(kwargs.values()):
+        return _random_coefficients(entry, args, kwargs)
+    mean, var = pair(x)
+    if var is None:
+        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+    if kwargs and "dtype" in kwargs:
+        mean, var = mean.to(kwargs["dtype"]), var.to(kwargs["dtype"])
+        kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
+    bound = affine.bind(entry.name, rest, kwargs)
+    affine.check(entry.name, mean, bound)
+    run = run_of(entry)
+    out = run(mean, *rest, **kwargs)
+    if entry.name in ("mean", "sum"):
+        if (found := variance(entry, x, rest, kwargs)) is not None:
+            return found
+        law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
+        return remember(law, entry, args, kwargs, x)
+    return made(out, _second(entry, VARIANCE[entry.name], var, bound))
+
+
+def run_of(entry: Entry) -> Callable[..., Any]:
+    """What computes the mean of an affine function."""
+    if entry.name == "linear":
+        return affine.linear
+    return functools.partial(product, entry.call) if is_linear_map(entry.name) else entry.call
+
+
+@rule(Diagonal, "linear")
+def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A linear map of certain coefficients, the most frequent function, with nothing in its way."""
+    x = args[0]
+    if kwargs or type(x) is not Diagonal or len(args) < 2 or isinstance(args[1], Law) or isinstance(args[-1], Law):
+        return _affine(entry, args, kwargs)
+    mean, var = x._parts()
+    weight = args[1]
+    if mean.dim() == 0 or mean.shape[-1] != weight.shape[-1]:
+        affine.check("linear", mean, {"weight": weight})
+    out = affine.linear(mean, *args[1:])
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(mean.device.type):
+        return made(out, _second(entry, VARIANCE["linear"], var, {"weight": weight}))
+    return diagonal(out, affine.linear_variance(var, weight))
+
+
+def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> Tensor:
+    """A product of second moments, outside float16 autocast, where squares of weights underflow."""
+    kind = var.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16:
+        with torch.autocast(kind, enabled=False):
+            wide = {name: value.float() if _is_real(value) else value for name, value in bound.items()}
+            return function(entry.call, var.float(), **wide)
+    return function(entry.call, var, **bound)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A linear map or convolution whose weight or bias is random: W_m² v + W_v (v + m²), two products."""
+    if not is_linear_map(entry.name):
+        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+    bound = affine.bind(entry.name, args[1:], kwargs)
+    weight, bias = bound.pop("weight"), bound.pop("bias", None)
+    (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)
+    affine.check(entry.name, m, {"weight": w, **bound})
+    out = run_of(entry)(m, w, b, **bound)
+    var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
+    if w_var is not None:
+        own = noise_of_weight(entry.call, entry.name, m, v, w_var, weight._joint, bound)
+        var = own if var is None else var + own
+    if b_var is not None:
+        shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])
+        of_bias = b_var.view(shape)
+        var = of_bias.expand(out.shape) if var is None else var + of_bias
+    return made(out, cast(Tensor, var))
+
+
+def _difference(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.diff``: binomial coefficients, squared."""
+    bound = {**dict(zip(("input", "n", "dim", "prepend", "append"), args, strict=False)), **kwargs}
+    x, n, dim = bound["input"], bound.get("n", 1), bound.get("dim", -1)
+    ends = (bound.get("prepend"), x, bound.get("append"))
+    mean = torch.cat([mean_of(part) for part in ends if part is not None], dim)
+    var = torch.cat([var_of(part) for part in ends if part is not None], dim)
+    size = max(mean.shape[dim] - n, 0)
+    total = torch.zeros_like(var.narrow(dim, 0, size))
+    for k in range(n + 1):
+        total = total + math.comb(n, k) ** 2 * var.narrow(dim, min(k, var.shape[dim] - size), size)
+    return made(torch.diff(mean, n, dim), total)
+
+
+# ------------------------------------------------------------ Covariance
+
+
+@joint("affine")
+def _affine_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = _linear_map(entry, args, kwargs)
+    if entry.name in ("mean", "sum") and isinstance(args[0], Covariance):
+        return remember(found, entry, args, kwargs, args[0])
+    return found
+
+
+def _linear_map(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
+    x, rest = args[0], args[1:]
+    if not isinstance(x, Covariance) or laws_in((*rest, *kwargs.values())) or entry.name not in VARIANCE:
+        return by_jacobian(entry, args, kwargs)
+    bound = affine.bind(entry.name, rest, kwargs)
+    affine.check(entry.name, x._mean, bound)
+    mean = run_of(entry)(x._mean, *rest, **kwargs)
+    shape = x.shape
+    if entry.name == "linear":
+        weight = bound["weight"]
+
+        def push(rows: Tensor) -> Tensor:
+            return product(F.linear, rows.reshape(-1, *shape), weight).reshape(len(rows), -1)
+
+        return linear_of(entry, mean, [(x, push)])
+    if "weight" in bound:
+        options = {name: value for name, value in bound.items() if name not in ("weight", "bias")}
+        filtered = by_rows(lambda row: entry.call(row, bound["weight"], None, **options), shape)
+        return linear_of(entry, mean, [(x, functools.partial(product, filtered))])
+    if entry.name == "pad" and bound.get("mode", "constant") == "constant":
+        return linear_of(entry, mean, [(x, by_rows(lambda row: F.pad(row, bound["pad"]), shape))])
+    return linear_of(entry, mean, [(x, by_rows(lambda row: entry.call(row, *rest, **kwargs), shape))])

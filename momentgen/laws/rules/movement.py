@@ -1,0 +1,202 @@
+"""Functions that move values, or put values of several arguments together: ``reshape``, ``cat``, ``where``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.covariance import Covariance, covariance
+from momentgen.laws.covariance_functions import by_rows, joint, linear_of, numbered, picked, random_in, room
+from momentgen.laws.covariance_graph import Node, Push
+from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
+from momentgen.laws.history import CHOICES, common_source, is_pointwise
+from momentgen.laws.law import Law, laws_in, remember, rule, tensor_of, tensors_of
+from momentgen.laws.movement import moved, shares_memory
+from momentgen.laws.recognise import CASTS, RESHAPES
+from momentgen.laws.table import TABLE, Entry
+from momentgen.laws.unsupported import unsupported
+
+__all__ = []
+
+#: functions that put values of several arguments together: the places of those that are values
+_VALUES: dict[str, tuple[int, ...]] = {
+    "cat": (0,), "stack": (0,), "hstack": (0,), "vstack": (0,), "dstack": (0,), "column_stack": (0,),
+    "where": (1, 2), "masked_fill": (0, 2), "scatter": (0, 3), "select_scatter": (0, 1), "slice_scatter": (0, 1),
+    "index_fill": (0, 3), "index_copy": (0, 3), "index_add": (0, 3), "scatter_add": (0, 3), "embedding": (1,),
+    "broadcast_tensors": tuple(range(64)),
+}  # fmt: skip
+_VALUE_NAMES = ("tensors", "input", "other", "value", "src", "source", "weight")
+#: functions that take a tensor for its form
+_LIKE_ANOTHER = frozenset(("view_as", "reshape_as", "expand_as", "type_as", "to"))
+
+
+def _where(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Condition and both values of ``torch.where``, of which the method has another order."""
+    names = ("condition", "input", "other") if entry.call is torch.where else ("input", "condition", "other")
+    bound = {**dict(zip(names, args, strict=False)), **kwargs}
+    bound.setdefault("input", bound.pop("self", None))
+    if len(bound) != 3 or is_random(bound["condition"]):
+        raise unsupported(entry.call, laws_in(bound.values())[0], "where a random value is not 0 is a decision", entry)
+    return bound["condition"], bound["input"], bound["other"]
+
+
+@rule(Diagonal, "movement")
+def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    places = _VALUES.get(entry.name)
+    if places is None:
+        if not isinstance(args[0], Law):
+            raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+        if entry.name not in _LIKE_ANOTHER and any(map(is_random, (*args[1:], *kwargs.values()))):
+            raise unsupported(entry.call, args[0], "indices cannot be random", entry)
+        found = moved(entry, args, kwargs)
+        if isinstance(found, Law) and not found.dtype.is_floating_point:
+            raise unsupported(entry.call, args[0], f"a random value cannot become {found.dtype}", entry)
+        return found
+    if entry.name == "where":
+        args, kwargs, entry = _where(entry, args, kwargs), {}, TABLE[torch.where]
+    elif entry.name == "masked_fill" and kwargs:
+        bound = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
+        args, kwargs = (bound["input"], bound["mask"], bound["value"]), {}
+    elif entry.call is torch.embedding:
+        places = (0,)
+    for place, value in enumerate(args):
+        if place not in places and is_random(value):
+            raise unsupported(entry.call, laws_in(args)[0], "indices and masks cannot be random", entry)
+    if kwargs.get("reduce", "add") not in ("add", "sum"):
+        raise unsupported(entry.call, laws_in(args)[0], "of reductions sums have a rule", entry)
+    if entry.name == "cat" and isinstance(args[0], Law):
+        return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
+    variances = [var_of(value) if place in places else tensor_of(value) for place, value in enumerate(args)]
+    of_named = {name: var_of(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
+    means = [mean_of(value) for value in args]
+    named = {name: mean_of(value) for name, value in kwargs.items()}
+    if "alpha" in of_named:
+        of_named["alpha"] = of_named["alpha"] ** 2
+    out, var = entry.call(*means, **named), entry.call(*variances, **of_named)
+    if not isinstance(out, Tensor):
+        return tuple(made(m, v) for m, v in zip(out, var, strict=True))
+    law = made(out, var)
+    laws = laws_in(args)
+    if entry.name in CHOICES and laws:
+        of = common_source(laws[0], laws[-1])
+        if of is not None and all(is_pointwise(value, of) for value in laws):
+            return remember(law, entry, args, kwargs, of)
+    return law
+
+
+# ------------------------------------------------------------ Covariance
+
+
+#: functions that add values up where they meet, so that their indices say nothing
+_ADDING = ("index_add", "scatter_add")
+_CASTS = CASTS | {"cpu", "cuda", "detach", "data", "requires_grad_", "positive", "real"}
+_IN_ORDER = RESHAPES | {"contiguous", "clone", "ravel", "reshape_as"}
+
+
+@joint("movement")
+def _movement_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if entry.name in _VALUES:
+        return _put_together(entry, args, kwargs)
+    found = _moved_values(entry, args, kwargs)
+    for place, law in enumerate(found if isinstance(found, tuple | list) else [found]):
+        if isinstance(law, Covariance) and law is not args[0]:
+            remember(law, entry, (*args, None if law is found else place), kwargs, args[0])
+    return found
+
+
+def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not isinstance(x, Covariance):
+        raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
+    if entry.name not in _LIKE_ANOTHER and random_in(args[1:], kwargs):
+        raise unsupported(entry.call, x, "indices cannot be random", entry)
+    rest = [tensor_of(value) for value in args[1:]]
+    named = {name: tensor_of(value) for name, value in kwargs.items()}
+    mean = entry.call(x._mean, *rest, **named)
+    if isinstance(mean, Tensor) and not mean.is_floating_point():
+        raise unsupported(entry.call, x, f"a random value cannot become {mean.dtype}", entry)
+    if mean is x._mean:
+        return x
+    if entry.name in _CASTS:
+
+        def cast_like(rows: Tensor) -> Tensor:
+            return cast(Tensor, entry.call(rows, *rest, **named))
+
+        node = Node(cast_like(x.cov), [(x.node, cast_like)])
+        return covariance(mean, node, of=x if shares_memory(entry, x._mean, mean, rest) else None)
+    if entry.name in _IN_ORDER:
+        return covariance(
+            mean, x.node, x._var.reshape(mean.shape), x if shares_memory(entry, x._mean, mean, rest) else None
+        )
+    index = entry.call(numbered(x._mean), *rest, **named)
+    if isinstance(mean, Tensor):
+        return _moved(entry, x, mean, index, rest)
+    parts = [_moved(entry, x, part, own, rest) for part, own in zip(mean, index, strict=True)]
+    return type(mean)(parts) if type(mean) in (tuple, list) else tuple(parts)
+
+
+def _moved(entry: Entry, x: Covariance, mean: Tensor, index: Tensor, rest: list[Any]) -> Covariance:
+    room(entry, mean)
+    push = picked(index)
+    node = Node(push(push(x.cov).mT), [(x.node, push)])
+    return covariance(mean, node, of=x if shares_memory(entry, x._mean, mean, rest) else None)
+
+
+def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions of several values that put each of them into a place: ``cat``, ``where`` and the like."""
+    places = _VALUES[entry.name]
+    if entry.name == "cat" and isinstance(args[0], Law):
+        return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
+    if entry.name == "where":
+        args, kwargs, entry = _where(entry, args, kwargs), {}, TABLE[torch.where]
+        if random_in((args[0],), {}):
+            raise unsupported(entry.call, random_in(args, {})[0], "where a random value is not 0 is a decision", entry)
+    elif entry.name == "masked_fill" and kwargs:
+        bound = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
+        args, kwargs = (bound["input"], bound["mask"], bound["value"]), {}
+    elif entry.call is torch.embedding:
+        places = (0,)
+    for place, value in enumerate(args):
+        if place not in places and random_in((value,), {}):
+            raise unsupported(entry.call, random_in(args, {})[0], "indices and masks cannot be random", entry)
+    if kwargs.get("reduce", "add") not in ("add", "sum"):
+        raise unsupported(entry.call, random_in(args, kwargs)[0], "of reductions sums have a rule", entry)
+    means, named = tensors_of(args, kwargs)
+    mean = entry.call(*means, **named)
+    adding = entry.name in _ADDING or "reduce" in kwargs
+    laws = random_in(args, kwargs)
+
+    def call(of: Law, value: Tensor) -> Any:
+        """The linear part in one law: ``value`` for it, 0 for all else that is a value."""
+
+        def change(other: Any) -> Any:
+            if other is of:
+                return value
+            if isinstance(other, Law | Tensor):
+                return torch.zeros_like(tensor_of(other), dtype=value.dtype)
+            if type(other) in (tuple, list):
+                return type(other)([change(item) for item in other])
+            return 0.0 if isinstance(other, int | float) else other
+
+        own = [change(item) if place in places else tensor_of(item) for place, item in enumerate(args)]
+        rest = {name: change(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
+        return entry.call(*own, **rest)
+
+    def remembered(law: Covariance) -> Covariance:
+        of = common_source(laws[0], laws[-1]) if entry.name in CHOICES else None
+        if of is None or not all(is_pointwise(value, of) for value in laws):
+            return law
+        return cast(Covariance, remember(law, entry, args, kwargs, of))
+
+    if not isinstance(mean, Tensor):  # broadcast_tensors
+        return tuple(torch.broadcast_to(value, part.shape) for value, part in zip(args, mean, strict=True))
+    parts: list[tuple[Covariance, Push | None]] = []
+    for law in laws:
+        if adding:
+            parts.append((law, by_rows(functools.partial(call, law), law.shape)))
+        else:
+            parts.append((law, picked(call(law, numbered(law._mean)))))
+    return remembered(linear_of(entry, mean, parts))

@@ -1,0 +1,82 @@
+"""Noise of a network's own that meets a random value: dropout, random slopes, draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from momentgen.laws import noise
+from momentgen.laws.covariance import covariance, fixed, source, symmetric
+from momentgen.laws.covariance_functions import joint, of_diagonal
+from momentgen.laws.covariance_graph import Node
+from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
+from momentgen.laws.law import remember, rule, tensor_of, tensors_of
+from momentgen.laws.point import Point
+from momentgen.laws.rules.elementwise import pointwise_jointly, random_slope
+from momentgen.laws.table import Entry, names
+from momentgen.laws.unsupported import unsupported
+
+__all__ = []
+
+
+@rule(Diagonal, "noise")
+def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not noise.active(entry, args, kwargs):
+        if entry.name == "rrelu":
+            return torch.nn.functional.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)
+        return x
+    mean, var = pair(x)
+    if entry.name == "rrelu":
+        lower, upper = noise.slopes(entry, args, kwargs)
+        return made(*random_slope(mean, torch.zeros_like(mean) if var is None else var, lower, upper))
+    law = made(*noise.moments(entry, mean, var, [tensor_of(value) for value in args], kwargs))
+    if entry.name == "dropout" and type(x) is Diagonal:  # that attention knows its weights; noise is a source elsewhere
+        return remember(law, entry, (x, noise.probability(entry, args, kwargs)), {}, x)
+    return law
+
+
+# ------------------------------------------------------------ Covariance
+
+
+#: noise that does not depend on the value that it is given
+_NEW = frozenset(names("randn_like rand_like randint_like normal_ uniform_ bernoulli_"))
+
+
+@joint("noise")
+def _noise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not noise.active(entry, args, kwargs):
+        if entry.name == "rrelu":
+            return F.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)
+        return x
+    together = entry.name in ("dropout1d", "dropout2d", "dropout3d")
+    if isinstance(x, Point) or entry.name in _NEW:
+        plain, named = tensors_of(args, kwargs)
+        if together:
+            return _noise_jointly(entry, (fixed(plain[0]), *plain[1:]), named)
+        mean, var = of_diagonal(entry)(
+            entry, (diagonal(plain[0], torch.zeros_like(plain[0])), *plain[1:]), named
+        )._parts()
+        return source(mean, var, name=entry.name)
+    if entry.name == "feature_alpha_dropout":
+        raise unsupported(entry.call, x, "what the values of a dropped channel have in common has no rule", entry)
+    if together:
+        return _channel_dropout(entry, x, noise.probability(entry, args, kwargs))
+    return pointwise_jointly(entry, args, kwargs, terms=1 if "dropout" in entry.name else None)
+
+
+def _channel_dropout(entry: Entry, x: Any, p: float) -> Any:
+    """Dropout of whole channels, whose values fall together: Cov = (C + p m mᵀ)/q within a channel, and C between."""
+    if p >= 1:
+        return fixed(torch.zeros_like(x._mean))
+    dims = x.ndim - int(entry.name[-2])
+    channels = math.prod(x.shape[:dims])
+    number = torch.arange(channels, device=x.device).repeat_interleave(x.numel() // max(channels, 1))
+    share = (number[:, None] == number).to(x.dtype) * (p / (1 - p))
+    mean = x._mean.reshape(-1)
+    cov = x.cov + share * (x.cov + mean[:, None] * mean)
+    return covariance(x._mean, Node(symmetric(cov), [(x.node, None)]))
