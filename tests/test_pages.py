@@ -89,3 +89,18 @@ def test_the_picture_of_the_first_page_is_drawn_from_the_results(tmp_path: Path)
     subprocess.run([sys.executable, str(script), "--out", str(picture)], check=True, timeout=120)
     drawn = re.findall(r'<path d="[^"]*"', (ROOT / "docs" / "first_page.svg").read_text(encoding="utf-8"))
     assert re.findall(r'<path d="[^"]*"', picture.read_text(encoding="utf-8")) == drawn
+
+
+def test_pages_and_workflows_name_targets_and_scripts_that_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").rglob("*.yml")]
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    wrong = []
+    for page in sorted(pages):
+        if page.name == "history.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        asked = re.findall(r"(?:^    |`|run: )make ((?:[a-z-]+ ?)+)", text, flags=re.M)
+        wrong += [f"{page.name}: make {name}" for names in asked for name in names.split() if name not in known]
+        named = re.findall(r"`((?:benchmarks|examples|tests|momentgen|\.github|\.ci)/[\w./-]*\w)`", text)
+        wrong += [f"{page.name}: {name}" for name in named if not (ROOT / name).exists()]
+    assert wrong == []
