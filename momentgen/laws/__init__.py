@@ -1,7 +1,10 @@
 """Laws: what is known of a random value, as objects on which plain torch networks run.
 
-:class:`Point` is certain; :class:`Diagonal` has mean and variance of each value; :class:`Channels` the statistics of a
-data set; :class:`Covariance` mean and covariance of all values of one example.
+- :class:`Point` is a certain value.
+- :class:`Diagonal` has the mean and variance of each value.
+- :class:`Channels` has the statistics of a data set.
+- :class:`Covariance` has the mean and covariance of all values of one example.
+
 The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 """

@@ -11,11 +11,11 @@ __all__ = ["ACCURACY", "Accuracy", "accuracy", "asked"]
 
 
 class Accuracy(NamedTuple):
-    """What is asked for.
+    """The accuracy that ``controlled`` aims at.
 
     Attributes:
-        rtol: rows go on until the error of the standard deviation is below this part of it.
-        max_rows: but no more than so many.
+        rtol: rows are added until the error of the standard deviation is below this part of it.
+        max_rows: the largest number of rows.
         seed: of the draws.
     """
 

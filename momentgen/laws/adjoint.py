@@ -1,14 +1,13 @@
 """``Adjoint``: a ``Diagonal`` that keeps its outputs' derivatives apart by where the randomness came from.
 
-Means are propagated as by AP2.  Every source of randomness, which is the input, the network's own noise and, on
-request, what a nonlinear function adds to the variance of its linear part, gets a shift of its mean: the derivative
-of an output by that shift, with all variances held fixed, says what the source does to the output.  For a pointwise
-function f the linear part of f(X) is E f' (X - E X), and the remainder Var f(X) - (E f')² v is never negative.
+Means are propagated as by AP2.  Sources of randomness are the input, the network's own noise and, on request, the
+remainder of a nonlinear function beyond its linear part.  Each gets a shift of its mean.  The derivative of an output
+by that shift, with all variances held fixed, is the effect of the source on the output.  For a pointwise function f
+the linear part of f(X) is E f' (X - E X).  The remainder's variance, Var f(X) - (E f')² v, is never negative.
 
-The covariance of outputs k and l is the sum over sources of Σ_i a_ki R_i a_li, with a the derivatives and R the
-sources' variances.  It knows the correlations that a diagonal propagation loses, to first order in each layer.  The
-variances of hidden layers, at which derivatives and remainders are taken, are brought to their size by probes
-(:mod:`momentgen.laws.probes`).
+The covariance of outputs k and l is Σ_i a_ki R_i a_li over all sources, with a the derivatives and R the sources'
+variances.  It has the correlations that a diagonal propagation loses, to first order in each layer.  Derivatives and
+remainders are taken at the variances of hidden layers.  Probes (:mod:`momentgen.laws.probes`) correct their size.
 """
 
 from __future__ import annotations

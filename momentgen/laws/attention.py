@@ -1,7 +1,8 @@
 """Attention written by hand: ``softmax(scale · q kᵀ + bias) @ v``, found from the laws that each step remembers.
 
-By ``matmul`` and its like, or ``einsum``; the scale before or after the product, masks added or filled in, dropout on
-the weights, and changes of shape and dtype between.  What is recognised is computed by the rule of attention.
+Products may be ``matmul`` and its like, or ``einsum``.  The scale may come before or after, masks may be added or
+filled in, and weights may have dropout.  Shape and dtype may change in between.  The rule of attention computes what
+is recognised.
 """
 
 from __future__ import annotations

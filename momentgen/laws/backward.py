@@ -252,11 +252,11 @@ def output_covariance(
 ) -> JointMoments:
     """Mean and covariance of a network's outputs, by one backward pass for each output.
 
-    The covariance is Σ a_ki R_i a_li over all sources of randomness i: the inputs, the network's own noise, and what
-    each activation, maximum and product of two random values adds to its linear part.  To first order in each layer,
-    with means and slopes averaged over the noise of hidden units, the size of which a few probes tell.  It takes one
-    forward pass of moments and probes, and one backward pass for each output, and suits few outputs, as a regression
-    has; the site's page on networks has its cost.
+    The covariance is Σ a_ki R_i a_li over all sources of randomness i.  These are the inputs, the network's own noise,
+    and the remainders of activations, maxima and products beyond their linear part.  It is right to first order in each
+    layer.  Means and slopes are averaged over the noise of hidden units, whose size a few probes estimate.  It takes
+    one forward pass of moments and probes, and one backward pass for each output.  So it suits few outputs, as in a
+    regression.  The site's page on networks has its cost.
 
     ``convert(network, method="adjoint")(x)`` is the same in the outputs' own shape, and for several outputs.
 
@@ -312,9 +312,9 @@ def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[in
         if count > _MOST_OUTPUTS:
             name = type(where).__name__ if isinstance(where, torch.nn.Module) else str(where)
             raise InputError(
-                f"adjoint: {name} has {count} outputs, each of which takes a backward pass; choose some by "
-                f"momentgen.output_covariance(..., outputs=[...]) (at most {_MOST_OUTPUTS} are taken unasked), or use "
-                "the default of evaluation, method='controlled'"
+                f"adjoint: {name} has {count} outputs, each of which takes a backward pass; unasked it takes at most "
+                f"{_MOST_OUTPUTS}. Choose some by momentgen.output_covariance(..., outputs=[...]), or use the default "
+                "of evaluation, method='controlled'"
             )
         return list(range(count))
     wrong = [index for index in outputs if not 0 <= index < count]

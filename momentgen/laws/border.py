@@ -1,7 +1,7 @@
 """The border between tensors and laws: methods, how inputs are lifted, and what runs in between.
 
-A network is called with tensors or :class:`~momentgen.Moments` and returns moments.  In between it runs on laws, of
-which the method in force, :class:`method`, decides once, as inputs enter.  Inside, nothing knows of methods.
+A network is called with tensors or :class:`~momentgen.Moments` and returns moments.  In between it runs on laws.  The
+method in force, :class:`method`, picks the laws once, as inputs enter.  Code inside does not depend on the method.
 
 Where no method is given, a single layer or function uses ``ap2``, which is exact for it or the standard.  A network
 uses ``ap2`` in training and ``controlled`` in evaluation, which is right for any network and states its own error
@@ -87,23 +87,22 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
     Args:
         name: ``ap1``: means only, the ordinary network bit for bit, the network's own noise by its mean.
-            ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``: every
-            stochasticity is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, but where a
-            parameter is random the outputs of linear maps and convolutions are drawn, each by itself, and not the
-            weights (local reparameterisation, Kingma et al. 2015).  ``covariance``: means and the covariance of
-            all values of a layer.  ``adjoint``: the covariance of few outputs by one backward pass for each, see
-            :func:`momentgen.output_covariance`.  ``controlled``: means and covariance by draws of the plain network
-            with a linear map as control variate, and their standard errors; the default of evaluation.
-        rtol: of ``controlled``: draws go on until the standard error of the standard deviation is below this part of
-            it.
-        max_rows: of ``controlled``: but no more draws than this.
+            ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``:
+            everything random is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, except that
+            outputs of linear maps and convolutions are drawn in place of random weights (local reparameterisation,
+            Kingma et al. 2015).  ``covariance``: means and the covariance of all values of a layer.  ``adjoint``: the
+            covariance of few outputs by one backward pass for each, see :func:`momentgen.output_covariance`.
+            ``controlled``: means and covariance by draws of the plain network with a linear map as control variate,
+            and their standard errors.  It is the default of evaluation.
+        rtol: of ``controlled``: draws are added until the standard error of σ is below this part of σ.
+        max_rows: of ``controlled``: the largest number of draws.
         seed: of ``controlled``: of the draws.
 
     A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
     It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
 
     Raises:
-        InputError: for another name, and for an accuracy that is none or is asked of another method.
+        InputError: for another name, a bad accuracy, or an accuracy for another method than ``controlled``.
 
     >>> import torch, momentgen
     >>> layer = momentgen.nn.ReLU()

@@ -1,8 +1,8 @@
 """``Channels``: a data set's statistics, one mean and variance per channel, without batch and space.
 
-What :mod:`momentgen.nn.normalize` propagates (Shekhovtsov & Flach 2018, section 4): every place of an image is taken to
-have its channel's statistics, so that a convolution is a sum over the places of its kernel.  Shape and dimensions that
-the network's code asks for are nominal: a batch of one, C channels, one place.
+:mod:`momentgen.nn.normalize` propagates it (Shekhovtsov & Flach 2018, section 4).  Every place of an image is taken to
+have its channel's statistics, so that a convolution is a sum over the places of its kernel.  The network's code sees a
+nominal shape: a batch of one, C channels, one place.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What the noise of a linear map's or convolution's own coefficients does to its output, on plain tensors.
 
-For y = Σ_k W_k x_k with weights that are independent of the input, Var y = Σ W_m² v + Σ W_v (v + m²): the second sum is
-the weights' noise, and is what this module computes.  Where neighbours in the weight's flattened order have covariances
-C_k (the tridiagonal posterior of Zheng et al., correlated-parameters), it is larger by 2 Σ C_k m_k m_{k+1}, over the
-neighbours that belong to one output.  Neighbours of two outputs make these outputs correlated, and no variance larger.
+For y = Σ_k W_k x_k with weights independent of the input, Var y = Σ W_m² v + Σ W_v (v + m²).  The second sum is the
+weights' noise, which this module computes.  Neighbours in the weight's flattened order may have covariances C_k (the
+tridiagonal posterior of Zheng et al., correlated-parameters).  Then the noise is larger by 2 Σ C_k m_k m_{k+1}, over
+the neighbours that belong to one output.  Neighbours of two outputs make these outputs correlated, and no variance
+larger.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def noise_of_weight(
         mean: of the input.
         var: *variance* of the input, of the same shape; None if it is certain.
         weight_var: *variance* of the weight.
-        neighbour: covariance of each element of the weight with the next one in flattened order, of the weight's shape;
-            the last of each output is not looked at.  None for independent elements.
+        neighbour: covariance of each element of the weight with the next one in flattened order, of the weight's shape.
+            The last one of each output is ignored.  None for independent elements.
         options: of the convolution (stride, padding, ...).
 
     Returns:
@@ -88,8 +89,8 @@ def neighbours(call: Callable[..., Any], name: str, mean: Tensor, neighbour: Ten
     """2 Σ C_k m_k m_{k+1}, over neighbours in the flattened order of the weights of one output.
 
     A linear map takes one more product, with the products of neighbouring inputs.  A convolution of d dimensions takes
-    up to d + 1 convolutions, one for each of the steps from one element of a filter to the next (within a row, to the
-    next row, ..., to the next channel), with as many coefficients together as the filter has.
+    up to d + 1 convolutions, one per kind of step from one element of a filter to the next.  Such steps go within a
+    row, to the next row, ..., to the next channel.  All together have as many coefficients as the filter.
 
     Args:
         call: the linear map or convolution of torch.

@@ -27,8 +27,8 @@ def convert(
 ) -> torch.nn.Module:
     """The network over moments that computes what ``module`` computes, over the same parameters and buffers.
 
-    The network runs as it is, on laws: nothing is traced, so what Python decides on shapes, flags and arguments is
-    decided anew at every call.  A function without a rule raises when it is met, and names its place.
+    The network runs as it is, on laws.  Nothing is traced, so every call decides anew on shapes, flags and arguments.
+    A function without a rule raises when it is met, and names its place.
 
     Without a method it uses ``ap2`` in training mode, which is cheap and takes the units of a layer as independent.  In
     evaluation mode it uses ``controlled``: draws of the plain network with a linear map as control variate.  That runs

@@ -1,7 +1,7 @@
 """``Covariance``: mean, and the full covariance of all values of one example.
 
-A network runs on it example by example (:mod:`momentgen.laws.covariance_outputs`), so that all values of a tensor, its
-batch of one among the dimensions, have one matrix.  What laws have to do with each other is in
+A network runs on it example by example (:mod:`momentgen.laws.covariance_outputs`).  So all values of a tensor, which
+has a batch of one, have one matrix.  What laws have to do with each other is in
 :mod:`~momentgen.laws.covariance_graph`; what the rules share is in :mod:`~momentgen.laws.covariance_functions`.
 """
 
@@ -152,7 +152,7 @@ def covariance(mean: Tensor, node: Node, var: Tensor | None = None, of: Covarian
 
 
 def source(mean: Tensor, var: Tensor, factor: Tensor | None = None, name: str = "the input") -> Covariance:
-    """A law of values that are independent of all others: of each other too, but for ``factor`` of shape ``(r, N)``."""
+    """A law of values that are independent of all others, and of each other without ``factor`` of shape ``(r, N)``."""
     current().check_room(name, mean.numel(), mean.dtype)
     flat = var.reshape(-1)
     cov = torch.diag_embed(flat) if factor is None else torch.diagonal_scatter(symmetric(factor.mT @ factor), flat)
@@ -165,6 +165,6 @@ def fixed(value: Tensor) -> Covariance:
 
 
 def symmetric(matrix: Tensor) -> Tensor:
-    """The symmetric part of what is symmetric but for rounding, its diagonal at least 0."""
+    """The symmetric part of a matrix that is symmetric up to rounding, its diagonal at least 0."""
     found = (matrix + matrix.mT) / 2
     return torch.diagonal_scatter(found, at_least(found.diagonal(), 0))

@@ -1,7 +1,7 @@
 """What the rules of ``Covariance`` share: linear maps on rows, sums of them, functions of one law, and Jacobians.
 
-Every function that ``Diagonal`` has a rule for has its mean from there, covariances by the Jacobian of that mean
-(:func:`by_jacobian`), and on the diagonal what of that rule's variance the Jacobian does not explain.
+A function takes its mean from the rule of ``Diagonal``, and covariances by the Jacobian of that mean
+(:func:`by_jacobian`).  The diagonal also has the part of that rule's variance that the Jacobian does not explain.
 """
 
 from __future__ import annotations

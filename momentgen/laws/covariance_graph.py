@@ -1,9 +1,9 @@
 """What the laws of one pass know of each other: a graph of nodes, and covariances of two that are computed from it.
 
-A :class:`Node` is the covariance matrix of a law's values, and of which nodes these are a linear function, independent
-noise aside.  The covariance of two laws that meet (the branches of a residual block) is computed from that when it is
-needed, and not before: modules hold their inputs as long as they run, and a matrix for each pair of laws that happen to
-be alive would cost more than the network.
+A :class:`Node` has the covariance matrix of a law's values, and the nodes that these are a linear function of,
+independent noise aside.  The covariance of two laws that meet (the branches of a residual block) follows from that.  It
+is computed only when it is needed.  Modules hold their inputs as long as they run, and a matrix for each pair of living
+laws would cost more than the network.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Run:
         if need > self.memory:
             raise InputError(
                 f"{name}{place()}: the covariance of {values:,} values takes {need / 2**30:.3g} GiB for each example, "
-                f"more than the {self.memory / 2**30:.3g} GiB allowed; use method='controlled', which needs no such "
+                f"more than the {self.memory / 2**30:.3g} GiB allowed. Use method='controlled', which needs no such "
                 "matrix, or allow more by momentgen.laws.covariance.options(memory=...)"
             )
         if self.batch > 1 and need * self.batch > self.memory:

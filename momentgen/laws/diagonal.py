@@ -80,7 +80,7 @@ def diagonal(mean: Tensor, var: Tensor) -> Diagonal:
 
 
 def pair(value: Any) -> tuple[Any, Any]:
-    """Mean and variance of a law, a tensor or a number; the variance of what is certain is None."""
+    """Mean and variance of a law, a tensor or a number; certain values have the variance None."""
     if isinstance(value, Diagonal):
         parts = value._parts()
         return parts[0], parts[1]

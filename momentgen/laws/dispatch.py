@@ -40,7 +40,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     """Compute a function on laws by the rule of the highest-ranking one.
 
     Raises:
-        UnsupportedError: if there is no rule for the function and the law.
+        UnsupportedError: if the law has no rule for the function.
     """
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         lost.refuse(func if entry is None else entry.name)

@@ -29,8 +29,8 @@ class Noise:
     Attributes:
         mean: of the noise, of the value's shape.
         var: *variance*, likewise.
-        covariance: of the values of an event, in the last two dimensions; None for values that are independent, or of
-            which torch does not know it.
+        covariance: of the values of an event, in the last two dimensions.  None for independent values, and where torch
+            does not know it.
         is_known: whether variance and covariance are all of the covariance of the values.
         is_symmetric: whether it is symmetric about its mean.
     """

@@ -1,7 +1,7 @@
 """einops on laws: ``rearrange``, ``repeat``, ``reduce`` and the layers made of them.
 
-einops asks a list of backends which one a value belongs to; laws take theirs from torch's, whose functions are methods
-of a tensor and functions of torch.
+einops asks a list of backends which one a value belongs to.  The backend of laws derives from torch's, whose functions
+are methods of a tensor and functions of torch.
 """
 
 from __future__ import annotations

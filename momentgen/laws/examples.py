@@ -1,9 +1,9 @@
 """Running a network example by example, for laws that keep what the units of one example have in common.
 
 A law that knows covariances has one matrix, or one set of directions, per example.  Networks reshape and merge the
-batch as they like, so a network is run on a batch of one, under ``torch.vmap`` over the examples, or one after another
-where vmap cannot run it.  The result for one example does not depend on the others; that this is so in the plain
-network too is looked at first.
+batch as they like.  So a network is run on a batch of one, under ``torch.vmap`` over the examples.  Where vmap cannot
+run it, examples run one after another.  The result for one example does not depend on the others; a first check makes
+sure that this holds in the plain network too.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def per_example(
         What ``run`` returned, each tensor with the batch in front.
 
     Raises:
-        InputError: if moments are bad, the batch is empty, the network is a batch norm that takes its statistics from
-            the batch, or gives an example another result within the batch than alone.
+        InputError: if moments are bad, the batch is empty, or examples interact.  They do in a batch norm that takes
+            its statistics from the batch.
     """
     examples = _Examples(where, args, kwargs)
     for leaf in filter(is_moments, examples.leaves):

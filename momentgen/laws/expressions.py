@@ -1,13 +1,13 @@
 """Expressions: functions of one value, one after another or together, are one function of that value.
 
-``x * sigmoid(x)`` is not a product of independent values, and ``relu(x) ** 2`` closed function by function takes
-``relu(x)`` for a normal value, which it is not.  A pointwise function of laws that are pointwise functions of one law
-(:mod:`~momentgen.laws.history`) is therefore an expression of that one: a generated op where there is one (SiLU, GELU,
-Mish and their like written by hand), scaling where all is affine, and quadrature otherwise.  The integral is put off
-until somebody asks for the moments, since a longer expression may have an op.  A single function keeps its op.
+``x * sigmoid(x)`` is not a product of independent values.  ``relu(x) ** 2`` closed function by function takes
+``relu(x)`` for a normal value, which it is not.  So a pointwise function of laws that are pointwise functions of one
+law (:mod:`~momentgen.laws.history`) is one expression of that law.  It may be a generated op (SiLU, GELU, Mish and
+their like written by hand), or scaling where all is affine; otherwise it is integrated.  The integral is put off until
+the moments are needed, since a longer expression may have an op.  A single function keeps its op.
 
-A function with poles or an end to its domain (a root, a quotient) starts anew, unless the bounds of its argument keep
-away from them: an integral would meet values that its argument does not take.
+A function with poles or an end to its domain (a root, a quotient) starts a new expression.  An integral would meet
+values that its argument does not take.  It joins one where the bounds of its argument keep away from them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Values of float16 and bfloat16: their moments are computed in float32.
 
 Numbers of half precision have too few digits for a variance, which is a difference of squares.  So a value of half
-precision is a law in float32 that knows its dtype, and dispatch makes float32 of the tensors of half precision that
-meet it.  The network sees the dtypes that its plain run has, and what is handed back has them.  Methods that run the
+precision is a law in float32 that knows its dtype.  Dispatch converts the tensors of half precision that meet it to
+float32.  The network sees the dtypes of its plain run, and its results have them.  Methods that run the
 plain network (``ap1``, ``sample``, ``local``) compute in its dtype.
 """
 

@@ -1,8 +1,8 @@
 """History: what a law remembers of the functions that made it, and what can be read from that.
 
-A law remembers the call that it is the result of, back to the last affine map.  So two laws that meet can be found to
-be functions of one value (:func:`common_source`), element by element (:func:`is_pointwise`) or moved from one; and an
-expression can be computed again of another argument (:func:`value_at`) or bounded (:func:`bounds`).
+A law remembers the call that it is the result of, back to the last affine map.  So two laws that meet may turn out to
+be functions of one value (:func:`common_source`), element by element (:func:`is_pointwise`) or moved from one.  An
+expression can be computed again for another argument (:func:`value_at`) or bounded (:func:`bounds`).
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ _FILLING = frozenset(names("tril triu diag_embed diag diagflat unfold"))
 def start_of(law: Law) -> Law | None:
     """The value that ``law`` is a nonlinear function of, element by element; None if there is none.
 
+    >>> import torch
     >>> from momentgen.laws import diagonal
     >>> x = diagonal(torch.zeros(2), torch.ones(2))
     >>> start_of(2 * torch.tanh(x)) is x, start_of(2 * x)

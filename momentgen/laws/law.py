@@ -1,14 +1,16 @@
 """A law: what is known of a random value, as an object that torch's functions take for a tensor.
 
-torch calls ``__torch_function__`` of every argument that has one, so a plain network runs on a law as it is: no
-tracing, no layers of its own.  This module has what all laws share: shape and dtype, what a value remembers, and the
-semantics of writing in place.  What is known of a value is in one module per law (:mod:`~momentgen.laws.point`,
-:mod:`~momentgen.laws.diagonal`, ...), the rules are in :mod:`~momentgen.laws.rules`, and
-:mod:`~momentgen.laws.dispatch` leads torch's functions to them.
+torch calls ``__torch_function__`` of every argument that has one.  So a plain network runs on a law as it is, without
+tracing and without layers of its own.  All laws share this module: shape and dtype, what a value remembers, and writing
+in place.
 
-A law is immutable but for functions that write in place.  Those bind its fields anew, so that other names of the
-object see the write; a view remembers the law that it was taken from, is taken again when that one has been written
-to, and writes through to it.
+- One module per law has what is known of a value (:mod:`~momentgen.laws.point`, :mod:`~momentgen.laws.diagonal`, ...).
+- :mod:`~momentgen.laws.rules` has the rules.
+- :mod:`~momentgen.laws.dispatch` leads torch's functions to them.
+
+A law is immutable except for functions that write in place.  Those bind its fields anew, so that other names of the
+object see the write.  A view remembers the law that it was taken from.  It is taken again after a write to that law,
+and writes through to it.
 """
 
 from __future__ import annotations

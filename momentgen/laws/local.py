@@ -1,11 +1,11 @@
 """Local reparameterisation: outputs of linear maps with a random weight are drawn, in place of the weight.
 
 Kingma, Salimans & Welling 2015 (Variational dropout and the local reparameterisation trick).  The network runs on plain
-tensors.  Where a random parameter is the weight or bias of a linear map or convolution, each of its outputs is drawn by
-itself from its mean and variance given the input; the gradient varies less than with one drawn weight for the whole
-batch.  Every example, and every place of a convolution or sequence, has noise of its own.  All other functions take one
-sample of the parameter, drawn once a run; where that is a matrix and its first use is within a checkpoint, torch says
-that the second run of the checkpoint saved other tensors.
+tensors.  A random parameter may be the weight or bias of a linear map or convolution.  Then each of its outputs is
+drawn by itself from its mean and variance given the input.  The gradient varies less than with one drawn weight for
+the whole batch.  Every example, and every place of a convolution or sequence, has noise of its own.  All other
+functions take one sample of the parameter, drawn once per run.  If that is a matrix first used within a checkpoint,
+torch complains that the second run of the checkpoint saved other tensors.
 """
 
 from __future__ import annotations

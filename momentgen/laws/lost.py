@@ -1,8 +1,8 @@
 """What would silently lose gradients: a function of ``torch.autograd.Function`` that is handed laws.
 
-torch looks for tensors among the arguments of ``apply``, finds none in a law, and records nothing.  All that can be
-seen of it from a law is that its ``forward`` is being called, without gradients, where the network was called with
-them.  ``apply`` itself is a Python function in some versions of torch and none in others, so it is not looked for.
+torch looks for tensors among the arguments of ``apply``, finds none in a law, and records nothing.  A law can only see
+that ``forward`` is called without gradients, where the network was called with them.  ``apply`` itself is a Python
+function in some versions of torch and none in others, so it is not looked for.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def refuse(name: str) -> None:
                 )
             raise UnsupportedError(
                 f"{name} of a random value in {function}.apply, whose backward "
-                "torch would not call; write it with functions of torch, or build a rule and register it with "
+                "torch would not call. Write it with functions of torch, or build a rule and register it with "
                 "momentgen.laws.register_activation"
             )
         frame = frame.f_back

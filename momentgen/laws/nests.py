@@ -1,7 +1,7 @@
 """Nests: the containers in which networks take and return values.
 
-A container is a tuple, list or dictionary, also of a class of its own (named tuples, ``UserDict``), a container that
-torch's pytrees know, or any object with attributes: a dataclass, a cache of keys and values.  Modules, functions and
+A container is a tuple, list or dictionary, also of a class of its own (named tuples, ``UserDict``).  Containers that
+torch's pytrees know, and objects with attributes, such as a dataclass or a cache, count too.  Modules, functions and
 classes are values.  Containers are never changed: where something in one changes, it is copied.
 """
 

@@ -1,6 +1,6 @@
 """Noise of a network's own: dropout, random slopes, drawn tensors.  Its moments, given those of what it acts on.
 
-With q = 1 − p kept and torch's scaling by 1/q, dropout's Y = X B / q has mean m and variance (v + p m²) / q: both
+With q = 1 − p kept and torch's scaling by 1/q, dropout's Y = X B / q has mean m and variance (v + p m²) / q.  Both
 terms are non-negative (Shekhovtsov & Flach 2018, section 3.2).  Dropout of whole channels has the same moments of
 each unit; that a channel's units fall together is not carried on.
 """
@@ -98,7 +98,7 @@ def slopes(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[float, floa
     """The least and the largest slope of RReLU.
 
     Raises:
-        InputError: if one of them is no real number.
+        InputError: if one of them is not a real number.
     """
     bound = _bound(entry, args, kwargs)
     found = bound.get("lower", 1 / 8), bound.get("upper", 1 / 3)

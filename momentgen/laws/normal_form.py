@@ -1,7 +1,7 @@
 """The normal form of a pointwise expression, by which expressions whose moments are known are recognised.
 
-Scalar factors and summands are taken out, and factors and summands stand in one order, so that the many ways to write
-an activation are one (:mod:`momentgen.laws.history` has expressions).  Known are the generated ops, squares, bells
+Scalar factors and summands are taken out, and factors and summands stand in one order.  So the many ways to write an
+activation become one (:mod:`momentgen.laws.history` has expressions).  Known are the generated ops, squares, bells
 exp(−a (x + b)²) and the larger of two lines.
 """
 

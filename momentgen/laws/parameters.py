@@ -1,8 +1,8 @@
 """Random parameters in propagations that know what values have in common: which uses share one noise.
 
-Where the input of a linear map is one vector, and the weight is used once in a run, its noise is noise of the outputs:
-independent, but for neighbours in flattened order that belong to two outputs.  Such noise is added to the outputs, as
-one source of as many values as there are outputs.  Everywhere else (convolutions, rows of a sequence, tied weights,
+A weight may be used once in a run, on one vector as input.  Then its noise is noise of the outputs.  It is
+independent, except for neighbours in flattened order that belong to two outputs.  Such noise is added to the outputs,
+as one source of as many values.  Everywhere else (convolutions, rows of a sequence, tied weights,
 recurrence) one noise meets many values, and the weight itself is a source.
 
 A law :class:`Lifted` stands for the parameter, knows how often it is used, and lets its keeper do the one or the other.
@@ -80,8 +80,8 @@ class Pairs:
 def shared_by_neighbours(var: Tensor, neighbour: Tensor) -> Pairs:
     """Independent noise of which a vector with that *variance* and covariances of neighbours is made.
 
-    With correlations r_k the pair's noise has coefficients √|r_k| σ_k and ±√|r_k| σ_{k+1}, and each value's own
-    variance is σ_k² (1 - |r_k| - |r_{k-1}|): no recursion, where a Cholesky factor has one.
+    With correlations r_k the pair's noise has coefficients √|r_k| σ_k and ±√|r_k| σ_{k+1}.  Each value's own variance
+    is σ_k² (1 - |r_k| - |r_{k-1}|).  Unlike a Cholesky factor, this needs no recursion.
 
     Args:
         var: any shape, K values.

@@ -115,7 +115,7 @@ class _Keeper:
         if need > allowed:
             raise InputError(
                 f"a random parameter of shape {tuple(parameter.shape)} that meets many values takes about "
-                f"{need / 2**30:.3g} GiB for each example, more than the {allowed / 2**30:.3g} GiB allowed; use ap2, "
+                f"{need / 2**30:.3g} GiB for each example, more than the {allowed / 2**30:.3g} GiB allowed. Use ap2, "
                 "or allow more by momentgen.laws.covariance.options(memory=...)"
             )
         if need * self.batch > allowed:

@@ -1,10 +1,10 @@
 """Random parameters of the method ``covariance``.
 
 A weight that is used once adds noise to the outputs of its linear map or convolution that is uncorrelated with all
-else.  Its covariance is written out, for outputs at all places: Σ_k W_v,k E[x_k x'_k] for the inputs x and x' that
-element k of a filter meets at two places, plus what neighbouring elements share.  Exact, where the input's mean and
-covariance are.  A weight that is used more than once (tied, recurrent) is a law of its own with a covariance matrix,
-and its products are taken as all products are.
+else.  Its covariance is written out, for outputs at all places: Σ_k W_v,k E[x_k x'_k], plus the part that neighbouring
+elements share.  Here x and x' are the inputs that element k of a filter meets at two places.  It is exact where the
+input's mean and covariance are.  A weight that is used more than once (tied, recurrent) is a law of its own with a
+covariance matrix.  Its products are taken as all products are.
 """
 
 from __future__ import annotations

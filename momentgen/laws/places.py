@@ -1,7 +1,7 @@
 """Places: which values of two laws are one and the same value of their source.
 
 ``x[:, :, None] * x[:, None]`` multiplies values with others, and on its diagonal with themselves.  A law that was moved
-from another can be followed back, value by value: the places of the source, numbered, go the way of its values.  Where
+from another can be followed back, value by value: numbered places of the source follow its values.  Where
 two that meet have one number, their combination is a function of one value, integrated; elsewhere they are independent.
 """
 

@@ -1,7 +1,8 @@
 """``Point``: a value that is certain.  The rule of every function is the function itself, bit for bit.
 
-A point also says what becomes of it where the network itself is random (dropout in training, injected noise):
-a :class:`~momentgen.laws.diagonal.Diagonal` under AP2; under AP1 noise is taken at its mean, so that a point stays one.
+A point also decides what becomes of it where the network itself is random (dropout in training, injected noise).
+Under AP2 it becomes a :class:`~momentgen.laws.diagonal.Diagonal`.  Under AP1 noise is taken at its mean, so that a
+point stays one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = ["Point", "point"]
 class Point(Law):
     """A certain value.
 
+    >>> import torch
     >>> x = point(torch.tensor([-1.0, 2.0]))
     >>> torch.relu(x).value
     tensor([0., 2.])

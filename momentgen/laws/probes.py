@@ -1,12 +1,12 @@
 """Probes: what the values of an ``Adjoint`` run have in common, as far as the sizes of its variances need it.
 
-A diagonal propagation takes the inputs of a linear map for independent.  In a trained network they are not, and
-variances come out at a small part of what they are, which moves the points at which slopes and remainders are taken.
-So laws carry a few probes: deviations of the values along which every source of randomness has moved by one standard
-deviation up or down, to first order.  Their mean square estimates a value's variance, and their mean product two
-values' covariance (Hutchinson 1990, A stochastic estimator of the trace of the influence matrix).  One value's estimate
-is rough; over the units of a layer, or of a channel, it tells by which factor the variances of independent values are
-off.
+A diagonal propagation takes the inputs of a linear map for independent.  In a trained network they are not.  Variances
+come out far too small, which moves the points at which slopes and remainders are taken.  So laws carry a few probes.  A
+probe is a deviation of the values, to first order, with every source moved by one standard deviation up or down.  Their
+mean square estimates a value's variance, and their mean product two values' covariance.  One value's estimate is rough.
+Over the units of a layer, or of a channel, it shows by which factor the variances of independent values are off.
+
+Source: Hutchinson 1990, A stochastic estimator of the trace of the influence matrix.
 
 Functions of one value and maxima give their results probes in :mod:`momentgen.laws.adjoint`, all others here; how
 sources move is in :mod:`momentgen.laws.sources`.

@@ -1,9 +1,9 @@
 """Two laws of one source meet: pointwise functions of it, values moved from it, or a norm or softmax written by hand.
 
 Pointwise functions of one value are an expression (:mod:`~momentgen.laws.expressions`).  Means over dimensions are
-remembered too: ``x - x.mean(dim)`` is exact, and a layer norm, an RMS norm, a softmax written by hand are computed by
-the rule of the function that they are.  Everything else that depends on one value in two ways (the branches of a
-residual block around a linear layer) is taken as independent: that is what diagonal propagation is.
+remembered too, so that ``x - x.mean(dim)`` is exact.  A layer norm, an RMS norm or a softmax written by hand is
+computed by its own rule.  Other values that depend on one value in two ways are taken as independent.  Such are the
+branches of a residual block around a linear layer.  Diagonal propagation means just that.
 """
 
 from __future__ import annotations

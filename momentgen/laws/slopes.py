@@ -1,8 +1,8 @@
 """Derivatives of the means of norms, softmax and some convolutions, in closed form.
 
-The moments of a layer norm are an integral, and those of a softmax the end of an iteration: to differentiate either
+The moments of a layer norm are an integral, and those of a softmax the end of an iteration.  To differentiate either
 takes many times its own time, for each direction.  The functions here have nearly the same derivatives by the input's
-mean and cost a line: a norm by the statistics that are expected of the input (its variance included), a softmax at
+mean, and cost a line.  A norm uses the expected statistics of the input, its variance included.  A softmax is taken at
 the mean probabilities, less steep by their variance.  That of a convolution is exact, in a form that takes less time.
 Laws that carry directions take values from the rules, and slopes from here.
 """

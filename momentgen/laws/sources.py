@@ -1,8 +1,8 @@
 """The sources of randomness of a run of the method ``adjoint``: shifts of means, and signs of probes.
 
 :class:`Sources` is what one run of a network on :class:`~momentgen.laws.adjoint.Adjoint` laws collects.  Each source
-shifts the mean of what it enters, so that derivatives by the shifts say what it does to the outputs, and moves the
-probes of :mod:`momentgen.laws.probes` by one standard deviation up or down.
+shifts the mean of what it enters.  The derivative of the outputs by the shift is its effect.  It also moves the probes
+of :mod:`momentgen.laws.probes` by one standard deviation up or down.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def probes_for(inputs: int) -> int:
 class Signs:
     """The signs by which sources move, the same for every example and call.
 
-    Columns of a Hadamard matrix in turn, so that as many neighbouring values as there are probes are uncorrelated among
-    the probes, each with a random sign.
+    They are columns of a Hadamard matrix in turn, each with a random sign.  So as many neighbouring values as there are
+    probes are uncorrelated among the probes.
     """
 
     def __init__(self, probes: int) -> None:

@@ -1,6 +1,6 @@
 """Values at the border: moments that are made of tensors, drawn from, checked, and handed back for laws.
 
-The border (:mod:`momentgen.laws.border`) lifts them to laws; here nothing knows of methods.
+The border (:mod:`momentgen.laws.border`) lifts them to laws.  Code here does not depend on the method.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def noisy(
             ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
 
     Raises:
-        InputError: if not exactly one is given, it is negative, its shape does not fit, ``cov`` is not symmetric and
-            positive semidefinite, or the distribution has no finite mean and variance that torch knows.
+        InputError: if not exactly one is given, it is negative, or its shape does not fit.  Also if ``cov`` is not
+            symmetric and positive semidefinite, or torch knows no finite mean and variance of the distribution.
 
     >>> noisy(torch.zeros(2), std=0.5).var
     tensor([0.2500, 0.2500])

@@ -1,7 +1,7 @@
 """Random parameters of a network: the law that each method makes of a parameter's mean, variance and one drawn sample.
 
 A Bayesian network is a plain network whose parameters are laws while it runs.  :func:`random_weight` is called for each
-parameter at each run; what it returns is set as the module's attribute, and torch's functions take it for the tensor.
+parameter at each run.  Its result becomes the module's attribute, and torch's functions take it for the tensor.
 
 * ``ap1`` takes the mean and ``sample`` the draw: plain tensors.
 * ``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`, which linear maps
@@ -134,8 +134,8 @@ class Weight(Diagonal):
     """A random parameter whose neighbouring elements have covariances; its joint part is these, of its shape.
 
     Element k of the joint part is the covariance of element k with the next one in flattened order.  Linear maps and
-    convolutions take it into account; functions of each value by itself see mean and variance, as of every
-    ``Diagonal``; all else would lose it silently, and is refused.
+    convolutions take it into account.  Functions of each value by itself see mean and variance, as of every
+    ``Diagonal``.  All other functions would lose it silently, and are refused.
     """
 
     __slots__ = ()

@@ -89,8 +89,8 @@ def quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if is_inside("reciprocal", under) and start_of(under) is not None:
         return over * torch.reciprocal(under)
     note(
-        "a quotient by a random value: its moments exist only where the denominator keeps away from 0; right to second "
-        "order there, and an order of magnitude where the denominator is nearer to 0 than some four standard deviations"
+        "a quotient by a random value: its moments exist only where the denominator keeps away from 0. They are right "
+        "to second order there, and only in size where the denominator is within some four standard deviations of 0"
     )
     m, v = reciprocal(*under._parts())
     m1, v1 = pair(over)
@@ -102,9 +102,8 @@ def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of 1/X, for X that keeps away from 0.
 
     With c = var/mean² the mean is (1 + c)/mean and the variance c (1 + 8c)/mean², to second order.  Moments of a normal
-    variable's reciprocal do not exist; what is left out is 0.05 % of σ at c = 0.0025 and 1 % at 0.01.  The two are
-    continued to larger c so that they stay bounded by the noise: 1/X is of the order of 1/√var there, and no more is
-    said.
+    variable's reciprocal do not exist; what is left out is 0.05 % of σ at c = 0.0025 and 1 % at 0.01.  Beyond, the two
+    stay bounded by the noise: they only tell that 1/X is of the order of 1/√var there.
     """
     m, v = mean.double(), var.double()
     random = v > 0

@@ -1,6 +1,6 @@
 """Functions that are written over others: attention, recurrent layers, gated units, ``addmm`` and its like.
 
-Each is a few lines over functions of torch that laws have rules for, so it serves every law that has those; attention
+Each is a few lines over functions of torch that laws have rules for.  So it serves every law that has those.  Attention
 has a rule of its own for moments.  ``F.multi_head_attention_forward`` is run from torch's own code object.
 """
 

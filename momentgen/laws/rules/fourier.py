@@ -1,9 +1,9 @@
 """Fourier transforms, and complex values: a real and an imaginary part, each a law of its own.
 
-A transform is a linear map along its dimensions (:func:`~momentgen.laws.rules.matrices.along`), one for each part, so
-that means and each part's variance are exact, and covariances where the law knows them.  ``Diagonal`` takes the two
-parts as independent, as it does all values.  Complex values have rules for linear functions and products; a network
-returns their parts, not them.
+A transform is a linear map along its dimensions (:func:`~momentgen.laws.rules.matrices.along`), one for each part.  So
+means and each part's variance are exact, and covariances where the law knows them.  ``Diagonal`` takes the two parts as
+independent, as it does all values.  Complex values have rules for linear functions and products; a network returns
+their parts, not them.
 """
 
 from __future__ import annotations

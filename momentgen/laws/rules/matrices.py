@@ -1,8 +1,8 @@
 """Linear functions of torch that are written over others: one matrix along a few dimensions, or products and sums.
 
-:func:`along` is the mechanism: a function that is linear in its random argument, along some of its dimensions, is a
-linear map whose matrix it makes of the unit vectors.  Every law has a rule for linear maps, with squared coefficients
-or covariances, so that the function is exact under every method that a linear map is exact under.
+:func:`along` is the mechanism.  It takes a function that is linear in its random argument, along some dimensions, and
+makes its matrix from the unit vectors.  Every law has a rule for linear maps, with
+squared coefficients or covariances.  So the function is exact under every method for which a linear map is.
 """
 
 from __future__ import annotations

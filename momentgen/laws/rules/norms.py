@@ -1,6 +1,6 @@
 """Norms of random values: layer, RMS, group, instance and batch norm, and softmax.
 
-The moments are computed in :mod:`momentgen.laws.numerics`; what is exact and what is an approximation is said there.
+:mod:`momentgen.laws.numerics` computes the moments, and explains what is exact and what is approximate.
 """
 
 from __future__ import annotations

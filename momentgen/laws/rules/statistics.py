@@ -83,7 +83,7 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     norm = bound["norm_type"]
     if norm not in (1, 2):
         raise InputError(
-            f"{entry.name}: a rule for the norms 1 and 2 only, got norm_type={norm}; a normal "
+            f"{entry.name}: a rule for the norms 1 and 2 only, got norm_type={norm}. A normal "
             "variable to another power, summed and rooted, has no moments in closed form"
         )
     kernel = bound["kernel_size"]
