@@ -19,6 +19,7 @@ class Point(Law):
     """A certain value.
 
     >>> import torch
+    >>> from momentgen.laws import point
     >>> x = point(torch.tensor([-1.0, 2.0]))
     >>> torch.relu(x).value
     tensor([0., 2.])
