@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--var", type=float, default=0.1, help="variance of the pixels' noise")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 1024])
     parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if not NETWORKS[name].own_noise])
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=list(STEPS), metavar="NETWORK")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
@@ -61,8 +62,8 @@ def main() -> None:
         answers[name] = measured(trained(name, data, arguments.checkpoints, quick=False), device, arguments)
         console.print_json(data={name: answers[name]})
         save("gpu_networks", results)
-    for name, make in STEPS.items():
-        ratios[name] = steps(make, device)
+    for name in arguments.steps:
+        ratios[name] = steps(STEPS[name], device)
         console.print_json(data={name: ratios[name]})
         save("gpu_networks", results)
 

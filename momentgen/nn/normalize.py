@@ -88,7 +88,7 @@ class Normalize(Layer, torch.nn.Module):
         with torch.no_grad():
             self.running_mean.copy_(mean)  # type: ignore[operator]
             self.running_var.copy_(var)  # type: ignore[operator]
-        return x.alike(torch.addcmul(summand, mean, factor), factor.square() * var)
+        return x.by_moments(lambda mean, var: (torch.addcmul(summand, mean, factor), factor.square() * var))
 
     def folds(self, layer: torch.nn.Module, x: Any) -> bool:
         """Whether :meth:`after` may stand for ``self(layer(x))``, and costs less.
@@ -238,4 +238,4 @@ def _rescale(layer: Any, _: Any, out: Any) -> Any:
     else:
         layer.bias.sub_(mean).div_(std)
         rescaled = (torch.zeros_like(std), torch.ones_like(std))
-    return out.alike(*rescaled) if isinstance(out, Channels) else Moments(*rescaled)
+    return out.by_moments(lambda mean, var: rescaled) if isinstance(out, Channels) else Moments(*rescaled)
