@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: what was written before the guide, and pages made of certificates
 LATER = ("docs/history.md", "docs/accuracy.md", "docs/developer-notes.md", "docs/architecture.md")
-LATER += ("docs/compiled-kernels.md",)
+
 LATER += ("momentgen/compiler/",)
 LATER += ("momentgen/rule_expressions.py", "momentgen/rule_names.py")
 LONGEST = 25
