@@ -12,7 +12,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from op_pages import op_pages, op_uris
 from page_code import PageError, run_page
+from result_pages import result_pages
 
 ROOT = Path(__file__).parents[2]
 #: files of the repository that are pages of the site
@@ -25,14 +27,14 @@ MOVED = {
 }
 
 
-def made_pages() -> dict[str, str]:
-    """Pages that are written by code: uri -> Markdown."""
-    return api_pages()
+def made_uris() -> list[str]:
+    """Pages that are written by code, in the order of the navigation."""
+    return [*op_uris(), *result_pages(), *api_pages()]
 
 
 def is_made(uri: str) -> bool:
     """Whether a page of the navigation, or a folder of pages, is written by code."""
-    return any(made.startswith(uri) if uri.endswith("/") else made == uri for made in made_pages())
+    return any(made.startswith(uri) if uri.endswith("/") else made == uri for made in made_uris())
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -47,7 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
     for picture in sorted((ROOT / "examples" / "results").glob("*.png")):
         files.append(File.generated(config, f"examples/results/{picture.name}", abs_src_path=str(picture)))
-    for uri, content in made_pages().items():
+    for uri, content in (op_pages() | result_pages() | api_pages()).items():
         files.append(File.generated(config, uri, content=content))
     return files
 
@@ -82,4 +84,4 @@ def _filled(item: Any) -> Any:
         return {title: _filled(inside) for title, inside in item.items()}
     if isinstance(item, list):
         return [_filled(inside) for inside in item]
-    return [uri for uri in made_pages() if uri.startswith(item)] if item.endswith("/") else item
+    return [uri for uri in made_uris() if uri.startswith(item)] if item.endswith("/") else item

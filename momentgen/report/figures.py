@@ -14,9 +14,17 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from momentgen.report.bernoulli import BernoulliSums
-from momentgen.report.measurements import Curves, ErrorMap, Picture
+from momentgen.report.measurements import Curves, ErrorMap, MomentCurves, Picture, RelativeErrors
 
-__all__ = ["bernoulli_figure", "curves_figure", "error_figure", "histogram_figure", "picture_figure"]
+__all__ = [
+    "bernoulli_figure",
+    "curves_figure",
+    "error_figure",
+    "histogram_figure",
+    "moments_figure",
+    "picture_figure",
+    "relative_figure",
+]
 
 _STYLE = {
     "font.size": 9.0,
@@ -68,6 +76,44 @@ def picture_figure(picture: Picture) -> str:
         axes.set_xlabel("x, and mean μ of the input")
         axes.legend(fontsize=7.5)
         return _uri(figure)
+
+
+def moments_figure(curves: MomentCurves) -> str:
+    """Mean and standard deviation of f(X) over the input's mean, a line for each standard deviation of the input."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(9.6, 3.2)
+        left, right = figure.subplots(1, 2)
+        left.plot(curves.mu, curves.f, color="black", linewidth=1, linestyle="--", label="f")
+        for sigma, mean, deviation in zip(curves.sigmas, curves.means, curves.deviations, strict=True):
+            left.plot(curves.mu, mean, label=f"σ = {sigma:g}")
+            right.plot(curves.mu, deviation, label=f"σ = {sigma:g}")
+        left.set_title("mean of f(X)")
+        right.set_title("standard deviation of f(X)")
+        for axes in (left, right):
+            axes.set_xlabel("μ, X ~ N(μ, σ²)")
+        left.legend(fontsize=7.5)
+        return _uri(figure)
+
+
+def relative_figure(relative: RelativeErrors) -> str:
+    """Relative errors over (mu, sigma) of mean and variance; lines where 1 % and all of the value is lost."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(9.6, 2.9)
+        norm, both = LogNorm(1e-8, 1), figure.subplots(1, 2, sharey=True)
+        for axes, (name, values) in zip(both, relative.errors.items(), strict=True):
+            shown = np.clip(values, 1e-9, None)
+            axes.pcolormesh(relative.mu, relative.sigma, shown, norm=norm, cmap="magma_r", shading="nearest")
+            if np.nanmax(shown) >= 0.01:
+                axes.contour(
+                    relative.mu, relative.sigma, np.nan_to_num(shown, nan=1e-9), [0.01, 0.999], colors="tab:cyan"
+                )
+            axes.set_yscale("log")
+            axes.set_title(_OUTPUT_NAMES[name])
+            axes.set_xlabel("μ")
+        both[0].set_ylabel("σ")
+        bar = figure.colorbar(ScalarMappable(norm, "magma_r"), ax=list(both), extend="both", pad=0.01)
+        bar.set_label("relative error")
+        return _uri(figure, "png")
 
 
 def error_figure(errors: ErrorMap) -> str:

@@ -16,13 +16,17 @@ __all__ = [
     "Comparison",
     "Curves",
     "ErrorMap",
+    "MomentCurves",
     "Picture",
+    "RelativeErrors",
     "compare",
     "compare_curves",
     "error_map",
     "histogram_of_shares",
     "kl_normal",
+    "moment_curves",
     "picture",
+    "relative_errors",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -31,6 +35,7 @@ F64 = npt.NDArray[np.float64]
 #: grids of the error map, (means, sigmas): the finest whose exact values take no longer than the budget
 _GRIDS = ((81, 49), (49, 31), (31, 19), (19, 13))
 _SECONDS = 3.0
+_SMALLEST_NORMAL = 2.0**-126
 _CERTAIN = 1e-4  # where the output's sigma' is below this share of sigma, f is as good as known, and no KL is shown
 
 
@@ -65,6 +70,63 @@ def picture(subject: Subject, *, reach: float = 6.0, points: int = 241, centre: 
         sigma=np.sqrt(moments["var"].astype(np.float64)),
         centre=centre,
     )
+
+
+@dataclass(frozen=True)
+class MomentCurves:
+    """The exact variant's moments over the input's mean, one row for each standard deviation of the input.
+
+    Attributes:
+        mu, f: the activation.
+        sigmas: standard deviations of the input.
+        means, deviations: of the output, at [sigma, mu].
+    """
+
+    mu: F64
+    f: F64
+    sigmas: tuple[float, ...]
+    means: F64
+    deviations: F64
+
+
+def moment_curves(
+    subject: Subject, *, sigmas: tuple[float, ...] = (0.25, 1.0, 3.0), reach: float = 6.0, points: int = 241
+) -> MomentCurves:
+    """Mean and standard deviation of f by the committed kernel, for |mu| up to ``reach``."""
+    mu = np.linspace(-reach, reach, points)
+    means, var = (a.ravel() for a in np.meshgrid(mu.astype(np.float32), np.asarray(sigmas, np.float32) ** 2))
+    found = subject.kernels[EXACT].outputs(np.ascontiguousarray(means), np.ascontiguousarray(var))
+    shaped = {name: values.astype(np.float64).reshape(len(sigmas), points) for name, values in found.items()}
+    f = activation(subject.rule, subject.setting)(mu)
+    return MomentCurves(mu, f, sigmas, shaped["mean"], np.sqrt(shaped["var"]))
+
+
+@dataclass(frozen=True)
+class RelativeErrors:
+    """|computed / exact - 1| of the exact variant over (mu, sigma), against balls.
+
+    Attributes:
+        mu, sigma: axes of the grid.
+        errors: ``mean`` and ``var`` -> relative error at [sigma, mu]; NaN where float32 has no normal number for it.
+    """
+
+    mu: F64
+    sigma: F64
+    errors: Mapping[str, F64]
+
+
+def relative_errors(subject: Subject, *, grid: tuple[int, int] = (33, 9)) -> RelativeErrors:
+    """Relative errors for |mu| <= 8 and 0.01 <= sigma <= 10, ``grid`` means and sigmas."""
+    mu, sigma = np.linspace(-8, 8, grid[0]), np.geomspace(0.01, 10, grid[1])
+    means, sigmas = np.meshgrid(mu.astype(np.float32), sigma)
+    mean, var = np.ascontiguousarray(means.ravel()), (sigmas.ravel() ** 2).astype(np.float32)
+    computed, exact = subject.kernels[EXACT].outputs(mean, var), subject.balls(mean, var)
+    errors = {}
+    for name in ("mean", "var"):
+        normal = abs(exact[name]) >= _SMALLEST_NORMAL
+        error = abs(computed[name].astype(np.float64) / np.where(normal, exact[name], 1) - 1)
+        errors[name] = np.where(normal, error, np.nan).reshape(sigma.size, mu.size)
+    return RelativeErrors(mu, sigma, errors)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,15 @@ from momentgen.promise import promise, tolerance_in_a_line
 from momentgen.report import figures
 from momentgen.report.bernoulli import BernoulliSums, bernoulli_sums
 from momentgen.report.formula import mathml
-from momentgen.report.measurements import compare, compare_curves, error_map, histogram_of_shares, picture
+from momentgen.report.measurements import (
+    compare,
+    compare_curves,
+    error_map,
+    histogram_of_shares,
+    moment_curves,
+    picture,
+    relative_errors,
+)
 from momentgen.report.subject import EXACT, Subject, subject_of
 from momentgen.rule import Rule
 
@@ -110,8 +118,14 @@ def shown(value: object) -> str:
     return "∞" if value == np.inf else f"{value:.4g}" if isinstance(value, (float, np.floating)) else f"{value:,}"
 
 
-def section_of(rule: Rule, package: Path) -> Section:
+def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
     """All that the page shows of ``rule``.
+
+    Args:
+        rule: the rule.
+        package: what it was built to.
+        brief: whether to show moments and relative errors over the input, and approximations beside exact moments;
+            else all measurements, which take seconds of fitting.
 
     Raises:
         MomentgenError: if the rule is not built, or has changed since.
@@ -133,8 +147,11 @@ def section_of(rule: Rule, package: Path) -> Section:
         moments, legend, remarks = _moments(subject)
         formulas += moments
         notes += remarks
-        more, comparison, some_are_certain = _measured(subject)
-        pictures += more
+        if brief:
+            pictures += _brief_pictures(subject)
+        if not brief or len(variants) > 1:
+            more, comparison, some_are_certain = _measured(subject)
+            pictures += more[-1:] if brief else more
         logistic = _logistic(subject)
     elif univariate:
         notes.append("f has a random factor of its own: no pictures of a function.")
@@ -202,8 +219,7 @@ def _moments(subject: Subject) -> tuple[list[str], list[str], list[str]]:
 
 
 def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
-    setting = ", ".join(f"{name} = {value:g}" for name, value in subject.setting.items())
-    at = f" at {setting}" if setting else ""
+    at = _setting(subject)
     errors = error_map(subject)
     found = [
         Figure(
@@ -251,6 +267,27 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
             )
         )
     return found, TableData(head, rows), any(c.sigma_low == 0 or np.isinf(c.kl) for c in compared)
+
+
+def _brief_pictures(subject: Subject) -> list[Figure]:
+    return [
+        Figure(
+            figures.moments_figure(moment_curves(subject)),
+            f"Mean and standard deviation of f(X) for X ~ N(μ, σ²){_setting(subject)}, by the committed kernel.",
+            wide=True,
+        ),
+        Figure(
+            figures.relative_figure(relative_errors(subject)),
+            f"Relative error of the float32 kernel against ball arithmetic{_setting(subject)}. Blue lines: 1 % and "
+            "100 %; white: the exact value is below float32's normal numbers.",
+            wide=True,
+        ),
+    ]
+
+
+def _setting(subject: Subject) -> str:
+    setting = ", ".join(f"{name} = {value:g}" for name, value in subject.setting.items())
+    return f" at {setting}" if setting else ""
 
 
 def _with_place(value: float, at: tuple[float, float]) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import sympy
 from momentgen.built import Built, CommittedKernel, read_built
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.compiler.stabilise.settled import Settled, SettledBalls, closed_form_truth
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.symbols import x
@@ -33,16 +35,30 @@ class Subject:
         rule, derivation: what the formulas are.
         setting: parameter name -> value.
         built: the variants as committed.
-        exact: exact values, and the measure of the exact variant's error.
-        kernels: variant -> its committed C.
     """
 
     rule: Rule
     derivation: Derivation
     setting: Mapping[str, float]
     built: Mapping[str, Built]
-    exact: Stable
-    kernels: Mapping[str, CommittedKernel]
+
+    @cached_property
+    def exact(self) -> Stable:
+        """Exact values, and the measure of the exact variant's error; takes seconds of fitting."""
+        only = dataclasses.replace(self.derivation, rule=_exact_only(self.rule))
+        (exact,) = (stable for stable in stabilise(only, self.built[EXACT].way) if stable.variant == EXACT)
+        return exact
+
+    @cached_property
+    def kernels(self) -> Mapping[str, CommittedKernel]:
+        """Variant -> its committed C, compiled."""
+        return {name: CommittedKernel(variant, self.setting) for name, variant in self.built.items()}
+
+    def balls(self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32]) -> Mapping[str, F64]:
+        """The same as :meth:`truth` by ball arithmetic, var > 0: slower per point, but nothing is fitted."""
+        if self.derivation.var is not None:
+            return closed_form_truth(self.derivation)(mean, var, self.setting)
+        return SettledBalls(Settled.of(self.rule))(mean, var, self.setting)
 
     def truth(self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32]) -> Mapping[str, F64]:
         """Moments of f and their partials by name, exact up to the last rounding."""
@@ -54,19 +70,12 @@ def subject_of(rule: Rule, package: Path) -> Subject:
 
     Raises:
         MomentgenError: if it is not built there, is no function of one random variable, or has no exact variant.
-        BuildError: if it cannot be derived, or its C does not compile.
+        BuildError: if it cannot be derived.
     """
     built = {variant.variant: variant for variant in read_built(package, rule.name)}
     if EXACT not in built or not all(variant.is_univariate for variant in built.values()):
         raise MomentgenError(f"rule {rule.name}: expected a function of one random variable with an exact variant")
-    derivation = derive(rule)
-    (exact,) = (
-        stable
-        for stable in stabilise(dataclasses.replace(derivation, rule=_exact_only(rule)), built[EXACT].way)
-        if stable.variant == EXACT
-    )
-    kernels = {name: CommittedKernel(variant, rule.defaults) for name, variant in built.items()}
-    return Subject(rule, derivation, rule.defaults, built, exact, kernels)
+    return Subject(rule, derive(rule), rule.defaults, built)
 
 
 def _exact_only(rule: Rule) -> Rule:

@@ -1,0 +1,220 @@
+"""A page for each op: formula, pictures, certificate, variants and costs, by the code of ``momentgen report``.
+
+Pages take seconds of ball arithmetic, so they are made in parallel and cached in ``.cache/``, by what they depend on.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from page_code import run_page
+
+import momentgen.generated
+from momentgen.promise import promise
+from momentgen.report.formula import mathml
+from momentgen.report.page import costs_from, read_results, softmax_table
+from momentgen.report.section import Figure, Section, TableData, section_of
+from momentgen.rule import load_reductions, load_rules
+
+__all__ = ["BADGES", "badge", "op_pages", "op_uris"]
+
+ROOT = Path(__file__).parents[2]
+GENERATED, RESULTS = ROOT / "generated", ROOT / "benchmarks" / "results"
+#: the modules of the report that a page depends on
+_SHOWN = ("figures", "formula", "measurements", "section", "subject")
+#: badge -> what it says
+BADGES = {
+    "proven": "The formula behind the kernel has a proven error for every input. Its rounding was searched.",
+    "exhaustive": "The kernel ran on all 2³² float32 means at variance 1, and was searched elsewhere.",
+    "searched": "Errors are the largest that a search over all of float32 found.",
+    "as published": "An approximation of the literature, computed as published. It has no certificate.",
+}
+
+
+def badge(certificate: dict[str, Any]) -> str:
+    """What a certificate rests on.
+
+    >>> badge({"goal": {"ulp": 8}, "exhaustive": [{"var": 1.0}]})
+    'exhaustive'
+    """
+    if not certificate.get("goal"):
+        return "as published"
+    if certificate.get("exhaustive"):
+        return "exhaustive"
+    atoms = certificate.get("facts", {}).get("atoms", {})
+    return "proven" if atoms.get("sup_error_proven") else "searched"
+
+
+def op_uris() -> list[str]:
+    """The pages' names; the list of ops comes first."""
+    return ["ops/index.md", *(f"ops/{name}.md" for name in sorted(momentgen.generated.__all__))]
+
+
+def op_pages() -> dict[str, str]:
+    """The pages: uri -> Markdown."""
+    names = sorted(momentgen.generated.__all__)
+    sys.path.append(str(Path(__file__).parent))  # for the workers; mkdocs takes it out after loading the hooks
+    # Spawned, not forked: matplotlib and flint have threads and state of their own.
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        sections = pool.map(_section, names)
+        pages = [_page(name, section) for name, section in zip(names, sections, strict=True)]
+    sys.path.remove(str(Path(__file__).parent))
+    return dict(zip(op_uris(), [_index(names), *pages], strict=True))
+
+
+def _section(name: str) -> Section | None:
+    """What the report shows of a rule, from the cache if it is there; None for a reduction."""
+    rule = ROOT / "rules" / f"{name}.py"
+    code = [ROOT / "momentgen" / "promise.py", *(ROOT / "momentgen" / "report" / f"{module}.py" for module in _SHOWN)]
+    sources = [rule, *sorted((GENERATED / name).glob("*.json")), *code]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    path = ROOT / ".cache" / "ops" / f"{name}-{digest}.pickle"
+    if path.is_file():
+        section: Section | None = pickle.loads(path.read_bytes())
+        return section
+    rules = load_rules(rule)
+    section = section_of(rules[0], GENERATED, brief=True) if rules else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(section))
+    return section
+
+
+def _page(name: str, section: Section | None) -> str:
+    kind = badge(_certificates(name)[0])
+    lines = [f"# {name}", "", f'<span class="badge {kind.split()[0]}">{kind}</span> {BADGES[kind]}', ""]
+    lines += _of_reduction(name) if section is None else _of_rule(section)
+    lines += ["## Use", "", "```python", *_example(name), "```", "", *_costs(name)]
+    return run_page("\n".join(lines), name)
+
+
+def _of_reduction(name: str) -> list[str]:
+    (reduction,) = load_reductions(ROOT / "rules" / f"{name}.py")
+    lines = [_sentence(reduction.doc), "", reduction.citation, "", "## Variants", ""]
+    for certificate in _certificates(name):
+        score = reduction.variants[certificate["variant"]]
+        lines += [f"### {certificate['variant']}", "", mathml("<mi>score</mi>", score.term), "", score.citation, ""]
+        lines += [*promise(certificate), ""]
+    path = RESULTS / "softmax.json"
+    if table := softmax_table(read_results(path), path):
+        lines += ["## Errors", "", "From `benchmarks/results/softmax.json`.", "", *_table(table), ""]
+    return lines
+
+
+def _of_rule(section: Section) -> list[str]:
+    lines = [_sentence(section.doc), "", section.citation, ""]
+    if section.formulas:
+        lines += ["## Formula", "", *_spaced(section.formulas)]
+    if section.legend:
+        lines += [f"<p>where {'; '.join(section.legend)}; m is the mean, σ² = v.</p>", ""]
+    lines += [*_spaced(section.notes)]
+    curves, errors, rest = section.pictures[:1], section.pictures[1:2], section.pictures[2:]
+    if section.comparison is None and not errors:
+        curves, errors, rest = (), (), section.pictures
+    if curves:
+        lines += ["## Mean and standard deviation", "", *_figures(curves)]
+    first, *others = section.variants
+    lines += ["## Accuracy", "", *(f"- {sentence}" for sentence in section.methods[first]), ""]
+    lines += [*_table(section.certificates[first]), "", *_figures(errors)]
+    histograms = [picture for picture in rest if "in ulp" in picture.caption]
+    lines += _figures(histograms)
+    if others:
+        lines += ["## Variants", ""]
+        lines += _figures([picture for picture in rest if picture not in histograms])
+        if section.comparison:
+            lines += ["Largest differences from the exact moments, over |μ| ≤ 6 and 0.1 ≤ σ ≤ 10, at (μ, σ):", ""]
+            lines += [*_table(section.comparison), ""]
+    for variant in others:
+        lines += [f"### {variant}", "", *(f"- {sentence}" for sentence in section.methods[variant]), ""]
+        lines += [*_table(section.certificates[variant]), ""]
+    return lines
+
+
+def _costs(name: str) -> list[str]:
+    path = RESULTS / "layer_share.json"
+    costs = costs_from(read_results(path), path)
+    rows = []
+    for certificate in _certificates(name):
+        operations = certificate.get("operations") or {}
+        for way, counts in operations.items():
+            kinds = ", ".join(
+                f"{count} {kind}" for kind, count in sorted(counts.items(), key=lambda item: -item[1])[:6]
+            )
+            rows.append([certificate["variant"], way, str(sum(counts.values())), kinds])
+    if not rows:
+        return []
+    lines = ["## Cost", "", "float32 operations per element:", ""]
+    lines += [*_table(TableData(["variant", "pass", "operations", "most of them"], rows)), ""]
+    copies, shares = costs.cells(name) if costs else ("", "")
+    if costs and copies:
+        environment, layer = costs.environment, costs.layer
+        lines += [
+            f"The exact kernel takes {copies} times a copy of the same bytes, forward / backward. "
+            f"That is {shares} of a moment-linear layer of width {layer['width']} at batch {layer['batch']} "
+            f"({environment['cpu']}, {environment['threads']} threads; `benchmarks/results/layer_share.json`).",
+            "",
+        ]
+    return lines
+
+
+def _index(names: Sequence[str]) -> str:
+    rows = []
+    for name in names:
+        certificates = _certificates(name)
+        first = certificates[0]
+        unit, goal = next(iter(first.get("goal", {}).items()), ("", ""))
+        worst = max((bound[unit] for bound in first.get("bounds", {}).values()), default=None)
+        kind = badge(first)
+        variants = ", ".join(certificate["variant"] for certificate in certificates)
+        cell = f'<span class="badge {kind.split()[0]}">{kind}</span>'
+        doc = getattr(momentgen.generated, name).__doc__.split("\n")[0]
+        error = "–" if worst is None else f"{worst:.2g} of {goal:g} {unit}"
+        rows.append([f"[{name}]({name}.md)", doc, cell, error, variants])
+    head = ["op", "moments of", "certificate", "largest error found", "variants"]
+    about = [f"- **{kind}**: {text}" for kind, text in BADGES.items()]
+    return "\n".join(["# All ops", "", *_table(TableData(head, rows)), "", *about, ""])
+
+
+@functools.cache
+def _certificates(name: str) -> list[dict[str, Any]]:
+    """The certificates of all variants, the default's first."""
+    variants = json.loads((GENERATED / name / "manifest.json").read_text(encoding="utf-8"))["variants"]
+    return [json.loads((GENERATED / name / f"{v['name']}.json").read_text(encoding="utf-8")) for v in variants]
+
+
+def _example(name: str) -> list[str]:
+    op = getattr(momentgen.generated, name)
+    values = {"m": "torch.tensor([-1.0, 0.0, 1.0])", "v": "torch.ones(3)", "c": "torch.full((3,), 0.5)"}
+    arguments = ", ".join(values[argument[0]] for argument in getattr(op, "input_names", ("mean", "var")))
+    return ["import torch", f"from momentgen.generated import {name}", "", f"print({name}({arguments}))"]
+
+
+def _table(table: TableData) -> list[str]:
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in [table.head, *table.rows]]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], "|" + " --- |" * len(table.head), *lines[1:]]
+
+
+def _figures(pictures: Iterable[Figure]) -> list[str]:
+    return _spaced(
+        f'<figure class="{"wide" if picture.wide else ""}"><img src="{picture.uri}" alt="{picture.caption}">'
+        f"<figcaption>{picture.caption}</figcaption></figure>"
+        for picture in pictures
+    )
+
+
+def _spaced(lines: Iterable[str]) -> list[str]:
+    return [part for line in lines for part in (line, "")]
+
+
+def _sentence(doc: str) -> str:
+    return doc if doc.endswith(".") else f"{doc}."
