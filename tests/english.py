@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: what was written before the guide, and pages made of certificates
+#: what was written before the guide: the compiler's inside and what tells of it, and pages made of certificates
 LATER = ("docs/history.md", "docs/accuracy.md", "docs/developer-notes.md", "docs/architecture.md")
-LATER += ("docs/compiled-kernels.md",)
-LATER += ("momentgen/compiler/",)
-LATER += ("momentgen/rule_expressions.py", "momentgen/rule_names.py")
+LATER += ("momentgen/compiler/", "momentgen/rule_expressions.py", "momentgen/rule_names.py")
 LONGEST = 25
 #: functions that take a message; errors are all that is raised
 SAY = ("warn", "warn_once", "note", "Option", "Argument", "Unavailable", "say")

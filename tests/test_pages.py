@@ -48,6 +48,8 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     cells = result("benchmarks/results/answers.json")["cells"].values()
     elsewhere = result("benchmarks/results/answers_elsewhere.json")["cells"].values()
     adf = result("examples/results/adf_time.json")["microseconds"]["regression, 8-50-50-1"]
+    gpu = result("benchmarks/results/gpu_ops.json")["results"]
+    assert {(row["differing"], row["compared"]) for row in gpu} == {(0, gpu[0]["compared"])}
     gains, costs = ([cell["controlled"][what] for cell in cells] for what in ("gain", "cost"))
     ap2, adjoint = ([cell[method]["cost"] for cell in cells] for method in ("ap2", "adjoint"))
     gains_elsewhere = [cell["gain"] for cell in elsewhere if "gain" in cell]
@@ -59,6 +61,7 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
         f"{min(ap2):.0f} to {max(ap2):.0f} forward passes",
         f"{min(adjoint):.0f} to {max(adjoint):.0f} forward passes for ten outputs",
         f"{adf['filter, pbp, float64']:.0f} µs per example and pass (8-50-50-1)",
+        f"all {len(gpu)} Triton kernels have the bits of the CPU, at {gpu[0]['compared']:,} inputs each",
         f"10,000 forward passes | σ within {100 / (2 * 10_000) ** 0.5:.1f} %",
     ]
     page = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,7 +79,7 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
         "float32",
         "x86-64",
         "3.11",
-        "sm_90",
+        "H200",
         "torch 2.13,  on 2.14.",
     )
     for text in settings:

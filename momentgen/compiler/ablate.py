@@ -17,8 +17,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from momentgen.compiler.kinds import CONDITIONS
 from momentgen.compiler.orders import orders_of
-from momentgen.compiler.real import CONDITIONS, Graph, evaluate_float64
+from momentgen.compiler.real import Graph, evaluate_float64
 from momentgen.compiler.trials import Calibration, Trial, Trials
 
 __all__ = ["Calibration", "Choice", "Part", "choose"]

@@ -23,8 +23,6 @@ F32 = npt.NDArray[np.float32]
 
 _BLOCK = 8192
 _DTYPE = {Type.F32: np.dtype(np.float32), Type.I32: np.dtype(np.int32), Type.BOOL: np.dtype(np.bool_)}
-_SIGN = np.int32(-(2**31))
-_MAGNITUDE = np.int32(2**31 - 1)
 _TINY = np.float32(2.0**-126)
 
 
@@ -102,52 +100,6 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> F32:
     return out
 
 
-def _flip_sign(a: Array, out: Array) -> None:
-    np.bitwise_xor(a.view(np.int32), _SIGN, out=out.view(np.int32))
-
-
-def _clear_sign(a: Array, out: Array) -> None:
-    np.bitwise_and(a.view(np.int32), _MAGNITUDE, out=out.view(np.int32))
-
-
-def _select(condition: npt.NDArray[np.bool_], if_true: Array, if_false: Array, out: Array) -> None:
-    if out is if_true:
-        np.copyto(out, if_false, where=np.logical_not(condition))
-        return
-    # When ``out`` is the storage of ``if_false`` the first copy is a no-op.
-    np.copyto(out, if_false)
-    np.copyto(out, if_true, where=condition)
-
-
-def _bits(a: Array, out: Array) -> None:
-    np.copyto(out.view(np.int32), a.view(np.int32))
-
-
-_KERNELS: Mapping[Op, Callable[..., object]] = {
-    Op.ADD: np.add,
-    Op.SUB: np.subtract,
-    Op.MUL: np.multiply,
-    Op.DIV: np.divide,
-    Op.SQRT: np.sqrt,
-    Op.NEG: _flip_sign,
-    Op.ABS: _clear_sign,
-    Op.LT: np.less,
-    Op.LE: np.less_equal,
-    Op.EQ: np.equal,
-    Op.AND: np.logical_and,
-    Op.OR: np.logical_or,
-    Op.NOT: np.logical_not,
-    Op.SELECT: _select,
-    Op.F32_AS_I32: _bits,
-    Op.I32_AS_F32: _bits,
-    Op.IADD: np.add,
-    Op.ISUB: np.subtract,
-    Op.ISHL: np.left_shift,
-    Op.ISHR: np.right_shift,
-    Op.IAND: np.bitwise_and,
-    Op.IOR: np.bitwise_or,
-}
-
 #: (kernel, storage of the operands, storage of the result)
 _Step = tuple[Callable[..., object], tuple[int, ...], int]
 
@@ -185,7 +137,7 @@ class CompiledProgram:
                 self._slot[i] = len(self._types)
                 self._types.append(_DTYPE[ins.type])
             if self._varying[i] and ins.args:
-                kernel: Callable[..., object] = self._fma if ins.op is Op.FMA else _KERNELS[ins.op]
+                kernel: Callable[..., object] = self._fma if ins.op is Op.FMA else ins.op.numpy
                 self._steps.append((kernel, tuple(self._slot[a] for a in ins.args), self._slot[i]))
         varying_slots = {self._slot[i] for i in self._live if self._varying[i] and instructions[i].args}
         self._buffers = {s: np.empty(_BLOCK, self._types[s]) for s in varying_slots}
@@ -214,7 +166,7 @@ class CompiledProgram:
             ins = instructions[i]
             values[self._slot[i]] = out = of_type[ins.type][k : k + 1]
             if ins.args:
-                kernel: Callable[..., object] = self._scalar_fma if ins.op is Op.FMA else _KERNELS[ins.op]
+                kernel: Callable[..., object] = self._scalar_fma if ins.op is Op.FMA else ins.op.numpy
                 kernel(*(values[self._slot[a]] for a in ins.args), out=out)
             elif ins.op is Op.PARAM:
                 out[0] = _param(self.program, ins, params)

@@ -20,41 +20,14 @@ import numpy.typing as npt
 from momentgen.c_compiler import find_compiler
 from momentgen.compiler.c_helpers import library
 from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.program import Instruction, Op, Program
+from momentgen.compiler.program import LEAVES, Instruction, Op, Program
 
 __all__ = ["Interpreter", "Points"]
 
 F32 = npt.NDArray[np.float32]
 
 _BLOCK = 128  # elements at a time: some hundred values alive stay in the caches
-_LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
-#: result and operands as C writes them: f is a float, i an int32_t (a truth value too), u a uint32_t
-_EXPRESSIONS: Mapping[Op, str] = {
-    Op.ADD: "f[k] = fa[k] + fb[k]",
-    Op.SUB: "f[k] = fa[k] - fb[k]",
-    Op.MUL: "f[k] = fa[k] * fb[k]",
-    Op.DIV: "f[k] = fa[k] / fb[k]",
-    Op.SQRT: "f[k] = sqrtf(fa[k])",
-    Op.FMA: "f[k] = fmaf(fa[k], fb[k], fc[k])",
-    Op.NEG: "u[k] = ua[k] ^ 0x80000000u",
-    Op.ABS: "u[k] = ua[k] & 0x7fffffffu",
-    Op.LT: "i[k] = fa[k] < fb[k]",
-    Op.LE: "i[k] = fa[k] <= fb[k]",
-    Op.EQ: "i[k] = fa[k] == fb[k]",
-    Op.AND: "i[k] = ia[k] & ib[k]",
-    Op.OR: "i[k] = ia[k] | ib[k]",
-    Op.NOT: "i[k] = ia[k] ^ 1",
-    Op.SELECT: "i[k] = ia[k] ? ib[k] : ic[k]",
-    Op.F32_AS_I32: "i[k] = ia[k]",
-    Op.I32_AS_F32: "i[k] = ia[k]",
-    Op.IADD: "u[k] = ua[k] + ub[k]",
-    Op.ISUB: "u[k] = ua[k] - ub[k]",
-    Op.ISHL: "u[k] = ua[k] << ub[k]",
-    Op.ISHR: "i[k] = ia[k] >> ib[k]",
-    Op.IAND: "u[k] = ua[k] & ub[k]",
-    Op.IOR: "u[k] = ua[k] | ub[k]",
-}
-_CODES: Mapping[Op, int] = {op: code for code, op in enumerate((*_LEAVES, *_EXPRESSIONS))}
+_CODES: Mapping[Op, int] = {op: code for code, op in enumerate(Op)}
 _SOURCE = """\
 #include <math.h>
 #include <stdlib.h>
@@ -148,8 +121,8 @@ end:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    cases = "\n".join(f"    case {_CODES[op]}: EACH({text});" for op, text in _EXPRESSIONS.items())
-    source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(_LEAVES)))
+    cases = "\n".join(f"    case {_CODES[op]}: EACH({op.run});" for op in Op if op.run)
+    source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(LEAVES)))
     source = source.replace("@INPUT@", str(_CODES[Op.INPUT])).replace("@PARAM@", str(_CODES[Op.PARAM]))
     compiled = library(source, "-fno-strict-aliasing")
     pointer, count = ctypes.c_void_p, ctypes.c_int64

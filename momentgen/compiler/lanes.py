@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from momentgen.c_compiler import find_compiler
 from momentgen.compiler.c_helpers import library
+from momentgen.compiler.kinds import KINDS
 from momentgen.compiler.real import LEAVES, Graph, Node, float64_operations, outputs_float64
 
 __all__ = ["LANES", "outputs_over"]
@@ -33,42 +34,16 @@ _FEW_NODES, _FEW_POINTS = 300, 1024  # below either NumPy is as good
 #: instruction -> what it does to a lane; x, y, z and w are its operands, s is a number
 _CODE = {
     "set": "s",
-    "add": "x + y",
     "add_s": "x + s",
-    "sub": "x - y",
     "sub_s": "x - s",
     "from_s": "s - x",
-    "mul": "x * y",
     "mul_s": "x * s",
-    "madd": "x * y + z",
     "madd_s": "x * y + s",
     "mul_s_add": "x * s + y",
-    "square_difference": "x * x - (y + z) * w",
-    "recip": "1.0 / x",
-    "over": "x / y",
     "over_s": "x / s",
-    "half_square": "-x * x / 2.0",
-    "head": "x",
-    "tail": "0.0 * x",
-    "shifted_product": "x * y",
-    "over_one_plus": "x / (1.0 + y)",
-    "sqrt": "__builtin_sqrt(x)",
-    "neg": "-x",
-    "round": "__builtin_fabs(x) < 0x1p51 ? (x + 0x1.8p52) - 0x1.8p52 : x",
-    "abs": "__builtin_fabs(x)",
-    "exp_mantissa": "exponential(x)",
-    "times_exp_mantissa": "x * exponential(y)",
-    "lt": "x < y ? 1.0 : 0.0",
-    "le": "x <= y ? 1.0 : 0.0",
-    "eq": "x == y ? 1.0 : 0.0",
-    "and": "x * y",
-    "or": "x + y > 0.0 ? 1.0 : 0.0",
-    "not": "1.0 - x",
-    "select": "x != 0.0 ? y : z",
+    **{name: kind.in_lane.format(*"xyzw") for name, kind in KINDS.items()},
 }
 _NUMBER = {kind: number for number, kind in enumerate(_CODE)}
-#: where among a node's arguments the operands stand, if it is not in order; the others are not wanted
-_ORDER = {"square_difference": (0, 2, 3, 1), "shifted_product": (0, 1)}
 #: (kind, which argument is a number) -> the instruction for that; of commutative kinds the number comes last
 _WITH_NUMBER = {
     ("add", 1): "add_s",
@@ -79,7 +54,6 @@ _WITH_NUMBER = {
     ("madd", 1): "mul_s_add",
     ("over", 1): "over_s",
 }
-_COMMUTATIVE = frozenset({"add", "mul", "madd"})  # in their first two
 _WIDTH = 7  # of an instruction: what, where to, up to four operands, and the number
 
 _SOURCE = """\
@@ -200,8 +174,8 @@ class _Lister:
         return node.kind in LEAVES or all(a in self.plain for a in node.args)
 
     def _write(self, index: int, node: Node) -> None:
-        args = [node.args[place] for place in _ORDER.get(node.kind, range(len(node.args)))]
-        if node.kind in _COMMUTATIVE:
+        args = list(node.args)
+        if KINDS[node.kind].commutes:
             args[:2] = sorted(args[:2], key=self.plain.__contains__)
         kind, number = node.kind, 0
         for place in reversed(range(len(args))):

@@ -21,8 +21,9 @@ from typing import Any
 import mpmath
 
 from momentgen.compiler.approximate import remez
+from momentgen.compiler.kinds import CONDITIONS
 from momentgen.compiler.program import Builder, Program
-from momentgen.compiler.real import CONDITIONS, Graph, Node
+from momentgen.compiler.real import Graph, Node
 from momentgen.rule_inputs import outputs_of, partial_names
 
 __all__ = ["Lowering", "lower", "round_float32", "split_float32", "words"]

@@ -12,14 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.program import Builder, Instruction, Op, Program
+from momentgen.compiler.program import CONSTANTS, Builder, Instruction, Op, Program
 from momentgen.compiler.schedule import reorder, schedule
 
 __all__ = ["eliminate_dead", "fold_constants", "optimise", "simplify"]
 
 Pass = Callable[[Program], Program]
 
-_CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
 _ONE, _MINUS_ONE, _MINUS_ZERO = 0x3F800000, 0xBF800000, 0x80000000
 _ALL_ONES = 0xFFFFFFFF
 
@@ -35,7 +34,7 @@ def _rewrite(program: Program, rule: Callable[[Builder, Instruction, tuple[int, 
         args = tuple(new[a] for a in ins.args)
         chosen = rule(builder, ins, args)
         if chosen is None:
-            chosen = _copy(builder, ins, args)
+            chosen = builder.emit(ins.op, *args, bits=ins.bits, name=ins.name)
         new.append(chosen)
         comment = program.comments.get(index)
         if comment is not None:
@@ -43,12 +42,6 @@ def _rewrite(program: Program, rule: Callable[[Builder, Instruction, tuple[int, 
     for name, index in program.outputs:
         builder.output(name, new[index])
     return builder.build()
-
-
-def _copy(builder: Builder, ins: Instruction, args: tuple[int, ...]) -> int:
-    if ins.op is Op.FMA:
-        return builder.fma(*args)
-    return builder.emit(ins.op, *args, bits=ins.bits, name=ins.name)
 
 
 def eliminate_dead(program: Program) -> Program:
@@ -96,7 +89,7 @@ def fold_constants(program: Program) -> Program:
             index = b.emit(ins.op, *args)
             known_bools[index] = not known_bools[args[0]]
             return index
-        if any(b.instruction(a).op not in _CONSTANTS for a in args):
+        if any(b.instruction(a).op not in CONSTANTS for a in args):
             return None
         if ins.op in (Op.LT, Op.LE, Op.EQ):
             index = b.emit(ins.op, *args)
@@ -112,7 +105,7 @@ def fold_constants(program: Program) -> Program:
 def _compute(ins: Instruction, operands: list[Instruction]) -> int:
     """Bits of an f32 or i32 instruction on constants, by evaluating a program of that one instruction."""
     b = Builder("constant", ())
-    index = _copy(b, ins, tuple(b.emit(o.op, bits=o.bits) for o in operands))
+    index = b.emit(ins.op, *(b.emit(o.op, bits=o.bits) for o in operands))
     b.output("value", index if ins.type.value == "f32" else b.as_f32(index))
     return int(evaluate(b.build(), {})["value"].view(np.uint32))
 
@@ -130,7 +123,7 @@ def simplify(program: Program) -> Program:
 
 def _simpler(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
     defs = [b.instruction(a) for a in args]
-    bits = [d.bits if d.op in _CONSTANTS else None for d in defs]
+    bits = [d.bits if d.op in CONSTANTS else None for d in defs]
     match ins.op:
         case Op.MUL:
             for x, constant in ((args[0], bits[1]), (args[1], bits[0])):

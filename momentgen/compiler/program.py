@@ -12,94 +12,24 @@ earlier ones.
 
 from __future__ import annotations
 
-import enum
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Builder", "Instruction", "Op", "Program", "ProgramError", "Type", "f32_bits", "verify"]
+from momentgen.compiler.op import CONSTANTS, LEAVES, Op, Type
 
-
-class Type(enum.Enum):
-    """Type of a value in a program."""
-
-    __hash__ = object.__hash__  # as of :class:`Op`
-
-    F32 = "f32"
-    I32 = "i32"
-    BOOL = "bool"
-
-
-class Op(enum.Enum):
-    """The primitives.  Semantics are those of IEEE 754 binary32 with gradual underflow.
-
-    ``NEG`` and ``ABS`` touch the sign bit only (also of a NaN).  Comparisons are
-    false when an operand is NaN.  Integer arithmetic wraps; ``ISHR`` is
-    arithmetic; shift counts are constants from 0 to 31.
-    """
-
-    __hash__ = object.__hash__  # members are one object each; Enum hashes their names, and ablation does so often
-
-    INPUT = "input"  # attribute name: which input of the kernel (one value an element)
-    PARAM = "param"  # attribute name: which scalar parameter (one value a call)
-    CONST_F32 = "const_f32"  # attribute bits
-    CONST_I32 = "const_i32"  # attribute bits
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    SQRT = "sqrt"
-    FMA = "fma"  # args (a, b, c): a*b + c, rounded once
-    NEG = "neg"
-    ABS = "abs"
-    LT = "lt"
-    LE = "le"
-    EQ = "eq"
-    AND = "and"  # of bool
-    OR = "or"  # of bool
-    NOT = "not"  # of bool
-    SELECT = "select"  # args (condition, if_true, if_false); f32 or i32
-    F32_AS_I32 = "f32_as_i32"  # bit cast
-    I32_AS_F32 = "i32_as_f32"  # bit cast
-    IADD = "iadd"
-    ISUB = "isub"
-    ISHL = "ishl"  # args (a, constant)
-    ISHR = "ishr"  # args (a, constant)
-    IAND = "iand"
-    IOR = "ior"
-
-
-_F, _I, _B = Type.F32, Type.I32, Type.BOOL
-#: operand types and result type; SELECT is checked apart because it takes f32 or i32.
-_SIGNATURE: Mapping[Op, tuple[tuple[Type, ...], Type]] = {
-    Op.INPUT: ((), _F),
-    Op.PARAM: ((), _F),
-    Op.CONST_F32: ((), _F),
-    Op.CONST_I32: ((), _I),
-    Op.ADD: ((_F, _F), _F),
-    Op.SUB: ((_F, _F), _F),
-    Op.MUL: ((_F, _F), _F),
-    Op.DIV: ((_F, _F), _F),
-    Op.SQRT: ((_F,), _F),
-    Op.FMA: ((_F, _F, _F), _F),
-    Op.NEG: ((_F,), _F),
-    Op.ABS: ((_F,), _F),
-    Op.LT: ((_F, _F), _B),
-    Op.LE: ((_F, _F), _B),
-    Op.EQ: ((_F, _F), _B),
-    Op.AND: ((_B, _B), _B),
-    Op.OR: ((_B, _B), _B),
-    Op.NOT: ((_B,), _B),
-    Op.F32_AS_I32: ((_F,), _I),
-    Op.I32_AS_F32: ((_I,), _F),
-    Op.IADD: ((_I, _I), _I),
-    Op.ISUB: ((_I, _I), _I),
-    Op.ISHL: ((_I, _I), _I),
-    Op.ISHR: ((_I, _I), _I),
-    Op.IAND: ((_I, _I), _I),
-    Op.IOR: ((_I, _I), _I),
-}
-_COMMUTATIVE = {Op.ADD, Op.MUL, Op.EQ, Op.AND, Op.OR, Op.IADD, Op.IAND, Op.IOR}
+__all__ = [
+    "CONSTANTS",
+    "LEAVES",
+    "Builder",
+    "Instruction",
+    "Op",
+    "Program",
+    "ProgramError",
+    "Type",
+    "f32_bits",
+    "verify",
+]
 
 
 class ProgramError(Exception):
@@ -184,21 +114,22 @@ def verify(program: Program) -> None:
         ProgramError: naming the instruction and what is wrong with it.
     """
     types: list[Type] = []
+    result: Type
     for index, ins in enumerate(program.instructions):
         if any(not 0 <= a < index for a in ins.args):
             raise _wrong(program, index, "an operand is not defined before its use")
         got = tuple(types[a] for a in ins.args)
         if ins.op is Op.SELECT:
-            if len(got) != 3 or got[0] is not _B or got[1] is not got[2] or got[1] is _B:
+            if len(got) != 3 or got[0] is not Type.BOOL or got[1] is not got[2] or got[1] is got[0]:
                 raise _wrong(program, index, f"expected (bool, T, T) with T f32 or i32, got {got}")
             result = got[1]
         else:
-            want, result = _SIGNATURE[ins.op]
+            want, result = ins.op.operands, ins.op.result
             if got != want:
                 raise _wrong(program, index, f"expected operands {want}, got {got}")
         if ins.type is not result:
             raise _wrong(program, index, f"expected type {result}, got {ins.type}")
-        if ins.op in (Op.CONST_F32, Op.CONST_I32) and not (ins.bits is not None and 0 <= ins.bits < 2**32):
+        if ins.op in CONSTANTS and not (ins.bits is not None and 0 <= ins.bits < 2**32):
             raise _wrong(program, index, f"a constant needs 32 bits, got {ins.bits!r}")
         if ins.op in (Op.ISHL, Op.ISHR):
             count = program.instructions[ins.args[1]]
@@ -209,13 +140,22 @@ def verify(program: Program) -> None:
             raise _wrong(program, index, f"unknown {ins.op.value} {ins.name!r}, expected one of {known}")
         types.append(result)
     for name, index in program.outputs:
-        if not 0 <= index < len(types) or types[index] is not _F:
+        if not 0 <= index < len(types) or types[index] is not Type.F32:
             raise ProgramError(f"{program.name}: output {name} must be an f32 value, got %{index}")
 
 
 def _wrong(program: Program, index: int, cause: str) -> ProgramError:
     ins = program.instructions[index]
     return ProgramError(f"{program.name}: %{index} = {ins.op.value}{ins.args}: {cause}")
+
+
+def _primitive(op: Op) -> Callable[..., int]:
+    """The method of a builder that writes one."""
+
+    def write(self: Builder, *args: int) -> int:
+        return self.emit(op, *args)
+
+    return write
 
 
 class Builder:
@@ -239,9 +179,9 @@ class Builder:
 
     def emit(self, op: Op, *args: int, bits: int | None = None, name: str | None = None) -> int:
         """Append one instruction, or return the equal one that is there already."""
-        if op in _COMMUTATIVE:
-            args = tuple(sorted(args))
-        kind = self._instructions[args[1]].type if op is Op.SELECT else _SIGNATURE[op][1]
+        if op.commutes:
+            args = (*sorted(args[:2]), *args[2:])
+        kind = self._instructions[args[1]].type if op is Op.SELECT else op.result
         key = (op, args, bits, name)
         index = self._seen.get(key)
         if index is None:
@@ -274,75 +214,21 @@ class Builder:
     def i32(self, value: int) -> int:
         return self.emit(Op.CONST_I32, bits=value & 0xFFFFFFFF)
 
-    def add(self, a: int, b: int) -> int:
-        return self.emit(Op.ADD, a, b)
-
-    def sub(self, a: int, b: int) -> int:
-        return self.emit(Op.SUB, a, b)
-
-    def mul(self, a: int, b: int) -> int:
-        return self.emit(Op.MUL, a, b)
-
-    def div(self, a: int, b: int) -> int:
-        return self.emit(Op.DIV, a, b)
-
-    def sqrt(self, a: int) -> int:
-        return self.emit(Op.SQRT, a)
-
-    def fma(self, a: int, b: int, c: int) -> int:
-        first, second = sorted((a, b))
-        return self.emit(Op.FMA, first, second, c)
-
-    def neg(self, a: int) -> int:
-        return self.emit(Op.NEG, a)
-
-    def abs(self, a: int) -> int:
-        return self.emit(Op.ABS, a)
-
-    def lt(self, a: int, b: int) -> int:
-        return self.emit(Op.LT, a, b)
-
-    def le(self, a: int, b: int) -> int:
-        return self.emit(Op.LE, a, b)
-
-    def eq(self, a: int, b: int) -> int:
-        return self.emit(Op.EQ, a, b)
-
-    def both(self, a: int, b: int) -> int:
-        return self.emit(Op.AND, a, b)
-
-    def either(self, a: int, b: int) -> int:
-        return self.emit(Op.OR, a, b)
-
-    def invert(self, a: int) -> int:
-        return self.emit(Op.NOT, a)
+    add, sub, mul, div = map(_primitive, (Op.ADD, Op.SUB, Op.MUL, Op.DIV))
+    sqrt, fma, neg, abs = map(_primitive, (Op.SQRT, Op.FMA, Op.NEG, Op.ABS))
+    lt, le, eq = map(_primitive, (Op.LT, Op.LE, Op.EQ))
+    both, either, invert = map(_primitive, (Op.AND, Op.OR, Op.NOT))
+    as_i32, as_f32 = map(_primitive, (Op.F32_AS_I32, Op.I32_AS_F32))
+    iadd, isub, iand, ior = map(_primitive, (Op.IADD, Op.ISUB, Op.IAND, Op.IOR))
 
     def select(self, condition: int, if_true: int, if_false: int) -> int:
         return if_true if if_true == if_false else self.emit(Op.SELECT, condition, if_true, if_false)
-
-    def as_i32(self, a: int) -> int:
-        return self.emit(Op.F32_AS_I32, a)
-
-    def as_f32(self, a: int) -> int:
-        return self.emit(Op.I32_AS_F32, a)
-
-    def iadd(self, a: int, b: int) -> int:
-        return self.emit(Op.IADD, a, b)
-
-    def isub(self, a: int, b: int) -> int:
-        return self.emit(Op.ISUB, a, b)
 
     def ishl(self, a: int, count: int) -> int:
         return self.emit(Op.ISHL, a, self.i32(count))
 
     def ishr(self, a: int, count: int) -> int:
         return self.emit(Op.ISHR, a, self.i32(count))
-
-    def iand(self, a: int, b: int) -> int:
-        return self.emit(Op.IAND, a, b)
-
-    def ior(self, a: int, b: int) -> int:
-        return self.emit(Op.IOR, a, b)
 
     def comment(self, index: int, text: str) -> int:
         """Say what a value is; shown once beside it in the emitted code."""

@@ -17,8 +17,9 @@ from typing import Any
 import mpmath
 import numpy as np
 
+from momentgen.compiler.kinds import KINDS
+
 __all__ = [
-    "CONDITIONS",
     "LEAVES",
     "Graph",
     "Node",
@@ -30,8 +31,6 @@ __all__ = [
     "outputs_float64",
 ]
 
-#: kinds whose value is a truth value; all others are real numbers.
-CONDITIONS = frozenset({"lt", "le", "eq", "and", "or", "not"})
 LEAVES = frozenset({"input", "param", "const", "exp_factor"})
 
 
@@ -387,41 +386,13 @@ def _evaluate(
 
 def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs at one point, in the current mpmath precision: what the graph means."""
-    one = mpmath.mpf(1)
-    ops: dict[str, Callable[..., Any]] = {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "mul": lambda a, b: a * b,
-        "madd": lambda a, b, c: a * b + c,
-        "square_difference": lambda x, w, square, rest: x * x - (square + rest) * w,
-        "recip": lambda a: one / a,
-        "over": lambda a, b: a / b,
-        "half_square": lambda a: -a * a / 2,
-        "head": lambda a: a,
-        "tail": lambda a: 0 * a,
-        "shifted_product": lambda x, y, slope, a: x * y,
-        "over_one_plus": lambda a, h: a / (1 + h),
-        "sqrt": mpmath.sqrt,
-        "neg": lambda a: -a,
-        "round": mpmath.nint,
-        "abs": abs,
-        "exp_mantissa": mpmath.exp,
-        "times_exp_mantissa": lambda a, x: a * mpmath.exp(x),
-        "lt": lambda a, b: a < b,
-        "le": lambda a, b: a <= b,
-        "eq": lambda a, b: a == b,
-        "and": lambda a, b: a and b,
-        "or": lambda a, b: a or b,
-        "not": lambda a: not a,
-        "select": lambda c, a, b: a if c else b,
-    }
 
     def leaf(node: Node) -> Any:
         if node.kind == "exp_factor":
-            return one
+            return mpmath.mpf(1)
         return node.payload if node.kind == "const" else mpmath.mpf(point[node.payload])
 
-    values = _evaluate(graph, leaf, ops)
+    values = _evaluate(graph, leaf, {name: kind.exact for name, kind in KINDS.items()})
     return {name: values[index] for name, index in graph.outputs.items()}
 
 
@@ -444,40 +415,13 @@ def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.nd
 
 def float64_operations(points: Mapping[str, Any]) -> tuple[Callable[[Node], Any], Mapping[str, Callable[..., Any]]]:
     """What a leaf is at points, and what each kind of node does, in float64."""
-    ops: dict[str, Callable[..., Any]] = {
-        "add": np.add,
-        "sub": np.subtract,
-        "mul": np.multiply,
-        "madd": lambda a, b, c: a * b + c,
-        "square_difference": lambda x, w, square, rest: x * x - (square + rest) * w,
-        "recip": lambda a: 1.0 / a,
-        "over": lambda a, b: a / b,
-        "half_square": lambda a: -a * a / 2,
-        "head": lambda a: a,
-        "tail": lambda a: 0 * a,
-        "shifted_product": lambda x, y, slope, a: x * y,
-        "over_one_plus": lambda a, h: a / (1 + h),
-        "sqrt": np.sqrt,
-        "neg": np.negative,
-        "round": np.rint,
-        "abs": np.abs,
-        "exp_mantissa": np.exp,
-        "times_exp_mantissa": lambda a, x: a * np.exp(x),
-        "lt": np.less,
-        "le": np.less_equal,
-        "eq": np.equal,
-        "and": np.logical_and,
-        "or": np.logical_or,
-        "not": np.logical_not,
-        "select": np.where,
-    }
 
     def leaf(node: Node) -> Any:
         if node.kind == "exp_factor":
             return np.float64(1.0)
         return node.float64 if node.kind == "const" else np.asarray(points[node.payload], np.float64)
 
-    return leaf, ops
+    return leaf, {name: kind.array or kind.exact for name, kind in KINDS.items()}
 
 
 def _float64(graph: Graph, points: Mapping[str, Any], *, outputs_only: bool) -> dict[int, np.ndarray]:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from momentgen.compiler.program import Instruction, Op, Program, verify
+from momentgen.compiler.program import LEAVES, Instruction, Op, Program, verify
 
 __all__ = ["interleave", "most_alive", "reorder", "schedule", "two_fit", "vectors"]
 
-#: cycles until a result can be used, about what x86 cores of the last ten years take
-_LATENCY = {Op.DIV: 12, Op.SQRT: 20, Op.SELECT: 2, **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.FMA), 4)}
-_LATENCY |= dict.fromkeys((Op.LT, Op.LE, Op.EQ), 4)
-_LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
 _PER_CYCLE = 2.0  # operations that begin in a cycle
 #: values alive at a time, from where on what ends one comes first: several elements are worked on side by side
 _MANY = 4
@@ -66,7 +62,7 @@ def most_alive(program: Program) -> int:
     ends: dict[int, int] = {}
     for index, ins in enumerate(instructions):
         alive -= ends.pop(index, 0)
-        if ins.op not in _LEAVES and index in last:
+        if ins.op not in LEAVES and index in last:
             alive += 1
             ends[last[index]] = ends.get(last[index], 0) + 1
         most = max(most, alive)
@@ -167,12 +163,12 @@ class _State:
     def __init__(self, program: Program) -> None:
         self.program = program
         instructions = program.instructions
-        self.operands = [tuple({a for a in ins.args if instructions[a].op not in _LEAVES}) for ins in instructions]
+        self.operands = [tuple({a for a in ins.args if instructions[a].op not in LEAVES}) for ins in instructions]
         self.users: list[list[int]] = [[] for _ in instructions]
         for index, needed in enumerate(self.operands):
             for a in needed:
                 self.users[a].append(index)
-        self.latency = [_LATENCY.get(ins.op, 1) for ins in instructions]
+        self.latency = [ins.op.latency for ins in instructions]
         self.after = [0] * len(instructions)
         for index in reversed(range(len(instructions))):
             longest = max((self.after[user] for user in self.users[index]), default=0)
@@ -186,7 +182,7 @@ class _State:
         """The order; ``crowded`` says what comes first, the largest, where many values are alive."""
         instructions = self.program.instructions
         waiting = [len(needed) for needed in self.operands]
-        ready = {i for i, ins in enumerate(instructions) if ins.op not in _LEAVES and not waiting[i]}
+        ready = {i for i, ins in enumerate(instructions) if ins.op not in LEAVES and not waiting[i]}
         order: list[int] = []
 
         def append(index: int) -> None:
@@ -206,7 +202,7 @@ class _State:
                 chosen = max(begun, key=lambda i: (self.after[i], self.ending[i], -i))
             ready.remove(chosen)
             for a in instructions[chosen].args:
-                if a not in self.place and instructions[a].op in _LEAVES:
+                if a not in self.place and instructions[a].op in LEAVES:
                     append(a)
             append(chosen)
             alive += 1 - self.ending[chosen]

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.interpreter import Interpreter
+from momentgen.compiler.kinds import CONDITIONS
 from momentgen.compiler.lower import Lowering, words
 from momentgen.compiler.program import Builder, Op
-from momentgen.compiler.real import CONDITIONS, Graph
+from momentgen.compiler.real import Graph
 
 __all__ = ["Calibration", "Trial", "Trials"]
 

@@ -266,7 +266,7 @@ def by_jacobian(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return moments(*[value if k == place else law._mean for k, law in enumerate(inputs)])[0]
 
         jvp: Any = torch.func.jvp
-        return cast(Tensor, jvp(of_one, (inputs[place]._mean,), (row,))[1])
+        return cast(Tensor, jvp(of_one, (inputs[place]._mean.contiguous(),), (row,))[1])  # it writes beside it
 
     parts: list[tuple[Covariance, Push | None]] = [
         (law, by_rows(functools.partial(tangent, place), law.shape, rows_at_once(law, mean)))

@@ -109,6 +109,8 @@ def per_example(
         for count in sorted({min(batch, _ALONE), batch}):
             seen = _check_alone(where, forward, examples.first(count), chunk_size)
             if seen is not None:
+                if seen.unbatched is not None:
+                    raise _without_front(where, seen.unbatched)
                 squeezed = seen.squeezed
                 if chunk_size is None and rows is not None and examples.device == "cpu":
                     chunk_size = _at_once(batch, seen.widest * rows(seen.outputs))
@@ -140,7 +142,7 @@ def has_batch(where: object, forward: Callable[..., Any], args: tuple[Any, ...],
         seen = _check_alone(where, forward, examples.first(min(examples.batch, _ALONE)))
     except InputError:
         return False
-    return seen is not None and seen.batched
+    return seen is not None and seen.unbatched is None
 
 
 def first_tensor(leaves: list[Any]) -> int | None:
@@ -216,10 +218,10 @@ class _Examples:
         return _Examples(self.where, *self.arguments(parts))
 
     def beside_nan(self, kept: list[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments, random ones NaN in all examples but those at ``kept``."""
-        parts = list(self._split)
+        """The arguments, random ones, or without any the first, NaN in all examples but those at ``kept``."""
+        parts, first = list(self._split), first_tensor(self.leaves)
         for place, own in self._places:
-            if is_moments(self.leaves[place]):
+            if (place == first and is_real(self.leaves[place])) or is_moments(self.leaves[place]):
                 parts[own.start] = torch.full_like(parts[own.start], torch.nan)
                 parts[own.start][kept] = self._split[own.start][kept]
         return self.arguments(parts)
@@ -247,8 +249,12 @@ def without_batch(where: object, value: Tensor) -> Tensor:
         return value[0]
     if _SQUEEZED.get():
         return value
-    raise InputError(
-        f"{type(where).__name__}: expected outputs with the batch in dimension 0, got shape {tuple(value.shape)} for a "
+    raise _without_front(where, value.shape)
+
+
+def _without_front(where: object, shape: torch.Size) -> InputError:
+    return InputError(
+        f"{type(where).__name__}: expected outputs with the batch in dimension 0, got shape {tuple(shape)} for a "
         "batch of one; a network that squeezes names the dimension, squeeze(-1)"
     )
 
@@ -336,13 +342,13 @@ class _Seen(NamedTuple):
     Attributes:
         widest: how many bytes an example has in the widest layer.
         outputs: how many values it has in the outputs.
-        batched: whether all outputs have the batch in front.
+        unbatched: the shape, for a batch of one, of an output that has no batch in front; None if all have one.
         squeezed: whether they have it but of a batch of one.
     """
 
     widest: int
     outputs: int
-    batched: bool
+    unbatched: torch.Size | None
     squeezed: bool
 
 
@@ -385,11 +391,12 @@ def _check_alone(
             apart: list[Tensor] = examples.alone(plain, chunk_size)
         except Exception:
             return None  # the run to come fails in its own words, or the network was written for a batch of one
-    batched, compared = True, dict[int, Tensor]()
+    unbatched: torch.Size | None = None
+    compared: dict[int, Tensor] = {}
     for place, (whole, single) in enumerate(zip(together, apart, strict=True)):
         if place in lacking and whole.shape != single.shape:
-            batched = False
-            continue  # without a batch in front, which the run to come says
+            unbatched = single.shape[1:]
+            continue
         if whole.shape[:1] == (1,):  # the same for all examples
             whole = whole.expand(len(single), *whole.shape[1:])
         differing = 1.0
@@ -407,7 +414,7 @@ def _check_alone(
         for place in _depending(lambda args, kwargs: plain(args, kwargs, False), examples, compared):
             raise _interacting(where, "some of them, as those beside them change, have", compared[place])
     outputs = sum(whole.numel() // examples.batch for whole in together)
-    return _Seen(widest.size, outputs, batched, batched and bool(lacking))
+    return _Seen(widest.size, outputs, unbatched, unbatched is None and bool(lacking))
 
 
 def _interacting(where: object, how_many: str, out: Tensor) -> InputError:

@@ -15,11 +15,12 @@ from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.kinds import CONDITIONS
 from momentgen.compiler.lower import lower
 from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.pieces import split
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.real import CONDITIONS, outputs_float64
+from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
 from momentgen.compiler.stabilise.entire_measure import TermsMeasure
 from momentgen.compiler.stabilise.exponentials import exponential_terms

@@ -17,9 +17,10 @@ from real_rules import rules, stables
 from momentgen.compiler.certify import kernel_params
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.kinds import CONDITIONS
 from momentgen.compiler.lower import lower
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.real import CONDITIONS, evaluate_mpmath
+from momentgen.compiler.real import evaluate_mpmath
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.forms import OutputForm, output_forms
 from momentgen.compiler.stabilise.kink import applies, stable_variants

@@ -137,8 +137,6 @@ _MOVEMENT: dict[str, tuple[str, ...]] = {
     "positive": ("+{x}",),
     "masked_select": ("{whole}.masked_select({mask})",),
     "requires_grad_": ("{x}.clone().requires_grad_()",),
-    "half": ("torch.tanh({x}).half().to({x}.dtype)",),
-    "bfloat16": ("torch.tanh({x}).bfloat16().to({x}.dtype)",),
     "native_channel_shuffle": ("torch.native_channel_shuffle({x}, 2)",),
     "fftshift": ("torch.fft.fftshift({x}, {d})",),
     "ifftshift": ("torch.fft.ifftshift({x}, {d})",),
@@ -192,6 +190,8 @@ _INDEX = {
 def _movement(name: str) -> list[Template]:
     rows = ((_MOVEMENT, "moved"), (_REPEATING, "repeated"), (_TOGETHER, "together"), (_MASKED, "masked"))
     found = [Template(text, effect, _INDEX.get(name)) for row, effect in rows for text in row.get(name, ())]
+    if name in ("half", "bfloat16"):  # of values whose rounding is small beside their noise
+        found.append(Template(f"torch.tanh({{x}}).{name}().to({{x}}.dtype)", "pointwise"))
     if name in ("index_add", "scatter_add"):
         index = "{w}" if name == "index_add" else "torch.zeros_like({y}, dtype=torch.long)"
         part = "torch.arange({n})" if name == "index_add" else None

@@ -171,11 +171,15 @@ class Draws:
             for k in range(batch):
                 mine = [v[k : k + 1] if v.dim() and len(v) == batch else v for v in values]
                 alone = self.one(mine, self.parameters)
-                if not all(torch.allclose(a, b[k : k + 1]) for a, b in zip(alone, together, strict=True)):
+                if not all(_same(a, b[k : k + 1]) for a, b in zip(alone, together, strict=True)):
                     return False
         except Exception:
             return False
         return batch > 0
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b)
 
 
 def _wide(value: Tensor) -> Tensor:

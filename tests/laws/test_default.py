@@ -325,6 +325,51 @@ def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
         network(x, torch.ones(3))
 
 
+class Neighbours(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.diff(x, dim=0)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_an_output_that_needs_other_examples_is_refused_as_that(method: Any) -> None:
+    with pytest.raises(InputError, match=r"batch in dimension 0, got shape \(0, 2, 2\)"):
+        momentgen.convert(Neighbours().eval(), method)(noisy(3, 2, 2))
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_a_certain_vector_of_zeros_is_one_example_where_its_values_meet(method: Any) -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.rfft(x).real
+
+    found = momentgen.convert(Spectrum().eval(), method)(torch.zeros(2))
+    assert not found.mean.any()
+    assert not found.var.any()
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_scatter_takes_what_its_index_has_room_for(method: Any, named: bool) -> None:
+    class Scatters(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            index = torch.zeros(len(x), 1, dtype=torch.long)
+            return x.scatter(1, index=index, src=2 * x) if named else x.scatter(1, index, 2 * x)
+
+    found = momentgen.convert(Scatters().eval(), method)(momentgen.noisy(torch.zeros(2, 4), std=0.3))
+    torch.testing.assert_close(found.std, torch.tensor([0.6, 0.3, 0.3, 0.3]).expand(2, 4))
+
+
+def test_the_covariance_of_a_maximum_of_expanded_values_is_that_of_draws() -> None:
+    class Largest(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.unsqueeze(1).expand(-1, 2, -1).amax(-1)
+
+    x = momentgen.noisy(torch.tensor([[0.1, 0.3, 0.2]]), std=0.3)
+    found = momentgen.convert(Largest().eval(), "covariance")(x)
+    truth = (x.mean + 0.3 * torch.randn(200_000, 3, generator=torch.Generator().manual_seed(0))).amax(-1).std()
+    torch.testing.assert_close(found.std, truth.expand(1, 2), rtol=0.02, atol=0)
+
+
 MOVES = {
     "moveaxis": lambda x: torch.moveaxis(x, 1, 2),  # torch.vmap cannot run it
     "native_channel_shuffle": lambda x: torch.native_channel_shuffle(x, 2),  # autograd cannot

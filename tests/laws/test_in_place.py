@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -505,3 +506,37 @@ def test_a_write_through_one_of_several_views_reaches_the_whole_by_adjoint(name:
     found = convert(Scales().eval(), "adjoint")(noisy(mean, std=0.3))
     torch.testing.assert_close(found.mean, scale * mean)
     torch.testing.assert_close(found.var, scale.square() * 0.09)
+
+
+def _by_copy(x: Any) -> Any:
+    found = torch.empty_like(x)
+    found.copy_(x)
+    return found
+
+
+def _by_all(x: Any) -> Any:
+    found = torch.zeros_like(x)
+    found[:] = x
+    return found
+
+
+def _by_ellipsis(x: Any) -> Any:
+    found = x.new_empty(x.shape)
+    found[...] = x
+    return found
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize("copied", [_by_copy, _by_all, _by_ellipsis])
+def test_what_is_copied_whole_stays_the_function_of_its_source_that_it_is(copied: Any, method: Any) -> None:
+    class Copies(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return copied(torch.cos(x).square()) ** 3
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    powers = np.cos(0.4 + 0.3 * nodes) ** 6
+    mean = np.average(powers, weights=weights)
+    std = np.average((powers - mean) ** 2, weights=weights) ** 0.5
+    found = convert(Copies().eval(), method)(noisy(torch.full((1, 1), 0.4, dtype=torch.float64), std=0.3))
+    assert abs(found.mean.item() - mean) < 1e-3 * std
+    assert abs(found.std.item() / std - 1) < 1e-3

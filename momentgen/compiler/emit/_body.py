@@ -11,11 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from momentgen.compiler.program import Op, Program, Type, verify
+from momentgen.compiler.program import CONSTANTS, Op, Program, Type, verify
 
 __all__ = ["COMMUTATIVE", "Body", "Call", "Polynomial", "Result", "Step", "body_of"]
 
-_CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
 #: operations whose first two operands may change places
 COMMUTATIVE = (Op.FMA, Op.ADD, Op.MUL)
 
@@ -55,7 +54,7 @@ class Step:
     @property
     def is_constant(self) -> bool:
         """Whether it is a number."""
-        return self.op in _CONSTANTS
+        return self.op in CONSTANTS
 
     @property
     def value(self) -> float | int:

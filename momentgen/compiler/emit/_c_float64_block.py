@@ -22,38 +22,17 @@ from momentgen.compiler.emit._form import (
 )
 from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.emit._text import plain_decimal, with_comment
+from momentgen.compiler.kinds import KINDS
 from momentgen.compiler.real import Graph, Patch
 
 __all__ = ["Block", "c_double", "head_of"]
 
 _LONGEST = 92  # characters of an expression; beyond, its operands have names
 
-_FORMAT = {
-    "add": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "madd": "FMA({}, {}, {})",
+_FORMAT = {name: kind.in_c for name, kind in KINDS.items() if kind.in_c} | {
     "msub": "FMA({}, {}, -{})",
     "nmadd": "FMA(-{}, {}, {})",
-    "recip": "1.0 / {}",
-    "over": "{} / {}",
-    "over_one_plus": "{} / (1.0 + {})",
-    "half_square": "-0.5 * {0} * {0}",
-    "sqrt": "SQRT({})",
     "rsqrt": "rsqrt64({})",
-    "neg": "-{}",
-    "abs": "ABS({})",
-    "round": "({} + 0x1.8p52) - 0x1.8p52",
-    "exp_mantissa": "exp64({})",
-    "times_exp_mantissa": "{} * exp64({})",
-    "lt": "{} < {}",
-    "le": "{} <= {}",
-    "eq": "{} == {}",
-    "and": "{} & {}",
-    "or": "{} | {}",
-    "not": "!{}",
-    "select": "{} ? {} : {}",
-    "same": "{}",
 }
 _COMPARISONS = frozenset({"lt", "le", "eq"})
 

@@ -26,6 +26,7 @@ from momentgen.compiler.emit._chains import Chain, chains_of, is_weight
 from momentgen.compiler.emit._connected import connected
 from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Section, Surfaces, Tables
 from momentgen.compiler.emit._turns import Turn, families
+from momentgen.compiler.kinds import KINDS
 from momentgen.compiler.real import Graph
 
 __all__ = ["form_of"]
@@ -34,7 +35,6 @@ _SHORTEST_POLYNOMIAL = 3  # multiply-adds
 _SMALLEST_BODY = 6  # operations
 _PASSES = 3  # kinds of loops, one after the other
 _TRIED = 12  # numbers of like values that are tried as that of a loop's turns
-_COMMUTATIVE = frozenset({"add", "mul", "and", "or", "eq"})
 
 
 def form_of(graph: Graph, tables: Tables | None = None, cells: Mapping[int, int] | None = None) -> Form:
@@ -100,7 +100,7 @@ class _Finder:
             if node.kind == "mul" and (one := next((a for a in args if self._is_one(a)), None)) is not None:
                 stands[index] = args[0] if args[1] == one else args[1]
                 continue
-            if node.kind in _COMMUTATIVE or node.kind == "madd":  # constants behind, so that like looks alike
+            if node.kind in KINDS and KINDS[node.kind].commutes:  # constants behind, so that like looks alike
                 args = (*sorted(args[:2], key=lambda a: self.items[a].kind == "const"), *args[2:])
             self.items[index] = Item(node.kind, args, node.payload)
         self.outputs = {name: stands[index] for name, index in graph.outputs.items()}

@@ -67,32 +67,6 @@ _FLIP = "#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)"
 _NARROW = {4: "uint8_t", 2: "uint16_t"}
 
 _TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
-_FORMAT = {
-    Op.ADD: "{} + {}",
-    Op.SUB: "{} - {}",
-    Op.MUL: "{} * {}",
-    Op.DIV: "{} / {}",
-    Op.SQRT: "SQRT({})",
-    Op.FMA: "FMA({}, {}, {})",
-    Op.NEG: "-{}",
-    Op.ABS: "ABS({})",
-    Op.LT: "{} < {}",
-    Op.LE: "{} <= {}",
-    Op.EQ: "{} == {}",
-    Op.AND: "{} & {}",
-    Op.OR: "{} | {}",
-    Op.NOT: "!{}",
-    Op.SELECT: "{} ? {} : {}",
-    Op.F32_AS_I32: "as_bits({})",
-    Op.I32_AS_F32: "as_float({})",
-    # Integers are uint32_t, whose arithmetic wraps; only the right shift looks at the sign.
-    Op.IADD: "{} + {}",
-    Op.ISUB: "{} - {}",
-    Op.ISHL: "{} << {}",
-    Op.ISHR: "(uint32_t)((int32_t){} >> {})",
-    Op.IAND: "{} & {}",
-    Op.IOR: "{} | {}",
-}
 
 
 def c_float(value: float) -> str:
@@ -201,7 +175,7 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
             raise ProgramError("a result is no operation of its own")
         if step.op is Op.NEG and may_be_fused(body.steps[step.args[0]]):
             return "FLIP({})"
-        return _FORMAT[step.op]
+        return step.op.c
 
     def may_be_fused(step: Step) -> bool:
         """Whether a value is a multiply-add, or what a function is given or gives, which may be one."""

@@ -29,20 +29,13 @@ from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
 from momentgen.compiler.emit._torch_functions import BOUNDS, POLYNOMIAL
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.real import CONDITIONS, Graph, Patch
+from momentgen.compiler.kinds import CONDITIONS, KINDS
+from momentgen.compiler.real import Graph, Patch
 from momentgen.compiler.stabilise import Stable
 from momentgen.rule_inputs import COVARIANCE, partial_names
 
 __all__ = ["render_torch"]
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "over": "/"}
-_FORMAT = {
-    "madd": "{} * {} + {}",
-    "recip": "1.0 / {}",
-    "over_one_plus": "{} / (1.0 + {})",
-    "half_square": "-0.5 * {0} * {0}",
-    "neg": "-{}",
-}
 _CALLS = frozenset({"polynomial", "round", "sqrt", "exp_mantissa", "at_most", "at_least"})
 _LONGEST = 92  # characters of an expression; beyond, its operands have names
 
@@ -381,10 +374,8 @@ class _Function:
             return f"{name}({self._atom(item.args[0], bare=True)}, {item.payload!r})"
         exponent = item.args[-1] in self.tensors
         args = [self._atom(a, bare=kind in ("round", "sqrt", "exp_mantissa")) for a in item.args]
-        if kind in _INFIX:
-            return f"{args[0]} {_INFIX[kind]} {args[1]}"
-        if kind in _FORMAT:
-            return _FORMAT[kind].format(*args)
+        if text := KINDS[kind].text:
+            return text.format(*args)
         if kind == "times_exp_mantissa":
             self.needs_math |= not exponent
             return f"{args[0]} * {'torch' if exponent else 'math'}.exp({args[1]})"

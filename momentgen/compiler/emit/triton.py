@@ -22,33 +22,6 @@ from momentgen.compiler.schedule import two_fit
 
 __all__ = ["kernel_name", "render_triton"]
 
-_FORMAT = {
-    Op.ADD: "{} + {}",
-    Op.SUB: "{} - {}",
-    Op.MUL: "{} * {}",
-    # Triton's own / and sqrt are approximate.
-    Op.DIV: "tl.div_rn({}, {})",
-    Op.SQRT: "tl.sqrt_rn({})",
-    Op.FMA: "tl.fma({}, {}, {})",
-    # Before version 3.9 Triton's unary minus is 0 - x, which is wrong at zero.
-    Op.NEG: "{} * -1.0",
-    Op.ABS: "tl.abs({})",
-    Op.LT: "{} < {}",
-    Op.LE: "{} <= {}",
-    Op.EQ: "{} == {}",
-    Op.AND: "{} & {}",
-    Op.OR: "{} | {}",
-    Op.NOT: "~{}",
-    Op.SELECT: "tl.where({}, {}, {})",
-    Op.F32_AS_I32: "{}.to(tl.int32, bitcast=True)",
-    Op.I32_AS_F32: "{}.to(tl.float32, bitcast=True)",
-    Op.IADD: "{} + {}",
-    Op.ISUB: "{} - {}",
-    Op.ISHL: "{} << {}",
-    Op.ISHR: "{} >> {}",
-    Op.IAND: "{} & {}",
-    Op.IOR: "{} | {}",
-}
 #: stands for an equals sign between brackets, where no line may end
 _EQUALS = "\0=\0"
 #: Triton 3.6 makes +0 of a literal -0.0.
@@ -131,7 +104,7 @@ def _form(step: Step) -> str:
         return f"_polynomial{step.op.degree}({', '.join(['{}'] * len(step.args))})"
     if isinstance(step.op, Result):  # stands with its call
         raise ProgramError("a result is no operation of its own")
-    return _FORMAT[step.op]
+    return step.op.triton
 
 
 def _device(name: str, body: Body) -> str:

@@ -21,6 +21,8 @@ __all__ = ["softmaxed"]
 _FEW = 128
 #: groups of pairs that the jackknife leaves out, at most
 _GROUPS = 16
+#: logits that are looked at together
+_TOGETHER = 2**20
 #: logits of which the linear part explains all but this part of the variance count as normal
 _LINEAR = 0.01
 #: outputs whose standard deviation is below this part of the average do not tell how far normal logits are off
@@ -40,15 +42,16 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         return estimated(_rows_of_softmax(rows, logarithm))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
-    normal = _moments(logits, logarithm, torch.cat(halves))
+    values = _values(logits.mean, _covariance(logits), logarithm, torch.cat(halves))
+    normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
-        apart = [_moments(logits, logarithm, half) for half in halves]
-        left_out = [_moments(estimated(_of(rows, keep), errors=False), logarithm, few) for keep in parts]
+        first, second = (_std_and_mean(part) for part in values.split(len(halves[0]), -2))
+        left_out = _left_out(rows, parts, logarithm, few)
         # of few points the rare events are too few, which the two halves tell
         errors = [
-            _spread(torch.stack(list(map(of, left_out)))) + (of(apart[0]) - of(apart[1])).square() / 4
-            for of in (_std, _mean)
+            _spread(all_but) + (one - other).square() / 4
+            for all_but, one, other in zip(left_out, first, second, strict=True)
         ]
         remainder = _remainder(logits, rows)
         if remainder.mean() < _LINEAR:
@@ -59,8 +62,8 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     with torch.no_grad():
         by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
         off = []
-        for of in (_std, _mean):
-            chance = _spread(torch.stack([of(one) - of(other) for one, other in zip(left_out, by_draws, strict=True)]))
+        for of, all_but in zip((_std, _mean), left_out, strict=True):
+            chance = _spread(all_but - torch.stack(list(map(of, by_draws))))
             off.append(((of(normal) - of(sampled)).square() - chance) / sampled.var)
         std = _std(sampled)
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
@@ -137,15 +140,38 @@ def _turn(dimensions: int) -> Tensor:
     return torch.linalg.qr(drawn).Q
 
 
-def _moments(given: Estimate, logarithm: bool, points: Tensor) -> Estimate:
-    """Moments of the softmax of normal logits, over standard normal points, without errors."""
-    mean, factor = given.mean, given.factor
-    covariance = factor.mT @ factor
-    root = matrix_root((covariance + covariance.mT) / 2)[0]
-    logits = mean[..., None, :] + points.to(mean.device, mean.dtype) @ root
-    values = logits.log_softmax(-1) if logarithm else logits.softmax(-1)
+def _covariance(given: Estimate) -> Tensor:
+    covariance = given.factor.mT @ given.factor
+    return (covariance + covariance.mT) / 2
+
+
+def _values(mean: Tensor, covariance: Tensor, logarithm: bool, points: Tensor) -> Tensor:
+    """The softmax of normal logits at standard normal points, shape ``(..., points, K)``."""
+    logits = mean[..., None, :] + points.to(mean.device, mean.dtype) @ matrix_root(covariance)[0]
+    return logits.log_softmax(-1) if logarithm else logits.softmax(-1)
+
+
+def _with_covariance(values: Tensor) -> Estimate:
+    """Moments over points, without errors."""
     centre = values.mean(-2)
     away = values - centre[..., None, :]
-    found = away.mT @ away / len(points)
+    found = away.mT @ away / values.shape[-2]
     nothing = torch.zeros_like(centre)
     return Estimate(centre, balanced_root((found + found.mT) / 2), nothing, nothing)
+
+
+def _std_and_mean(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values.var(-2, correction=0).sqrt(), values.mean(-2)
+
+
+def _left_out(rows: Rows, parts: list[Tensor], logarithm: bool, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard deviations and means of the softmax with each group left out, shape ``(groups, batch, K)``.
+
+    Roots of many small matrices cost a GPU as much as one, and so do a CPU's calls.
+    """
+    found = [estimated(_of(rows, keep), errors=False) for keep in parts]
+    mean, covariance = torch.stack([one.mean for one in found]), torch.stack(list(map(_covariance, found)))
+    together = max(1, _TOGETHER // (len(points) * mean[0].numel()))
+    pairs = zip(mean.split(together), covariance.split(together), strict=True)
+    stds, means = zip(*(_std_and_mean(_values(*pair, logarithm, points)) for pair in pairs), strict=True)
+    return torch.cat(stds), torch.cat(means)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from momentgen.laws.covariance_functions import joint, linear_of, numbered, rand
 from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, is_random
 from momentgen.laws.dispatch import OVERWRITTEN
-from momentgen.laws.law import Law, laws_in, new_law, rule, tensor_of, tensors_of
+from momentgen.laws.law import Law, laws_in, new_law, remember, rule, tensor_of, tensors_of
 from momentgen.laws.point import Point, point
-from momentgen.laws.table import Entry
+from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 
 __all__ = []
@@ -77,6 +78,9 @@ def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     source = next((value for value in rest if isinstance(value, Law) and value is not rest[0]), None)
     if entry.name not in ("setitem", "index_put_") and rest and isinstance(rest[0], Law):
         source = rest[0]
+    if source is not None and source.RANK and _replaces_all(entry, target, source, rest):
+        target._overwrite(source.clone())  # it is the function of its source that the value is
+        return None if entry.name == "setitem" else target
     count = max(len(target._parts()), 0 if source is None else len(source._parts()))
     kind = type(target) if source is None or source.RANK <= target.RANK else type(source)
     own = (*target._parts(), *[torch.zeros_like(target._mean)] * (count - len(target._parts())))
@@ -89,6 +93,15 @@ def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     made._noise = target._noise
     target._assign(made)
     return None if entry.name == "setitem" else target
+
+
+def _replaces_all(entry: Entry, target: Law, source: Law, rest: Sequence[Any]) -> bool:
+    """Whether a write replaces all of ``target`` by a law of its shape and dtype."""
+    form, own = target._form(), source._form()
+    if (form.shape, form.dtype) != (own.shape, own.dtype):
+        return False
+    index = rest[0] if entry.name == "setitem" else None
+    return entry.name == "copy_" or index is ... or (isinstance(index, slice) and index == slice(None))
 
 
 def _part(value: Any, place: int, entry: Entry, index: int) -> Any:
@@ -127,6 +140,12 @@ def _written_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
         else:
             target._assign(torch.zeros_like(target._form()) + tensor_of(value))
         return target
+    if rest and isinstance(rest[-1], Covariance) and _replaces_all(entry, target, rest[-1], rest):
+        value = rest[-1]
+        if value is not target:
+            target._assign(value)
+            remember(target, TABLE[Tensor.clone], (value,), {}, value)  # it is the function that the value is
+        return None if entry.name == "setitem" else target
     if entry.name == "copy_":
         value = tensor_of(rest[0]) if not isinstance(rest[0], Covariance) else rest[0]
         target._assign(value.expand(target.shape).to(target.dtype))

@@ -43,6 +43,16 @@ def _where(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     return bound["condition"], bound["input"], bound["other"]
 
 
+def _of_index_shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of ``scatter`` whose source has the shape of its index: torch differentiates no other."""
+    bound = {**dict(zip(("input", "dim", "index", "src"), args, strict=False)), **kwargs}
+    index, src = tensor_of(bound["index"]), bound.get("src")
+    if not isinstance(src, Law | Tensor) or src.shape == index.shape:
+        return args, kwargs
+    bound["src"] = cast(Any, src)[tuple(map(slice, index.shape))]
+    return tuple(bound.pop(name) for name in ("input", "dim", "index", "src")), bound
+
+
 @rule(Diagonal, "movement")
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     places = _VALUES.get(entry.name)
@@ -60,6 +70,8 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     elif entry.name == "masked_fill" and kwargs:
         bound = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
         args, kwargs = (bound["input"], bound["mask"], bound["value"]), {}
+    elif entry.name in ("scatter", "scatter_add"):
+        args, kwargs = _of_index_shape(args, kwargs)
     elif entry.call is torch.embedding:
         places = (0,)
     for place, value in enumerate(args):
