@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--levels", type=int, default=1, help="how many, from the best on")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -39,7 +40,7 @@ def main() -> None:
     best = loading.shipped_folder()
     assert best is not None, f"{asked.folder} has no kernels for this processor"
     folders = [asked.folder.resolve() / level.name for level in shipped.LEVELS]
-    folders = [each for each in folders[folders.index(best) :] if each.is_dir()]
+    folders = [each for each in folders[folders.index(best) :] if each.is_dir()][: asked.levels]
     use = {"here": kernels_of(None), **{each.name: kernels_of(each) for each in folders}}
     found = {}
     for name, work in (("relu", of_op(relu)), ("gelu", of_op(gelu)), ("MLP's training step", step())):

@@ -104,22 +104,33 @@ def compile_all(
     return [path for _, _, path, _ in work]
 
 
+_PROBE = """\
+void probe_forward(long n, float *x)
+{
+#pragma omp parallel for simd if(n > 8192)
+    for (long i = 0; i < n; ++i) x[i] *= 2.0f;
+}
+"""
+
+
 def _flags(compiler: Sequence[str], level: Level) -> list[str]:
     """The flags of local compilation, with the level in place of this machine's processor."""
     flags = [*PROMISE, f"-march={level.march}"]
     if sys.platform == "win32":
         flags.remove("-fPIC")  # all code is, and clang refuses the flag
-    probe = "void probe_forward(long n, float *x) { for (long i = 0; i < n; ++i) x[i] *= 2.0f; }\n"
     with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "probe.so"
         for group in WANTED:
             if group == ("-march=native",):
                 continue
             try:
-                _compile(compiler, probe, [*flags, *group], Path(folder) / "probe.so", "probe")
+                _compile(compiler, _PROBE, [*flags, *group], out, "probe")
             except CompilerError:
                 continue
-            flags += group
-        _compile(compiler, probe, flags, Path(folder) / "probe.so", "probe")  # says why, where nothing works
+            # torch's runtime is called as gcc does; clang's calls would leave a library that does not load.
+            if group != ("-fopenmp",) or b"GOMP_parallel" in out.read_bytes():
+                flags += group
+        _compile(compiler, _PROBE, flags, out, "probe")  # says why, where nothing works
     return flags
 
 

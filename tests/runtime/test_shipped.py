@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,6 +179,17 @@ print(time.process_time() - started, out.mean[0].item())
         best = min(best, seconds)
     assert best < 0.01
     assert not (tmp_path / "cache").exists()
+
+
+@needs_level
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_only_threads_that_torch_can_run_are_compiled_in(compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    flags = shipped._flags([compiler], shipped.levels_of(platform.machine())[-1])
+    assert ("-fopenmp" in flags) == (compiler == "gcc" and sys.platform == "linux")
+    assert "-ffp-contract=off" in flags
+    assert "-march=native" not in flags
 
 
 def test_a_machine_of_no_level_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
