@@ -325,6 +325,21 @@ def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
         network(x, torch.ones(3))
 
 
+def test_products_of_a_value_with_itself_run_by_the_default() -> None:
+    class Gram(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x.mT
+
+    x = momentgen.noisy(torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 2, 2, 2), std=0.3)
+    found = momentgen.convert(Gram().eval())(x)
+    mean, var = x.mean, x.var  # of a · b with independent normal a and b, and of a · a
+    twice = (2 * var.square() + 4 * var * mean.square()).sum(-1)
+    apart = (var[..., 0, :] * var[..., 1, :] + var[..., 0, :] * mean[..., 1, :].square()
+             + var[..., 1, :] * mean[..., 0, :].square()).sum(-1)  # fmt: skip
+    truth = torch.stack([torch.stack([twice[..., 0], apart], -1), torch.stack([apart, twice[..., 1]], -1)], -2).sqrt()
+    assert ((found.std - truth).abs() < 5 * found.std_error + 0.05 * truth).all()
+
+
 class Neighbours(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.diff(x, dim=0)

@@ -235,7 +235,8 @@ def close(found: Tensor, expected: Tensor) -> bool:
     if not torch.equal(known, found.isfinite()) or not bool(known.any()):
         return bool((~known).all())
     size = expected[known].abs().max()
-    spread = torch.where(known, expected - expected[:1], 0).abs().nan_to_num().max()
+    first = expected[:1] if expected.dim() else expected
+    spread = torch.where(known, expected - first, 0).abs().nan_to_num().max()
     off = (found - expected)[known].abs().max()
     return bool(off <= (32 if eps < 1e-6 else 4) * eps * size + 1e-4 * spread)
 
