@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from momentgen.compiler.approximate._convert import Number, to_mpf
 from momentgen.errors import BuildError
 
-__all__ = ["Function", "Polynomial", "remez"]
+__all__ = ["Function", "Polynomial", "lowest_degree", "remez"]
 
 Function = Callable[[mpf], mpf]
 _Array = NDArray[np.float64]
@@ -126,6 +126,32 @@ def remez(
             value = function(x)
             error = max(error, abs((fit(x) - value) * (weight(x) if weight is not None else 1 / value)))
     return Polynomial(rounded, origin, (low, high), what, mpf(mp.nstr(error, 17)))
+
+
+def lowest_degree(
+    function: Function,
+    interval: tuple[Number, Number],
+    degrees: range,
+    goal: float,
+    what: str,
+    *,
+    weight: Function | None = None,
+    centre: Number = 0,
+) -> Polynomial:
+    """The fit of the first of these degrees whose weighted error is at most ``goal``; arguments as of :func:`remez`.
+
+    Raises:
+        BuildError: if none reaches the goal, or a fit fails.
+
+    >>> len(lowest_degree(mp.exp, (-1, 1), range(2, 20), 1e-6, "exp").coefficients)
+    8
+    """
+    for degree in degrees:
+        fit = remez(function, interval, degree, weight=weight, centre=centre, what=what)
+        if fit.error <= goal:
+            return fit
+    of = "a relative" if weight is None else "a weighted"
+    raise _error(what, f"no polynomial up to degree {degrees[-1]} reaches {of} error of {goal}")
 
 
 def _error(what: str, cause: str) -> BuildError:

@@ -30,6 +30,7 @@
 ``quadrature`` the fallback with kinks: Gauss-Legendre panels below v*; ``quadrature_graph``, ``increments``
 ``entire``     sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): elementary moments, in the algebra of
                ``exponentials``; ``entire_graph``, ``entire_sums``: graphs; ``entire_measure``: exact values, tolerance
+``kit``        what several strategies write into their graphs
 ``requirements`` what the last four ask of a rule; ``choosing``: the choice of atoms that they share
 ``activation`` what f is (lines, kinks, steepness, range); ``smoothing``, ``differences``, ``surrogate_truth`` and
                ``general_truth``: exact values; ``moments_measure``: the tolerance

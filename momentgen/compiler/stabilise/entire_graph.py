@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import sympy as sp
 
-from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.approximate import Polynomial, lowest_degree
 from momentgen.compiler.real import Graph
-from momentgen.errors import BuildError
 from momentgen.symbols import x
 
 __all__ = ["CANCELS", "LARGEST", "NO_EDGE", "TURNED", "Edge", "Writer"]
@@ -80,11 +79,7 @@ def _one_minus_exp(goal: float) -> Polynomial:
         return -mpmath.expm1(-y) / y if y > mpmath.mpf("1e-30") else mpmath.mpf(1)
 
     what = "(1 - exp(-y))/y, 0 <= y <= 1/2"
-    for degree in range(3, 24):
-        fit = remez(target, (mpmath.mpf(0), _EDGE), degree, centre=_EDGE / 2, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 23 reaches a relative error of {goal}")
+    return lowest_degree(target, (mpmath.mpf(0), _EDGE), range(3, 24), goal, what, centre=_EDGE / 2)
 
 
 @lru_cache
@@ -98,11 +93,8 @@ def _trigonometric(kind: str, goal: float) -> Polynomial:
             return mpmath.cos(r)
         return mpmath.sin(r) / r if s > mpmath.mpf("1e-30") else mpmath.mpf(1)
 
-    for degree in range(2, 16):
-        fit = remez(target, (mpmath.mpf(0), top), degree, what=f"{kind} by a polynomial in r², r² <= 0.62")
-        if fit.error <= goal:
-            return fit
-    raise BuildError(kind, "approximate", f"no polynomial up to degree 15 reaches a relative error of {goal}")
+    what = f"{kind} by a polynomial in r², r² <= 0.62"
+    return lowest_degree(target, (mpmath.mpf(0), top), range(2, 16), goal, what)
 
 
 class Writer:

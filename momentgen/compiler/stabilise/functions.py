@@ -19,10 +19,9 @@ from typing import Any
 
 import mpmath
 
-from momentgen.compiler.approximate import J, Polynomial, remez
+from momentgen.compiler.approximate import J, Polynomial, lowest_degree
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink_graph import Precision
-from momentgen.errors import BuildError
 
 __all__ = ["FunctionWriter", "Value", "mills_core"]
 
@@ -45,11 +44,7 @@ def mills_core(goal: float) -> Polynomial:
         return J(0, 4 * (1 / u - 1)) / (root * u)
 
     what = "J_0(t)/(sqrt(2 pi) u), u = 1/(1 + t/4), t >= 0"
-    for degree in range(8, 40, 2):
-        fit = remez(target, (mpmath.mpf(0), mpmath.mpf(1)), degree, centre=_CENTRE, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 38 reaches a relative error of {goal}")
+    return lowest_degree(target, (mpmath.mpf(0), mpmath.mpf(1)), range(8, 40, 2), goal, what, centre=_CENTRE)
 
 
 @dataclass(frozen=True)

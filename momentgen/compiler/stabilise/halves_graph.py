@@ -29,14 +29,13 @@ from typing import Any, Literal
 import mpmath
 import sympy as sp
 
-from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.approximate import Polynomial, lowest_degree
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core, slope_of
 from momentgen.compiler.stabilise.mills import integrals
 from momentgen.compiler.stabilise.polynomial import parameter_node
 from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.compiler.ulp import LARGEST
-from momentgen.errors import BuildError
 
 __all__ = ["FLOAT32", "FLOAT64", "Halves", "HalvesPrecision", "Left", "build_halves"]
 
@@ -95,11 +94,7 @@ def _expm1(goal: float) -> Polynomial:
         return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
 
     what = "(exp(y) - 1)/y, -1/2 <= y <= 1/16"
-    for degree in range(3, 24):
-        fit = remez(target, (-_EDGE, _EDGE / 8), degree, centre=-_EDGE / 2, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 23 reaches a relative error of {goal}")
+    return lowest_degree(target, (-_EDGE, _EDGE / 8), range(3, 24), goal, what, centre=-_EDGE / 2)
 
 
 class _Writer:

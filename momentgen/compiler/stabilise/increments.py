@@ -16,15 +16,15 @@ from typing import Any
 import mpmath
 import sympy as sp
 
-from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.approximate import Polynomial, lowest_degree
 from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.kit import bounded_exp
 from momentgen.compiler.stabilise.surrogate_graph import GraphPrecision
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
 __all__ = ["Increments", "plain", "unknown_function"]
 
-_BOUND = 80.0  # of exponents
 _EDGE = mpmath.mpf(1) / 2  # up to where exp(y) - 1 is a polynomial
 
 
@@ -81,11 +81,7 @@ def _expm1(goal: float) -> Polynomial:
         return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
 
     what = "(exp(y) - 1)/y, |y| <= 1/2"
-    for degree in range(3, 24):
-        fit = remez(target, (-_EDGE, _EDGE), degree, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 23 reaches a relative error of {goal}")
+    return lowest_degree(target, (-_EDGE, _EDGE), range(3, 24), goal, what)
 
 
 @dataclass(frozen=True)
@@ -161,8 +157,12 @@ class Increments:
             return self._product(self._of(one), self._of(two))
         if isinstance(expr, sp.exp):
             inner = self._of(expr.args[0])
-            value = self._exp(inner.before)
-            return _Change(value, self._exp(inner.after), g.mul(value, self._exp_less_one(inner.change)))
+            value = bounded_exp(self.g, self.precision.scaled, inner.before)
+            return _Change(
+                value,
+                bounded_exp(self.g, self.precision.scaled, inner.after),
+                g.mul(value, self._exp_less_one(inner.change)),
+            )
         if isinstance(expr, sp.Pow) and _is_half_whole(expr.exp):
             return self._power(expr.base, expr.exp)
         raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
@@ -207,14 +207,6 @@ class Increments:
             result = self._product(result, one)
         return result
 
-    def _exp(self, exponent: int) -> int:
-        g = self.g
-        low, high = g.const(-_BOUND), g.const(_BOUND)
-        below = g.lt(exponent, low)
-        held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
-        value = g.select(below, g.const(0), g.exp_mantissa(held))
-        return g.mul(value, g.exp_factor(held, 0, 1)) if self.precision.scaled else value
-
     def _exp_less_one(self, y: int) -> int:
         g = self.g
         fitted = _expm1(self.precision.fit)
@@ -223,4 +215,8 @@ class Increments:
         edge = g.const(_EDGE)
         small = g.le(g.abs(y), edge)
         near = g.select(small, y, g.const(0))
-        return g.select(small, g.mul(near, g.horner(near, fitted.coefficients)), g.sub(self._exp(y), g.const(1)))
+        return g.select(
+            small,
+            g.mul(near, g.horner(near, fitted.coefficients)),
+            g.sub(bounded_exp(self.g, self.precision.scaled, y), g.const(1)),
+        )

@@ -12,13 +12,13 @@ from typing import Any
 
 import mpmath
 
-from momentgen.compiler.approximate import J, Polynomial, remez
+from momentgen.compiler.approximate import J, Polynomial, lowest_degree
 from momentgen.compiler.stabilise.forms import OutputForm, Side
-from momentgen.errors import BuildError
 
 __all__ = ["CENTRE", "LOSS", "core", "near_zero", "slope_of", "vanishing_order"]
 
 CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
+_DEGREES = range(4, 40, 2)
 LOSS = 4.0  # conditioning beyond which an output gets its own expansion at a = 0
 
 
@@ -31,7 +31,7 @@ def core(order: int, reach: float, goal: float, scale: float) -> Polynomial:
         return J(order, scale * (1 / u - 1)) / (mpmath.sqrt(2 * mpmath.pi) * u ** (order + 1))
 
     what = f"J_{order}(t)/(sqrt(2 pi) u^{order + 1}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
-    return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, centre=CENTRE, what=what), goal, what)
+    return lowest_degree(target, (low, mpmath.mpf(1)), _DEGREES, goal, what, centre=CENTRE)
 
 
 @lru_cache
@@ -44,15 +44,7 @@ def slope_of(order: int, reach: float, scale: float) -> Polynomial:
         return slope / (mpmath.sqrt(2 * mpmath.pi) * u**order)
 
     what = f"dJ_{order}/du/(sqrt(2 pi) u^{order}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
-    return _lowest(lambda degree: remez(target, (low, mpmath.mpf(1)), degree, what=what), 0.03, what, range(1, 8))
-
-
-def _lowest(fit: Any, goal: float, what: str, degrees: range = range(4, 40, 2)) -> Polynomial:
-    for degree in degrees:
-        polynomial: Polynomial = fit(degree)
-        if polynomial.error <= goal:
-            return polynomial
-    raise BuildError(what, "approximate", f"no polynomial up to degree 38 reaches a relative error of {goal}")
+    return lowest_degree(target, (low, mpmath.mpf(1)), range(1, 8), 0.03, what)
 
 
 def vanishing_order(side: Side, params: Mapping[str, Any]) -> int:
@@ -76,4 +68,4 @@ def near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: flo
 
     what = f"{form.name}/(sigma^{form.power} t^{order}) in t², 0 <= t <= {edge}"
     interval = (mpmath.mpf(0), mpmath.mpf(edge) ** 2)
-    return _lowest(lambda degree: remez(target, interval, degree, what=what), goal, what), edge
+    return lowest_degree(target, interval, _DEGREES, goal, what), edge

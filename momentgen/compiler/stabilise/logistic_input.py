@@ -23,7 +23,7 @@ from typing import Any
 import mpmath
 import sympy as sp
 
-from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.approximate import Polynomial, lowest_degree
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.functions import FunctionWriter
@@ -48,11 +48,8 @@ def _fit(what: str, goal: float) -> Polynomial:
         "log(1 + e)/e": lambda e: mpmath.log1p(e) / e if e else mpmath.mpf(1),
         "-Li_2(-e)/e": lambda e: -mpmath.polylog(2, -e).real / e if e else mpmath.mpf(1),
     }
-    for degree in range(4, 40, 2):
-        fit = remez(of[what], (mpmath.mpf(0), mpmath.mpf(1)), degree, centre=mpmath.mpf(1) / 2, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 38 reaches a relative error of {goal}")
+    unit = (mpmath.mpf(0), mpmath.mpf(1))
+    return lowest_degree(of[what], unit, range(4, 40, 2), goal, what, centre=mpmath.mpf(1) / 2)
 
 
 @lru_cache
@@ -63,11 +60,8 @@ def _tanh_fit(goal: float) -> Polynomial:
         return mpmath.tanh(mpmath.sqrt(h) / 2) / mpmath.sqrt(h) if h > mpmath.mpf("1e-20") else mpmath.mpf(1) / 2
 
     what = "tanh(y/2)/y in y^2, 0 <= y <= 1"
-    for degree in range(3, 30):
-        fit = remez(target, (mpmath.mpf(0), mpmath.mpf(1)), degree, centre=mpmath.mpf(1) / 2, what=what)
-        if fit.error <= goal:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 29 reaches a relative error of {goal}")
+    unit = (mpmath.mpf(0), mpmath.mpf(1))
+    return lowest_degree(target, unit, range(3, 30), goal, what, centre=mpmath.mpf(1) / 2)
 
 
 class _Writer:

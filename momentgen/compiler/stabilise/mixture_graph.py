@@ -20,14 +20,21 @@ of Var f = Σ v^k/k! (E f^(k))², so never above the truth, and never negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import mpmath
 
-from momentgen.compiler.approximate import J, Polynomial, ScaleMixture, fit_scale_mixture, prove_scale_mixture, remez
+from momentgen.compiler.approximate import (
+    J,
+    Polynomial,
+    ScaleMixture,
+    fit_scale_mixture,
+    lowest_degree,
+    prove_scale_mixture,
+)
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.stable import OUTPUTS
 from momentgen.errors import BuildError
@@ -46,6 +53,7 @@ WEIGHTS = (4.63595980e-01, 1.87220565e-01, 3.63958921e-02, 2.63132522e-03, 3.652
 _SLACK = (1, 1, 3, 20, 250)
 _STEP, _PAIRS = mpmath.mpf("0.55"), 14  # the trapezoidal rule that serves float64
 _CENTRE = mpmath.mpf(1) / 4
+_DEGREES = range(3, 30)
 
 
 @dataclass(frozen=True)
@@ -117,17 +125,14 @@ def _tail_fit(goal: float, reach: float) -> Polynomial:
         return u * (mpmath.exp(-(argument(u) ** 2) / 2) + mpmath.mpf("1e-6"))
 
     what = f"J_0(h)/(sqrt(2 pi) u), u = 1/(1 + h/4), 0 <= h <= {reach}, by its share in Phi(-h)"
-    return _lowest(
-        lambda degree: remez(
-            lambda u: J(0, argument(u)) / (root * u),
-            (low, mpmath.mpf(1)),
-            degree,
-            weight=weight,
-            centre=_CENTRE,
-            what=what,
-        ),
+    return lowest_degree(
+        lambda u: J(0, argument(u)) / (root * u),
+        (low, mpmath.mpf(1)),
+        _DEGREES,
         goal,
         what,
+        weight=weight,
+        centre=_CENTRE,
     )
 
 
@@ -143,7 +148,7 @@ def _tanh_fit(z: Any, goal: float) -> Polynomial:
 
     what = f"tanh(sqrt(v) {mpmath.nstr(z, 9)}/2)^2/v, 0 <= v <= {SWITCH}"
     interval = (mpmath.mpf(0), SWITCH)
-    return _lowest(lambda degree: remez(target, interval, degree, centre=SWITCH / 2, what=what), goal, what)
+    return lowest_degree(target, interval, _DEGREES, goal, what, centre=SWITCH / 2)
 
 
 @lru_cache
@@ -157,15 +162,7 @@ def _slope_fit(goal: float) -> Polynomial:
 
     what = f"tanh(sqrt(v) {mpmath.nstr(_STEP, 4)}/2)/sqrt(v), 0 <= v <= {SWITCH}"
     interval = (mpmath.mpf(0), SWITCH)
-    return _lowest(lambda degree: remez(target, interval, degree, centre=SWITCH / 2, what=what), goal, what)
-
-
-def _lowest(fit: Callable[[int], Polynomial], goal: float, what: str) -> Polynomial:
-    for degree in range(3, 30):
-        polynomial = fit(degree)
-        if polynomial.error <= goal:
-            return polynomial
-    raise BuildError(what, "approximate", f"no polynomial up to degree 29 reaches an error of {goal}")
+    return lowest_degree(target, interval, _DEGREES, goal, what, centre=SWITCH / 2)
 
 
 # --- graph -----------------------------------------------------------------------

@@ -27,6 +27,7 @@ import sympy as sp
 
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.kit import bounded_exp
 from momentgen.compiler.stabilise.mills import integrals
 from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
@@ -37,7 +38,6 @@ from momentgen.symbols import x
 __all__ = ["Branches", "PiecewiseWriter", "build_piecewise"]
 
 F64 = npt.NDArray[np.float64]
-_BOUND = 80.0  # of exponents
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +329,7 @@ class _Translator:
         if expr == x:
             return self.point
         if isinstance(expr, sp.exp):
-            return self.exp(self.node(expr.args[0]))
+            return bounded_exp(g, self.precision.scaled, self.node(expr.args[0]))
         if isinstance(expr, sp.Add):
             constant, rest = expr.as_coeff_Add()
             total = self.node(constant)
@@ -348,14 +348,6 @@ class _Translator:
                 total = g.mul(total, base)
             return total if expr.exp > 0 else g.recip(total)
         raise BuildError("", "stabilise", "expected branches made of polynomials and exponentials", expr)
-
-    def exp(self, exponent: int) -> int:
-        g = self.g
-        low, high = g.const(-_BOUND), g.const(_BOUND)
-        below = g.lt(exponent, low)
-        held = g.select(below, low, g.select(g.lt(high, exponent), high, exponent))
-        value = g.select(below, g.const(0), g.exp_mantissa(held))
-        return g.mul(value, g.exp_factor(held, 0, 1)) if self.precision.scaled else value
 
 
 def build_piecewise(

@@ -20,7 +20,7 @@ from typing import Any
 import mpmath
 import sympy as sp
 
-from momentgen.compiler.approximate import Polynomial, remez
+from momentgen.compiler.approximate import Polynomial, lowest_degree
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.functions import mills_core
 from momentgen.errors import BuildError
@@ -84,11 +84,7 @@ def _log1p() -> Polynomial:
 
 
 def _lowest(target: Callable[[Any], Any], end: Any, what: str) -> Polynomial:
-    for degree in range(2, 16):
-        fit = remez(target, (mpmath.mpf(0), end), degree, what=what)
-        if fit.error <= _FIT:
-            return fit
-    raise BuildError(what, "approximate", f"no polynomial up to degree 15 reaches a relative error of {_FIT}")
+    return lowest_degree(target, (mpmath.mpf(0), end), range(2, 16), _FIT, what)
 
 
 class PointWriter:

@@ -14,14 +14,13 @@ import mpmath
 import numpy as np
 import sympy as sp
 
-from momentgen.compiler.approximate import J, Polynomial, remez
+from momentgen.compiler.approximate import J, Polynomial, lowest_degree
 from momentgen.compiler.real import Graph, Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
 from momentgen.compiler.stabilise.point import PointWriter
 from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
-from momentgen.errors import BuildError
 
 __all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "held"]
 
@@ -55,11 +54,8 @@ def kink_fit(frame: Frame, cancels: bool) -> Polynomial:
         return max(density / allowed, mpmath.mpf(1000))
 
     what = f"J_1(t)/sqrt(2 pi), t = {frame.bend:g} s/sqrt(1 - s²), s = {frame.largest:.6g} x, 0 <= x <= 1"
-    for degree in range(4, 24):
-        fit = remez(target, (mpmath.mpf(0), mpmath.mpf(1)), degree, weight=weight, centre=mpmath.mpf(0.5), what=what)
-        if fit.error <= 1:
-            return fit
-    raise BuildError(what, "approximate", "no polynomial up to degree 23 is accurate enough")
+    unit = (mpmath.mpf(0), mpmath.mpf(1))
+    return lowest_degree(target, unit, range(4, 24), 1, what, weight=weight, centre=mpmath.mpf(0.5))
 
 
 class Variables:
