@@ -180,13 +180,13 @@ class _Answer:
 
     def _say_what_is_not_finite(self) -> None:
         """A note on values that some draws make NaN or infinite, whose moments are NaN."""
-        wrong = [
-            not all(bool(row[place].isfinite().all()) for place in (*self._real(), *self._real(beside=True)))
-            for row in self._rows
-        ]
-        if any(wrong):
+        places = (*self._real(), *self._real(beside=True))
+        rows = [torch.stack([row[place] for row in self._rows]) for place in places]
+        finite = [values.isfinite().reshape(len(values), -1).all(1).cpu() for values in rows]
+        wrong = int((~torch.stack(finite)).any(0).sum()) if finite else 0
+        if wrong:
             note(
-                f"controlled: in {sum(wrong)} of {len(wrong)} draws of the noise the network returns values that are "
+                f"controlled: in {wrong} of {len(self._rows)} draws of the noise the network returns values that are "
                 "not finite, whose moments are NaN. Keep the noise within the domain of its functions"
             )
 
@@ -351,9 +351,10 @@ class _Answer:
         leaves = enumerate(self._rows[0])
         return [place for place, leaf in leaves if leaf.is_floating_point() and self._beside[place] == beside]
 
-    def _flat(self, place: int, leaf: Tensor) -> Tensor:
-        """An output with the values of an example in the last dimension of two, in float32 at least."""
-        flat = leaf.reshape(self._network.batch if self._batched(place) else 1, -1)
+    def _flat(self, place: int, leaf: Tensor, *rows: int) -> Tensor:
+        """An output, or rows of it, with the values of an example in the last dimension, in float32 at least."""
+        batch = self._network.batch if self._batched(place) else 1
+        flat = leaf.reshape(*rows, batch, -1)
         return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
 
     def _linear(self, mode: Shift, shifts: list[Tensor | None], most: int) -> list[Linear]:
@@ -373,7 +374,8 @@ class _Answer:
 
     def _outputs(self, place: int) -> Tensor:
         """An output in all rows so far, shape ``(rows, batch, K)``."""
-        return torch.stack([self._flat(place, row[place]) for row in self._rows])
+        rows = torch.stack([row[place] for row in self._rows])
+        return self._flat(place, rows, len(rows))
 
     def _sampled(self, place: int) -> Estimate:
         """Moments of an output by the rows alone."""
