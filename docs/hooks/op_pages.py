@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -103,7 +104,7 @@ def _of_reduction(name: str) -> list[str]:
     for certificate in _certificates(name):
         score = reduction.variants[certificate["variant"]]
         lines += [f"### {certificate['variant']}", "", mathml("<mi>score</mi>", score.term), "", score.citation, ""]
-        lines += [*promise(certificate), ""]
+        lines += [*map(_plain, promise(certificate)), ""]
     path = RESULTS / "softmax.json"
     if table := softmax_table(read_results(path), path):
         lines += ["## Errors", "", "From `benchmarks/results/softmax.json`.", "", *_table(table), ""]
@@ -123,7 +124,7 @@ def _of_rule(section: Section) -> list[str]:
     if curves:
         lines += ["## Mean and standard deviation", "", *_figures(curves)]
     first, *others = section.variants
-    lines += ["## Accuracy", "", *(f"- {sentence}" for sentence in section.methods[first]), ""]
+    lines += ["## Accuracy", "", *(f"- {_plain(sentence)}" for sentence in section.methods[first]), ""]
     lines += [*_table(section.certificates[first]), "", *_figures(errors)]
     histograms = [picture for picture in rest if "in ulp" in picture.caption]
     lines += _figures(histograms)
@@ -134,7 +135,7 @@ def _of_rule(section: Section) -> list[str]:
             lines += ["Largest differences from the exact moments, over |μ| ≤ 6 and 0.1 ≤ σ ≤ 10, at (μ, σ):", ""]
             lines += [*_table(section.comparison), ""]
     for variant in others:
-        lines += [f"### {variant}", "", *(f"- {sentence}" for sentence in section.methods[variant]), ""]
+        lines += [f"### {variant}", "", *(f"- {_plain(sentence)}" for sentence in section.methods[variant]), ""]
         lines += [*_table(section.certificates[variant]), ""]
     return lines
 
@@ -217,4 +218,9 @@ def _spaced(lines: Iterable[str]) -> list[str]:
 
 
 def _sentence(doc: str) -> str:
-    return doc if doc.endswith(".") else f"{doc}."
+    return _plain(doc if doc.endswith(".") else f"{doc}.")
+
+
+def _plain(text: str) -> str:
+    """Text that is no Markdown, in Markdown."""
+    return re.sub(r"([*_])", r"\\\1", text).replace("<", "&lt;")

@@ -34,6 +34,7 @@ from momentgen.rule import Rule
 __all__ = ["Figure", "Section", "TableData", "certificate_table", "logistic_figure", "section_of", "shown"]
 
 _CURVES_SIGMA = 1.0
+_F_OF_X = '<mi>f</mi><mo stretchy="false">(</mo><mi>x</mi><mo stretchy="false">)</mo>'
 _LOGISTIC = ("ap1", "ap2a", "ap2b", "pea", EXACT)
 
 
@@ -139,7 +140,7 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
     comparison: TableData | None = None
     some_are_certain = False
     logistic: tuple[Figure, TableData] | None = None
-    formulas = [formula] if (formula := mathml("<mi>f</mi><mo>(</mo><mi>x</mi><mo>)</mo>", rule.f)) else []
+    formulas = [formula] if (formula := mathml(_F_OF_X, rule.f)) else []
     legend: list[str] = []
     univariate = all(built.is_univariate for built in variants) and first.variant == EXACT
     if univariate and is_deterministic(rule):
