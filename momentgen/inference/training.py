@@ -6,6 +6,7 @@ a later run continues with the same numbers.  Write your own loop for data loade
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,11 @@ from momentgen.laws.border import Method, method
 from momentgen.progress import progress_bar
 
 __all__ = ["Trainer", "seeded"]
+
+#: steps over which the bound is averaged to see whether it rises, and windows without a rise that are waited for
+_WINDOW, _PATIENCE = 200, 2
+#: steps over which the divergence comes in: from the start it would switch off units that have not learnt yet
+_WARM_UP = 1000
 
 
 @contextmanager
@@ -47,6 +53,7 @@ class Trainer:
 
     Attributes:
         history: the bound per example, averaged over each epoch so far.
+        steps: how many steps were taken.
     """
 
     def __init__(
@@ -68,34 +75,101 @@ class Trainer:
         own = [{"params": list(likelihood.parameters()), "lr": lr}] if list(likelihood.parameters()) else []
         self.optimizer = torch.optim.Adam([*network.parameter_groups(lr), *own], fused=True)
         self.history: list[float] = []
+        self.steps = 0
+        #: of the divergence that counts at present
+        self._part = 1.0
         self._seed = seed
 
-    def run(self, x: Tensor, y: Tensor, epochs: int, *, progress: bool = False) -> None:
+    def run(self, x: Tensor, y: Tensor, epochs: int, *, size: int | None = None, progress: bool = False) -> None:
         """Train for so many epochs more.
 
         Args:
             x: the network's inputs, shape ``(n, ...)``.
             y: what was observed, ``n`` of them, as the likelihood takes it.
             epochs: passes over the data.
+            size: examples of the whole data set, for which the divergence counts once; None for ``n``.
             progress: show a bar, with the bound of the last epoch.
 
         Raises:
             InputError: for no data, or numbers of inputs and observations that differ.
             FloatingPointError: where the bound is not finite, which no later step would mend.
         """
+        for _ in self._epochs(x, y, epochs, size, progress):
+            pass
+
+    def settle(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        steps: int = 10_000,
+        tolerance: float = 0.003,
+        size: int | None = None,
+        progress: bool = False,
+    ) -> bool:
+        """Train until the bound stays where it is, with a learning rate that then falls twice, to a ninth.
+
+        Args:
+            x: as in :meth:`run`.
+            y: as in :meth:`run`.
+            steps: most steps to take; at least one epoch.
+            tolerance: in nats per example.  Smaller rises between windows of about 200 steps do not count.
+            size: as in :meth:`run`.
+            progress: show a bar.
+
+        Returns:
+            Whether the bound settled within the steps.
+
+        Raises:
+            InputError: as :meth:`run`.
+            FloatingPointError: as :meth:`run`.
+        """
+        per_epoch = -(-max(len(x), 1) // self.batch_size)
+        window = -(-_WINDOW // per_epoch)
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        warm = -(-_WARM_UP // per_epoch)
+        best, stale, falls = -math.inf, 0, 0
+        epochs = max(1, steps // per_epoch)
+        self._part = 0.0 if not self.history else 1.0
+        try:
+            for number in self._epochs(x, y, epochs, size, progress):
+                self._part = max(self._part, min(1.0, number / warm))
+                if number % window or number < warm + window:
+                    continue
+                level = float(np.mean(self.history[-window:]))
+                stale = 0 if level > best + tolerance else stale + 1
+                best = max(best, level)
+                if stale < _PATIENCE:
+                    continue
+                if falls == 2:
+                    return True
+                falls, stale = falls + 1, 0
+                for group in self.optimizer.param_groups:
+                    group["lr"] /= 3
+            return False
+        finally:
+            self._part = 1.0
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def _epochs(self, x: Tensor, y: Tensor, epochs: int, size: int | None, progress: bool) -> Iterator[int]:
+        """Train, and yield how many epochs are done after each."""
         if not len(x) or len(x) != len(y):
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
         self.network.train()
-        with progress_bar("training", epochs, progress) as advance:
-            for done in range(1, epochs + 1):
-                # A seed for each epoch: what goes on later draws the same numbers, on any device.
-                seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
-                with seeded(int(seed[0]), x.device):
-                    self.history.append(self._epoch(x, y))
-                advance(done, f"bound {self.history[-1]:.4g} per example")
-        self.network.eval()
+        try:
+            with progress_bar("training", epochs, progress) as advance:
+                for done in range(1, epochs + 1):
+                    # A seed for each epoch: what goes on later draws the same numbers, on any device.
+                    seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
+                    with seeded(int(seed[0]), x.device):
+                        self.history.append(self._epoch(x, y, size or len(x)))
+                    advance(done, f"bound {self.history[-1]:.4g} per example")
+                    yield done
+        finally:
+            self.network.eval()
 
-    def _epoch(self, x: Tensor, y: Tensor) -> float:
+    def _epoch(self, x: Tensor, y: Tensor, size: int) -> float:
         total = 0.0
         for batch in torch.randperm(len(x)).to(x.device).split(self.batch_size):
             self.optimizer.zero_grad()
@@ -105,8 +179,8 @@ class Trainer:
                     self.likelihood,
                     x[batch],
                     y[batch],
-                    size=len(x),
-                    kl_weight=self.kl_weight,
+                    size=size,
+                    kl_weight=self.kl_weight * self._part,
                     samples=self.samples,
                 )
             if not bool(bound.isfinite()):
@@ -117,6 +191,7 @@ class Trainer:
             (-bound).backward()
             self.optimizer.step()
             total += bound.item() * len(batch)
+            self.steps += 1
         return total / len(x)
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,6 +201,7 @@ class Trainer:
             "likelihood": self.likelihood.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "history": list(self.history),
+            "steps": self.steps,
             "seed": self._seed,
         }
 
@@ -135,4 +211,5 @@ class Trainer:
         self.likelihood.load_state_dict(state["likelihood"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = list(state["history"])
+        self.steps = state["steps"]
         self._seed = state["seed"]

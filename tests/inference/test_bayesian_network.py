@@ -418,7 +418,7 @@ def test_a_bilinear_map_of_random_values_and_weights_has_the_spread_of_samples(w
     torch.testing.assert_close(out.var[0].sqrt(), drawn.std(0), rtol=0.015, atol=0)
 
 
-class _Tokens(torch.nn.Module):
+class _ReadsParameters(torch.nn.Module):
     """Asks its parameters for a dtype and by name, and has integer inputs only."""
 
     def __init__(self) -> None:
@@ -437,7 +437,7 @@ class _Tokens(torch.nn.Module):
 @pytest.mark.parametrize("training", [False, True])
 def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool) -> None:
     torch.manual_seed(0)
-    net = _Tokens().double()
+    net = _ReadsParameters().double()
     bayes = randomise(net, MeanField(std=0.1)).train(training)
     tokens = torch.tensor([[0, 3, 5], [1, 1, 9]])
     with momentgen.method(how):

@@ -92,7 +92,9 @@ def test_a_rows_prediction_does_not_depend_on_the_others() -> None:
 
 
 def small(**options: object) -> BowTieRegressor:
-    return BowTieRegressor(**{"hidden": (10,), "burn_in": 60, "draws": 40, "random_state": 0, **options})
+    return BowTieRegressor(
+        **{"hidden": (10,), "burn_in": 60, "draws": 40, "calibrate": None, "random_state": 0, **options}
+    )
 
 
 # So few sweeps are enough for what scikit-learn asks.
@@ -114,7 +116,7 @@ def test_the_regressor_finds_a_bend_and_its_noise(data: tuple[np.ndarray, np.nda
     mean, std = model.predict(X, return_std=True)
     assert np.sqrt(np.mean((mean - 100 - 10 * np.abs(X[:, 0])) ** 2)) < 0.7
     assert 0.8 < np.median(std) < 1.5
-    low, middle, high = model.quantiles(X)
+    low, middle, high = model.predict_quantiles(X)
     assert 0.9 < np.mean((low < y) & (y < high)) <= 1
     assert np.all((low < middle) & (middle < high))
     # Of the same mixture in the targets' unit, by SciPy.
@@ -130,7 +132,7 @@ def test_several_targets_have_predictions_each(data: tuple[np.ndarray, np.ndarra
     model = small().fit(X, np.stack([y, -2 * y], 1))
     mean, std = model.predict(X[:5], return_std=True)
     assert mean.shape == std.shape == (5, 2)
-    assert model.quantiles(X[:5], [0.1, 0.9]).shape == (2, 5, 2)
+    assert model.predict_quantiles(X[:5], [0.1, 0.9]).shape == (2, 5, 2)
     assert model.log_prob(X[:5], np.stack([y, -2 * y], 1)[:5]).shape == (5,)
 
 
@@ -171,7 +173,7 @@ def test_bad_levels_and_bad_settings_are_refused(data: tuple[np.ndarray, np.ndar
     model = small().fit(X, y)
     for levels in ([], [[0.1]], [0.0], [1.5]):
         with pytest.raises(InputError, match="level"):
-            model.quantiles(X, levels)
+            model.predict_quantiles(X, levels)
     for options in ({"hidden": ()}, {"tau": 0.0}, {"weight_var": -1.0}, {"noise_rate": 0.0}, {"start": "there"}):
         with pytest.raises(InputError, match="expected"):
             small(**options).fit(X, y)

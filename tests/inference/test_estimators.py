@@ -17,9 +17,9 @@ from momentgen.errors import InputError
 from momentgen.inference import CorrelatedClassifier, CorrelatedRegressor, VBPClassifier, VBPRegressor
 
 QUICK: list[Any] = [
-    VBPRegressor(hidden=(16,), epochs=25, lr=0.04, propagation="ap2", random_state=0),
+    VBPRegressor(hidden=(16,), epochs=25, lr=0.04, propagation="ap2", random_state=0, calibrate=None),
     VBPClassifier(hidden=(16,), epochs=12, lr=0.04, propagation="ap2", random_state=0),
-    CorrelatedRegressor(hidden=(16,), epochs=25, lr=0.04, samples=5, random_state=0),
+    CorrelatedRegressor(hidden=(16,), epochs=25, lr=0.04, samples=5, random_state=0, calibrate=None),
     CorrelatedClassifier(hidden=(16,), epochs=12, lr=0.04, samples=5, random_state=0),
 ]
 each = pytest.mark.parametrize("estimator", QUICK, ids=lambda one: type(one).__name__)

@@ -63,6 +63,7 @@ class DensityFilter:
         noise: shape and rate of the noise precision's gamma law, ``(replicates, 2)``.
         prior: the prior's factors.
         passes: how often :meth:`fit` has gone over data so far.
+        information: data of all passes, each over the noise variance at the time, ``(replicates,)``.
         skipped: how many updates of weights, of the noise and of prior factors were skipped, ``(replicates, 3)``.
             They would have made a variance non-positive or a number infinite.
 
@@ -109,6 +110,7 @@ class DensityFilter:
         if spread is not None and not 0 <= spread < math.inf:
             raise InputError(f"DensityFilter: expected a spread of at least 0, or None, got {spread}")
         self.learn_prior, self.passes = learn_prior, 0
+        self.information = torch.zeros(replicates, dtype=torch.float64, device=torch.device(device))
         self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
         self._model = output_model(likelihood, samples)
         self.generator = torch.Generator().manual_seed(seed)
@@ -177,12 +179,14 @@ class DensityFilter:
                 if self.learn_prior and self.passes:
                     self.refine_prior()  # before a pass, which mends what the new prior disturbs
                 order = torch.rand(self.replicates, n, generator=self.generator).argsort(1).to(self.device)
+                before = self.noise_var
                 for places in order.split(step, 1):
                     log_z = self._update(x[rows if len(x) > 1 else 0, places], y[rows, places], None)
                     found[:, number] += log_z.sum(1) / n
                     done += places.shape[1]
                     advance(done)
                 self.passes += 1
+                self.information += 0.5 * n * (1 / before + 1 / self.noise_var)
         return found
 
     def refine_prior(self) -> None:
@@ -191,17 +195,31 @@ class DensityFilter:
         self.weights = Moments(mean, var)
         self.skipped[:, 2] += skipped
 
-    def output(self, x: Tensor) -> Moments:
+    def output(self, x: Tensor, power: float | Tensor = 1.0) -> Moments:
         """Mean and *variance* of the outputs, noise left out: ``(replicates, n, outputs)``.
 
         Args:
             x: features ``(replicates, n, features)`` or ``(1, n, features)``.
+            power: of what the data say, for the variance: the posterior over the prior's factors.  Each pass counts all
+                data; 1/passes counts them once.  A number, or one per replicate.  Means stay what they are.
 
         Raises:
-            InputError: for features of another shape, or not finite.
+            InputError: for features of another shape, or not finite, or a power that is not above 0 and at most 1.
         """
+        part = torch.as_tensor(power, dtype=torch.float64, device=self.device)
+        if not bool(((part > 0) & (part <= 1)).all()):
+            raise InputError(f"DensityFilter.output: expected a power above 0 and at most 1, got {power}")
         x = self._features(x)
-        mean, var = (unflatten(part, self.sizes) for part in self.weights)
+        found = self._propagated(x, self.weights.var)
+        if bool((part == 1).all()):
+            return found
+        precision = torch.lerp(self.prior.precision, 1 / self.weights.var.double(), part.reshape(-1, 1))
+        # A factor of negative precision says that the weight is larger than the prior has it: its variance stays.
+        wide = torch.where(precision > 0, 1 / precision, self.weights.var.double()).to(self.weights.var)
+        return Moments(found.mean, self._propagated(x, torch.maximum(wide, self.weights.var)).var)
+
+    def _propagated(self, x: Tensor, weight_var: Tensor) -> Moments:
+        mean, var = (unflatten(part, self.sizes) for part in (self.weights.mean, weight_var))
         chunks = x.split(max(1, _VALUES // (self.replicates * max(self.sizes))), 1)
         parts = [propagate(mean, var, chunk).outputs[-1] for chunk in chunks]
         return Moments(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))

@@ -62,6 +62,13 @@ class Predictive(NamedTuple):
         terms = -0.5 * (off.square().sum(1) + off.shape[1] * math.log(2 * math.pi)) - stretch[:, None]
         return terms.logsumexp(0) - math.log(len(terms))
 
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draws of the targets, ``(count, n, outputs)``, on the CPU; rows are independent."""
+        means, roots = self.means.cpu(), self.roots.cpu()
+        which = torch.randint(len(means), (count, means.shape[1]), generator=generator)
+        noise = torch.randn(count, *means.shape[1:], generator=generator, dtype=means.dtype)
+        return means[which, torch.arange(means.shape[1])] + (roots[which] @ noise[..., None])[..., 0]
+
     def quantile(self, level: float) -> Tensor:
         """Quantile of each target under the mixture, ``(n, outputs)``, by bisection to float64's resolution.
 

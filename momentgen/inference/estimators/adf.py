@@ -15,7 +15,8 @@ from torch.distributions import Normal
 
 from momentgen.errors import InputError
 from momentgen.inference.adf import DensityFilter
-from momentgen.inference.estimators.base import BayesianClassifier, BayesianRegressor
+from momentgen.inference.estimators.base import Bayesian, BayesianClassifier
+from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
 from momentgen.runtime import Moments
 
@@ -24,9 +25,13 @@ __all__ = ["EBPClassifier", "EBPRegressor", "PBPClassifier", "PBPRegressor"]
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 #: rows times samples times outputs that a class posterior computes at once
 _VALUES = 2**22
+#: passes that few rows want, how many rows are not few, and the part of all updates that may be skipped
+_LEAST_PASSES, _MANY_ROWS, _SKIPPED = 5, 10_000, 1e-4
+#: rows by which the share of a row in the posterior is judged
+_LEVERAGE_ROWS = 1000
 
 
-class _Filtering:
+class _Filtering(Bayesian):
     """What the four share: the networks, their passes over the data, and what was skipped."""
 
     _rule: ClassVar[Literal["pbp", "ebp"]]
@@ -50,6 +55,7 @@ class _Filtering:
             raise InputError(
                 f"{type(self).__name__}: expected passes and members of at least 1, got {self.passes}, {self.members}"
             )
+        self._updates = 0
         self.filter_ = DensityFilter(
             (features, *self.hidden, outputs),
             likelihood,
@@ -65,9 +71,32 @@ class _Filtering:
         )
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        log_z = self.filter_.fit(x[None], y[None], self.passes if passes is None else passes, self.progress)
-        if passes is None:
-            self._check_fit(log_z[:, -1], y)
+        passes = self.passes if passes is None else passes
+        log_z = self.filter_.fit(x[None], y[None], passes, self.progress)
+        self._updates += passes * len(x)
+        self._log_z = log_z.mean(0)[-1].item()
+        #: of what the data say, the part by which they say it once, per member
+        self._power = torch.full_like(self.filter_.information, min(1.0, self._size / self._updates))
+        self._check_fit(log_z[:, -1], y)
+
+    def _diagnose(self) -> dict[str, Any]:
+        return {
+            "passes": self.filter_.passes,
+            "log_z": self._log_z,
+            "skipped": self.skipped_,
+            "power": self._power.mean().item(),
+        }
+
+    def _complaint(self) -> str | None:
+        left_out = sum(self.skipped_[name] for name in ("weights", "noise"))
+        updates = self._updates * self.members * self.filter_.weights.mean.shape[1]
+        if self.filter_.passes < _LEAST_PASSES and self._size < _MANY_ROWS:
+            return (
+                f"{self.filter_.passes} passes over {self._size} rows are few; passes of {_LEAST_PASSES} or more help"
+            )
+        if left_out > _SKIPPED * updates:
+            return f"{left_out} updates of weights and noise were skipped; fewer hidden layers may help"
+        return None
 
     def _check_fit(self, log_z: Tensor, y: Tensor) -> None:
         """Refuse a fit whose last pass has these mean log Z, ``(members,)``."""
@@ -90,6 +119,7 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         prior: tuple[float, float] = (6.0, 6.0),
         learn_prior: bool = True,
         spread: float | None = None,
+        calibrate: Calibration | None = "cv",
         dtype: str = "float64",
         device: str = "cpu",
         progress: bool = False,
@@ -97,6 +127,7 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
     ) -> None:
         self.hidden, self.passes, self.members = hidden, passes, members
         self.noise, self.prior, self.learn_prior, self.spread = noise, prior, learn_prior, spread
+        self.calibrate = calibrate
         self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
 
@@ -105,7 +136,34 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         self._begin(x.shape[1], outputs, Gaussian(precision=Gamma(*self.noise)), self._seed())
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        super()._train(x, y.reshape(len(y), -1), passes)
+        y = y.reshape(len(y), -1)
+        super()._train(x, y, passes)
+        self._recount(x, y)
+
+    def _recount(self, x: Tensor, y: Tensor) -> None:
+        """The noise that the last pass left, and the power of the data at which the posterior counts them once.
+
+        The filter's own noise has the errors of all passes, the first ones too, and its weights count a row per pass.
+        A posterior of n rows has leverages (epistemic over noise variance) that add up to n at most.  Those of
+        independent weights exceed this where weights outnumber rows; then the power that meets it is taken.
+        """
+        mean, var = self.filter_.output(x[None])
+        self._noise = ((y.to(mean) - mean).square() + var).mean(1).double()
+        noise = self._noise.mean(1)
+        self._power = (self._size / noise / self.filter_.information).clamp(max=1)
+        rows = x[None, :_LEVERAGE_ROWS]
+
+        def leverage(power: Tensor) -> Tensor:
+            return (self.filter_.output(rows, power).var.double() / self._noise[:, None]).mean((1, 2))
+
+        if not self.hidden or bool((leverage(self._power) <= 1).all()):
+            return
+        low, high = self._power.log(), torch.zeros_like(noise)
+        for _ in range(8):
+            middle = 0.5 * (low + high)
+            over = leverage(middle.exp()) > 1
+            low, high = torch.where(over, middle, low), torch.where(over, high, middle)
+        self._power = torch.where(leverage(self._power) > 1, high.exp(), self._power)
 
     def _check_fit(self, log_z: Tensor, y: Tensor) -> None:
         # Per datum, less what a standard normal distribution has, which knows no features.
@@ -118,12 +176,11 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
                 "may help"
             )
 
-    def _predictive(self, x: Tensor) -> Moments:
-        mean, var = self.filter_.output(x[None])
-        var = var + self.filter_.noise_var[:, None, None]
+    def _parts(self, x: Tensor) -> Parts:
+        mean, var = (part.double().cpu() for part in self.filter_.output(x[None], self._power))
         # A mixture of the members, by the law of total variance.
-        total = Moments(mean.mean(0), var.mean(0) + mean.var(0, correction=0))
-        return Moments(*(part.cpu() for part in total))
+        noise = self._noise.mean(0).cpu().expand_as(mean[0])
+        return Parts(mean.mean(0), var.mean(0) + mean.var(0, correction=0), noise)
 
 
 class _FilterClassifier(_Filtering, BayesianClassifier):
@@ -169,7 +226,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         self._draws = torch.randn(self.samples, classes, generator=generator, dtype=torch.float64)
 
     def _log_posterior(self, x: Tensor) -> Tensor:
-        mean, var = (part.double().cpu() for part in self.filter_.output(x[None]))
+        mean, var = (part.double().cpu() for part in self.filter_.output(x[None], self._power))
         members = math.log(len(mean))
         if isinstance(self.filter_.likelihood, Probit):
             return self.filter_.likelihood.log_predictive(Moments(mean, var))[:, :, 0].logsumexp(0) - members
@@ -193,6 +250,8 @@ class PBPRegressor(_FilterRegressor):
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
         learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
         spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
+        calibrate: scale σ, and make intervals, by held-out rows.  ``cv`` fits five more models, each without a fifth of
+            the rows, and ``split`` one.  None takes the predictive distribution as it is, as do less than 20 rows.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
         progress: show a bar.

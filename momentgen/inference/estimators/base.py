@@ -1,18 +1,21 @@
-"""What the estimators share: validated data in standard units, seeds, predictions in the user's units.
+"""What the estimators share: validated data in standard units, seeds, judgement of a fit, class probabilities.
 
-An estimator of one method derives from :class:`BayesianRegressor` or :class:`BayesianClassifier`.  It defines how to
-fit tensors (``_start``, ``_train``) and what to predict for tensors (``_predictive``, ``_log_posterior``).
+An estimator of one method derives from :class:`BayesianClassifier` or from ``BayesianRegressor`` of
+:mod:`~momentgen.inference.estimators.regressor`.  It defines how to fit tensors (``_start``, ``_train``) and what to
+predict for tensors (``_log_posterior``, ``_parts``).
 """
 
 from __future__ import annotations
 
-import math
+import hashlib
+import warnings
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -20,9 +23,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.runtime import Moments
 
-__all__ = ["Bayesian", "BayesianClassifier", "BayesianRegressor"]
+__all__ = ["Bayesian", "BayesianClassifier"]
 
 
 class Bayesian(BaseEstimator):  # type: ignore[misc]
@@ -48,6 +50,20 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         """Fit the model to data, going on from where it is; ``passes`` over them, None for the estimator's own."""
         raise NotImplementedError
 
+    def _diagnose(self) -> dict[str, Any]:
+        """What tells whether the fit can be relied on."""
+        raise NotImplementedError
+
+    def _complaint(self) -> str | None:
+        """Why the fit cannot be relied on, with what may help; None if nothing speaks against it."""
+        return None
+
+    @property
+    def diagnostics_(self) -> dict[str, Any]:
+        """Numbers by which to judge the fit; ``fit`` warns by ``ConvergenceWarning`` where they are bad."""
+        check_is_fitted(self)
+        return self._diagnose()
+
     def _seed(self) -> int:
         """A seed from ``random_state``, a number, a ``RandomState`` or None."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -63,78 +79,36 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     def _standard_targets(self, y: NDArray[Any], reset: bool) -> Tensor:
         raise NotImplementedError
 
-    def _fit(self, X: ArrayLike, y: ArrayLike, passes: int | None, reset: bool, **options: Any) -> Self:
+    def _fit(
+        self, X: ArrayLike, y: ArrayLike, passes: int | None, reset: bool, n_total: int | None = None, **options: Any
+    ) -> Self:
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, **options)
         if reset:
             self.x_scaler_ = StandardScaler().fit(X)
         targets = self._standard_targets(np.asarray(y), reset)
-        features = self._tensor(self.x_scaler_.transform(X))
+        return self._fit_standard(self._tensor(self.x_scaler_.transform(X)), targets, passes, reset, n_total)
+
+    def _fit_standard(
+        self, features: Tensor, targets: Tensor, passes: int | None, reset: bool, n_total: int | None
+    ) -> Self:
+        if reset:
+            self._chunks: dict[bytes, int] = {}
+        key = hashlib.blake2b(features.cpu().numpy().tobytes() + targets.cpu().numpy().tobytes()).digest()
+        #: whether these data were there before: a further pass over them is not more data
+        self._again = key in self._chunks
+        self._chunks[key] = len(features)
+        seen = sum(self._chunks.values())
+        if n_total is not None and n_total < len(features):
+            raise InputError(f"{type(self).__name__}: expected n_total of at least {len(features)} rows, got {n_total}")
+        #: rows of the whole data set
+        self._size = seen if n_total is None else n_total
         if reset:
             self._start(features, targets)
         self._train(features, targets, passes)
+        reason = self._complaint() if passes is None else None
+        if reason is not None:
+            warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=4)
         return self
-
-
-class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
-    """Regression with a predictive distribution.
-
-    Attributes:
-        y_scaler_: mean and standard deviation of the targets of the first fit.
-    """
-
-    def _predictive(self, x: Tensor) -> Moments:
-        """Mean and *variance* of y, noise included, in standard units: shape ``(n,)`` or ``(n, outputs)``."""
-        raise NotImplementedError
-
-    def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
-        """Log density of y in standard units, shape ``(n,)``; that of a normal with the predictive moments."""
-        mean, var = (part.reshape(len(y), -1) for part in self._predictive(x))
-        off = (y.reshape(len(y), -1) - mean).square() / var
-        return -0.5 * (off + var.log() + math.log(2 * math.pi)).sum(1)
-
-    def _standard_targets(self, y: NDArray[Any], reset: bool) -> Tensor:
-        columns = y.reshape(len(y), -1)
-        if reset:
-            self._y_shape = y.shape[1:]
-            self.y_scaler_ = StandardScaler().fit(columns)
-        elif y.shape[1:] != self._y_shape:
-            raise InputError(f"{type(self).__name__}: expected targets of shape (n, {self._y_shape}), got {y.shape}")
-        return self._tensor(self.y_scaler_.transform(columns)).reshape(len(y), *self._y_shape)
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.
-
-        Raises:
-            ValueError: for data that are not finite, of other shapes, or empty.
-        """
-        return self._fit(X, y, None, True, multi_output=True, y_numeric=True)
-
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1) -> Self:
-        """Go on with these data; scales of features and targets stay those of the first call."""
-        return self._fit(X, y, passes, not hasattr(self, "x_scaler_"), multi_output=True, y_numeric=True)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    @torch.no_grad()
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """Predictive mean, in the targets' unit; with ``return_std`` also the standard deviation, noise included."""
-        mean, var = (part.double().cpu().numpy() for part in self._predictive(self._features(X)))
-        scale, shift = (np.reshape(value, self._y_shape) for value in (self.y_scaler_.scale_, self.y_scaler_.mean_))
-        mean = mean.reshape(-1, *self._y_shape) * scale + shift
-        return (mean, np.sqrt(var.reshape(mean.shape)) * scale) if return_std else mean
-
-    @torch.no_grad()
-    def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
-        """Predictive log density of each target, in the targets' unit, shape ``(n,)``."""
-        features = self._features(X)
-        targets = self._standard_targets(np.asarray(y, dtype=np.float64), False)
-        if len(targets) != len(features):
-            raise InputError(f"{type(self).__name__}: expected {len(features)} targets, got {len(targets)}")
-        found: NDArray[Any] = self._log_prob(features, targets).double().cpu().numpy()
-        return found - float(np.log(self.y_scaler_.scale_).sum())
 
 
 class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
@@ -172,18 +146,31 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         """
         return self._fit(X, y, None, True)
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, passes: int = 1) -> Self:
-        """Go on with these data; ``classes`` names all labels where the first data may lack some."""
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        passes: int = 1,
+        n_total: int | None = None,
+    ) -> Self:
+        """Go on with these data; ``classes`` names all labels where the first data may lack some.
+
+        Args:
+            X: features, shape ``(n, features)``.
+            y: labels, shape ``(n,)``.
+            classes: all labels, for the first call.
+            passes: how often to go over these data.
+            n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
+        """
         reset = not hasattr(self, "x_scaler_")
         if not reset or classes is None:
-            return self._fit(X, y, passes, reset)
+            return self._fit(X, y, passes, reset, n_total)
         known = np.unique(np.asarray(classes))
         X, y = validate_data(self, X, y, reset=True, dtype=np.float64)
         self.x_scaler_, self.classes_ = StandardScaler().fit(X), known
         targets, features = self._standard_targets(np.asarray(y), False), self._tensor(self.x_scaler_.transform(X))
-        self._start(features, targets)
-        self._train(features, targets, passes)
-        return self
+        return self._fit_standard(features, targets, passes, True, n_total)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior probabilities of ``classes_``, shape ``(n, classes)``."""

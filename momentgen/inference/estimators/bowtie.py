@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from momentgen.errors import InputError
 from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, Predictive
-from momentgen.inference.estimators.base import BayesianRegressor
-from momentgen.runtime import Moments
+from momentgen.inference.bowtie.convergence import effective_size, split_r_hat
+from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 
 __all__ = ["BowTieRegressor"]
+
+#: rows whose predictions are judged, and the largest R̂ in the median that is no reason to warn
+_JUDGED_ROWS, _MOST_R_HAT = 200, 1.2
 
 
 class BowTieRegressor(BayesianRegressor):
@@ -35,6 +36,7 @@ class BowTieRegressor(BayesianRegressor):
         start: where chains start: ``relu``, at trained ReLU networks, or ``random``.
         anneal_from: a first temperature from which to cool in the first half of ``burn_in``, or None.
         collapsed: see :class:`~momentgen.inference.bowtie.Chains`.
+        calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
         progress: show a bar.
         random_state: a seed, a ``RandomState`` or None.
 
@@ -68,6 +70,7 @@ class BowTieRegressor(BayesianRegressor):
         start: str = "relu",
         anneal_from: float | None = None,
         collapsed: Sequence[str] = ("gates",),
+        calibrate: Calibration | None = "split",
         progress: bool = False,
         random_state: Any = None,
     ) -> None:
@@ -83,6 +86,7 @@ class BowTieRegressor(BayesianRegressor):
         self.start = start
         self.anneal_from = anneal_from
         self.collapsed = collapsed
+        self.calibrate = calibrate
         self.progress = progress
         self.random_state = random_state
 
@@ -103,35 +107,50 @@ class BowTieRegressor(BayesianRegressor):
             self.chains_ = self.chains_.with_data(x, _columns(y))
         self.chains_.go_on(passes)
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1) -> BowTieRegressor:
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> BowTieRegressor:
         """Keep the next ``passes`` draws as well.
 
         The posterior is always that of the last call's data alone.  With other data than before, and in a first call,
         chains begin anew at their present weights.  There is no burn-in then, and former draws are dropped.
         """
-        return super().partial_fit(X, y, passes)
+        return super().partial_fit(X, y, passes, n_total)
+
+    def _diagnose(self) -> dict[str, Any]:
+        found = self._mixture(self.chains_.data.x[:_JUDGED_ROWS, :-1]).expected
+        draws = found.unflatten(0, (self.chains, -1)).flatten(2)
+        r_hat, size = split_r_hat(draws), effective_size(draws)
+        return {
+            "draws": draws.shape[1],
+            "r_hat": r_hat.median().item(),
+            "r_hat_worst": r_hat.max().item(),
+            "ess": size.median().item(),
+            "ess_worst": size.min().item(),
+        }
+
+    def _complaint(self) -> str | None:
+        found = self._diagnose()
+        if found["r_hat"] <= _MOST_R_HAT:
+            return None
+        return (
+            f"chains disagree: R̂ of the predictions is {found['r_hat']:.3g} in the median, above {_MOST_R_HAT}, from "
+            f"{found['ess']:.3g} effective draws; more burn_in and draws, or more chains, may help"
+        )
 
     def _mixture(self, x: Tensor) -> Predictive:
         return self.chains_.predict(x)
 
-    def _predictive(self, x: Tensor) -> Moments:
-        return self._mixture(x).moments()
+    def _parts(self, x: Tensor) -> Parts:
+        mixture = self._mixture(x)
+        return Parts(mixture.expected.mean(0), mixture.expected.var(0, correction=0), mixture.spread.mean(0))
 
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._mixture(x).log_prob(_columns(y))
+        return self._mixture(x).log_prob(y)
 
-    def quantiles(self, X: ArrayLike, levels: ArrayLike = (0.025, 0.5, 0.975)) -> NDArray[Any]:
-        """Predictive quantiles, in the targets' unit, shape ``(levels, n)`` or ``(levels, n, outputs)``.
+    def _quantile(self, x: Tensor, level: float) -> Tensor:
+        return self._mixture(x).quantile(level)
 
-        Raises:
-            InputError: for levels that are not between 0 and 1.
-        """
-        wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
-        if wanted.ndim != 1 or not len(wanted):
-            raise InputError(f"quantiles: expected a list of levels, got an array of shape {wanted.shape}")
-        mixture = self._mixture(self._features(X))
-        found = np.stack([mixture.quantile(float(level)).cpu().numpy() for level in wanted])
-        return (found * self.y_scaler_.scale_ + self.y_scaler_.mean_).reshape(*found.shape[:2], *self._y_shape)
+    def _sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        return self._mixture(x).sample(count, generator)
 
 
 def _columns(y: Tensor) -> Tensor:

@@ -11,13 +11,15 @@ import itertools
 import math
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
-from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, BayesianRegressor
+from momentgen.inference.estimators.base import Bayesian, BayesianClassifier
+from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.inference.prior import Normal
@@ -36,10 +38,12 @@ class _Variational(Bayesian):
     """A ReLU network with posteriors; subclasses say which, and how they are trained and predict."""
 
     hidden: tuple[int, ...]
-    epochs: int
+    epochs: int | None
+    max_steps: int
     batch_size: int
     lr: float
     prior_std: float
+    kl_weight: float
     progress: bool
     device: str
 
@@ -54,7 +58,7 @@ class _Variational(Bayesian):
         """What predictions are made of, for up to 1,024 rows."""
         raise NotImplementedError
 
-    def _likelihood(self, y: Tensor) -> tuple[Likelihood, int]:
+    def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         """The likelihood of targets, and how many outputs it takes."""
         raise NotImplementedError
 
@@ -67,7 +71,7 @@ class _Variational(Bayesian):
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         seed = self._seed()
-        likelihood, outputs = self._likelihood(y)
+        likelihood, outputs = self._likelihood(x, y)
         with seeded(seed, x.device):
             network = relu_network((x.shape[1], *self.hidden, outputs)).to(x)
         self.network_: BayesianNetwork = randomise(network, self._family(), prior=Normal(std=self.prior_std))
@@ -78,13 +82,45 @@ class _Variational(Bayesian):
             propagation=self._how(),
             lr=self.lr,
             batch_size=self.batch_size,
+            kl_weight=self.kl_weight,
             seed=seed,
         )
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        epochs = self.epochs if passes is None else passes
-        self.trainer_.run(x, self._observed(y.to(x.device)), epochs, progress=self.progress)
+        epochs, observed = self.epochs if passes is None else passes, self._observed(y.to(x.device))
+        if epochs is None:
+            settled = self.trainer_.settle(x, observed, steps=self.max_steps, size=self._size, progress=self.progress)
+            self._settled: bool | None = settled
+        else:
+            self.trainer_.run(x, observed, epochs, size=self._size, progress=self.progress)
+            self._settled = None
         self.n_iter_ = len(self.trainer_.history)
+
+    def _diagnose(self) -> dict[str, Any]:
+        history = self.trainer_.history
+        last = max(1, len(history) // 4)
+        rise = float(np.mean(history[-last:]) - np.mean(history[-2 * last : -last])) if len(history) > 1 else math.nan
+        # Of a bound that rises ever slower: what settles says so itself.
+        settled = self._settled if self._settled is not None else bool(len(history) >= 8 and rise < 0.02)
+        return {
+            "steps": self.trainer_.steps,
+            "epochs": len(history),
+            "bound": history[-1],
+            "rise": rise,
+            "converged": settled,
+        }
+
+    def _complaint(self) -> str | None:
+        found = self._diagnose()
+        if found["converged"]:
+            return None
+        more = (
+            f"max_steps above {self.max_steps}" if self.epochs is None else f"more than {self.epochs} epochs, or None"
+        )
+        return (
+            f"the bound still rises, by {found['rise']:.2g} per example in the last quarter of {found['epochs']} "
+            f"epochs; {more}, may help"
+        )
 
     def _predicted(self, x: Tensor) -> list[Any]:
         return [self._outputs(rows) for rows in x.split(_ROWS)]
@@ -98,12 +134,24 @@ def relu_network(widths: tuple[int, ...]) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers[:-1])
 
 
+def rough_noise(x: Tensor, y: Tensor, rows: int = 1000) -> Tensor:
+    """*Variance* of the noise of each target ``(n, outputs)``, from differences to the nearest of up to 1,000 rows.
+
+    Half of a squared difference has the noise's variance, and what the function changes in between.
+    """
+    x, y = x[:rows], y[:rows]
+    if len(x) < 2:
+        return torch.full_like(y[0], 0.1)
+    nearest = torch.cdist(x, x).fill_diagonal_(math.inf).argmin(1)
+    return (0.5 * (y - y[nearest]).square().mean(0)).clamp(1e-4, 1.0)
+
+
 class _Regression:
     """Targets with normal noise, whose variance is learnt, one for each column."""
 
-    def _likelihood(self, y: Tensor) -> tuple[Likelihood, int]:
-        columns = y.reshape(len(y), -1).shape[1]
-        return Gaussian(var=torch.full((columns,), 0.1), learn=True).to(y.dtype), columns
+    def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
+        rough = rough_noise(x, y.to(x.device).reshape(len(y), -1))
+        return Gaussian(var=rough, learn=True).to(y.dtype), len(rough)
 
     def _observed(self, y: Tensor) -> Tensor:
         return y.reshape(len(y), -1)
@@ -115,7 +163,7 @@ class _Classification:
     classes_: Any
     likelihood_: Any
 
-    def _likelihood(self, y: Tensor) -> tuple[Likelihood, int]:
+    def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         count = len(self.classes_)
         return (Bernoulli(), 1) if count == 2 else (Categorical(), count)
 
@@ -134,12 +182,14 @@ class _VBP(_Variational):
     def __init__(
         self,
         hidden: tuple[int, ...] = (50,),
-        epochs: int = 200,
+        epochs: int | None = None,
         batch_size: int = 128,
         lr: float = 0.01,
         prior_std: float = 1.0,
-        initial_std: float = 0.05,
+        kl_weight: float = 1.0,
+        initial_std: float = 0.01,
         propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
+        max_steps: int = 10_000,
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
@@ -149,6 +199,8 @@ class _VBP(_Variational):
         self.batch_size = batch_size
         self.lr = lr
         self.prior_std = prior_std
+        self.kl_weight = kl_weight
+        self.max_steps = max_steps
         self.initial_std = initial_std
         self.propagation = propagation
         self.random_state = random_state
@@ -172,14 +224,16 @@ class _Correlated(_Variational):
     def __init__(
         self,
         hidden: tuple[int, ...] = (50,),
-        epochs: int = 200,
+        epochs: int | None = None,
         batch_size: int = 128,
         lr: float = 0.01,
         prior_std: float = 1.0,
+        kl_weight: float = 0.1,
         initial_tau: float = 0.05,
         initial_rho: float = 0.01,
         rho_rate: float = 10.0,
         samples: int = 100,
+        max_steps: int = 10_000,
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
@@ -189,6 +243,8 @@ class _Correlated(_Variational):
         self.batch_size = batch_size
         self.lr = lr
         self.prior_std = prior_std
+        self.kl_weight = kl_weight
+        self.max_steps = max_steps
         self.initial_tau = initial_tau
         self.initial_rho = initial_rho
         self.rho_rate = rho_rate
@@ -218,16 +274,19 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
 
     Args:
         hidden: widths of the hidden layers.
-        epochs: passes over the data that ``fit`` makes.
+        epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
         batch_size: rows per step.
-        lr: learning rate of Adam.
+        lr: learning rate of Adam; it falls to a ninth as the bound settles.
         prior_std: standard deviation of the normal prior of each parameter, around 0.
+        kl_weight: factor on the divergence; 1 is the evidence lower bound.
         initial_std: standard deviation with which each parameter's posterior begins.
         propagation: how moments propagate in predictions: ``controlled``, ``adjoint`` or ``ap2``; in training it is
             ``ap2``, which takes the values of a layer as independent.
+        max_steps: of training until the bound settles.
         random_state: seed of the initial means and of the order of the data.
         device: where tensors are: ``cpu`` or ``cuda``.
         progress: show a bar while training.
+        calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
 
     >>> import numpy as np
     >>> X = np.linspace(-2, 2, 60)[:, None]
@@ -237,9 +296,42 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
     (True, (60,), True)
     """
 
-    def _predictive(self, x: Tensor) -> Moments:
-        parts = [self.likelihood_.predictive(output) for output in self._predicted(x)]
-        return Moments(torch.cat([part.mean for part in parts]), torch.cat([part.var for part in parts]))
+    def __init__(
+        self,
+        hidden: tuple[int, ...] = (50,),
+        epochs: int | None = None,
+        batch_size: int = 128,
+        lr: float = 0.01,
+        prior_std: float = 1.0,
+        kl_weight: float = 1.0,
+        initial_std: float = 0.01,
+        propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
+        max_steps: int = 10_000,
+        device: str = "cpu",
+        progress: bool = False,
+        random_state: Any = None,
+        calibrate: Calibration | None = "split",
+    ) -> None:
+        super().__init__(
+            hidden=hidden,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            prior_std=prior_std,
+            kl_weight=kl_weight,
+            initial_std=initial_std,
+            propagation=propagation,
+            max_steps=max_steps,
+            device=device,
+            progress=progress,
+            random_state=random_state,
+        )
+        self.calibrate = calibrate
+
+    def _parts(self, x: Tensor) -> Parts:
+        outputs = self._predicted(x)
+        mean, var = (torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var"))
+        return Parts(mean, var, self.likelihood_.var.expand_as(mean))
 
 
 class VBPClassifier(_Classification, _VBP, BayesianClassifier):
@@ -254,26 +346,67 @@ class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
 
     Args:
         hidden: widths of the hidden layers.
-        epochs: passes over the data that ``fit`` makes.
+        epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
         batch_size: rows per step.
-        lr: learning rate of Adam.
-        prior_std: standard deviation of the normal prior of each parameter, around 0: the paper's ζ.
+        lr: learning rate of Adam; it falls to a ninth as the bound settles.
+        prior_std: standard deviation of the normal prior of each parameter, around 0.
+        kl_weight: factor on the divergence, the paper's ν times the rows.  At 1, the evidence lower bound, long fits of
+            few rows underfit.
         initial_tau: τ with which each posterior begins: standard deviation over the mean's absolute value.
         initial_rho: correlation of neighbours with which each posterior begins.
         rho_rate: factor on the learning rate of ρ's parameter: the paper's κ.
         samples: draws of the parameters that predictions average.
+        max_steps: of training until the bound settles.
         random_state: seed of the initial means, the order of the data, and all draws.
         device: where tensors are: ``cpu`` or ``cuda``.
         progress: show a bar while training.
+        calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
     """
 
-    def _predictive(self, x: Tensor) -> Moments:
+    def __init__(
+        self,
+        hidden: tuple[int, ...] = (50,),
+        epochs: int | None = None,
+        batch_size: int = 128,
+        lr: float = 0.01,
+        prior_std: float = 1.0,
+        kl_weight: float = 0.1,
+        initial_tau: float = 0.05,
+        initial_rho: float = 0.01,
+        rho_rate: float = 10.0,
+        samples: int = 100,
+        max_steps: int = 10_000,
+        device: str = "cpu",
+        progress: bool = False,
+        random_state: Any = None,
+        calibrate: Calibration | None = "split",
+    ) -> None:
+        super().__init__(
+            hidden=hidden,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            prior_std=prior_std,
+            kl_weight=kl_weight,
+            initial_tau=initial_tau,
+            initial_rho=initial_rho,
+            rho_rate=rho_rate,
+            samples=samples,
+            max_steps=max_steps,
+            device=device,
+            progress=progress,
+            random_state=random_state,
+        )
+        self.calibrate = calibrate
+
+    def _parts(self, x: Tensor) -> Parts:
         draws = torch.cat(self._predicted(x), 1)
-        return self.likelihood_.predictive(Moments(draws.mean(0), draws.var(0, correction=0)))
+        mean = draws.mean(0)
+        return Parts(mean, draws.var(0, correction=0), self.likelihood_.var.expand_as(mean))
 
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)
-        return self.likelihood_.log_prob(draws, self._observed(y)).logsumexp(0) - math.log(len(draws))
+        return self.likelihood_.log_prob(draws, y.to(draws)).logsumexp(0) - math.log(len(draws))
 
 
 class CorrelatedClassifier(_Classification, _Correlated, BayesianClassifier):
