@@ -48,7 +48,7 @@ class Adjoint(Diagonal):
             gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
             mean, var = moments(given, spread)
             # a tangent without dimensions comes back in float64 where a Python number is in the way
-            mean, var, self._probes = along(x, mean, constant(var), gain.to(mean.dtype))
+            mean, var, self._joint = along(x, mean, constant(var), gain.to(mean.dtype))
         return mean, var
 
     def _met(
@@ -58,11 +58,11 @@ class Adjoint(Diagonal):
         left = at_least(var - explained(constant), 0)
         law = shifted_law(sources.shifted(mean, left), var)
         random = list({id(law): law for law in args}.values())
-        law._probes = with_own(probes_along(entry, args, kwargs, random), left)
+        law._joint = with_own(probes_along(entry, args, kwargs, random), left)
         return law
 
     def _stop_gradients(self) -> None:
-        if self._mean is None and self._later is settle:
+        if self._mean is None and cast(Any, self._history).later is settle:
             self._parts()
         if self._view is None and self._mean is not None:  # a view is taken anew; what is put off has no user's tensors
             self._mean, self._var = stopped(self._mean), self._var.detach()
@@ -73,7 +73,7 @@ def adjoint(x: Moments) -> Adjoint:
     sources = SOURCES.get()
     if isinstance(x, JointMoments):
         law = shifted_law(sources.combined(x.mean, x.factor[0]), x.var)
-        law._probes = Probes(sources.moved_together(sources.constant(x.factor[0])).view(-1, *x.mean.shape))
+        law._joint = Probes(sources.moved_together(sources.constant(x.factor[0])).view(-1, *x.mean.shape))
         return law
     return shifted_law(sources.shifted(*x), x.var)
 

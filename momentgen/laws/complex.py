@@ -23,6 +23,7 @@ class Complex(Law):
 
     __slots__ = ()
     RANK = 8
+    BY_PARTS = False
 
     @property
     def real(self) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from momentgen.laws.covariance_graph import Node, current, options
 from momentgen.laws.half import narrowed
-from momentgen.laws.law import Law, new_law, versions
+from momentgen.laws.law import History, Law, new_law, versions
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
@@ -34,6 +34,7 @@ class Covariance(Law):
 
     __slots__ = ()
     RANK = 3
+    BY_PARTS = False
     RULES: ClassVar[dict[str, Any]] = {}
 
     @property
@@ -99,14 +100,11 @@ class Covariance(Law):
         if not isinstance(new, Covariance) or new is self or (made := new._made) is None:
             return self._assign(new)
         old = covariance(self._mean, self.node, self._var)
-        old._call, old._of, old._depth = self._call, self._of, self._depth
-        if old._call is not None:
-            old._seen = self._seen
+        old._history = self._history
         (entry, args, kwargs), of, depth = made, new._of, new._depth
         self._assign(new)
         args = tuple([old if value is self else value for value in args])
-        self._call, self._of, self._depth = (entry, args, kwargs), old if of is self else of, depth
-        self._seen = versions(args)
+        self._history = History((entry, args, kwargs), cast(Law, old if of is self else of), depth, versions(args))
         return None
 
     def _reshape(self, entry: Any, args: Any, kwargs: Any, new: Law) -> None:
@@ -126,7 +124,7 @@ class Covariance(Law):
 
 def _become(law: Covariance, mean: Tensor, var: Tensor, node: Node) -> None:
     law._mean, law._var, law._joint = mean, var, (node, law._joint[1])
-    law._call = law._of = None
+    law._history = None
     law._version += 1
     current().register(law, node)
 

@@ -49,7 +49,7 @@ class Diagonal(Law):
         if self._view is not None:
             self._refresh()
         if self._mean is None:
-            precision.internally(cast(Any, self._later), self)
+            precision.internally(cast(Any, self._history).later, self)
         return (self._mean, self._var)
 
     def _integrated(self, moments: MomentsOf) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ from momentgen.laws.history import (
     start_of,
     value_at,
 )
-from momentgen.laws.law import DEPTH, Law, MomentsOf, laws_in, new_law, versions
+from momentgen.laws.law import DEPTH, History, Law, MomentsOf, laws_in, new_law, versions
 from momentgen.laws.normal_form import known, normal_form
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.quadrature import quadrature
@@ -46,16 +46,14 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
     """A pointwise function of ``source`` whose moments are computed when somebody asks for them."""
     law: Any = new_law(type(source), None)  # type: ignore[arg-type]
     law._noise = source._noise
-    law._call, law._of, law._depth = (entry, args, kwargs), source, source._depth + 1
-    law._seen, law._later = versions(args), settle
+    law._history = History((entry, args, kwargs), source, source._depth + 1, versions(args), settle)
     of = cast(list[Law], expression(law, source))
     is_long = _length(law) > _LONGEST or len(of) > _MOST
     if is_long or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(of):
         settle(law)  # at once: it is long enough, or gradients may be enabled again later, or tensors may be written to
         if source._depth >= DEPTH or len(of) > _MOST:
             note(f"{entry.name}: a function of many functions of one value, which is taken as normal from there on")
-            law._call = law._of = None  # what it is a function of is let go
-            law._depth, law._seen = 0, ()
+            law._history = None  # what it is a function of is let go
     elif not torch.compiler.is_compiling():
         # before anything that it is a function of is written to
         for value in {id(part): part for inner in of for part in laws_in(inner._call[1])}.values():  # type: ignore[index]
@@ -84,7 +82,6 @@ _MOST = 24
 
 def settle(law: Any) -> None:
     """Compute the moments of a pending law."""
-    law._later = None
     law._mean, law._var = law._integrated(_moments(law, law._of))
 
 

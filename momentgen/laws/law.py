@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.utils._pytree as pytree
@@ -29,6 +29,7 @@ from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import place, unsupported
 
 __all__ = [
+    "History",
     "Law",
     "MomentsOf",
     "Rule",
@@ -49,23 +50,42 @@ MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class History(NamedTuple):
+    """What a law remembers of how it was made.
+
+    Attributes:
+        call: entry, arguments and keyword arguments of the function of which it is the result.
+        of: the law that it is a function of.
+        depth: how many functions lie between it and the last value without a source.
+        seen: the laws and tensors among the arguments, and how often each had been written to.
+        later: computes the moments of the law, where that is put off.
+    """
+
+    call: tuple[Entry, tuple[Any, ...], dict[str, Any]]
+    of: Law
+    depth: int
+    seen: tuple[tuple[Law | Tensor, int], ...]
+    later: Callable[[Law], None] | None = None
+
+
 class Law:
     """What is known of a random value; stands where a network expects a tensor.
 
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule; ``*`` is any other.
+        BY_PARTS: whether a law that is written to becomes one of this class by having its parts.
         DIFFERENTIATED: whether moments are found by differentiating what the network computes.
     """
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_call", "_depth", "_dtype", "_joint", "_later", "_mean", "_noise", "_of", "_probes", "_seen",
-        "_var", "_version", "_view", "_waiting",
+        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view", "_waiting",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
+    BY_PARTS: ClassVar[bool] = True
     DIFFERENTIATED: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -74,20 +94,12 @@ class Law:
     #: mean or value; None while moments are not computed yet
     _mean: Any
     _var: Any
-    #: (entry, args, kwargs) of the function of which this is the result, where it is worth remembering
-    _call: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None
-    #: the law that this one is a function of
-    _of: Law | None
-    #: the laws and tensors among the arguments, and how often each had been written to
-    _seen: tuple[tuple[Law | Tensor, int], ...]
+    #: how it was made, where that is worth remembering
+    _history: History | None
     #: laws whose moments are not computed yet, and need this one's
     _waiting: list[weakref.ref[Law]] | None
-    #: computes the moments of the law, where that is put off
-    _later: Callable[[Law], None] | None
     #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
     _dtype: torch.dtype | None
-    #: how many functions lie between this and the last value without a source
-    _depth: int
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
     _view: tuple[Law, Entry, tuple[Any, ...], dict[str, Any], int | None, int] | None
     #: how often it has been written to
@@ -96,8 +108,6 @@ class Law:
     _noise: type[Law] | None
     #: what a law knows of its values together, besides the parts
     _joint: Any
-    #: :class:`momentgen.laws.probes.Probes` of a law that has them; None where values count as independent
-    _probes: Any
 
     def __getattr__(self, name: str) -> Any:
         # Methods of a tensor are given to the class below; what comes here is neither.
@@ -245,15 +255,31 @@ class Law:
     # -------------------------------------------------------------- history
 
     @property
+    def _call(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
+        """The call of which this is the result."""
+        return None if self._history is None else self._history.call
+
+    @property
+    def _of(self) -> Law | None:
+        """The law that this one is a function of."""
+        return None if self._history is None else self._history.of
+
+    @property
+    def _depth(self) -> int:
+        """How many functions lie between this and the last value without a source."""
+        return 0 if self._history is None else self._history.depth
+
+    @property
     def _made(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
         """The call of which this is the result, while no argument has been written to."""
-        if self._call is not None:
-            for value, version in self._seen:
-                if isinstance(value, Law) and value._view is not None:
-                    value._refresh()
-                if value._version != version:
-                    return None
-        return self._call
+        if self._history is None:
+            return None
+        for value, version in self._history.seen:
+            if isinstance(value, Law) and value._view is not None:
+                value._refresh()
+            if value._version != version:
+                return None
+        return self._history.call
 
     @property
     def _source(self) -> Law | None:
@@ -282,14 +308,14 @@ class Law:
 
     def _assign(self, new: Any) -> None:
         """Become ``new``, a law or a tensor; a view writes through to its base."""
-        if isinstance(new, Law) and new._joint is not None:
+        if isinstance(new, Law) and not new.BY_PARTS:
             new._written_into(self)
             return
         if not isinstance(new, Law):
             new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
         new_parts = new._parts()
         shape, dtype = self._form().shape, self._form().dtype
-        probes = new._probes if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
+        joint = new._joint if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
         if new_parts[0].shape != shape:
             new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
         for waiting in self._waiting or ():
@@ -310,12 +336,12 @@ class Law:
                 written.append(whole)
             base._assign(base._like(*written))
             self._view = (base, entry, args, kwargs, place, base._version)
-        _become(self, type(new), tuple(part.to(dtype) for part in new_parts), probes)
-        self._call, self._of, self._depth = None, None, 0
+        _become(self, type(new), tuple(part.to(dtype) for part in new_parts), joint)
+        self._history = None
         self._version += 1
 
     def _written_into(self, target: Law) -> None:
-        """Let ``target``, a law without a joint part, become this one, which has one."""
+        """Let ``target`` become this law, of which the parts are not all; see ``BY_PARTS``."""
         raise NotImplementedError
 
     def _overwrite(self, new: Any) -> None:
@@ -323,23 +349,20 @@ class Law:
         if not isinstance(new, Law) or new is self or new._made is None or torch.compiler.is_compiling():
             return self._assign(new)
         old = self._like(*self._parts())
-        old._call, old._of, old._depth, old._probes = self._call, self._of, self._depth, self._probes
-        if old._call is not None:
-            old._seen = self._seen
-        (entry, args, kwargs), of, depth = new._made, new._of, new._depth
+        old._history, old._joint = self._history, self._joint
+        (entry, args, kwargs), of, depth = cast(History, new._history)[:3]
         self._assign(new)
         args = tuple([old if value is self else value for value in args])
-        self._call, self._of, self._depth = (entry, args, kwargs), old if of is self else of, depth
-        self._seen = versions(args)
+        self._history = History((entry, args, kwargs), old if of is self else of, depth, versions(args))
         return None
 
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
         old = self._like(*self._parts())
-        old._view, old._waiting, old._version, old._probes = self._view, self._waiting, self._version, self._probes
-        _become(self, type(self), new._parts(), new._probes)
+        old._view, old._waiting, old._version, old._joint = self._view, self._waiting, self._version, self._joint
+        _become(self, type(self), new._parts(), new._joint)
         self._view = (old, entry, args, kwargs, None, old._version)
-        self._call = self._of = self._waiting = None
+        self._history = self._waiting = None
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
@@ -355,7 +378,7 @@ class Law:
             base._refresh()
         if base._version == version:
             return
-        if base._joint is not None:
+        if not base.BY_PARTS:
             raise InputError(f"{entry.name}: a view was taken of a certain value that has become a random one since")
         parts = []
         for part in base._parts():
@@ -364,7 +387,7 @@ class Law:
         if self._mean is not None and parts[0].shape != self._mean.shape:
             raise InputError(f"{entry.name}: a view was taken of a value whose shape has been changed in place since")
         _become(self, type(base), tuple(parts))
-        self._call, self._of = None, None
+        self._history = None
         self._version += 1
         self._view = (base, entry, args, kwargs, place, base._version)
 
@@ -414,9 +437,8 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._call = law._of = law._view = law._noise = law._waiting = law._joint = law._later = law._probes = None
-    law._dtype = None
-    law._depth = law._version = 0
+    law._history = law._view = law._noise = law._waiting = law._joint = law._dtype = None
+    law._version = 0
     return law
 
 
@@ -426,9 +448,10 @@ DEPTH = 12
 
 def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], of: Law) -> Any:
     """Let ``law`` know of which call it is the result, and of which law a function."""
-    if of._depth < DEPTH:
-        law._call, law._of, law._depth = (entry, args, kwargs), of, of._depth + 1
-        law._seen = ((of, of._version),) if len(args) == 1 and args[0] is of else versions(args)
+    depth = of._depth
+    if depth < DEPTH:
+        seen = ((of, of._version),) if len(args) == 1 and args[0] is of else versions(args)
+        law._history = History((entry, args, kwargs), of, depth + 1, seen)
     return law
 
 
@@ -440,12 +463,12 @@ def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
     return tuple(found)
 
 
-def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...], probes: Any = None) -> None:
+def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...], joint: Any = None) -> None:
     if type(law) is not kind:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
-    law._later, law._probes = None, probes
+    law._joint = joint
 
 
 # ----------------------------------------------------------------- arguments

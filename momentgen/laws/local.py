@@ -31,6 +31,7 @@ class Local(Law):
 
     __slots__ = ()
     RANK = 5
+    BY_PARTS = False
 
     def drawn(self) -> Tensor:
         """The sample of this run."""

@@ -182,6 +182,7 @@ class Lifted(Law):
 
     __slots__ = ()
     RANK = 9
+    BY_PARTS = False
 
     _joint: _State
 

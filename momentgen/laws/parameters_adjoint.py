@@ -97,7 +97,7 @@ class _Keeper:
             return shifted_law(self.sources.shifted(mean, var), var)
         pairs = shared_by_neighbours(var, parameter.neighbour)
         law = shifted_law(self._of_pairs(mean.reshape(-1), pairs).view(mean.shape), var)
-        law._probes = Probes(self._probes_of_pairs(pairs).view(-1, *mean.shape))
+        law._joint = Probes(self._probes_of_pairs(pairs).view(-1, *mean.shape))
         return law
 
     def _of_pairs(self, mean: Tensor, pairs: Pairs) -> Tensor:
@@ -154,7 +154,7 @@ class _Keeper:
             found = found + torch.vmap(lambda row: entry.call(row, weight._mean, None, **options))(known.rows)
             if not known.independent:
                 law._var = law._var * factor_of(entry, law._var, found)
-        law._probes = Probes(found)
+        law._joint = Probes(found)
 
     def plus(self, y: Any, bias: Lifted, shape: list[int]) -> Any:
         mean, var = pair(y)
@@ -163,5 +163,5 @@ class _Keeper:
         moved = probes_of(bias.law()).rows
         aligned = [*[1] * (law._mean.dim() - len(shape)), *shape]
         moved = moved.view(len(moved), *aligned).expand(-1, *law._mean.shape)
-        law._probes = Probes(moved + probes_of(y).rows if isinstance(y, Diagonal) else moved)
+        law._joint = Probes(moved + probes_of(y).rows if isinstance(y, Diagonal) else moved)
         return law

@@ -48,9 +48,9 @@ class Probes(NamedTuple):
 def probes_of(law: Law) -> Probes:
     """Of a law of the run that is under way; those of independent values, if it has none yet."""
     var = law._parts()[1]  # which may give it some
-    if law._probes is None:
-        law._probes = Probes(SOURCES.get().moved(constant(var)), independent=True)
-    return cast(Probes, law._probes)
+    if law._joint is None:
+        law._joint = Probes(SOURCES.get().moved(constant(var)), independent=True)
+    return cast(Probes, law._joint)
 
 
 def factor_of(entry: Entry, var: Tensor, rows: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def give_probes(found: Any, entry: Entry, kind: str, args: tuple[Any, ...], kwar
         kwargs: of the call.
     """
     results = found if isinstance(found, tuple | list) else [found]
-    if all(not isinstance(law, Diagonal) or law._probes is not None or law._mean is None for law in results):
+    if all(not isinstance(law, Diagonal) or law._joint is not None or law._mean is None for law in results):
         return  # what is put off has its own
     random = list({id(law): law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Diagonal)}.values())
     if not random:
@@ -88,8 +88,8 @@ def give_probes(found: Any, entry: Entry, kind: str, args: tuple[Any, ...], kwar
         return
     each = entry.name == "batch_norm" or (kind == "arithmetic" and once) or (kind == "movement" and entry.name in ONCE)
     for law, own in zip(results, [rows] if results[0] is found else rows, strict=True):
-        if isinstance(law, Diagonal) and law._probes is None:
-            law._probes = Probes(own, each and known.independent)
+        if isinstance(law, Diagonal) and law._joint is None:
+            law._joint = Probes(own, each and known.independent)
     exact = each or (once and known.independent)
     if not exact and isinstance(found, Diagonal) and _is_sum(found, entry, kind, once):
         found._var = found._var * factor_of(entry, found._var, rows)

@@ -140,6 +140,7 @@ class Weight(Diagonal):
 
     __slots__ = ()
     RANK = 2
+    BY_PARTS = False
 
     def _like(self, *parts: Tensor) -> Law:
         return diagonal(*parts)

@@ -226,7 +226,7 @@ def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
         found = converted(x)
         hidden: Any = converted.hidden
         if method == "adjoint":
-            assert below_normal(hidden._probes.rows) == 0
+            assert below_normal(hidden._joint.rows) == 0
         exact = momentgen.convert(net.double(), method=method)(Moments(x.mean.double(), x.var.double()))
     torch.testing.assert_close(found.mean.double(), exact.mean, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found.var.double(), exact.var, rtol=1e-4, atol=0)

@@ -182,7 +182,7 @@ def test_networks_of_many_inputs_have_few_probes_and_those_of_few_inputs_many() 
         converted = momentgen.convert(net, method="adjoint")
         x = torch.zeros(1, inputs)
         converted(Moments(x, torch.ones_like(x)) if random else x)
-        assert len(converted.hidden._probes.rows) == expected
+        assert len(converted.hidden._joint.rows) == expected
 
 
 def test_neighbouring_sources_are_uncorrelated_among_the_probes() -> None:

@@ -16,7 +16,7 @@ from momentgen.laws.attention import gram
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.expressions import chained, settle
 from momentgen.laws.history import await_writes
-from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, remember, rule_of, tensor_of
+from momentgen.laws.law import DEPTH, History, Law, Rule, laws_in, new_law, remember, rule_of, tensor_of
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
@@ -45,7 +45,7 @@ def _rule(name: str, kind: str) -> Rule:
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
                 raise foreign(entry, law)
-            if kind != "query" and law._later not in (None, settle):
+            if kind != "query" and law._history is not None and law._history.later not in (None, settle):
                 law._parts()
         if kind in ("query", "refusal", "write"):
             return own(entry, args, kwargs)
@@ -75,7 +75,7 @@ def _of_constant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[st
         still = new_law(Adjoint, *map(constant, x._parts()))
         found = own(entry, (still, *args[1:]), kwargs)
         if type(found) is Diagonal and found._call is not None and found._call[0] is entry and found._of is still:
-            found._call = found._of = None
+            found._history = None
             return remember(found, entry, args, kwargs, x)
     return own(entry, args, kwargs)
 
@@ -99,9 +99,9 @@ def _deferred(compute: Callable[[], Law], entry: Entry, args: tuple[Any, ...], k
     def later(pending: Law) -> None:
         with torch.set_grad_enabled(with_gradients):
             found = compute()
-        (pending._mean, pending._var), pending._probes, pending._later = found._parts(), found._probes, None
+        (pending._mean, pending._var), pending._joint = found._parts(), found._joint
 
-    law._later = later
+    law._history = cast(History, law._history)._replace(later=later)
     return law
 
 
@@ -128,18 +128,18 @@ def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any
             gain = without_dust(constant(gain))
         elif entry.name in _CLOSED:
             gain = _within(gain, args[0]._parts()[1], var)
-        mean, var, law._probes = along(args[0], mean, var, gain)
+        mean, var, law._joint = along(args[0], mean, var, gain)
     elif kind == "noise" and type(args[0]) is Adjoint:
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
         added = at_least(var - gain.square() * spread, 0)
         mean = sources.shifted(constant(mean) + gain * (given - constant(given)), added)
         known = probes_of(args[0])
-        law._probes = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
+        law._joint = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
     elif kind == "statistic" and type(args[0]) is Adjoint:
         explained = _explained(args[0], entry, kind, args[1:], kwargs)
         left = at_least(var - explained, 0)
         mean = sources.shifted(mean, left)
-        law._probes = with_own(probes_along(entry, args, kwargs, [args[0]]), left)
+        law._joint = with_own(probes_along(entry, args, kwargs, [args[0]]), left)
     elif kind in _SLOPED and (function := _slope(entry, args, kwargs, mean, var)) is not None:
         slope = function(args[0]._parts()[0])
         mean = constant(mean) + (slope - constant(slope))
@@ -151,7 +151,7 @@ def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any
             (_, v1), (_, v2) = (value._parts() for value in random)
             left = (v1 * v2).expand(mean.shape)
             mean = sources.shifted(mean, left)
-            law._probes = with_own(probes_along(entry, args, kwargs, random), left)
+            law._joint = with_own(probes_along(entry, args, kwargs, random), left)
     elif kind == "product":
         mean = _with_products(law, own, entry, args, kwargs, mean)
     law.__class__ = Adjoint
@@ -186,7 +186,7 @@ def _with_products(
     laws = list({id(value): value for value in factors}.values())
 
     left = _deviations(own, entry, args, kwargs, laws)
-    law._probes = with_own(probes_along(entry, args, kwargs, laws), left)
+    law._joint = with_own(probes_along(entry, args, kwargs, laws), left)
     return SOURCES.get().shifted(mean, left)
 
 
@@ -267,7 +267,7 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def _of_parts(parts: tuple[Tensor, ...]) -> Adjoint:
     law = shifted_law(*parts[:2])
-    law._probes = Probes(parts[2])
+    law._joint = Probes(parts[2])
     return law
 
 
