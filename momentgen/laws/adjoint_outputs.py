@@ -16,9 +16,9 @@ from momentgen.laws.adjoint import Adjoint
 from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, every_output, like, rows_of
 from momentgen.laws.border import entered
 from momentgen.laws.draws import Draws
-from momentgen.laws.examples import is_real, with_moments, without_batch
+from momentgen.laws.examples import with_moments, without_batch
 from momentgen.laws.half import in_float32
-from momentgen.laws.nests import flattened, mapped
+from momentgen.laws.nests import each_part, flattened, mapped
 from momentgen.laws.parameters_adjoint import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.laws.propagations import PROPAGATIONS
@@ -61,11 +61,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
 
 
 def _in_float32(value: Any) -> Any:
-    if isinstance(value, JointMoments):
-        return JointMoments.of(value.mean.float(), value.var.float(), value.factor.float())
-    if isinstance(value, Moments):
-        return Moments(value.mean.float(), value.var.float())
-    return value.float() if is_real(value) else value
+    return each_part(lambda part: part.float() if part.is_floating_point() else part, value)
 
 
 def _to_parts(where: Any, found: Derivatives, plan: dict[str, Any]) -> list[tuple[Tensor, ...]]:

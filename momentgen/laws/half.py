@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.nests import each_part, leaves_of, mapped
 from momentgen.laws.precision import HALVES, internally, running
 from momentgen.laws.table import TABLE, Entry
 from momentgen.runtime import JointMoments, Moments
@@ -31,11 +31,7 @@ _Law = TypeVar("_Law", bound=Law)
 
 def widened(value: Any) -> Any:
     """Moments, or a tensor, in float32 if they are of half precision."""
-    if _dtype_of(value) not in HALVES:
-        return value
-    if isinstance(value, JointMoments):
-        return JointMoments.of(value.mean.float(), value.var.float(), value.factor.float())
-    return Moments(value.mean.float(), value.var.float()) if isinstance(value, Moments) else value.float()
+    return each_part(Tensor.float, value) if _dtype_of(value) in HALVES else value
 
 
 def marked(law: _Law, dtype: torch.dtype) -> _Law:

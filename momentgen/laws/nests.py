@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from momentgen.laws.law import Law
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Nest", "flattened", "held_by_objects", "leaves_of", "mapped", "tensors_in"]
+__all__ = ["Nest", "each_part", "flattened", "held_by_objects", "leaves_of", "mapped", "tensors_in"]
 
 #: a function of one value of a nest
 Function = Callable[[Any], Any]
@@ -111,6 +111,15 @@ def held_by_objects(nest: Any) -> list[bool]:
     walk = _Walk(look, ())
     walk.of(nest)
     return found
+
+
+def each_part(function: Function, value: Any) -> Any:
+    """``function`` of a tensor, or of each tensor of moments; anything else as it is."""
+    if isinstance(value, JointMoments):
+        return JointMoments.of(function(value.mean), function(value.var), function(value.factor))
+    if isinstance(value, Moments):
+        return Moments(function(value.mean), function(value.var))
+    return function(value) if isinstance(value, Tensor) else value
 
 
 class _Walk:

@@ -57,31 +57,24 @@ def propagated_by(
     """
     if torch.compiler.is_exporting():
         raise UnsupportedError(f"torch.export of {_name(where)}: {_NOT_COMPILED}")
+
+    def run() -> Any:
+        try:
+            return PROPAGATIONS[name](where, forward, args, kwargs)
+        except Exception as error:
+            if name == "controlled" or not _runs(plain):  # it runs the plain network: what fails fails there too
+                raise
+            instead = f"method {name}; controlled, the default of evaluation, runs this network"
+            if isinstance(error, MomentgenError):
+                kind = InputError if isinstance(error, InputError) else UnsupportedError
+                raise kind(f"{error} ({instead})") from error
+            raise UnsupportedError(
+                f"{_name(where)}: run on each example alone, as a batch of one, it fails{_line(error)} with "
+                f"{type(error).__name__}: {error} ({instead})"
+            ) from error
+
     # Wrapped here, since torch.compiler.disable imports torch._dynamo.
-    return torch.compiler.disable(_propagated)(name, where, forward, args, kwargs, plain)
-
-
-def _propagated(
-    name: str,
-    where: Any,
-    forward: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    plain: Callable[[], Any],
-) -> Any:
-    try:
-        return PROPAGATIONS[name](where, forward, args, kwargs)
-    except Exception as error:
-        if name == "controlled" or not _runs(plain):  # it runs the plain network: what fails fails there too
-            raise
-        instead = f"method {name}; controlled, the default of evaluation, runs this network"
-        if isinstance(error, MomentgenError):
-            kind = InputError if isinstance(error, InputError) else UnsupportedError
-            raise kind(f"{error} ({instead})") from error
-        raise UnsupportedError(
-            f"{_name(where)}: run on each example alone, as a batch of one, it fails{_line(error)} with "
-            f"{type(error).__name__}: {error} ({instead})"
-        ) from error
+    return torch.compiler.disable(run)()
 
 
 def _runs(plain: Callable[[], Any]) -> bool:

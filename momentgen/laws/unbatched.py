@@ -9,8 +9,7 @@ from torch import Tensor
 
 from momentgen.laws.examples import first_tensor, has_batch, is_moments
 from momentgen.laws.law import Law
-from momentgen.laws.nests import flattened, mapped
-from momentgen.runtime import JointMoments, Moments
+from momentgen.laws.nests import each_part, flattened, mapped
 
 __all__ = ["of_any_batch"]
 
@@ -25,7 +24,8 @@ def of_any_batch(propagation: Propagation) -> Propagation:
     def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if has_batch(where, forward, args, kwargs):
             return propagation(where, forward, args, kwargs)
-        return mapped(_without, propagation(where, *_as_one_example(forward, args, kwargs)))
+        found = propagation(where, *_as_one_example(forward, args, kwargs))
+        return mapped(lambda value: each_part(lambda part: part[0], value), found)
 
     return propagate
 
@@ -53,7 +53,7 @@ def _as_one_example(
             forward(*own_args, **own_kwargs),
         )
 
-    _change(leaves, places, _in_front)
+    _change(leaves, places, lambda value: each_part(lambda part: part[None], value))
     return inner, *form.of(leaves)
 
 
@@ -62,17 +62,3 @@ def _change(leaves: list[Any], places: list[int], function: Callable[[Any], Any]
     known = {id(leaves[place]): function(leaves[place]) for place in places}
     for place in places:
         leaves[place] = known[id(leaves[place])]
-
-
-def _in_front(value: Any) -> Any:
-    if isinstance(value, JointMoments):
-        return JointMoments.of(value.mean[None], value.var[None], value.factor[None])
-    return Moments(value.mean[None], value.var[None]) if isinstance(value, Moments) else value[None]
-
-
-def _without(value: Any) -> Any:
-    if isinstance(value, JointMoments):
-        return JointMoments.of(value.mean[0], value.var[0], value.factor[0])
-    if isinstance(value, Moments):
-        return Moments(value.mean[0], value.var[0])
-    return value[0] if isinstance(value, Tensor) else value
