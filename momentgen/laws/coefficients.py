@@ -63,19 +63,7 @@ def noise_of_weight(
     if (cast and half) or (neighbour is not None and mean.dtype in _HALF):
         with torch.autocast(kind, enabled=False):
             var, neighbour = (None if part is None else part.float() for part in (var, neighbour))
-            return _noise(call, name, mean.float(), var, weight_var.float(), neighbour, options)
-    return _noise(call, name, mean, var, weight_var, neighbour, options)
-
-
-def _noise(
-    call: Callable[..., Any],
-    name: str,
-    mean: Tensor,
-    var: Tensor | None,
-    weight_var: Tensor,
-    neighbour: Tensor | None,
-    options: dict[str, Any],
-) -> Tensor:
+            return noise_of_weight(call, name, mean.float(), var, weight_var.float(), neighbour, options)
     second = mean.square() if var is None else mean.square() + var
     own = product(call, second, weight_var, None, **options)
     if neighbour is None:

@@ -119,4 +119,6 @@ def made(mean: Tensor, var: Tensor) -> Diagonal:
 
 def is_random(value: Any) -> bool:
     """Whether there is anything uncertain in an argument."""
-    return isinstance(value, Diagonal) or (type(value) in (tuple, list) and any(is_random(item) for item in value))
+    if type(value) in (tuple, list):
+        return any(is_random(item) for item in value)
+    return isinstance(value, Law) and value.RANK > 0

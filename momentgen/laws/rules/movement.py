@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -53,18 +54,15 @@ def _of_index_shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     return tuple(bound.pop(name) for name in ("input", "dim", "index", "src")), bound
 
 
-@rule(Diagonal, "movement")
-def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    places = _VALUES.get(entry.name)
-    if places is None:
-        if not isinstance(args[0], Law):
-            raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
-        if entry.name not in _LIKE_ANOTHER and any(map(is_random, (*args[1:], *kwargs.values()))):
-            raise unsupported(entry.call, args[0], "indices cannot be random", entry)
-        found = moved(entry, args, kwargs)
-        if isinstance(found, Law) and not found.dtype.is_floating_point:
-            raise unsupported(entry.call, args[0], f"a random value cannot become {found.dtype}", entry)
-        return found
+def _together(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Entry, tuple[Any, ...], dict[str, Any], tuple[int, ...]]:
+    """A call that puts values of several arguments together, in one form, and the places of those that are values.
+
+    Raises:
+        UnsupportedError: if another argument is random, or values meet by other reductions than sums.
+    """
+    places = _VALUES[entry.name]
     if entry.name == "where":
         args, kwargs, entry = _where(entry, args, kwargs), {}, TABLE[torch.where]
     elif entry.name == "masked_fill" and kwargs:
@@ -74,13 +72,36 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         args, kwargs = _of_index_shape(args, kwargs)
     elif entry.call is torch.embedding:
         places = (0,)
-    for place, value in enumerate(args):
-        if place not in places and is_random(value):
-            raise unsupported(entry.call, laws_in(args)[0], "indices and masks cannot be random", entry)
+    law = laws_in((*args, *kwargs.values()))[0]
+    if any(place not in places and is_random(value) for place, value in enumerate(args)):
+        raise unsupported(entry.call, law, "indices and masks cannot be random", entry)
     if kwargs.get("reduce", "add") not in ("add", "sum"):
-        raise unsupported(entry.call, laws_in(args)[0], "of reductions sums have a rule", entry)
+        raise unsupported(entry.call, law, "of reductions sums have a rule", entry)
+    return entry, args, kwargs, places
+
+
+def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], laws: Sequence[Law]) -> Any:
+    """``law``, which remembers its call if it is a choice by a mask among pointwise functions of one value."""
+    of = common_source(laws[0], laws[-1]) if entry.name in CHOICES and laws else None
+    if of is None or not all(is_pointwise(value, of) for value in laws):
+        return law
+    return remember(law, entry, args, kwargs, of)
+
+
+@rule(Diagonal, "movement")
+def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if entry.name not in _VALUES:
+        if not isinstance(args[0], Law):
+            raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+        if entry.name not in _LIKE_ANOTHER and any(map(is_random, (*args[1:], *kwargs.values()))):
+            raise unsupported(entry.call, args[0], "indices cannot be random", entry)
+        found = moved(entry, args, kwargs)
+        if isinstance(found, Law) and not found.dtype.is_floating_point:
+            raise unsupported(entry.call, args[0], f"a random value cannot become {found.dtype}", entry)
+        return found
     if entry.name == "cat" and isinstance(args[0], Law):
         return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
+    entry, args, kwargs, places = _together(entry, args, kwargs)
     variances = [var_of(value) if place in places else tensor_of(value) for place, value in enumerate(args)]
     of_named = {name: var_of(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
     means = [mean_of(value) for value in args]
@@ -90,13 +111,7 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     out, var = entry.call(*means, **named), entry.call(*variances, **of_named)
     if not isinstance(out, Tensor):
         return tuple(made(m, v) for m, v in zip(out, var, strict=True))
-    law = made(out, var)
-    laws = laws_in(args)
-    if entry.name in CHOICES and laws:
-        of = common_source(laws[0], laws[-1])
-        if of is not None and all(is_pointwise(value, of) for value in laws):
-            return remember(law, entry, args, kwargs, of)
-    return law
+    return _chosen(made(out, var), entry, args, kwargs, laws_in(args))
 
 
 # ------------------------------------------------------------ Covariance
@@ -159,23 +174,9 @@ def _moved(entry: Entry, x: Covariance, mean: Tensor, index: Tensor, rest: list[
 
 def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions of several values that put each of them into a place: ``cat``, ``where`` and the like."""
-    places = _VALUES[entry.name]
     if entry.name == "cat" and isinstance(args[0], Law):
         return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
-    if entry.name == "where":
-        args, kwargs, entry = _where(entry, args, kwargs), {}, TABLE[torch.where]
-        if random_in((args[0],), {}):
-            raise unsupported(entry.call, random_in(args, {})[0], "where a random value is not 0 is a decision", entry)
-    elif entry.name == "masked_fill" and kwargs:
-        bound = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
-        args, kwargs = (bound["input"], bound["mask"], bound["value"]), {}
-    elif entry.call is torch.embedding:
-        places = (0,)
-    for place, value in enumerate(args):
-        if place not in places and random_in((value,), {}):
-            raise unsupported(entry.call, random_in(args, {})[0], "indices and masks cannot be random", entry)
-    if kwargs.get("reduce", "add") not in ("add", "sum"):
-        raise unsupported(entry.call, random_in(args, kwargs)[0], "of reductions sums have a rule", entry)
+    entry, args, kwargs, places = _together(entry, args, kwargs)
     means, named = tensors_of(args, kwargs)
     mean = entry.call(*means, **named)
     adding = entry.name in _ADDING or "reduce" in kwargs
@@ -197,12 +198,6 @@ def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         rest = {name: change(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
         return entry.call(*own, **rest)
 
-    def remembered(law: Covariance) -> Covariance:
-        of = common_source(laws[0], laws[-1]) if entry.name in CHOICES else None
-        if of is None or not all(is_pointwise(value, of) for value in laws):
-            return law
-        return cast(Covariance, remember(law, entry, args, kwargs, of))
-
     if not isinstance(mean, Tensor):  # broadcast_tensors
         return tuple(torch.broadcast_to(value, part.shape) for value, part in zip(args, mean, strict=True))
     parts: list[tuple[Covariance, Push | None]] = []
@@ -211,4 +206,4 @@ def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             parts.append((law, by_rows(functools.partial(call, law), law.shape)))
         else:
             parts.append((law, picked(call(law, numbered(law._mean)))))
-    return remembered(linear_of(entry, mean, parts))
+    return _chosen(linear_of(entry, mean, parts), entry, args, kwargs, laws)
