@@ -16,14 +16,13 @@ from momentgen.laws.adjoint import Adjoint
 from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, every_output, like, rows_of
 from momentgen.laws.border import entered
 from momentgen.laws.draws import Draws
-from momentgen.laws.examples import with_moments, without_batch
+from momentgen.laws.examples import stacked, with_moments, without_batch
 from momentgen.laws.half import in_float32
 from momentgen.laws.nests import each_part, flattened, mapped
 from momentgen.laws.parameters_adjoint import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
-from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
 
 __all__ = ["propagate"]
@@ -51,7 +50,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     device = like(where, args, kwargs).device.type
 
     def found() -> Any:
-        return _from_parts(planned_per_example(where, forward, one, args, kwargs, rows=rows_of), plan)
+        return stacked(planned_per_example(where, forward, one, args, kwargs, rows=rows_of), plan["form"])
 
     if not autocast_in_force(device):
         return found()
@@ -70,7 +69,7 @@ def _to_parts(where: Any, found: Derivatives, plan: dict[str, Any]) -> list[tupl
     Args:
         where: the network, for errors.
         found: derivatives of its outputs.
-        plan: for :func:`_from_parts`.
+        plan: for :func:`~momentgen.laws.examples.stacked`.
 
     Returns:
         Of a random output mean, *variance* and a factor of the covariance; the tensor of a certain one.
@@ -86,17 +85,6 @@ def _to_parts(where: Any, found: Derivatives, plan: dict[str, Any]) -> list[tupl
         else:
             parts.append((without_batch(where, leaf._form() if isinstance(leaf, Point) else leaf),))
     return parts
-
-
-def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
-    found: list[Any] = []
-    for tensors in parts:
-        if len(tensors) == 3:
-            found.append(JointMoments.of(*tensors))
-        else:
-            value = tensors[0]
-            found.append(Moments(value, torch.zeros_like(value)) if value.is_floating_point() else value)
-    return plan["form"].of(found)
 
 
 PROPAGATIONS["adjoint"] = in_float32(of_any_batch(propagate))

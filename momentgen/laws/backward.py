@@ -22,14 +22,13 @@ from momentgen.laws.border import entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.draws import Draws
-from momentgen.laws.examples import is_real
+from momentgen.laws.examples import is_real, lifted
 from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_adjoint import planned_per_example
-from momentgen.laws.point import point
 from momentgen.laws.precision import HALVES
 from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
 from momentgen.laws.unbatched import of_any_batch
@@ -42,7 +41,6 @@ __all__ = [
     "covariance_of",
     "derivatives",
     "every_output",
-    "lifted",
     "like",
     "output_covariance",
     "rows_of",
@@ -50,26 +48,6 @@ __all__ = [
 
 #: more outputs than this must be chosen: each takes a backward pass
 _MOST_OUTPUTS = 100
-
-
-def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
-    """Arguments with laws in the place of moments and of floating-point tensors.
-
-    Args:
-        nest: of arguments.
-        law: makes a law of moments; called once for moments that are there twice.
-        noise: what noise of the network's own makes of a certain value.
-    """
-    known: dict[int, Any] = {}
-
-    def lift(value: Any) -> Any:
-        if isinstance(value, Moments):
-            if id(value) not in known:
-                known[id(value)] = law(value)
-            return known[id(value)]
-        return point(value, noise) if is_real(value) else value
-
-    return mapped(lift, nest)
 
 
 # ----------------------------------------------------------------- derivatives

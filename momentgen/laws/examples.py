@@ -22,7 +22,7 @@ from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.border import entered
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
-from momentgen.laws.nests import flattened, leaves_of, mapped
+from momentgen.laws.nests import Nest, flattened, leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import point
@@ -37,7 +37,9 @@ __all__ = [
     "has_batch",
     "is_moments",
     "is_real",
+    "lifted",
     "per_example",
+    "stacked",
     "with_moments",
     "without_batch",
 ]
@@ -66,6 +68,44 @@ def with_moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[A
                 break
     found: tuple[tuple[Any, ...], dict[str, Any]] = form.of(leaves)
     return found
+
+
+def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law], indices: bool = False) -> Any:
+    """Arguments with laws in the place of moments and of floating-point tensors.
+
+    Args:
+        nest: of arguments.
+        law: makes a law of moments; called once for moments that are there twice.
+        noise: what noise of the network's own makes of a certain value.
+        indices: whether whole numbers are lifted too: what they pick may meet dropout before it meets any law.
+    """
+    known: dict[int, Any] = {}
+
+    def lift(value: Any) -> Any:
+        if isinstance(value, Moments):
+            if id(value) not in known:
+                known[id(value)] = law(value)
+            return known[id(value)]
+        is_index = indices and isinstance(value, Tensor) and value.dtype is not torch.bool
+        return point(value, noise) if is_real(value) or is_index else value
+
+    return mapped(lift, nest)
+
+
+def stacked(parts: Any, form: Nest) -> Any:
+    """What a network returned, of the tensors of each output: mean, *variance* and a factor of the covariance.
+
+    Args:
+        parts: of each output; mean and variance of one without a covariance, one tensor of a certain one.
+        form: of what was returned.
+    """
+    found: list[Any] = []
+    for tensors in parts:
+        if len(tensors) == 1:
+            found.append(certain(tensors[0]) if is_real(tensors[0]) else tensors[0])
+        else:
+            found.append(JointMoments.of(*tensors) if len(tensors) == 3 else Moments(*tensors))
+    return form.of(found)
 
 
 def per_example(

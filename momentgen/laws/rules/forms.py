@@ -39,6 +39,7 @@ def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 @rule(Diagonal, "creation")
+@rule(Covariance, "creation")
 def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
     x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
@@ -47,18 +48,6 @@ def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     values, named = tensors_of(args, kwargs)
     out = entry.call(*values, **named)
     return point(out, x._noise or Diagonal) if out.is_floating_point() else out
-
-
-@joint("creation")
-def _creation_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A value like another: certain, and ready to be overwritten by random ones."""
-    if random_in(args[1:], kwargs):
-        raise unsupported(
-            entry.call, random_in(args, kwargs)[0], "a random value cannot be copied so; use clone()", entry
-        )
-    values, named = tensors_of(args, kwargs)
-    out = entry.call(*values, **named)
-    return point(out, Covariance) if out.is_floating_point() else out
 
 
 # ---------------------------------------------------------------- writes
