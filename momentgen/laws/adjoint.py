@@ -40,16 +40,15 @@ class Adjoint(Diagonal):
     DIFFERENTIATED = True
 
     def _integrated(self, moments: MomentsOf) -> tuple[Tensor, Tensor]:
-        """Linear in the source, along the slope of the whole expression, and the remainder."""
-        x = cast(Diagonal, self._of)
-        with torch.enable_grad():
-            given, spread = x._parts()
-            given = constant(given)
-            gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
-            mean, var = moments(given, spread)
-            # a tangent without dimensions comes back in float64 where a Python number is in the way
-            mean, var, self._joint = along(x, mean, constant(var), gain.to(mean.dtype))
+        mean, var, self._joint = _through(cast(Diagonal, self._of), moments)
         return mean, var
+
+    def by_moments(self, function: MomentsOf) -> Adjoint:
+        """A function of one value at a time, given by its mean and variance from those of the value."""
+        mean, var, probes = _through(self, function)
+        law = shifted_law(mean, var)
+        law._joint = probes
+        return law
 
     def _met(
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
@@ -83,6 +82,17 @@ def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
     law: Adjoint = new_law(Adjoint, mean, constant(var))
     law._noise = Adjoint
     return law
+
+
+def _through(x: Diagonal, moments: MomentsOf) -> tuple[Tensor, Tensor, Probes]:
+    """A function of ``x``: linear in it, along the function's expected slope, and the remainder."""
+    with torch.enable_grad():
+        given, spread = x._parts()
+        given = constant(given)
+        gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
+        mean, var = moments(given, spread)
+        # a tangent without dimensions comes back in float64 where a Python number is in the way
+        return along(x, mean, constant(var), gain.to(mean.dtype))
 
 
 def along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Probes]:
