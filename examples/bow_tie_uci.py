@@ -81,7 +81,7 @@ def measure(split: Split, arguments: argparse.Namespace, seed: int, **options: A
     model = BowTieRegressor(
         hidden=tuple(arguments.hidden), tau=arguments.tau, chains=arguments.chains, burn_in=arguments.burn_in,
         draws=arguments.draws, noise_shape=1.0, noise_rate=0.01, random_state=seed,
-        progress=arguments.progress, **options,
+        progress=arguments.progress, calibrate=None, **options,
     )  # fmt: skip
     model.fit(split.x_train, split.y_train)
     seconds = time.perf_counter() - started
@@ -100,7 +100,7 @@ def speed(split: Split, arguments: argparse.Namespace) -> dict[str, float]:
     for collapsed in ((), ("gates",), ("gates", "weights")):
         model = BowTieRegressor(
             hidden=tuple(arguments.hidden), tau=arguments.tau, chains=1, burn_in=20, draws=1, random_state=0,
-            collapsed=collapsed, start="random",
+            collapsed=collapsed, start="random", calibrate=None,
         ).fit(split.x_train, split.y_train)  # fmt: skip
         times = []
         for _ in range(60):
