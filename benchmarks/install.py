@@ -7,6 +7,9 @@ processor seconds.
 
     make wheels
     python benchmarks/install.py dist/*.whl --python python3.11 python3.13
+
+pip's own settings choose torch's build: PIP_CONSTRAINT names a file with `torch==2.13.0+cpu`.  The committed result has
+one run of each build.
 """
 
 from __future__ import annotations
