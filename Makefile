@@ -109,7 +109,7 @@ wheels: $(READY)
 	MOMENTGEN_KERNELS=1 $(BIN)/python -m build --wheel --outdir dist
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict  # threads would wait for each other: networks are small
 
 clean:
 	rm -rf $(VENV) .venv-torch-* .cache build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
