@@ -59,7 +59,7 @@ def test_code_that_fails_or_prints_other_numbers_is_refused(page: str, message: 
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}  # as `make docs`
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
