@@ -44,7 +44,7 @@ class BuildWithKernels(build_py):
 
 
 class AnyPython(bdist_wheel):
-    """Kernels are called by ctypes: one wheel serves every version of Python."""
+    """Kernels are called by ctypes: one wheel is for every version of Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

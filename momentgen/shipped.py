@@ -143,7 +143,7 @@ def _compile(compiler: Sequence[str], source: str, flags: Sequence[str], out: Pa
 
 
 def _link_flags(stem: str, source: str) -> list[str]:
-    """Of the linker: no OpenMP, since torch's serves."""
+    """Of the linker: no OpenMP, since torch's is used."""
     if sys.platform == "win32":
         named = [f"{stem}_forward", f"{stem}_backward", "adf_filter", "collapsed_gates", "draw", "draw_slopes"]
         named += ["maximum_moments", "maximum_gradients", "polya_gamma_float32", "polya_gamma_float64"]
