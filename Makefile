@@ -61,8 +61,10 @@ slow: $(READY)
 
 COUNT ?= 1000
 START ?= 0
+PROCESSES ?= 1
+OUT ?= fuzz.json
 fuzz: $(READY)
-	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --start $(START)
+	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --start $(START) --processes $(PROCESSES) --out $(OUT)
 
 lint: $(READY)
 	$(BIN)/ruff check .

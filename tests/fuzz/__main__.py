@@ -1,7 +1,12 @@
 """Many seeds: counts of networks, refusals, notes and faults, and every fault as a short network.
 
-python -m fuzz --count 1000 --start 0 --out fuzz.json
-python -m fuzz --show 17 --method adjoint
+In ``tests``, with torch, numpy, platformdirs, filelock and a C compiler, and no network::
+
+    python -m fuzz --start 1000 --count 1000 --processes 16 --out ../benchmarks/results/fuzz.json
+
+counts seeds 1000 to 1999 and adds them to the file's record ``after``.  The file is written every few seconds.  Called
+again, the command goes on where it was stopped: seeds that the record has are passed over.  ``--fresh`` begins the
+record anew, and ``--add FILE`` adds that of another machine.  ``--show 17`` prints the network of a seed as a script.
 """
 
 from __future__ import annotations
@@ -9,76 +14,34 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import warnings
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import torch
-
+from fuzz.count import added, counted, read, write
 from fuzz.generate import program
-from fuzz.judge import METHODS, Verdict, judged, minimal
-
-
-def counted(start: int, count: int, out: Path | None = None) -> dict[str, Any]:
-    """Verdicts on the programs of ``count`` seeds, as numbers and a list of faults; written as it goes."""
-    outcomes: dict[str, Counter[str]] = {method: Counter() for method in METHODS}
-    faults: list[dict[str, Any]] = []
-    functions: Counter[str] = Counter()
-    found: dict[str, Any] = {}
-    for seed in range(start, start + count):
-        made = program(seed)
-        functions.update(set(made.functions))
-        for verdict in judged(made):
-            name = f"{verdict.outcome}: {verdict.kind}" if verdict.outcome == "fault" else verdict.outcome
-            outcomes[verdict.method][name] += 1
-            if verdict.outcome == "fault":
-                faults.append(_fault(seed, verdict))
-                print(f"seed {seed}, {verdict.method}, {verdict.kind}: {faults[-1]['lines']}: {faults[-1]['found']}")
-        found = {
-            "torch": torch.__version__,
-            "seeds": [start, seed],
-            "networks": seed + 1 - start,
-            "functions": len(functions),
-            "outcomes": {method: dict(sorted(numbers.items())) for method, numbers in outcomes.items()},
-            "faults": faults,
-        }
-        if out is not None:
-            out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    return found
-
-
-def _fault(seed: int, verdict: Verdict) -> dict[str, Any]:
-    least, found = minimal(program(seed), verdict)
-    return {
-        "seed": seed,
-        "method": verdict.method,
-        "kind": verdict.kind,
-        "dtype": least.dtype,
-        "takes": {given.name: given.same or given.text for given in least.given},
-        "taken": least.taken,
-        "lines": [line for step in least.steps for line in (*step.parts, *step.lines)],
-        "returned": least.returned,
-        **({} if least.randomised is None else {"randomised": least.randomised}),
-        "found": found.text[:300],
-    }
+from fuzz.judge import METHODS
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=1000, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--out", type=Path, help="a JSON file for counts and faults")
+    parser.add_argument("--processes", type=int, default=1, help="how many seeds at a time")
+    parser.add_argument("--out", type=Path, default=Path("fuzz.json"), help="a JSON file for counts and faults")
+    parser.add_argument("--fresh", action="store_true", help="drop the record that the file has")
+    parser.add_argument("--add", type=Path, help="add the record of this file instead of running seeds")
     parser.add_argument("--show", type=int, help="print the network of one seed as a script, and run nothing")
     parser.add_argument("--method", default="adjoint", choices=METHODS, help="of the script")
     given = parser.parse_args()
     if given.show is not None:
         print(program(given.show).listing(given.method))
         return 0
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    found = counted(given.start, given.count, given.out)
-    print(json.dumps({key: value for key, value in found.items() if key != "faults"}, indent=1))
+    if given.add is not None:
+        found = added({} if given.fresh else read(given.out), read(given.add))
+        write(given.out, found)
+    else:
+        seeds = range(given.start, given.start + given.count)
+        found = counted(seeds, given.processes, given.out, given.fresh)
+    print(json.dumps({**found, "functions": len(found["functions"]), "faults": len(found["faults"])}, indent=1))
     return 1 if found["faults"] else 0
 
 
