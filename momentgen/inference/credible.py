@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.laws.border import method
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Integer
 
 __all__ = ["Prediction", "credible_prediction", "sampled_outputs"]
 
@@ -26,13 +29,13 @@ class Prediction(NamedTuple):
         certain: whether the interval of ``label`` overlaps no other class's: "quite certain".
     """
 
-    probabilities: Tensor
-    lower: Tensor
-    upper: Tensor
-    label: Tensor
-    certain: Tensor
+    probabilities: Float[Tensor, "batch classes"]
+    lower: Float[Tensor, "batch classes"]
+    upper: Float[Tensor, "batch classes"]
+    label: Int[Tensor, " batch"]
+    certain: Bool[Tensor, " batch"]
 
-    def table(self, y: Tensor) -> dict[str, int]:
+    def table(self, y: Integer[Tensor, " batch"]) -> dict[str, int]:
         """How many predictions are right or wrong, quite certain or uncertain, of labels ``(batch,)``."""
         right = self.label == y
         return {
@@ -43,7 +46,7 @@ class Prediction(NamedTuple):
 
 
 @torch.no_grad()
-def sampled_outputs(network: BayesianNetwork, x: Any, samples: int = 100) -> Tensor:
+def sampled_outputs(network: BayesianNetwork, x: Any, samples: int = 100) -> Float[Tensor, "samples batch *outputs"]:
     """Outputs of the network for draws of its parameters, one draw for the whole batch: ``(samples, batch, ...)``."""
     if samples < 1:
         raise InputError(f"sampled_outputs: expected at least 1 sample, got {samples}")
@@ -55,7 +58,7 @@ def sampled_outputs(network: BayesianNetwork, x: Any, samples: int = 100) -> Ten
     return torch.stack([draw.mean for draw in draws])
 
 
-def credible_prediction(probabilities: Tensor, level: float = 0.95) -> Prediction:
+def credible_prediction(probabilities: Float[Tensor, "samples batch classes"], level: float = 0.95) -> Prediction:
     """Predictions from draws of class probabilities.
 
     Args:

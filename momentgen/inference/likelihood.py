@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -32,17 +32,20 @@ from momentgen.laws.values import as_moments
 from momentgen.nn.functional import Posterior, class_posterior, log_class_posterior
 from momentgen.runtime import JointMoments, Moments
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 __all__ = ["Bernoulli", "Categorical", "Gamma", "Gaussian", "Likelihood", "Probit"]
 
 
 class Likelihood(nn.Module):
     """What all likelihoods have; parameters of their own, such as a noise, are those of the module."""
 
-    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def expected_log_prob(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """E log p(y | F) over the random output F: one number per example."""
         raise NotImplementedError
 
-    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def log_z(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """Log E p(y | F) over the random output F: one number per example."""
         raise NotImplementedError
 
@@ -50,7 +53,7 @@ class Likelihood(nn.Module):
         """The distribution of a new y: :class:`~momentgen.Moments` of a number, probabilities of classes."""
         raise NotImplementedError
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+    def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """Log p(y | f) of drawn outputs: one number per example."""
         raise NotImplementedError
 
@@ -155,7 +158,7 @@ class Gaussian(Likelihood):
             raise InputError("Gaussian: expected finite observations, got NaN or infinity")
         return y
 
-    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def expected_log_prob(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """E log N(y; F, noise), exact; with a Gamma noise also over the precision."""
         mean, var = self._moments("expected_log_prob", output)
         square = (self._numbers(y, mean) - mean).square() + var
@@ -166,7 +169,7 @@ class Gaussian(Likelihood):
         term = self._noise(log_precision, mean) - math.log(2 * math.pi) - self._noise(precision, mean) * square
         return term.sum(-1) / 2
 
-    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def log_z(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """Log N(y; mean, var + noise); with a Gamma noise approximate, see the class."""
         moments = self._moments("log_z", output)
         mean, var = moments
@@ -184,7 +187,7 @@ class Gaussian(Likelihood):
         mean, var = self._moments("predictive", output)
         return Moments(mean, var + self._noise(self.var, mean))
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+    def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         f = self._moments("log_prob", f).mean
         y = self._numbers(y, f)
         if self.precision is None:
@@ -224,14 +227,14 @@ class _Binary(Likelihood):
             raise InputError(f"{type(self).__name__}: expected labels 0 and 1, got others, or NaN")
         return torch.where(y == 1, mean, -mean)
 
-    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def expected_log_prob(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         mean, var = self._moments("expected_log_prob", output)
         signed = self._signed(y, mean)
         if self.expectation == "mean_predictor":
             return (self._log_prob(signed) - var / 2).sum(-1)
         return self._expected(signed, var).sum(-1)
 
-    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def log_z(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         mean, var = self._independent(self._moments("log_z", output))
         return self._log_mean(self._signed(y, mean), var).sum(-1)
 
@@ -240,7 +243,7 @@ class _Binary(Likelihood):
         mean, var = self._moments("log_predictive", output)
         return self._log_mean(torch.stack([-mean, mean], -1), var[..., None])
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+    def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         f = self._moments("log_prob", f).mean
         return self._log_prob(self._signed(y, f)).sum(-1)
 
@@ -390,7 +393,7 @@ class Categorical(Likelihood):
             raise InputError(f"Categorical: expected class indices from 0 to {classes - 1}, got {y.min()} to {y.max()}")
         return values.gather(-1, y.expand(values.shape[:-1])[..., None])[..., 0]
 
-    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def expected_log_prob(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         moments = self._moments("expected_log_prob", output)
         mean, var = moments
         if self.expectation == "mean_predictor":
@@ -418,7 +421,7 @@ class Categorical(Likelihood):
     def _unit_points(self, dimensions: int, like: Tensor) -> Tensor:
         return _unit_points(dimensions, self.points, like.dtype, like.device)
 
-    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+    def log_z(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         return self._of_class(log_class_posterior(self._moments("log_z", output), -1, self.posterior), y)
 
     def predictive(self, output: Moments | Tensor) -> Tensor:
@@ -428,5 +431,5 @@ class Categorical(Likelihood):
         """Log probabilities of the classes, accurate where one is almost certain: ``(..., k)``."""
         return log_class_posterior(self._moments("log_predictive", output), -1, self.posterior)
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+    def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         return self._of_class(torch.log_softmax(self._moments("log_prob", f).mean, -1), y)

@@ -12,7 +12,7 @@ Salimans & Welling 2015).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from momentgen.inference.likelihood import Likelihood
 from momentgen.laws.border import current_method
 from momentgen.runtime import Moments
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
 __all__ = ["elbo"]
 
 
@@ -30,12 +33,12 @@ def elbo(
     network: torch.nn.Module,
     likelihood: Likelihood,
     x: Any,
-    y: Tensor,
+    y: Shaped[Tensor, "batch ..."],
     *,
     size: int,
     kl_weight: float = 1.0,
     samples: int = 1,
-) -> Tensor:
+) -> Float[Tensor, ""]:
     """The evidence lower bound of a data set *per example*, from one batch; its negative is a loss.
 
     Args:

@@ -14,7 +14,7 @@ Divergences are in nats, summed over all parameters: tensors without dimensions,
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from momentgen.errors import InputError
 from momentgen.inference.gamma import positive
 from momentgen.laws.values import check
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "NormalPosterior", "Prior"]
 
@@ -60,7 +63,9 @@ class Prior(nn.Module):
 
     exact: bool = True
 
-    def kl_normal(self, mean: Tensor, var: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def kl_normal(
+        self, mean: Float[Tensor, "*shape"], var: Float[Tensor, "*shape"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, ""]:
         """Divergence of independent normal parameters from this prior, summed.
 
         Args:

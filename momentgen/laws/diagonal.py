@@ -7,7 +7,7 @@ non-negative terms.  A value met with itself, or with a function of itself, is n
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree, tensor_
 from momentgen.laws.point import Point
 from momentgen.laws.table import Entry
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["Diagonal", "diagonal", "is_random", "made", "mean_of", "pair", "var_of"]
 
@@ -72,7 +75,7 @@ class Diagonal(Law):
         return parts if len(parts) == 2 else (parts[0], torch.zeros_like(parts[0]))
 
 
-def diagonal(mean: Tensor, var: Tensor) -> Diagonal:
+def diagonal(mean: Float[Tensor, "*shape"], var: Float[Tensor, "*shape"]) -> Diagonal:
     """Independent values of that mean and variance, two tensors of one shape, dtype and device."""
     law: Diagonal = new_law(Diagonal, mean, var)
     law._noise = Diagonal

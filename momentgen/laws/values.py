@@ -6,7 +6,7 @@ The border (:mod:`momentgen.laws.border`) lifts them to laws.  Code here does no
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -22,21 +22,24 @@ from momentgen.laws.point import Point
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 __all__ = ["as_moments", "certain", "check", "described", "draw", "lower", "noisy", "readable"]
 
 
-def certain(value: Tensor) -> Moments:
+def certain(value: Float[Tensor, "*shape"]) -> Moments:
     """A value without uncertainty: its variance is one zero, expanded."""
     return Moments(value, torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape))
 
 
 def noisy(
-    x: Tensor,
+    x: Float[Tensor, "*shape"],
     distribution: Distribution | None = None,
     *,
-    var: Tensor | float | None = None,
-    std: Tensor | float | None = None,
-    cov: Tensor | None = None,
+    var: Float[Tensor, "*#shape"] | float | None = None,
+    std: Float[Tensor, "*#shape"] | float | None = None,
+    cov: Float[Tensor, "*batch values values"] | None = None,
 ) -> Moments:
     """``x`` with noise of that variance, standard deviation, covariance or distribution.
 

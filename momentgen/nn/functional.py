@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,9 @@ from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.table import entry_of
 from momentgen.laws.values import as_moments, certain, draw
 from momentgen.runtime import JointMoments, Moments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 __all__ = ["certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "nll_loss"]
 
@@ -49,7 +52,9 @@ def _bordered(function: Any, *args: Any, **kwargs: Any) -> Any:
     return run(getattr(function, "__name__", str(function)), function, "ap2", args, kwargs)
 
 
-def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:
+def log_class_posterior(
+    logits: Moments | Float[Tensor, "*shape"], dim: int = -1, approximation: Posterior | None = None
+) -> Float[Tensor, "*shape"]:
     """Logarithm of the expected softmax of random logits, normalised.
 
     Args:
@@ -120,19 +125,21 @@ def _averaged(x: JointMoments, dim: int) -> Tensor:
     return torch.cat(parts).reshape(mean.movedim(dim, -1).shape).movedim(-1, dim)
 
 
-def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:
+def class_posterior(
+    logits: Moments | Float[Tensor, "*shape"], dim: int = -1, approximation: Posterior | None = None
+) -> Float[Tensor, "*shape"]:
     """Expected softmax of random logits; see :func:`log_class_posterior`."""
     return log_class_posterior(logits, dim, approximation).exp()
 
 
 def nll_loss(
-    logits: Moments | Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
+    logits: Moments | Float[Tensor, "*batch_and_classes"],
+    target: Int[Tensor, "*batch"],
+    weight: Float[Tensor, " classes"] | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
     approximation: Posterior = "simplified",
-) -> Tensor:
+) -> Float[Tensor, "*reduced"]:
     """Negative log-likelihood of the propagated class posterior (Shekhovtsov & Flach 2018, (12)).
 
     Args:
@@ -149,8 +156,11 @@ def nll_loss(
 
 
 def gaussian_nll_loss(
-    output: Moments | Tensor, target: Tensor, noise_var: Tensor | float, reduction: str = "mean"
-) -> Tensor:
+    output: Moments | Float[Tensor, "*shape"],
+    target: Float[Tensor, "*shape"],
+    noise_var: Float[Tensor, "*#shape"] | float,
+    reduction: str = "mean",
+) -> Float[Tensor, "*reduced"]:
     """Negative log-likelihood of targets under N(mean, var + noise_var), constants included.
 
     Args:

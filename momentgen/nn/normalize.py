@@ -14,7 +14,7 @@ Neural Networks using Analytic Variance Propagation, CVWW 2018.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,9 @@ from momentgen.laws.channels import Channels, channels
 from momentgen.laws.values import as_moments, check
 from momentgen.nn.layers import LAYERS, Layer, Module, check_strided
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "propagate_statistics"]
 
@@ -137,7 +140,9 @@ def _scaled(x: Any, factor: Tensor, summand: Tensor) -> Any:
     return F.batch_norm(x, zero, one, factor, summand, training=False, eps=0.0)
 
 
-def propagate_statistics(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
+def propagate_statistics(
+    network: torch.nn.Module, mean: Float[Tensor, " channels"], var: Float[Tensor, " channels"]
+) -> Moments:
     """Statistics of the network's output over a data set, one mean and variance a channel.
 
     Args:
@@ -200,7 +205,9 @@ class AnalyticNormalization(Module):
             _settle(self.network)  # the graph of this step ends with it
 
 
-def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
+def initialise_analytically(
+    network: torch.nn.Module, mean: Float[Tensor, " channels"], var: Float[Tensor, " channels"]
+) -> Moments:
     """Rescale every Linear and convolution so that its output has mean 0 and variance 1 over the data set.
 
     It works layer by layer, as the statistics pass through.  Weights are divided by the propagated standard deviation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.runtime.inputs import has_elements, kind
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["DistributedMoments", "JointMoments", "Moments"]
 
@@ -64,7 +67,7 @@ class Moments(NamedTuple):
         return getattr(self, "_noise", None)
 
     @property
-    def std(self) -> Tensor:
+    def std(self) -> Float[Tensor, "*shape"]:
         """Standard deviations, the square root of :attr:`var`, of the shape of the mean.
 
         Where the variance is 0, the root has an infinite slope.  Its derivatives count as 0 there, as all terms in
@@ -154,7 +157,9 @@ class JointMoments(Moments):
         return made
 
     @classmethod
-    def of(cls, mean: Tensor, var: Tensor, factor: Tensor) -> JointMoments:
+    def of(
+        cls, mean: Float[Tensor, "*shape"], var: Float[Tensor, "*#shape"], factor: Float[Tensor, "*batch rank values"]
+    ) -> JointMoments:
         """Moments of that mean and *variance*, shape ``(batch, ...)``, with the factor of the covariance.
 
         A factor of two dimensions is that of one example without a batch, of any shape.
@@ -172,7 +177,7 @@ class JointMoments(Moments):
         return made
 
     @property
-    def covariance(self) -> Tensor:
+    def covariance(self) -> Float[Tensor, "*batch values values"]:
         """Covariance of the values of each example, ``(batch, K, K)`` or ``(K, K)``, symmetric, never negative."""
         found = self.factor.mT @ self.factor
         return (found + found.mT) / 2  # a product of matrices need not be symmetric to the last bit

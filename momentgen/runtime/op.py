@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from momentgen.runtime.parameters import (
     input_names,
     resolve,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["Op"]
 
@@ -117,7 +120,7 @@ class Op:
         self._doc, self._covariance = doc, covariance
         self.__signature__ = self._signature()
 
-    def __call__(self, *inputs: Tensor, variant: str | None = None, **params: Any) -> Any:
+    def __call__(self, *inputs: Float[Tensor, "*shape"], variant: str | None = None, **params: Any) -> Any:
         """See the op's own documentation, ``help(op)``."""
         if len(inputs) != len(self.input_names):
             inputs, params = self._bind(inputs, params)
@@ -130,7 +133,7 @@ class Op:
         found = autograd.forward(kernel, values, inputs)
         return Moments(*found) if len(found) == 2 else found[0]
 
-    def mean_gradients(self, *inputs: Tensor, **params: Any) -> tuple[Tensor, ...]:
+    def mean_gradients(self, *inputs: Float[Tensor, "*shape"], **params: Any) -> tuple[Float[Tensor, "*shape"], ...]:
         """Derivatives of the mean by each input, elementwise; of the default variant, differentiable.
 
         Args:

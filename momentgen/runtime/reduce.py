@@ -13,7 +13,7 @@ import importlib
 import numbers
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from momentgen.runtime.described import accuracy, described
 from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.moments import Moments
 from momentgen.runtime.parameters import chosen_variant
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["Reduction"]
 
@@ -75,7 +78,9 @@ class Reduction:
         self.__module__ = package
         self._doc = doc
 
-    def __call__(self, mean: Tensor, var: Tensor, *, dim: int = -1, variant: str | None = None) -> Any:
+    def __call__(
+        self, mean: Float[Tensor, "*shape"], var: Float[Tensor, "*#shape"], *, dim: int = -1, variant: str | None = None
+    ) -> Any:
         """See the op's own documentation, ``help(op)``."""
         variant = chosen_variant(self.name, self.variants, self.default, variant)
         mean, var, dim = self._check(mean, var, dim)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from momentgen.inference.likelihood import Likelihood
 from momentgen.progress import progress_bar
 from momentgen.runtime import Moments
 from momentgen.runtime.toolchain import Unavailable, warn_once
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Num
 
 __all__ = ["DensityFilter"]
 
@@ -131,7 +134,12 @@ class DensityFilter:
     def replicates(self) -> int:
         return len(self.weights.mean)
 
-    def update(self, x: Tensor, y: Tensor, draws: Tensor | None = None) -> Tensor:
+    def update(
+        self,
+        x: Float[Tensor, "#replicates n features"],
+        y: Num[Tensor, "#replicates n *outputs"],
+        draws: Float[Tensor, "replicates n samples outputs"] | None = None,
+    ) -> Float[Tensor, "replicates n"]:
         """Take in data one after another.
 
         A step that would make a variance non-positive or a number infinite is left out, and counted in ``skipped``.
@@ -151,7 +159,13 @@ class DensityFilter:
         """
         return self._update(*self._checked(x, y), draws)
 
-    def fit(self, x: Tensor, y: Tensor, passes: int, progress: bool = False) -> Tensor:
+    def fit(
+        self,
+        x: Float[Tensor, "#replicates n features"],
+        y: Num[Tensor, "#replicates n *outputs"],
+        passes: int,
+        progress: bool = False,
+    ) -> Float[Tensor, "replicates {passes}"]:
         """Go over the data, in a new order each time, and refine the prior's factors between passes if it is learnt.
 
         Args:
@@ -195,7 +209,9 @@ class DensityFilter:
         self.weights = Moments(mean, var)
         self.skipped[:, 2] += skipped
 
-    def output(self, x: Tensor, power: float | Tensor = 1.0) -> Moments:
+    def output(
+        self, x: Float[Tensor, "#replicates n features"], power: float | Float[Tensor, " replicates"] = 1.0
+    ) -> Moments:
         """Mean and *variance* of the outputs, noise left out: ``(replicates, n, outputs)``.
 
         Args:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from momentgen.inference.polya_gamma_sampler.portable import portable_draws
 from momentgen.runtime.inputs import has_elements, kind
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
+
 __all__ = ["polya_gamma"]
 
 #: b of one element: the draws are numbered in 32 bits.
@@ -33,7 +36,9 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
-def polya_gamma(b: int | Tensor, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+def polya_gamma(
+    b: int | Integer[Tensor, "*#shape"], z: Float[Tensor, "*shape"], *, generator: torch.Generator | None = None
+) -> Float[Tensor, "*shape"]:
     """Exact draws from the Pólya-gamma distribution PG(b, z), one for each element of ``z``.
 
     PG(b, z) is the law of (1/2π²) Σ_k g_k / ((k - ½)² + z²/4π²), g_k ~ Gamma(b, 1); its mean is b tanh(z/2)/(2z).
