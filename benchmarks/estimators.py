@@ -11,7 +11,7 @@ Each split is one row of ``benchmarks/results/estimators.json``, written when it
     cover              share of the test data within the intervals of 50, 90 and 95 %
     seconds            of fit, by the clock and of the processor, of which the table has the latter
 
-NGBoost and laplace-torch take part where they are installed.
+NGBoost and laplace-torch take part where they are installed (``pip install ngboost laplace-torch``).
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from sklearn.preprocessing import StandardScaler
 
 from momentgen import inference
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from _uci import splits
+sys.path[:0] = [str(Path(__file__).parents[1] / "examples"), str(Path(__file__).parent)]
+from _other_estimators import LaplaceClassifier, LaplaceRegressor, installed  # noqa: E402
+from _uci import splits  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "estimators.json"
 LEVELS = (0.5, 0.9, 0.95)
@@ -96,23 +97,31 @@ def process(ard: bool, features: int, classes: bool) -> Any:
     return make_pipeline(StandardScaler(), GaussianProcessRegressor(noisy, normalize_y=True, random_state=0))
 
 
-def models(classes: bool, features: int) -> dict[str, Any]:
-    """Models by name, as their users would make them."""
+def models(classes: int, features: int) -> dict[str, Any]:
+    """Models by name, as their users would make them, for a number of classes, 0 for a regression."""
     ours = ("PBP", "EBP", "VBP", "Correlated") if classes else ("PBP", "EBP", "VBP", "Correlated", "BowTie")
     kind = "Classifier" if classes else "Regressor"
     found = {name: getattr(inference, name + kind)(random_state=0) for name in ours}
-    found |= {"GP-RBF": process(False, features, classes), "GP-ARD": process(True, features, classes)}
+    found |= {"GP-RBF": process(False, features, classes > 0), "GP-ARD": process(True, features, classes > 0)}
     if classes:
         found["Logistic"] = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         found["Forest"] = RandomForestClassifier(random_state=0)
-        return found
-    found["BayesianRidge"] = make_pipeline(StandardScaler(), BayesianRidge())
-    found["Forest"] = RandomForestRegressor(random_state=0)
-    try:
-        from ngboost import NGBRegressor
-    except ImportError:
-        return found
-    return found | {"NGBoost": NGBRegressor(verbose=False, random_state=0)}
+    else:
+        found["BayesianRidge"] = make_pipeline(StandardScaler(), BayesianRidge())
+        found["Forest"] = RandomForestRegressor(random_state=0)
+    if installed("ngboost"):
+        import ngboost
+
+        found["NGBoost"] = boosted(ngboost, classes)
+    if installed("laplace"):
+        found["Laplace"] = LaplaceClassifier() if classes else LaplaceRegressor()
+    return found
+
+
+def boosted(ngboost: Any, classes: int) -> Any:
+    if not classes:
+        return ngboost.NGBRegressor(verbose=False, random_state=0)
+    return ngboost.NGBClassifier(ngboost.distns.k_categorical(classes), verbose=False, random_state=0)
 
 
 def of_regression(model: Any, split: Split) -> dict[str, Any]:
@@ -153,14 +162,14 @@ def of_classes(model: Any, split: Split) -> dict[str, Any]:
 def jobs(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     for name in arguments.sets:
         for number in range(arguments.splits):
-            for model in models(name in CLASSIFICATIONS, 1):
+            for model in models(int(name in CLASSIFICATIONS) * 2, 1):
                 if not arguments.models or model in arguments.models:
                     yield name, model, number
 
 
 def run(name: str, model: str, number: int, folder: Path) -> dict[str, Any]:
     split = data(name, number, folder)
-    classes = name in CLASSIFICATIONS
+    classes = len(np.unique(split.y_train)) if name in CLASSIFICATIONS else 0
     made = clone(models(classes, split.x_train.shape[1])[model])
     if model.startswith("GP") and len(split.y_train) > 2000:
         chosen = np.random.default_rng(number).choice(len(split.y_train), 2000, replace=False)
@@ -170,7 +179,7 @@ def run(name: str, model: str, number: int, folder: Path) -> dict[str, Any]:
         started, busy = time.perf_counter(), time.process_time()
         try:
             made.fit(split.x_train, split.y_train)
-        except FloatingPointError as error:
+        except (FloatingPointError, ValueError) as error:
             return {"failed": str(error)}
         seconds = time.perf_counter() - started, time.process_time() - busy
     row = of_classes(made, split) if classes else of_regression(made, split)
@@ -222,7 +231,9 @@ def main() -> None:
         rows[key] = run(name, model, number, arguments.data)
         console.print(key, rows[key])
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+        part = arguments.out.with_suffix(".part")  # a run may be stopped at any time
+        part.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+        part.replace(arguments.out)
     show(rows, console)
 
 

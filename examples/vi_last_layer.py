@@ -11,6 +11,7 @@ certain inputs the propagation of one random layer is exact, so that they agree 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +22,16 @@ from rich.progress import track
 from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from transformers import ViTConfig, ViTForImageClassification
 
 from momentgen import Moments
 from momentgen.inference import Categorical, MeanField, elbo, randomise, sampled_outputs
+
+# transformers imports torchvision, whose library does not load beside every torch
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from networks.third_party import allow_torchvision
+
+allow_torchvision()
+from transformers import ViTConfig, ViTForImageClassification  # noqa: E402
 
 
 class Logits(nn.Module):

@@ -4,7 +4,7 @@ The layer above :mod:`momentgen.nn`: it may import the laws, nn and the runtime,
 line.  Names load on first use, so that scikit-learn is imported for the estimators only.
 
 * Posteriors and priors of parameters, and :func:`randomise`, which puts them into a plain network: ``posterior``,
-  ``tridiagonal``, ``prior``, ``bayesian_network``.
+  ``tridiagonal``, ``affine``, ``prior``, ``bayesian_network``; those that other libraries trained: ``trained``.
 * Likelihoods of data given a random output, shared by all methods: ``likelihood``.
 * Variational inference: ``lower_bound``, ``training``, ``pruning``, ``credible``.
 * Assumed density filtering, probabilistic and expectation backpropagation: ``adf``.
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from momentgen.inference.posterior import MeanField, Posterior
     from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
     from momentgen.inference.pruning import Sparsity, histogram_threshold, log_alpha, prune
+    from momentgen.inference.trained import from_ivon, from_laplace, from_swag, from_vbll
     from momentgen.inference.training import Trainer
     from momentgen.inference.tridiagonal import Tridiagonal
 
@@ -75,6 +76,10 @@ __all__ = [
     "VBPRegressor",
     "credible_prediction",
     "elbo",
+    "from_ivon",
+    "from_laplace",
+    "from_swag",
+    "from_vbll",
     "histogram_threshold",
     "log_alpha",
     "polya_gamma",
@@ -118,6 +123,10 @@ _HOMES = {
     "VBPRegressor": "estimators.variational",
     "credible_prediction": "credible",
     "elbo": "lower_bound",
+    "from_ivon": "trained",
+    "from_laplace": "trained",
+    "from_swag": "trained",
+    "from_vbll": "trained",
     "histogram_threshold": "pruning",
     "log_alpha": "pruning",
     "polya_gamma": "polya_gamma_sampler",

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.inference.affine import Affine, Noise
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal, Prior
+from momentgen.inference.trained import Trained
 from momentgen.laws.border import current_method, set_method
 from momentgen.laws.convert import convert, twin
 from momentgen.laws.weights import drawn_weight, random_weight
@@ -35,7 +37,7 @@ Only = str | tuple[str, ...] | list[str] | Callable[[str, torch.nn.Parameter], b
 
 def randomise(
     network: torch.nn.Module,
-    posterior: Posterior,
+    posterior: Posterior | Trained,
     *,
     only: Only | None = None,
     prior: Prior | Mapping[str, Prior] | None = None,
@@ -46,7 +48,9 @@ def randomise(
         network: a plain torch network, or a converted one.  Its modules are not changed.  Its parameters are the
             means, so it stays the network at the mean while the Bayesian network is trained.
         posterior: the family, :class:`~momentgen.inference.MeanField` or :class:`~momentgen.inference.Tridiagonal`;
-            each parameter gets one of its own.  A parameter that several modules share has one posterior.
+            each parameter gets one of its own.  A parameter that several modules share has one posterior.  Or what
+            another library trained: :func:`~momentgen.inference.from_laplace`, ``from_ivon``, ``from_swag``,
+            ``from_vbll``.  Those bring their own means.
         only: the random parameters: a pattern of names (``"head.*"``), several, or a function of name and parameter.
             None chooses all that require a gradient.
         prior: of each parameter, or a mapping from patterns of names to priors; the first that fits counts.
@@ -64,6 +68,12 @@ def randomise(
     """
     if not isinstance(network, torch.nn.Module) or isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"randomise: expected a plain torch.nn.Module, got {type(network).__name__}")
+    if isinstance(posterior, Trained):
+        network, found = posterior.of(network)
+        found = {name: one for name, one in found.items() if only is None or _wanted(name, one.mean, only)}
+        if not found:
+            raise InputError(f"randomise: {posterior.origin} has no parameter that only={only!r} chooses")
+        return BayesianNetwork(network, found, prior)
     if not isinstance(posterior, Posterior):
         raise InputError(f"randomise: expected a posterior, such as MeanField(), got {type(posterior).__name__}")
     chosen = _chosen(network, only)
@@ -101,7 +111,8 @@ class BayesianNetwork(torch.nn.Module):
         converted = twin(convert(network), {})
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
-        keys = {id(posterior.mean): name.replace(".", "/") for name, posterior in posteriors.items()}
+        named = dict(network.named_parameters())
+        keys = {id(named[name]): name.replace(".", "/") for name in posteriors}
         for path, module in converted.named_modules():
             own = module._parameters
             names = [name for name, value in own.items() if id(value) in keys]
@@ -113,10 +124,12 @@ class BayesianNetwork(torch.nn.Module):
             for name in names:
                 module.__dict__[name] = _Random(keys[id(own[name])])
         self.network = converted
-        self.posteriors: Any = torch.nn.ModuleDict({keys[id(one.mean)]: one for one in posteriors.values()})
+        self.posteriors: Any = torch.nn.ModuleDict({name.replace(".", "/"): one for name, one in posteriors.items()})
         #: per module with random parameters, their names and keys, and the names of all its parameters in order
         self._places, self._orders = places, orders
         self.priors: Any = torch.nn.ModuleDict({name.replace(".", "/"): _prior_of(name, prior) for name in posteriors})
+        #: methods that would leave out what parameters have in common -> why
+        self._refused = _refused([[key for _, key in own] for own in places.values()], self.posteriors)
         self.train(network.training)
 
     def set_method(self, name: Any) -> BayesianNetwork:
@@ -137,7 +150,10 @@ class BayesianNetwork(torch.nn.Module):
         """The network with parameters for one run."""
         own: Any = self.network.propagation
         method = current_method(own)
-        found = {key: self._lifted(key, method) for key in self.posteriors}
+        if method in self._refused:
+            raise InputError(f"BayesianNetwork: {self._refused[method]}, got {method}")
+        noises: dict[int, Any] = {}
+        found = {key: self._lifted(key, method, noises) for key in self.posteriors}
         # torch.compile cannot make modules, and runs one trace at a time
         compiling = torch.compiler.is_dynamo_compiling()
         network = self.network if compiling else twin(self.network, {})
@@ -156,11 +172,19 @@ class BayesianNetwork(torch.nn.Module):
                 module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
         return network
 
-    def _lifted(self, key: str, method: str) -> Any:
-        """What a random parameter is for one run."""
+    def _lifted(self, key: str, method: str, noises: dict[int, Any]) -> Any:
+        """What a random parameter is for one run; ``noises`` holds what is known of those that parameters share."""
         posterior = self.posteriors[key]
         if method == "ap1":
             return posterior.mean
+        if isinstance(posterior, Affine) and not posterior.independent:
+
+            def value(noise: Noise) -> Any:
+                if id(noise) not in noises:
+                    noises[id(noise)] = _lifted_noise(noise, method)
+                return noises[id(noise)]
+
+            return posterior.of_noise(value)
         if method == "sample":  # without variances, which take passes over the parameter
             return drawn_weight(posterior.mean, posterior.rsample, lambda: posterior.var, posterior.neighbour)
         neighbour = posterior.neighbour()
@@ -259,6 +283,35 @@ class _Random:
             f"{getattr(func, '__name__', func)}: a parameter is random, and has a value only while the Bayesian "
             "network runs; call that network, not a part of it"
         )
+
+
+def _refused(modules: list[list[str]], posteriors: Any) -> dict[str, str]:
+    """Methods that would leave out part of what parameters have in common, and why; ``modules`` are keys of each."""
+    noises = [
+        {
+            id(one.noise)
+            for key in keys
+            if not posteriors[key].independent
+            for one in getattr(posteriors[key], "maps", ())
+        }
+        for keys in modules
+    ]
+    layers, found = [own for own in noises if own], {}
+    if len(layers) > 1:
+        # adjoint leaves out products of two deviations from the means, for parameters that are computed from noise
+        found["adjoint"] = "expected covariance or the default, controlled, for correlated parameters of several layers"
+    if sum(map(len, layers)) > len(set().union(*layers)):
+        # a linear map takes its weight as independent of its input
+        text = "expected the default, controlled, for layers whose parameters are correlated with each other"
+        found |= {"adjoint": text, "covariance": text}
+    return found
+
+
+def _lifted_noise(noise: Noise, method: str) -> Any:
+    """What noise is for one run: a draw, or a law of it."""
+    if method in ("sample", "local"):  # a parameter that is computed from noise is drawn as a whole
+        return drawn_weight(noise.zero, noise.draw, lambda: noise.one, lambda: None)
+    return random_weight(noise.zero, noise.one, draw=noise.draw, method=method)
 
 
 def _chosen(network: torch.nn.Module, only: Only | None) -> dict[str, torch.nn.Parameter]:

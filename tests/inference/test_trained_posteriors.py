@@ -1,0 +1,313 @@
+"""Posteriors that other libraries trained: a network's moments are those of many draws by the library itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from momentgen import method
+from momentgen.errors import InputError
+from momentgen.inference import BayesianNetwork, from_ivon, from_laplace, from_swag, from_vbll, randomise
+from momentgen.inference.affine import Affine, Blocks, Each, Noise, Sides
+
+DRAWS = 20_000
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 10), nn.Tanh(), nn.Linear(10, 2)).double()
+
+
+def data(rows: int = 80) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(rows, 3, dtype=torch.float64)
+    return x, torch.stack([x[:, 0] * x[:, 1], x.sum(1).sin()], 1)
+
+
+def fitted(network: nn.Module) -> nn.Module:
+    x, y = data()
+    adam = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(150):
+        adam.zero_grad()
+        (network(x) - y).square().mean().backward()
+        adam.step()
+    return network
+
+
+def agree(bayes: BayesianNetwork, draws: Tensor, x: Any, part: float = 0.03) -> None:
+    """Under ``covariance`` mean and σ are those of draws ``(n, ...)``, but for this part of σ and the draws' errors."""
+    with method("covariance"), torch.no_grad():
+        found = bayes.eval()(x)
+    spread, error = draws.std(0), 5 / len(draws) ** 0.5
+    assert bool((spread > 0).all())
+    assert ((found.mean - draws.mean(0)).abs() / spread).max() < error + part
+    assert (found.var.sqrt() / spread - 1).abs().max() < error + part
+
+
+def agree_by_default(bayes: BayesianNetwork, draws: Tensor, x: Any, rtol: float = 0.015) -> None:
+    """Under the default mean and σ are those of draws but for five of their stated errors, and of the draws'."""
+    with method("controlled", rtol=rtol, max_rows=20_000), torch.no_grad():
+        found = bayes.eval()(x)
+    spread, error = draws.std(0), len(draws) ** -0.5
+    of_mean, of_std = (found.mean - draws.mean(0)).abs(), (found.var.sqrt() - spread).abs()
+    assert (of_mean / (found.mean_error + error * spread)).max() < 5
+    assert (of_std / (found.std_error + error * spread)).max() < 5
+
+
+# ------------------------------------------------------------------ stand-ins and closed forms, without any package
+
+
+def laplace_like(network: nn.Module, precision: Any, **more: Any) -> Any:
+    """What a fitted Laplace approximation of laplace-torch holds."""
+    values = [value for value in network.parameters() if value.requires_grad]
+    mean = nn.utils.parameters_to_vector(values).detach()
+    return SimpleNamespace(mean=mean, posterior_precision=precision, model=network, backend=SimpleNamespace(), **more)
+
+
+@pytest.mark.parametrize("how", ["ap2", "adjoint", "covariance"])
+def test_the_exact_posterior_of_a_linear_model_gives_its_exact_predictive_variance(how: Any) -> None:
+    """Bayesian linear regression in closed form; ``ap2`` takes weights as independent, and is exact for these."""
+    x, _ = data()
+    design = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+    precision = design.T @ design / 0.3 + torch.eye(4, dtype=x.dtype)
+    if how == "ap2":
+        precision = precision.diag().diag()
+    plain = nn.Linear(3, 1).double()
+    scale = torch.linalg.inv(torch.linalg.cholesky(precision)).T
+    bayes = randomise(plain, from_laplace(laplace_like(plain, precision, posterior_scale=scale)))
+    exact = (design @ torch.linalg.inv(precision) * design).sum(1)
+    with method(how):
+        found = bayes(x)
+    assert torch.allclose(found.var[:, 0], exact, rtol=1e-10)
+    assert torch.allclose(found.mean, plain(x), rtol=1e-12)
+
+
+def test_kronecker_factors_give_the_variance_of_the_matrix_they_stand_for() -> None:
+    torch.manual_seed(2)
+    shape = (4, 2, 1, 2)  # of a convolution
+    left, right = (torch.linalg.qr(torch.randn(n, n, dtype=torch.float64))[0] for n in (4, 4))
+    std = torch.rand(4, 4, dtype=torch.float64) + 0.1
+    root = torch.kron(left, right)
+    dense = root @ (std.flatten().square()[:, None] * root.T)
+    posterior = Affine(torch.zeros(shape, dtype=torch.float64), [Sides(left, std, right, shape)])
+    assert torch.allclose(posterior.var.flatten(), dense.diag(), rtol=1e-12)
+    draws = posterior.sample(DRAWS, torch.Generator().manual_seed(0)).reshape(DRAWS, -1)
+    assert (draws.T.cov() - dense).abs().max() < 0.05
+
+
+def test_adjoint_refuses_correlations_within_several_layers_which_covariance_takes() -> None:
+    """Products of two deviations from the means would be missing: half of σ where these are as large as the means."""
+    torch.manual_seed(6)
+    plain = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 1))
+    posteriors = {}
+    for name, value in plain.named_parameters():
+        if value.dim() == 2:
+            left, right = (torch.linalg.qr(torch.randn(n, n))[0] for n in value.shape)
+            posteriors[name] = Affine(value, [Sides(left, torch.rand(value.shape), right, value.shape)])
+    x = torch.randn(4, 20)
+    bayes = BayesianNetwork(plain, posteriors).eval()
+    with method("sample"), torch.no_grad():
+        draws = torch.stack([bayes(x).mean for _ in range(4000)])
+    agree(bayes, draws, x, part=0.05)
+    with method("adjoint"), pytest.raises(InputError, match="expected covariance or the default"):
+        bayes(x)
+
+
+@pytest.mark.parametrize("how", ["controlled", "sample", "local"])
+def test_parameters_that_share_noise_move_together(how: Any) -> None:
+    """y = (1 + ξ)·x - ξ·x for noise ξ that two weights have in common: certain, whatever ξ is."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.zeros(1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.a.T + x @ self.b.T
+
+    plain, one = Two(), torch.ones(1, 1, 1)
+    noise = Noise(one, (1, 1))
+    posteriors = {
+        "a": Affine(plain.a, [Blocks(one, (1, 1), noise)]), "b": Affine(plain.b, [Blocks(-one, (1, 1), noise)]),
+    }  # fmt: skip
+    x = torch.tensor([[2.0], [5.0]])
+    bayes = BayesianNetwork(plain, posteriors).eval()
+    with method(how):
+        assert torch.allclose(bayes(x).mean, x, rtol=1e-5)
+        assert bool((bayes(x).var < 1e-8).all())
+    other = BayesianNetwork(plain, {**posteriors, "b": Affine(plain.b, [Each(torch.ones(1, 1))])}).eval()
+    with method("controlled"):
+        assert torch.allclose(other(x).var, 2 * x.square(), rtol=0.2)
+
+
+def test_iterates_of_weights_give_the_distribution_of_swag() -> None:
+    torch.manual_seed(3)
+    plain, iterates = fitted(net()), []
+    x, y = data()
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.2)
+    for _ in range(30):
+        rows = torch.randint(len(x), (10,))
+        sgd.zero_grad()
+        (plain(x[rows]) - y[rows]).square().mean().backward()
+        sgd.step()
+        iterates.append(copy.deepcopy(plain.state_dict()))
+    values = torch.stack([torch.cat([one.flatten() for one in state.values()]) for state in iterates])
+    # Maddox et al. 2019, algorithm 1 and (1): deviations are from the running mean
+    running = values.cumsum(0) / torch.arange(1, 31, dtype=values.dtype)[:, None]
+    last, var = (values - running)[-20:], values.var(0, correction=0)
+    noise = torch.randn(DRAWS, len(var), dtype=var.dtype)
+    drawn = values.mean(0) + (0.5 * var).sqrt() * noise
+    drawn = drawn + torch.randn(DRAWS, 20, dtype=var.dtype) @ last / (2 * 19) ** 0.5
+    bayes = randomise(plain, from_swag(iterates))
+    agree_by_default(bayes, many(plain, drawn, x[:6]), x[:6])
+    with method("adjoint"), pytest.raises(InputError, match="correlated with each other, got adjoint"):
+        bayes(x)
+    # Without its correlated part it is a mean field, which adjoint takes.
+    drawn = values.mean(0) + (0.5 * var).sqrt() * noise
+    agree(randomise(plain, from_swag(iterates, rank=0)), many(plain, drawn, x[:6]), x[:6])
+
+
+def many(plain: nn.Module, drawn: Tensor, x: Tensor) -> Tensor:
+    """Outputs of the plain network for parameter vectors ``(n, count)``."""
+    names, sizes = zip(*((name, value.numel()) for name, value in plain.named_parameters()), strict=True)
+    shapes = [value.shape for value in plain.parameters()]
+
+    def run(vector: Tensor) -> Tensor:
+        parts = [part.view(shape) for part, shape in zip(vector.split(sizes), shapes, strict=True)]
+        return functional_call(plain, dict(zip(names, parts, strict=True)), (x,))
+
+    with torch.no_grad():
+        return torch.vmap(run, chunk_size=2000)(drawn)
+
+
+def refusals() -> Iterator[tuple[Callable[[], Any], str]]:
+    plain = net()
+    yield lambda: from_laplace(plain), "expected a fitted Laplace approximation"
+    yield lambda: from_ivon(torch.optim.Adam(plain.parameters())), "expected the optimizer IVON"
+    yield lambda: from_swag([plain.state_dict()]), "at least two state dicts"
+    yield lambda: from_vbll(plain[0]), "Regression or DiscClassification"
+    states = [{"other": torch.zeros(2)}, {"other": torch.ones(2)}]
+    yield lambda: randomise(plain, from_swag(states)), "has 0 parameters"
+    yield lambda: randomise(plain, from_swag([plain.state_dict(), net()[:1].state_dict()])), "of one network"
+
+
+@pytest.mark.parametrize("case", list(refusals()))
+def test_what_is_no_trained_posterior_is_refused_in_one_sentence(case: tuple[Callable[[], Any], str]) -> None:
+    with pytest.raises(InputError, match=case[1]):
+        case[0]()
+
+
+# ------------------------------------------------------------------ the packages themselves
+
+
+def laplace(network: nn.Module, which: str, structure: str, x: Tensor, y: Tensor, **more: Any) -> Any:
+    pytest.importorskip("laplace", exc_type=ImportError)
+    from laplace import Laplace
+
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=40)
+    found = Laplace(
+        network,
+        "regression",
+        subset_of_weights=which,
+        hessian_structure=structure,
+        prior_precision=3.0,
+        sigma_noise=0.3,
+        **more,
+    )
+    found.fit(loader)
+    return found
+
+
+@pytest.fixture
+def torchvision() -> None:
+    pytest.importorskip("asdl")
+    from networks.third_party import allow_torchvision
+
+    allow_torchvision()
+
+
+LAPLACES = [("all", "diag"), ("all", "kron"), ("all", "full"), ("last_layer", "full"), ("last_layer", "kron"),
+            ("last_layer", "diag"), ("subnetwork", "full"), ("subnetwork", "diag")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("which", "structure"), LAPLACES)
+@pytest.mark.filterwarnings("ignore")
+def test_a_laplace_approximation_predicts_as_its_own_draws(which: str, structure: str, torchvision: None) -> None:
+    plain = fitted(net())
+    x, y = data()
+    more = {"subnetwork_indices": torch.arange(5, 45, 2)} if which == "subnetwork" else {}
+    torch.set_default_dtype(torch.float64)
+    try:
+        la = laplace(plain, which, structure, x, y, **more)
+        drawn = la.sample(DRAWS).detach()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    bayes = randomise(plain, from_laplace(la))
+    if which == "last_layer":
+        drawn = torch.cat([nn.utils.parameters_to_vector(plain[0].parameters()).expand(DRAWS, -1), drawn], 1)
+    draws = many(plain, drawn, x[:5])
+    across = which != "last_layer" and structure == "full"
+    (agree_by_default if across else agree)(bayes, draws, x[:5])
+    if structure == "kron":
+        agree_by_default(bayes, draws, x[:5])
+
+
+def test_weights_of_a_token_model_that_ivon_trained_are_random() -> None:
+    ivon = pytest.importorskip("ivon")
+    torch.manual_seed(4)
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(12, 8)
+            self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.block(self.embedding(tokens)).mean(1))
+
+    plain = Tokens()
+    tokens = torch.randint(12, (64, 6))
+    labels = tokens[:, 0] % 3
+    optimizer = ivon.IVON(plain.parameters(), lr=0.05, ess=64, hess_init=1.0)
+    for _ in range(60):
+        with optimizer.sampled_params(train=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(plain(tokens), labels).backward()
+        optimizer.step()
+    draws = []
+    plain.eval()
+    with torch.no_grad():
+        for _ in range(2000):
+            with optimizer.sampled_params():
+                draws.append(plain(tokens[:4]))
+    agree_by_default(randomise(plain, from_ivon(optimizer)), torch.stack(draws), tokens[:4], rtol=0.03)
+
+
+@pytest.mark.parametrize("form", ["diagonal", "dense", "lowrank", "dense_precision"])
+def test_a_layer_of_vbll_gives_its_own_predictive_moments(form: str) -> None:
+    vbll = pytest.importorskip("vbll")
+    torch.manual_seed(5)
+    more = {"cov_rank": 2} if form == "lowrank" else {}
+    plain = nn.Sequential(nn.Linear(3, 10), nn.Tanh(), vbll.Regression(10, 2, 0.01, form, **more))
+    x = torch.randn(5, 3)
+    own = plain(x).predictive
+    bayes = randomise(plain, from_vbll(plain[-1]))
+    with method("covariance"):
+        found = bayes(x)
+    assert torch.allclose(found.mean, own.mean, atol=1e-5)
+    assert torch.allclose(found.var, own.covariance.diagonal(dim1=-2, dim2=-1), rtol=1e-4)
+    assert isinstance(plain[-1], vbll.Regression)
+
+
+def test_student_layers_of_vbll_are_refused() -> None:
+    vbll = pytest.importorskip("vbll")
+    with pytest.raises(InputError, match="whose noise is random"):
+        from_vbll(vbll.tRegression(4, 1, 0.01))
