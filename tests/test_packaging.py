@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import momentgen
+from momentgen.extras import SITE
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,6 +51,28 @@ def test_pins_lie_within_the_ranges() -> None:
         if requirement.name in pins:
             assert requirement.specifier.contains(pins[requirement.name]), requirement
     assert {"sympy", "torch", "triton", "mpmath", "python-flint", "numpy"} <= set(pins)
+
+
+def tracked_texts() -> dict[str, str]:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in tracked.split("\0") if name.endswith((".py", ".md", ".toml", ".yml", ".cff"))]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+
+
+def test_the_addresses_of_the_project_stand_in_two_places_that_agree() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls["Documentation"] == SITE
+    assert urls["Issues"].startswith(urls["Source"] + "/")
+    assert urls["Changelog"].startswith(urls["Source"] + "/")
+    hosts = [url.removeprefix("https://") for url in (urls["Source"], urls["Documentation"])]
+    holders = {name for name, text in tracked_texts().items() for host in hosts if host in text}
+    assert holders == {"pyproject.toml", "momentgen/extras.py"}
+
+
+def test_every_place_that_names_the_version_names_the_same() -> None:
+    version = momentgen.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[0] == version
 
 
 def test_the_package_is_typed() -> None:
