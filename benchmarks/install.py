@@ -8,21 +8,17 @@ processor seconds.
     make wheels
     python benchmarks/install.py dist/*.whl --python python3.11 python3.13
 
-pip's own settings choose torch's build: PIP_CONSTRAINT names a file with `torch==2.13.0+cpu`.  The committed result has
-one run of each build.
+pip's own settings choose torch's build: PIP_CONSTRAINT names a file with `torch==2.13.0+cpu`.  Results of other builds
+stay in the file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import resource
 import statistics
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +34,6 @@ FORMERLY = [
     "typer>=0.12",
 ]
 TURNS = 3
-
-_SIZES = """
-import json
-from importlib.metadata import distributions
-sizes = {}
-for each in distributions():
-    paths = [path.locate() for path in each.files or ()]
-    sizes[each.name.lower()] = sum(path.stat().st_size for path in paths if path.is_file())
-print(json.dumps(sizes))
-"""
 
 _FIRST = """
 import json, sys, time, warnings
@@ -68,8 +54,27 @@ print(json.dumps(found))
 """
 
 
+#: processor seconds of compiling a package's modules, as pip does after it has unpacked them
+_COMPILE = """
+import contextlib, sys, sysconfig, time
+from pathlib import Path
+texts = [path.read_bytes() for path in Path(sysconfig.get_path("purelib"), sys.argv[1]).rglob("*.py")]
+begun = time.process_time()
+for text in texts:
+    with contextlib.suppress(SyntaxError, ValueError):  # templates and tests of wrong code
+        compile(text, "module", "exec")
+print(time.process_time() - begun)
+"""
+
+
+_BUILD = """
+import platform, torch
+print(f"{platform.python_version()}, torch for {'CUDA' if torch.version.cuda else 'the CPU'}")
+"""
+
+
 def main() -> None:
-    from _common import console, environment, save
+    from _common import RESULTS, console, environment, save
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
@@ -79,52 +84,36 @@ def main() -> None:
     for python in asked.python:
         with tempfile.TemporaryDirectory() as folder:
             one = measured(python, asked.wheel.resolve(), Path(folder))
-        found[one.pop("python")] = one
+        found[one.pop("build")] = one
         console.print_json(data=one)
-    save("install", {"environment": environment(), "wheel": asked.wheel.stat().st_size, "found": found})
+    known = json.loads((RESULTS / "install.json").read_text())["found"]
+    save("install", {"environment": environment(), "wheel": asked.wheel.stat().st_size, "found": {**known, **found}})
 
 
 def measured(python: str, wheel: Path, folder: Path) -> dict[str, Any]:
     """All figures of one interpreter."""
-    subprocess.run([python, "-m", "venv", str(folder / "env")], check=True)
-    own = str(folder / "env" / "bin" / "python")
-    cache = {**os.environ, "MOMENTGEN_CACHE": str(folder / "cache")}
-    cache.pop("PYTHONPATH", None)
+    from _fresh import Fresh
 
-    def run(*command: str, **environment: str) -> str:
-        done = subprocess.run(
-            [own, *command], env={**cache, **environment}, cwd=folder, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SystemExit(done.stdout + done.stderr)
-        return done.stdout
-
-    def timed(*command: str, **environment: str) -> dict[str, float]:
-        """Seconds by the clock, and of the processor: on a busy machine the second says more."""
-        started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        run(*command, **environment)
-        clock, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-        processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return {"seconds": round(clock, 1), "processor seconds": round(processor, 1)}
+    fresh = Fresh(python, folder, folder / "files")
 
     def first_call(**environment: str) -> dict[str, float]:
-        turns = [json.loads(run("-c", _FIRST, **environment)) for _ in range(TURNS)]
+        turns = [json.loads(fresh.run("-c", _FIRST, **environment)) for _ in range(TURNS)]
         return {name: round(statistics.median(turn[name] for turn in turns), 4) for name in turns[0]}
 
-    files = str(folder / "files")
-    found: dict[str, Any] = {"python": run("-c", "import platform; print(platform.python_version())").strip()}
-    before = json.loads(run("-c", _SIZES))
-    found["download"] = timed("-m", "pip", "download", "--quiet", "--dest", files, str(wheel))
-    offline = ("-m", "pip", "install", "--quiet", "--no-index", "--find-links", files)
-    found["install after the download"] = timed(*offline, str(wheel))
-    sizes = {name: size for name, size in json.loads(run("-c", _SIZES)).items() if name not in before}
+    found: dict[str, Any] = {"download": fresh.download(str(wheel))}
+    found["install after the download"] = fresh.install(str(wheel))
+    found["build"] = fresh.run("-c", _BUILD).strip()
+    sizes = fresh.sizes()
+    found["of it byte-compiling"] = {
+        name: round(float(fresh.run("-c", _COMPILE, name)), 1) for name in ("torch", "sympy", "numpy", "momentgen")
+    }
     (folder / "readme.py").write_text(readme())
-    found["README's code"] = timed("readme.py")
-    found["README's code without PATH"] = timed("readme.py", PATH="", CC="")
+    found["README's code"] = fresh.timed("readme.py")
+    found["README's code without PATH"] = fresh.timed("readme.py", PATH="", CC="")
     found["with PATH"], found["without PATH"] = first_call(), first_call(PATH="", CC="")
     found["compiled here"] = sorted(path.name for path in folder.glob("cache/*.so"))
-    run("-m", "pip", "install", "--quiet", *FORMERLY)
-    formerly = {name: size for name, size in json.loads(run("-c", _SIZES)).items() if name not in before}
+    fresh.run("-m", "pip", "install", "--quiet", *FORMERLY)
+    formerly = fresh.sizes()
     found["bytes"] = dict(sorted(sizes.items(), key=lambda each: -each[1]))
     found["bytes in all"] = sum(sizes.values())
     found["bytes that went"] = {name: size for name, size in formerly.items() if name not in sizes}
