@@ -17,6 +17,8 @@ __all__ = ["OUTPUTS", "Linear"]
 OUTPUTS: Final = 64
 #: which are worth their products where the outputs vary in at most so many directions
 _DIRECTIONS: Final = 24
+#: bytes of derivatives by the sources that are computed at once: of small ones calls cost more than arithmetic
+_TOGETHER, _TOGETHER_ON_ACCELERATORS = 2**19, 2**26
 
 
 class Linear:
@@ -61,12 +63,7 @@ class Linear:
         directions = torch.eye(count).to(shift)[:, None].expand(-1, batch, -1)
         if self._directions is not None:
             directions = self._directions.movedim(1, 0).to(shift)
-        found: list[list[Tensor | None]] = []
-        for direction in directions:
-            grads = torch.autograd.grad(
-                shift, wanted, direction, retain_graph=True, create_graph=keeps_graph, allow_unused=True
-            )
-            found.append([None if grad is None else grad.reshape(batch, -1) for grad in grads])
+        found = _pulled_back(shift, wanted, directions, keeps_graph)
         for place, source in enumerate(usable):
             rows = [grads[place] for grads in found]
             size = source.leaf.numel() // batch
@@ -117,6 +114,37 @@ class Linear:
         """What a source drew for a row, shape ``(batch, n)``; 0 where it drew nothing."""
         noise = linear.new_zeros(()) if noise is None else noise.to(linear.dtype)
         return noise.expand(source.leaf.shape).reshape(linear.shape[0], -1)
+
+
+def _pulled_back(
+    shift: Tensor, leaves: list[Tensor], directions: Tensor, keeps_graph: bool
+) -> list[list[Tensor | None]]:
+    """Of each direction, shape ``(batch, K)``, its product with the derivatives by each leaf, shape ``(batch, n)``."""
+    batch, bytes_of_one = len(shift), sum(leaf.nbytes for leaf in leaves)
+    most = _TOGETHER if shift.device.type == "cpu" else _TOGETHER_ON_ACCELERATORS
+    size = max(most // max(bytes_of_one, 1), 1)
+
+    def grads(given: Tensor, many: bool) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(
+            shift, leaves, given, retain_graph=True, create_graph=keeps_graph, allow_unused=True, is_grads_batched=many
+        )
+
+    def single(grad: Tensor | None) -> Tensor | None:
+        return None if grad is None else grad.reshape(batch, -1)
+
+    found: list[list[Tensor | None]] = []
+    for part in directions.split(size):
+        if len(part) > 1:
+            try:
+                together = grads(part, True)
+            except RuntimeError:  # a derivative that torch cannot run in batches
+                pass
+            else:
+                rows = [[None] * len(part) if grad is None else list(grad.unbind()) for grad in together]
+                found += [list(map(single, row)) for row in zip(*rows, strict=True)]
+                continue
+        found += [list(map(single, grads(one, False))) for one in part]
+    return found
 
 
 def _root_of(covariance: Tensor) -> Tensor:
