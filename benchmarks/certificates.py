@@ -13,10 +13,7 @@ the errors of the earlier PyTorch code, which float64 was, and of the C that it 
 points: of a mean over max(1, |mean|), of a variance over L² v or (range/2)², of partials over their largest value at a
 variance.
 
-Facts that certificates state as proven are compared as well.  Float64 was a sum of atoms, proven to be off f and its
-derivatives by so much at most; it is polynomials, whose mean and partials are proven.  Both are shown as the largest
-error over all means and variances (from v* on where f has kinks; below it nothing is left out), of a mean that grows
-over E max(1, |f|).
+Facts that certificates state as proven are compared as well.
 
 The earlier certificates, kernels and PyTorch code come from the repository's history.
 """
@@ -25,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,9 +54,6 @@ FLOAT64 = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 #: a bound that is higher by less is the same
 _SAME = 1e-3
 _LONGER = 8  # times the points, where a search finds no error above the earlier bound
-_PROVEN = ("mean", "dmean_dmu", "dmean_dvar")
-#: max(sqrt(v + c), |mu|) over E max(1, f) at most, f = sqrt(1 + x²) - 1: E f >= max(|mu|, sqrt(2 v/pi)) - 1, c = .64
-_OVER_GROWN = 2.7
 
 
 def main() -> None:
@@ -163,36 +156,9 @@ def proven_facts(rule: Rule, commit: str) -> Iterator[dict[str, Any]]:
     if text is None or not path.exists():
         return
     former, now = (json.loads(each).get("facts", {}) for each in (text, path.read_text()))
-    if "atoms_float64" not in now and (atoms := former.pop("atoms_float64", None)):
-        bounds = _grown(atoms) if "sup_error_over_max_1_f_proven" in atoms else atoms["sup_error_proven"]
-        for name, was in zip(_PROVEN, (*bounds[:2], bounds[2] / 2), strict=True):
-            yield {"rule": rule.name, "fact": f"float64 {name}", "was": was, "is": _largest(now, name)}
     there = dict(_leaves(now))
     for fact, was in _leaves(former):
         yield {"rule": rule.name, "fact": fact, "was": was, "is": there.get(fact)}
-
-
-def _grown(atoms: Mapping[str, Any]) -> tuple[float, float, float]:
-    """The bounds of atoms, of the value in proportion to f."""
-    _, first, second = atoms["sup_error_proven"]
-    return atoms["sup_error_over_max_1_f_proven"], first, second
-
-
-def _largest(facts: Mapping[str, Any], name: str) -> float | None:
-    """The largest error of float64's mean or of a partial, w being at least that of the least variance.
-
-    But for that of the smoothed kink, 1e-17 w, which earlier commits did not state.
-    """
-    parts = facts.get("float64", {}).get(name, {})
-    if not parts or "unproven_because" in parts:
-        return None
-    w = (facts["surfaces_float64"]["c"] or facts["switch_float64"]) ** 0.5
-    total = parts.get("constant_proven", 0.0) + parts.get("times_max_1_f_proven", 0.0)
-    total += _OVER_GROWN * parts.get("times_max_w_u_proven", 0.0)
-    for key, value in parts.items():
-        if over := re.fullmatch(r"over_w(\d?)_proven", key):
-            total += value / w ** int(over[1] or 1)
-    return total
 
 
 def _leaves(facts: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:

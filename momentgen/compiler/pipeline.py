@@ -19,6 +19,7 @@ from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.evidence import Evidence, program_digest
 from momentgen.compiler.program import Program
+from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.sampling import sampler_of
 from momentgen.compiler.stabilise import (
     Stable,
@@ -124,7 +125,7 @@ def compile_rule(
     def compiled_by(way: Way) -> tuple[Certified, ...]:
         outcome = memory.recall(way)
         if outcome is None:
-            made = tuple(certified(rule, stable, progress, evidence) for stable in way.stables())
+            made = tuple(_certified(rule, stable, progress, evidence) for stable in way.stables())
             outcome = Outcome(variants=made)
             memory.keep(way, outcome)
         return outcome.variants
@@ -172,6 +173,13 @@ def compile_rule(
     names = tuple(one.stable.variant for one in compiled)
     files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike)
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
+
+
+def _certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> Certified:
+    """A variant certified, with what is proven of it among its facts, and nothing left to prove."""
+    one = certified(rule, stable, progress, evidence)
+    facts = {**stable.facts, **proven_facts(stable)}
+    return replace(one, stable=replace(one.stable, facts=facts, claim=None))
 
 
 def _same_in_float64(one: Stable, other: Stable) -> bool:
@@ -228,7 +236,8 @@ def _outcome(
     outcome, missed = Outcome(goals, refusal=way.refusal), None
     if stables and goals == (promised or goals):
         try:
-            outcome = Outcome(goals, tuple(certified(rule, stable, progress, evidence) for stable in stables))
+            made = tuple(_certified(rule, stable, progress, evidence) for stable in stables)
+            outcome = Outcome(goals, made)
         except BuildError as error:
             outcome, missed = Outcome(goals, miss=(error.stage, error.cause)), error
     # An error of a tool deep down, that knows no rules, may be one of this machine at this time.

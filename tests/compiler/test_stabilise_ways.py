@@ -51,7 +51,7 @@ def first(misses: Sequence[str], tried: Sequence[str], monkeypatch: pytest.Monke
         made: Any = SimpleNamespace(way=name, unit="tolerance", goal=1.0)
         return Way(name, (), lambda: (made,))
 
-    monkeypatch.setattr(pipeline, "certified", compiled)
+    monkeypatch.setattr(pipeline, "_certified", compiled)
     return pipeline._compile_first(
         SMOOTH, map(way, tried), lambda stage: None, Evidence("smooth"), pipeline._NoMemory()
     )

@@ -15,9 +15,7 @@
                ``surface_graph`` (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs
                (``fine_output``) in cells (``fine_cells``), and ``fine_surface_graph``; where f nears its
                lines slowly, ``fine_tails``
-``proven``     what is proven of a surrogate, for its certificate: of atoms by ``sup_error`` (on ``atom_balls``), of
-               polynomials of two variables by ``surface_error``, on ``surface_panels`` and ``fitted_panels``; of f with
-               kinks by ``piece_jumps``
+``claim``      what a strategy hands to proofs (:mod:`momentgen.compiler.prove`)
 ``surrogate_graph``  moments of a sum of atoms, for ``piecewise``, ``algebraic`` and ``quadrature``
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``

@@ -25,18 +25,15 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.choosing import choose_atoms
-from momentgen.compiler.stabilise.fine_output import ALLOWED
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
-from momentgen.compiler.stabilise.fine_tails import far_out
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
 from momentgen.compiler.stabilise.moments_measure import MEAN, VARIANCE, measure_for
-from momentgen.compiler.stabilise.proven import proven_fine
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import Found, facts_of, fine_facts, found_atoms, in_words, mean_facts
+from momentgen.compiler.stabilise.surrogate import Found, facts_of, fine_facts, found_atoms, in_words
 from momentgen.compiler.stabilise.surrogate_graph import (
     FLOAT32,
     FLOAT64,
@@ -47,16 +44,12 @@ from momentgen.compiler.stabilise.surrogate_graph import (
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth
 from momentgen.errors import BuildError
 
-__all__ = ["find_ladder", "find_mean_ladder", "stable_variants", "why_not"]
+__all__ = ["find_ladder", "stable_variants", "why_not"]
 
 F64 = npt.NDArray[np.float64]
 #: (atoms, highest order), cheap first
 _CHOICES = ((8, 4), (10, 4), (12, 4), (12, 5), (14, 5), (16, 5), (16, 6), (18, 6), (20, 6), (22, 6), (24, 6))
 _FINE = ((22, 6),)
-#: the ladder that float64's polynomials are proven by: atoms and highest order, the smallest root in units of the
-#: length, how much wider steps become, rounds of reweighting, and what f may still be off its lines at the end, over
-#: what is allowed to a mean
-_PROOF, _PROOF_FIRST, _PROOF_WIDENING, _PROOF_ROUNDS, _ENDED_FINE = (16, 8), 0.3, 2.0, 8, 5.0
 _QUICK = replace(FLOAT64, quick=True)  # ladders are off by far more than by rounding
 #: the smallest root in units of the length, or of sigma at v*; how much wider steps become; the largest, of the reach
 _FIRST, _FIRST_SMOOTHED, _WIDENING, _LAST = (0.2, 0.35, 0.5, 0.8), (0.8, 1.0), (2.0, 3.0), (0.1, 0.3, 1.0)
@@ -193,34 +186,6 @@ def _surfaces(f: Activation, truth: GeneralTruth) -> FineSurfaces | None:
     return found if found.error <= 1 else None
 
 
-def find_mean_ladder(f: Activation, truth: GeneralTruth) -> Found:
-    """The ladder nearest to f, for its mean alone, which proves float64's polynomials.
-
-    Raises:
-        BuildError: if f follows no lines.
-    """
-    if f.left is None or f.right is None:
-        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
-    count, high = _PROOF
-    end = far_out(f, _ENDED_FINE * ALLOWED["mean"], math.inf)
-    taus = ladder(count, _PROOF_FIRST * f.length, end, _PROOF_WIDENING, 0.0)
-    fit = fit_ladder(mean_target(f, truth, grid(f, 3 * end), 0.0), taus, high, _PROOF_ROUNDS)
-    none = np.zeros((count, 0))
-    atoms = AtomSum(f.centre, f.left, f.right, taus, fit.coefficients, (none, none), (fit.low, 0), 0.0, 0)
-    return Found(atoms, fit, (), fit.share)
-
-
-def _fine_facts(f: Activation, truth: GeneralTruth, surfaces: FineSurfaces) -> dict[str, Any]:
-    """For the certificate."""
-    proof = find_mean_ladder(f, truth)
-    facts = mean_facts(f, proof)
-    return {
-        **fine_facts(surfaces),
-        "atoms_of_proof": facts,
-        "float64": proven_fine(f, surfaces, proof.atoms, facts),
-    }
-
-
 def _graph(
     f: Activation, atoms: AtomSum, precision: GraphPrecision, outputs: tuple[str, ...]
 ) -> tuple[Graph, list[Polynomial]]:
@@ -272,7 +237,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         fits=tuple(dict.fromkeys(fits)),
         facts={
             **facts_of(f, found, fine),
-            **(_fine_facts(f, truth, surfaces) if surfaces else {}),
+            **(fine_facts(surfaces) if surfaces else {}),
             "local_terms": _TERMS,
             "local_form_leaves_out": float(f"{left_out:.3g}"),
         },

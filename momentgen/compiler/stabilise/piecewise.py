@@ -24,12 +24,12 @@ from flint import arb
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.claim import Claim
 from momentgen.compiler.stabilise.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.stabilise.fine_piecewise_graph import build_fine_piecewise, no_atoms
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
-from momentgen.compiler.stabilise.proven import proven_fine
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms, fine_facts
@@ -131,12 +131,6 @@ class _Fine:
     switch: float
 
 
-def _fine_facts(f: Activation, fine: _Fine) -> dict[str, Any]:
-    """For the certificate."""
-    proven = proven_fine(f, fine.surfaces, None, None)
-    return {"switch_float64": fine.switch, **fine_facts(fine.surfaces), "float64": proven}
-
-
 def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth) -> _Fine | None:
     """The form of the largest v* whose polynomials and local form are accurate; None if there is none."""
     if _is_one_kink(f) or not all(p.expr.is_polynomial(x) for p in f.pieces):
@@ -194,7 +188,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
                 break
         share = math.inf
         if local <= _LOCAL:
-            found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch, 0, start=switch)
+            found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch)
             if found.share <= (_EXACT if _is_one_kink(f) else 1.0):
                 return found, branches, local
             share = found.share
@@ -223,7 +217,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     degree, terms, heat = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
     fine = _find_fine(f, more, measure, truth)
-    finer = [] if fine or _is_one_kink(f) else [find_atoms(f, choice, switch, 0, start=switch) for choice in _FINE]
+    finer = [] if fine or _is_one_kink(f) else [find_atoms(f, choice, switch) for choice in _FINE]
     atoms = min([found, *finer], key=lambda one: one.share)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
@@ -250,8 +244,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **facts_of(f, found, None if fine else atoms),
             "local_form_leaves_out": float(f"{local:.3g}"),
-            **(_fine_facts(f, fine) if fine else {}),
+            **({"switch_float64": fine.switch, **fine_facts(fine.surfaces)} if fine else {}),
         },
+        claim=Claim(f, fine.surfaces) if fine else None,
         doc=(
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, a sum of atoms of "
             f"{len(found.atoms.taus)} variances fitted to f smoothed by that variance"

@@ -1,13 +1,13 @@
 r"""Smooth activations that follow a line on either side: sigmoid, tanh, softplus, SiLU, GELU, Mish and their like.
 
 All outputs are polynomials of two variables (:mod:`momentgen.compiler.stabilise.surface`, for float64
-:mod:`momentgen.compiler.stabilise.fine_surface`).  What the mean's is proven by, and above v* where f has kinks
-(:mod:`momentgen.compiler.stabilise.piecewise`) the surrogate itself, is a sum of atoms, found from f alone: over
-numbers of variances and orders from cheap to dear, and over how the variances are spread, the first whose errors, in
-value and two derivatives, are within what the tolerance leaves for the fit.
+:mod:`momentgen.compiler.stabilise.fine_surface`).
 
-For every mu and v, |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= min(sup|f - g|, sqrt v sup|f' - g'|)
-(Minkowski, Poincaré), so that the errors of a fit by atoms bound those of the moments.
+Where f has kinks (:mod:`momentgen.compiler.stabilise.piecewise`) float32 has a sum of atoms above v*, found from f
+alone: over numbers of variances and orders from cheap to dear, and over how the variances are spread, the first whose
+errors, in value and two derivatives, are within what the tolerance leaves for the fit.  They bound those of the
+moments: |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= min(sup|f - g|, sqrt v sup|f' - g'|) (Minkowski,
+Poincaré) for every mu and v.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.choosing import Chosen, choose_atoms
+from momentgen.compiler.stabilise.claim import Claim
 from momentgen.compiler.stabilise.fine_output import ALLOWED
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
-from momentgen.compiler.stabilise.proven import proven_facts, proven_fine, proven_outputs
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
@@ -45,12 +45,10 @@ __all__ = [
     "Found",
     "facts_of",
     "find_atoms",
-    "find_mean_atoms",
     "fine_facts",
     "found_atoms",
     "in_words",
     "mean_alone",
-    "mean_facts",
     "stable_variants",
     "why_not",
 ]
@@ -59,10 +57,6 @@ F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
 #: shares of the tolerance left to the fit; the rest is for rounding
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
-_FINE, _ROUNDS = (12, 8), 12  # variances and highest order of the atoms that a mean is proven by; of reweighting
-#: their spreads, of which so many are fitted well; an error that is small enough; highest order where f is atoms itself
-_LOWS, _TOPS, _REFINED = (0.06, 0.09, 0.12, 0.2, 0.3, 0.45), (1.0, 1.3, 1.7, 2.0, 2.3), 4
-_ENOUGH, _OWN = 1e-10, 2
 #: outputs of a mean alone, by graph, and lengths over f's own that its frames are tried with: a bump is wider than that
 _MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
 _WIDER = (1.0, 3.0)
@@ -76,8 +70,6 @@ _BESIDE = {**ALLOWED, "dmean_dvar": 3 * ALLOWED["dmean_dvar"]}
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 #: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
-#: smallest and largest 1/sqrt(tau), in units of 1/length
-_SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
 #: smallest and largest tau + v*, in units of v*, of a function smoothed by v*
 _LEAST, _MOST = (0.6, 1.0), (3.0, 8.0, 25.0, 80.0, 250.0)
 
@@ -113,27 +105,17 @@ def _grid(f: Activation, widest: float) -> F64:
 
 
 def _mean_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
-    """F̃ smoothed by a variance ``start``, which is 0 for a smooth f."""
-    smooth = start == 0
-    values = _plain_values(f, side, u) if smooth else side.moments(u, np.full_like(u, start))[0][:3].T
-    root = math.sqrt(start) if start else f.length
+    """F̃ smoothed by a variance ``start``."""
+    values = side.moments(u, np.full_like(u, start))[0][:3].T
     allowed = (
         _FIT["mean"] * MEAN,
         _FIT["var"] * VARIANCE / 2 * f.lipschitz,
-        _FIT["partial"] * PARTIAL * (f.bend if not start else f.lipschitz / root),
+        _FIT["partial"] * PARTIAL * (f.lipschitz / math.sqrt(start)),
     )
     if side.far.slope == 0:  # atoms that outgrow f would have to cancel at large sigma
         low = 0 if side.far.offset else 1
         return AtomTarget(u, values, allowed, low, (side.far.offset,) if low == 0 else ())
     return AtomTarget(u, values, allowed, -1, (side.far.slope, side.far.offset))
-
-
-def _plain_values(f: Activation, side: Side, u: F64) -> F64:
-    jet = f.jet(f.centre + side.sign * u, 3)
-    values = np.stack([side.excess(u), side.sign * jet[:, 1] - side.near.slope, jet[:, 2]], 1)
-    # Far to the left the slope less the line's is dust.
-    values[np.abs(u) > f.reach, 1] = np.where(u[np.abs(u) > f.reach] < 0, 0.0, side.far.slope)
-    return values
 
 
 def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarget:
@@ -151,54 +133,35 @@ def _second_target(f: Activation, side: Side, u: F64, start: float) -> AtomTarge
     return AtomTarget(u, values, allowed, -2, (2 * a * a, 2 * a * b, b * b + a * a * start))
 
 
-def find_atoms(
-    f: Activation,
-    choices: tuple[tuple[int, int], ...],
-    switch: float,
-    terms: int,
-    *,
-    start: float = 0.0,
-) -> Found:
+def find_atoms(f: Activation, choices: tuple[tuple[int, int], ...], switch: float) -> Found:
     """The cheapest atoms of ``choices`` whose fit is within the tolerance's share; the best where none is.
 
     Args:
         f: what to fit.
         choices: (number of variances, highest order), cheap first.
-        switch: v*, from where on the second moment is used.
-        terms: of the local form, for the record.
-        start: the variance from where on the mean is used: 0, or v*.
+        switch: v*, from where on they are used.
     """
-    widest = max(tau for count, _ in choices for taus in _spreads(f, count, start) for tau in taus)
-    u = _grid(f, widest + max(start, switch))
+    widest = max(tau for count, _ in choices for taus in _spreads(count, switch) for tau in taus)
+    u = _grid(f, widest + switch)
     sides = Side(f, 1), Side(f, -1)
-    mean_target = _mean_target(f, sides[0], u, start)
     seconds = [_second_target(f, side, u, switch) for side in sides]
     even = np.allclose(seconds[0].values, seconds[1].values, rtol=0, atol=1e-3 * seconds[0].allowed[0])
-    targets = [(mean_target, start), *((target, switch) for target in (seconds[:1] if even else seconds))]
-
-    growth = _GROWTH if start else 1.0
+    targets = [_mean_target(f, sides[0], u, switch), *(seconds[:1] if even else seconds)]
 
     def fit(taus: tuple[float, ...], high: int, rounds: int) -> list[AtomFit]:
-        return [fit_atoms(target, tuple(tau + v for tau in taus), high, rounds, growth) for target, v in targets]
+        return [fit_atoms(target, tuple(tau + switch for tau in taus), high, rounds, _GROWTH) for target in targets]
 
-    chosen = choose_atoms(choices, lambda count: _spreads(f, count, start), fit, promising=_PROMISING)
-    return found_atoms(f, chosen, switch, terms)
+    chosen = choose_atoms(choices, lambda count: _spreads(count, switch), fit, promising=_PROMISING)
+    return found_atoms(f, chosen, switch, 0)
 
 
-def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
+def _spreads(count: int, start: float) -> list[tuple[float, ...]]:
     """Sets of variances to try, float32 numbers."""
-    if not start:
-        return [_spread(f.length, low, top, count) for low, top in _SPREADS]
     if count == 1:
         tables = [np.zeros(1)]
     else:
         tables = [start * (np.geomspace(low, top, count) - 1.0) for low in _LEAST for top in _MOST]
     return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
-
-
-def _spread(length: float, low: float, top: float, count: int) -> tuple[float, ...]:
-    """Variances, float32 numbers, of 1/sqrt(tau) from ``low`` to ``top`` in units of 1/length."""
-    return tuple(float(np.float32(tau)) for tau in length**2 / np.geomspace(low, top, count) ** 2)
 
 
 def found_atoms(f: Activation, chosen: Chosen, switch: float, terms: int) -> Found:
@@ -225,46 +188,6 @@ def _without_dust(table: F64) -> F64:
     return cleaned
 
 
-def find_mean_atoms(f: Activation) -> Found:
-    """The atoms nearest to a smooth f, for its mean alone: its own, or of variances about its length, a bump's wider.
-
-    Raises:
-        BuildError: if f follows no lines.
-    """
-    if f.left is None or f.right is None:
-        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
-    count, high = _FINE
-    side = Side(f, 1)
-    best: tuple[float, tuple[float, ...], AtomFit] | None = None
-
-    def keep(taus: tuple[float, ...], fit: AtomFit, target: AtomTarget) -> float:
-        nonlocal best
-        share = max(error / allowed for error, allowed in zip(fit.errors, target.allowed, strict=True))
-        if best is None or share < best[0]:
-            best = share, taus, fit
-        return share
-
-    if f.smoothings:
-        target = _mean_target(f, side, _grid(f, f.smoothings[-1]), 0.0)
-        keep(f.smoothings, fit_atoms(target, f.smoothings, _OWN, 1), target)
-    for width in (1.0, 2.0, 4.0):
-        if best is not None and best[2].errors[0] <= _ENOUGH:
-            break
-        tried = []
-        for low in _LOWS:
-            spreads = [_spread(width * f.length, low, top, count) for top in _TOPS]
-            target = _mean_target(f, side, _grid(replace(f, length=width * f.length), spreads[0][0]), 0.0)
-            tried += [(keep(taus, fit_atoms(target, taus, high, 1), target), taus, target) for taus in spreads]
-        for _, taus, target in sorted(tried, key=lambda one: one[0])[:_REFINED]:
-            keep(taus, fit_atoms(target, taus, high, _ROUNDS), target)
-    if best is None:
-        raise BuildError(f.name, "stabilise", "expected a fit by atoms", f.pieces)
-    _, taus, fit = best
-    table, none = _without_dust(fit.coefficients), np.zeros((len(taus), 0))
-    atoms = AtomSum(f.centre, f.left, f.right, taus, table, (none, none), (fit.low, 0), 0.0, 0)
-    return Found(atoms, fit, (), fit.share)
-
-
 # --- strategy --------------------------------------------------------------------
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact``.
@@ -276,7 +199,6 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
-    proof = find_mean_atoms(f)
     fine = _fine_surfaces(f, truth, OUTPUTS, _CELLS)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
@@ -290,7 +212,6 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
-    atom_facts = mean_facts(f, proof)
     yield Stable(
         variant="exact",
         truth=truth,
@@ -306,11 +227,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
-            "atoms": atom_facts,
             **fine_facts(fine),
-            "float64": proven_fine(f, fine, proof.atoms, atom_facts),
         },
+        claim=Claim(f, fine) if fine else None,
         doc=f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}",
         **graphs,
     )
@@ -328,7 +247,6 @@ def mean_alone(derivation: Derivation) -> Stable:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
-    proof = find_mean_atoms(f)
     fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
@@ -340,7 +258,6 @@ def mean_alone(derivation: Derivation) -> Stable:
     for graph in (graphs["forward"], graphs["forward64"]):
         mean, zero = graph.outputs["mean"], graph.const(0)
         graph.output("mean", graph.select(graph.lt(mean, zero), zero, mean))
-    atom_facts = mean_facts(f, proof)
     return Stable(
         variant="exact",
         truth=truth,
@@ -356,10 +273,7 @@ def mean_alone(derivation: Derivation) -> Stable:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
-            "atoms": atom_facts,
             **fine_facts(fine),
-            "float64": proven_fine(f, fine, proof.atoms, atom_facts),
         },
         doc=f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms",
         **graphs,
@@ -423,8 +337,8 @@ def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
 
 def facts_of(f: Activation, found: Found, fine: Found | None = None) -> dict[str, Any]:
     """What the certificate says of f and its surrogate, and of that for float64 where that is another."""
-    facts = {**_facts(f), "switch": found.atoms.switch, "atoms": _atom_facts(f, found)}
-    return facts | ({"atoms_float64": _atom_facts(f, fine)} if fine else {})
+    facts = {**_facts(f), "switch": found.atoms.switch, "atoms": _atom_facts(found)}
+    return facts | ({"atoms_float64": _atom_facts(fine)} if fine else {})
 
 
 def _facts(f: Activation) -> dict[str, Any]:
@@ -453,19 +367,11 @@ def fine_facts(fine: FineSurfaces | None) -> dict[str, Any]:
     return {"surfaces_float64": {**frame, **of}, "allowed_float64": dict(fine.goals)}
 
 
-def mean_facts(f: Activation, found: Found) -> dict[str, Any]:
-    """What the certificate says of the atoms of a mean."""
+def _atom_facts(found: Found) -> dict[str, Any]:
     return {
         "variances": list(found.atoms.taus),
         "mean": found.mean.coefficients.tolist(),
         "sup_error_of_derivatives": [_digits(e) for e in found.mean.errors],
-        **proven_facts(f, found.atoms, found.mean.errors),
-    }
-
-
-def _atom_facts(f: Activation, found: Found) -> dict[str, Any]:
-    return {
-        **mean_facts(f, found),
         "second": [fit.coefficients.tolist() for fit in dict.fromkeys(found.second)],
         "second_sup_error_of_derivatives": [[_digits(e) for e in fit.errors] for fit in found.second],
     }

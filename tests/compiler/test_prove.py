@@ -15,30 +15,22 @@ import sympy as sp
 from mpmath.calculus.quadrature import GaussLegendre
 
 from momentgen.compiler.pieces import split
+from momentgen.compiler.prove import bounds, claimed
+from momentgen.compiler.prove.bounds import bound_of, kink_bound
+from momentgen.compiler.prove.moments import PROVABLE, Moments, moments_of
 from momentgen.compiler.real import Graph, evaluate_mpmath
-from momentgen.compiler.stabilise import surface_error
 from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.algebraic import find_mean_ladder
+from momentgen.compiler.stabilise.claim import Claim
 from momentgen.compiler.stabilise.fine_output import BEYOND
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
-from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.proven import proven_facts, proven_fine
-from momentgen.compiler.stabilise.surface_error import (
-    PROVABLE,
-    kink_terms,
-    lift_of,
-    prove_fine,
-    prove_fine_kink,
-)
-from momentgen.compiler.stabilise.surrogate import Found, find_mean_atoms
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
 
 HALF = sp.Rational(1, 2)
-#: atoms themselves, odd and even; fitted by atoms, neither odd nor even
-SMOOTH = {"erf": sp.erf(x), "gelu": x * Phi(x), "leaning": S(x) + S(x / 2 - 1)}
+#: made of normal tails, odd and even
+SMOOTH = {"erf": sp.erf(x), "gelu": x * Phi(x)}
 MEANING = [{"S": lambda at: 1 / (1 + mp.exp(-at)), "Phi": mp.ncdf}, "mpmath"]
 #: f and its v*: odd; a line on one side; growing on both, with a jump, about a centre that is not 0; one line but for 0
 KINKED = {
@@ -52,11 +44,11 @@ NAMES = [*SMOOTH, *KINKED]
 
 @dataclass(frozen=True)
 class Made:
-    """An f with its polynomials, the atoms that prove them and the graphs that they serve in."""
+    """An f with its polynomials, its moments in closed form and the graphs that the polynomials serve in."""
 
     f: Activation
     fine: FineSurfaces
-    found: Found | None
+    moments: Moments
     forward: Graph
     partials: Graph
 
@@ -67,17 +59,16 @@ def made(name: str) -> Made:
     f = analyse(name, split(expr), {})
     goals = BEYOND if start and name != "bent" else None
     fine = find_fine_surfaces(f, QuadratureTruth(f), ("mean",), start, goals=goals)
+    moments = moments_of(f)
+    assert moments is not None
     graphs = [build_fine_graph(f, fine, partials=partials) for partials in (False, True)]
-    return Made(f, fine, None if start else find_mean_atoms(f), *graphs)
+    return Made(f, fine, moments, *graphs)
 
 
 @lru_cache
 def stated(name: str) -> dict[str, dict[str, float]]:
-    one = made(name)
-    if one.found is None:
-        return proven_fine(one.f, one.fine, None, None)
-    facts = proven_facts(one.f, one.found.atoms, one.found.mean.errors)
-    return proven_fine(one.f, one.fine, one.found.atoms, facts)
+    found: dict[str, dict[str, float]] = claimed(Claim(made(name).f, made(name).fine))["float64"]
+    return found
 
 
 def computed(one: Made, mean: mp.mpf, var: mp.mpf) -> dict[str, mp.mpf]:
@@ -142,9 +133,8 @@ def test_no_mean_and_no_partial_is_further_from_the_exact_one_than_proven(name: 
 
 @pytest.mark.parametrize("output", PROVABLE)
 def test_the_proven_error_is_near_the_largest_of_a_dense_sample(output: str) -> None:
-    one, lift = made("erf"), lift_of(made("erf").f, output)
-    assert one.found is not None
-    bound, _ = prove_fine(one.f, one.fine, one.found.atoms, output, one.fine.goals[output] / 3)
+    one = made("erf")
+    bound, lift, _ = bound_of(one.moments, one.fine, output)
     frame = one.fine.frame
     q, t = (np.cos(np.pi * (np.arange(n) + 0.5) / n) for n in (5, 300))
     largest = mp.mpf(0)
@@ -166,82 +156,56 @@ def closed_form(mean: mp.mpf, var: mp.mpf) -> dict[str, mp.mpf]:
 
 def test_a_broken_coefficient_of_one_cell_shows() -> None:
     one = made("gelu")
-    assert one.found is not None
     cell = one.fine.cells.count // 2
     patches = list(one.fine.outputs["mean"].patches)
     first, *rest = patches[cell].table
     patches[cell] = replace(patches[cell], table=((first[0] + 1e-8, *first[1:]), *rest))
     surface = replace(one.fine.outputs["mean"], patches=tuple(patches))
     broken = replace(one.fine, outputs={"mean": surface})
-    right, _ = prove_fine(one.f, one.fine, one.found.atoms, "mean", 1e-10)
-    wrong, _ = prove_fine(one.f, broken, one.found.atoms, "mean", 1e-10)
+    right, *_ = bound_of(one.moments, one.fine, "mean")
+    wrong, *_ = bound_of(one.moments, broken, "mean")
     assert right < 1e-10
     assert 1e-9 < wrong < 1.05e-8  # times q, and over w
 
 
-def test_one_side_of_a_mirrored_function_is_as_much_as_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = made("gelu")
-    assert one.found is not None
-    half, few = prove_fine(one.f, one.fine, one.found.atoms, "mean", 1e-10)
-    monkeypatch.setattr(surface_error, "_is_mirrored", lambda f, parity: False)
-    whole, many = prove_fine(one.f, one.fine, one.found.atoms, "mean", 1e-10)
-    assert 2 * few == many
-    assert whole == pytest.approx(half, rel=0.1)
+def test_a_proof_that_takes_too_many_panels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "_PANELS", 10)
+    facts = claimed(Claim(made("erf").f, made("erf").fine))
+    assert "expected at most 10 panels" in facts["float64"]["mean"]["unproven_because"]
 
 
-def test_functions_made_of_normal_tails_are_their_own_atoms() -> None:
-    for name, coefficients in (("erf", [2, 0, 0]), ("gelu", [1, 0, -1, 0])):
-        one = made(name)
-        assert one.found is not None
-        assert one.found.atoms.mean.tolist() == [pytest.approx(coefficients, abs=1e-14)]
-        facts = proven_facts(one.f, one.found.atoms, one.found.mean.errors)
-        assert max(facts["sup_error_proven"]) < 2e-13
+def test_the_moments_of_functions_made_of_normal_tails_are_theirs() -> None:
+    for name, c, expected in (("erf", 0.5, {0: 2.0, 1: 0.0}), ("gelu", 1.0, {0: 0.0, 1: -1.0})):
+        assert (made(name).moments.c, made(name).moments.tails) == (c, expected)
+    both = analyse("both", split(sp.erfc(x) / 2 - (1 + 2 * x) * sp.erf(-x) + x), {})
+    assert moments_of(both) is not None
+    assert moments_of(both).tails == {0: 1.0, 1: -2.0}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("expr", [S(x), sp.erf(x) + sp.erf(2 * x), x**2 * Phi(x), sp.erf(x) / 3, sp.erf(x - 1)])
+def test_nothing_is_stated_of_other_functions(expr: sp.Expr) -> None:
+    f = replace(made("erf").f, name="other", pieces=split(expr))
+    assert claimed(Claim(f, made("erf").fine)) == {}
 
 
 def test_moments_of_a_function_with_kinks_are_those_about_its_centre() -> None:
-    f = made("hardtanh").f
-    (terms,), rest = kink_terms(f, 100.0, "mean", 1e-12)
+    atoms, rest = made("hardtanh").moments.atoms(100.0, "mean", 0, 1e-12)
     # x - sign(x) within (-1, 1): 2 sign, whose step T_0 is, and odd moments of the rest
     expected = {0: 2.0, **{m: sp.Rational(2, sp.factorial(m + 1)) for m in range(2, 10, 2)}}
-    assert {m: pytest.approx(float(c)) for m, c in expected.items()} == terms.coefficients
+    assert {m: pytest.approx(float(c)) for m, c in expected.items()} == atoms
     assert 0 < rest < 1e-13
 
 
 def test_a_series_of_moments_that_does_not_end_says_so() -> None:
     with pytest.raises(BuildError, match="moments of f to be enough"):
-        kink_terms(made("hardtanh").f, 1e-4, "mean", 1e-12)
+        made("hardtanh").moments.atoms(1e-4, "mean", 0, 1e-12)
 
 
-def test_pieces_that_are_no_polynomials_are_refused() -> None:
+def test_nothing_is_stated_of_pieces_that_are_no_polynomials() -> None:
     f = analyse("elu", split(sp.Piecewise((sp.exp(x) - 1, x < 0), (x, True))), {})
-    with pytest.raises(BuildError, match="expected polynomials of degree at most 2"):
-        kink_terms(f, 100.0, "mean", 1e-12)
+    assert moments_of(f) is None
 
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_the_smoothed_kink_is_right_to_more_digits_than_float64_has(order: int) -> None:
-    assert prove_fine_kink(order) < 2e-17
-
-
-@pytest.mark.slow
-def test_a_mean_that_grows_is_proven_in_proportion_to_it() -> None:
-    f = analyse("pseudo_huber", split(sp.sqrt(1 + x**2) - 1), {})
-    truth = GeneralTruth(f)
-    fine = find_fine_surfaces(f, truth, ("mean",))
-    found = find_mean_ladder(f, truth)
-    one = Made(f, fine, found, *(build_fine_graph(f, fine, partials=partials) for partials in (False, True)))
-    facts = proven_facts(f, found.atoms, found.mean.errors)
-    bounds = proven_fine(f, fine, found.atoms, facts)
-    assert bounds["mean"]["times_max_w_u_proven"] + bounds["mean"]["times_max_1_f_proven"] < 1e-9
-    random = np.random.default_rng(4)
-    with mp.workdps(25):
-        for sigma, share in zip(10.0 ** random.uniform(-2, 4, 12), random.normal(0, 2, 12), strict=True):
-            mean, var = mp.mpf(share * (1 + sigma)), mp.mpf(sigma) ** 2
-            found_here, truth_here = computed(one, mean, var), exact(f, mean, var)
-            size = max(mp.sqrt(var + fine.frame.c), abs(mean))
-            most = bounds["mean"]["times_max_w_u_proven"] * size
-            most += bounds["mean"]["times_max_1_f_proven"] * (1 + truth_here["mean"])
-            assert abs(found_here["mean"] - truth_here["mean"]) <= most, (mean, var)
-            for output in ("dmean_dmu", "dmean_dvar"):
-                error = abs(found_here[output] - truth_here[output])
-                assert error <= bound_at(one, bounds[output], float(var)), (output, mean, var)
+    assert kink_bound(order) < 2e-17

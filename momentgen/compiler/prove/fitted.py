@@ -1,11 +1,11 @@
 r"""Fitted polynomials as their proofs see them: over a strip of ζ, and there over a panel of t, as power series.
 
 The variables are t = (mu - centre)/w and ζ = sqrt(least)/w, least the smallest w²; a strip is ζ = centre + half η,
-abs(η) <= 1, a panel t = centre + radius τ, abs(τ) <= 1 (:mod:`momentgen.compiler.stabilise.surface_panels`).  There a
+abs(η) <= 1, a panel t = centre + radius τ, abs(τ) <= 1 (:mod:`momentgen.compiler.prove.panels`).  There a
 fitted polynomial Σ c_ji Z_j Y_i is a sum of :class:`Part`, Z_j a polynomial in η and Y_i a power series in τ; what
 the series leaves out is bounded by Cauchy's estimate, from Y_i over a ball around a disc of C.
 
-:class:`WholePlane` is a float32 output, :class:`InCells` a float64 one, or a partial of it: the derivative
+:class:`InCells` is an output in float64, or a partial of it: the derivative
 
     w P_mu = P_t,    w² P_v = -(t P_t + ζ P_ζ)/2.
 """
@@ -16,38 +16,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from flint import acb, arb, arb_poly, arb_series, ctx, fmpq, fmpq_mat
 
+from momentgen.compiler.prove.moments import PROVABLE
 from momentgen.compiler.real import Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import Span, cut_at
 from momentgen.compiler.stabilise.fine_output import falls
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces
-from momentgen.compiler.stabilise.fine_tails import fades
-from momentgen.compiler.stabilise.surface import Frame, Surface, decay, lines_of
+from momentgen.compiler.stabilise.surface import Frame, decay, lines_of
 
-__all__ = ["IN_T", "Fitted", "InCells", "OverStrip", "Part", "Strip", "WholePlane"]
+__all__ = ["IN_T", "InCells", "OverStrip", "Part", "Strip"]
 
 F64 = npt.NDArray[np.float64]
 IN_T = 40  # Taylor coefficients in t
 _DISC = 4  # radius of Cauchy's disc over that of a panel in t
 _Q = 1 / _DISC
 _HELD = 1e-9  # relative; how near a strip is to the q below which it counts no more
-#: which derivative a partial is of its output: how often in t, and whether in ζ as well
-_ORDERS = {"mean": 0, "dmean_dmu": 1, "dmean_dvar": 2}
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A range of ζ: ζ = centre + half η, |η| <= 1, and the reference of the expansion in ζ²."""
+    """A range of ζ: ζ = centre + half η, |η| <= 1."""
 
     low: float
     high: float
-    reference: float
 
     @property
     def centre(self) -> float:
@@ -56,11 +52,6 @@ class Strip:
     @property
     def half(self) -> float:
         return (self.high - self.low) / 2
-
-    @property
-    def most(self) -> float:
-        """Largest |ζ² - reference|."""
-        return max(self.high**2 - self.reference, self.reference - self.low**2) * (1 + 1e-12)
 
 
 @dataclass(frozen=True)
@@ -76,121 +67,12 @@ class Part:
     series: F64
 
 
-class OverStrip(Protocol):
-    """A polynomial over a strip."""
-
-    @property
-    def weights(self) -> Sequence[F64]:
-        """By part, each Z in η, shape (Z, powers of η)."""
-
-    def panel(self, centre: float, radius: float, outside: bool, most: float) -> tuple[list[Part], float] | None:
-        """The parts over a panel, ``outside`` beyond the reach, and what they leave out; None if more than ``most``."""
+def _lift_of(f: Activation, output: str) -> int:
+    """The power of w that a partial falls with, and its error: 0 of a mean, and of a slope that does not end at 0."""
+    slope = lines_of(f)[0]
+    return 0 if output == "mean" or (output == "dmean_dmu" and slope != 0) else decay(f)[output]
 
 
-class Fitted(Protocol):
-    """A polynomial over the plane.
-
-    Attributes:
-        lift: the power of w that it is multiplied by.
-        parity: 0 if it is even in t, 1 if odd, None if neither.
-        least: the smallest w².
-        reach: the |t| from where on it changes no more.
-        rows: between these ζ, from low to high, it is analytic.
-        cuts: and between these t > 0.
-    """
-
-    lift: int
-    parity: int | None
-
-    @property
-    def least(self) -> float: ...
-    @property
-    def reach(self) -> float: ...
-    @property
-    def rows(self) -> Sequence[Span]: ...
-    @property
-    def cuts(self) -> Sequence[float]: ...
-    def over(self, strip: Strip) -> OverStrip:
-        """That of a strip within a row."""
-
-
-# --- float32 -----------------------------------------------------------------------
-class WholePlane:
-    """One polynomial of even and one of odd powers of x, times a power of ζ.
-
-    Args:
-        f: the activation.
-        surface: the output's polynomial.
-        output: its name.
-        lift: the power of w that it is multiplied by.
-    """
-
-    def __init__(self, f: Activation, surface: Surface, output: str, lift: int) -> None:
-        self.lift, self.power = lift, decay(f)[output] - lift
-        self.frame, self.flip = surface.frame, surface.flip
-        self.tables = [_padded(surface.fit.even), _padded(surface.fit.odd)]
-        there = [bool(table.any()) for table in self.tables]
-        self.parity = there.index(True) if sum(there) == 1 else None
-        self.dropped = _dropped(f) and output == "mean"
-
-    @property
-    def least(self) -> float:
-        return self.frame.c
-
-    @property
-    def reach(self) -> float:
-        return self.frame.reach
-
-    @property
-    def rows(self) -> Sequence[Span]:
-        return [(0.0, 1.0)]
-
-    @property
-    def cuts(self) -> Sequence[float]:
-        return []
-
-    def over(self, strip: Strip) -> OverStrip:
-        return _WholeOverStrip(self, strip)
-
-
-class _WholeOverStrip:
-    def __init__(self, whole: WholePlane, strip: Strip) -> None:
-        self.whole = whole
-        zeta = _zeta(strip)
-        unit = _power(zeta * _inverse_root(whole.least), whole.power)
-        z = 2 * zeta * zeta - 1 if whole.flip else 2 * zeta - 1
-        self.weights: list[F64] = []
-        for parity, table in enumerate(whole.tables):
-            share = zeta if (whole.flip, parity) in ((1, 1), (-1, 0)) else arb_poly([1])
-            self.weights.append(_rows([_power(z, j) * share * unit for j in range(len(table))]))
-
-    def panel(self, centre: float, radius: float, outside: bool, most: float) -> tuple[list[Part], float] | None:
-        whole = self.whole
-        if outside:
-            # y = 1, and x that or -1
-            ends = [0.0, 0.0] if whole.dropped else [1.0, math.copysign(1.0, centre)]
-            return [Part(table, _flat(table.shape[1], end)) for table, end in zip(whole.tables, ends, strict=True)], 0.0
-        count = max(table.shape[1] for table in whole.tables)
-        curves = [_Curve(whole.frame, "powers", (1.0, 0.0), count, parity, False) for parity in (0, 1)]
-        left_out = 0.0
-        for curve, table, rows in zip(curves, whole.tables, self.weights, strict=True):
-            if (sizes := _sizes(curve, centre, radius)) is None:
-                return None
-            left_out += (
-                float((np.abs(table) @ sizes[: table.shape[1]]) @ np.abs(rows).sum(axis=1))
-                * _Q**IN_T
-                / (1 - _Q)
-                * (1 + 1e-9)
-            )
-        if not left_out <= most:
-            return None
-        every = [_series(curve, centre, radius) for curve in curves]
-        return [
-            Part(table, series[: table.shape[1], :IN_T]) for table, series in zip(whole.tables, every, strict=True)
-        ], left_out
-
-
-# --- float64 -----------------------------------------------------------------------
 class InCells:
     """A polynomial in cells, times a power of ζ, or a partial of that.
 
@@ -198,16 +80,21 @@ class InCells:
         f: the activation.
         fine: its polynomials.
         output: ``mean``, ``dmean_dmu`` or ``dmean_dvar``.
+
+    Attributes:
         lift: the power of w that it is multiplied by.
+        least: the smallest w².
+        reach: the |t| from where on it changes no more.
+        rows: between these ζ, from low to high, it is analytic.
+        cuts: and between these t > 0.
     """
 
-    def __init__(self, f: Activation, fine: FineSurfaces, output: str, lift: int) -> None:
+    def __init__(self, f: Activation, fine: FineSurfaces, output: str) -> None:
         self.frame, self.cells, self.shape = fine.frame, fine.cells, fine.outputs["mean"].shape
-        self.lift, self.order = lift, _ORDERS[output]
-        self.parity = None if self.shape.parity is None else (self.shape.parity + self.order) % 2
+        self.lift, self.order = _lift_of(f, output), PROVABLE[output][0]
         self.falls = falls(f, "mean")
-        self.power = self.falls + self.order - lift
-        self.fades, self.dropped = fades(f, "mean"), _dropped(f)
+        self.power = self.falls + self.order - self.lift
+        self.dropped = _dropped(f)
         made = {patch: _in_chebyshev(patch) for patch in dict.fromkeys(fine.outputs["mean"].patches)}
         self.patches = fine.outputs["mean"].patches
         self.tables = [made[patch] for patch in self.patches]
@@ -230,7 +117,7 @@ class InCells:
         return [math.sqrt(cut_at(self.frame, x)) for x in self.cells.x]
 
     def over(self, strip: Strip) -> OverStrip:
-        return _CellsOverStrip(self, strip)
+        return OverStrip(self, strip)
 
     def row(self, zeta: float) -> int:
         """That of a ζ."""
@@ -245,7 +132,9 @@ class InCells:
         return count + side if t > 0 else count - side
 
 
-class _CellsOverStrip:
+class OverStrip:
+    """It over a strip within a row."""
+
     def __init__(self, of: InCells, strip: Strip) -> None:
         self.of, self.first = of, of.row(strip.centre) * len(of.cells.columns)
         zeta, root = _zeta(strip), _inverse_root(of.least)
@@ -262,6 +151,7 @@ class _CellsOverStrip:
             self.weights.append(_rows([row * unit for row in steep]))
 
     def panel(self, centre: float, radius: float, outside: bool, most: float) -> tuple[list[Part], float] | None:
+        """The parts over a panel, ``outside`` beyond the reach, and what they leave out; None if more than ``most``."""
         of = self.of
         number = self.first + of.column(centre)
         if of.patches[number].z != of.patches[self.first].z:
@@ -270,8 +160,9 @@ class _CellsOverStrip:
         table[: of.tables[number].shape[0]] = of.tables[number]
         if outside:
             return self.parts(table, self.beyond(number, centre), centre, radius), 0.0
-        kind = "series" if of.shape.parity is None else "even series"
-        curve = _Curve(of.frame, kind, of.patches[number].y, table.shape[1], of.shape.parity or 0, of.fades)
+        curve = _Curve(
+            of.frame, of.shape.parity is not None, of.patches[number].y, table.shape[1], of.shape.parity or 0
+        )
         if (sizes := _sizes(curve, centre, radius)) is None:
             return None
         whole = np.abs(table) @ sizes
@@ -312,9 +203,6 @@ class _CellsOverStrip:
         x = math.copysign(1.0, centre)
         base = arb(x) if of.shape.parity is None else arb(1)
         factor = arb(x) if of.shape.parity else arb(1)
-        if of.fades:
-            bend, reach = arb(of.frame.bend), arb(of.frame.reach)
-            factor *= bend / (bend * bend + reach * reach).sqrt()
         flat[:, 0] = [float((value * factor)[0]) for value in _chebyshev(arb_poly([base * scale + shift]), count)]
         return np.pad(flat, ((0, 0), (0, 1)))
 
@@ -324,17 +212,15 @@ class _CellsOverStrip:
 class _Curve:
     """What a polynomial is a sum of, as functions of t.
 
-    Powers of 2x² - 1 (``powers``) or Chebyshev polynomials of it (``even series``) or of x (``series``), ``count`` of
-    them, each scaled and shifted by ``y`` first, times x where ``parity`` is 1, times kappa/sqrt(kappa² + t²) where
-    ``fading``.
+    Chebyshev polynomials of 2x² - 1 (``even``) or of x, ``count`` of them, each scaled and shifted by ``y`` first,
+    times x where ``parity`` is 1.
     """
 
     frame: Frame
-    kind: str
+    even: bool
     y: tuple[float, float]
     count: int
     parity: int
-    fading: bool
 
 
 @lru_cache(maxsize=65536)
@@ -349,17 +235,15 @@ def _sizes(curve: _Curve, centre: float, radius: float) -> F64 | None:
         return None
     x = (math.copysign(1.0, centre) / bottom.sqrt() if far else disc / bottom.sqrt()) / largest
     square = (1 / bottom if far else disc * disc / bottom) / (largest * largest)
-    fading = bend / abs(bottom).sqrt() / (abs(disc) if far else 1)
     scale, shift = map(arb, curve.y)
-    y = (x if curve.kind == "series" else 2 * square - 1) * scale + shift
+    y = (x if not curve.even else 2 * square - 1) * scale + shift
     # |T_i(y)| <= rho^i on the ellipse of foci -1 and 1 through y
-    size = abs(y) if curve.kind == "powers" else (abs(y - 1) + abs(y + 1)) / 2
-    factor = (abs(x) if curve.parity else arb(1)) * (fading if curve.fading else arb(1))
+    size = (abs(y - 1) + abs(y + 1)) / 2
+    factor = abs(x) if curve.parity else arb(1)
     if not (size.is_finite() and factor.is_finite()):
         return None
     rho = float(size.upper())
-    if curve.kind != "powers":
-        rho += math.sqrt(max(rho * rho - 1, 0.0)) * (1 + 1e-9)
+    rho += math.sqrt(max(rho * rho - 1, 0.0)) * (1 + 1e-9)
     return np.asarray(float(factor.upper()) * rho ** np.arange(curve.count) * (1 + 1e-9))
 
 
@@ -374,17 +258,13 @@ def _series(curve: _Curve, centre: float, radius: float) -> F64:
         t = arb_series([arb(centre), arb(radius)], IN_T + 1)
         over = 1 / (t * t + bend * bend)
         x = t * over.sqrt() / largest
-        base = x if curve.kind == "series" else 2 * t * t * over / (largest * largest) - 1
+        base = x if not curve.even else 2 * t * t * over / (largest * largest) - 1
         base = base * scale + shift
-        before = arb_series([arb(1)], IN_T + 1)
-        if curve.parity:
-            before = before * x
-        if curve.fading:
-            before = before * over.sqrt() * bend
+        before = x if curve.parity else arb_series([arb(1)], IN_T + 1)
         rows, now = [], before * base
         for _ in range(curve.count):
             rows.append([float(before[i]) for i in range(IN_T + 1)])
-            before, now = now, (base * now if curve.kind == "powers" else 2 * base * now - before)
+            before, now = now, 2 * base * now - before
     finally:
         ctx.cap = cap
     return np.array(rows)
