@@ -63,7 +63,7 @@ def main() -> None:
         _print_error(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        _errors().print("interrupted; the rules that were finished are written")
+        _errors().print("interrupted")
         sys.exit(130)
 
 

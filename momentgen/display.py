@@ -6,6 +6,8 @@ Only :mod:`momentgen.cli` uses this.  Bars appear where the output is a terminal
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -92,13 +94,23 @@ class SweepDisplay(_Display):
 
 
 class BuildDisplay(Reporter):
-    """A progress bar with the running rules and their stages; plain lines where the output is no terminal."""
+    """A progress bar with the running rules and their stages.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    Where the output is no terminal, lines: one for each rule that is finished, and one every ``every`` seconds that
+    says what runs.  When a build is interrupted it says what was written.
+    """
+
+    def __init__(self, console: Console, every: float = 30) -> None:
+        self._console, self._every = console, every
         self._progress: Progress | None = None
         self._total: TaskID | None = None
         self._running: dict[str, TaskID] = {}
+        #: rule -> its stage, and when it began
+        self._stages: dict[str, tuple[str, float]] = {}
+        self._planned: Sequence[str] = ()
+        self._written: list[str] = []
+        self._done = 0
+        self._ended = threading.Event()
 
     def __enter__(self) -> BuildDisplay:
         return self
@@ -106,24 +118,36 @@ class BuildDisplay(Reporter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._progress is not None:
             self._progress.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            names = f" ({', '.join(sorted(self._written))})" if self._written else ""
+            count = f"{len(self._written)} of {len(self._planned)} rules were written{names}"
+            self._console.print(f"interrupted: {count}; the others are as before", markup=False, soft_wrap=True)
+
+    def _say_what_runs(self) -> None:
+        while not self._ended.wait(self._every):
+            now = time.monotonic()
+            for rule, (stage, begun) in sorted(self._stages.copy().items()):
+                self._console.print(f"{rule}: {stage}, for {now - begun:.0f} s", markup=False, soft_wrap=True)
 
     def planned(self, output: Path, rules: Sequence[str]) -> None:
+        self._planned = rules
         if not self._console.is_terminal:
+            threading.Thread(target=self._say_what_runs, daemon=True).start()
             return
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
             TextColumn("{task.fields[stage]}"),
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
         )
         self._progress.start()
-        self._total = self._progress.add_task("rules", total=len(rules), stage="")
+        self._total = self._progress.add_task(f"0 of {len(rules)} rules", total=len(rules), stage="")
 
     def waiting(self, output: Path) -> None:
         self._console.print(f"waiting for another build of {output}", markup=False, soft_wrap=True)
@@ -132,17 +156,22 @@ class BuildDisplay(Reporter):
         self._console.print(f"note: {message}", markup=False, highlight=False, soft_wrap=True)
 
     def stage(self, rule: str, stage: str) -> None:
+        self._stages[rule] = stage, time.monotonic()
         if self._progress is None:
             return
-        if rule not in self._running:
-            self._running[rule] = self._progress.add_task(escape(rule), total=1, stage=stage)
+        if rule not in self._running:  # without a total the bar moves as long as the rule is compiled
+            self._running[rule] = self._progress.add_task(escape(rule), total=None, stage=stage)
         self._progress.update(self._running[rule], stage=escape(stage))
 
     def finished(self, result: RuleResult) -> None:
+        self._stages.pop(result.rule, None)
+        if result.status == "built":
+            self._written.append(result.rule)
         if self._progress is None or self._total is None:
             self._console.print(f"{result.rule}: {result.status} in {result.seconds:.1f} s", markup=False)
             return
-        self._progress.advance(self._total)
+        self._done += 1
+        self._progress.update(self._total, advance=1, description=f"{self._done} of {len(self._planned)} rules")
         if result.rule in self._running:
             self._progress.remove_task(self._running.pop(result.rule))
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from stub_compiler import compile_stub
 from typer.main import get_command
 
 import momentgen
-from momentgen.build import build
+from momentgen.build import RuleResult, build
 from momentgen.cli import app, main
-from momentgen.display import short
+from momentgen.display import BuildDisplay, short
 
 
 @pytest.fixture
@@ -47,6 +50,31 @@ def test_build_prints_a_table_of_bounds_operations_and_time(
     assert re.split(r"  +", row.strip())[:6] == ["abs", "exact", "2.5 ulp", "3 ulp", "10 ulp", "120 / 150"]
     assert "generated: 2 built, 0 fresh" in shown.out
     assert shown.err == ""
+
+
+def test_off_a_terminal_a_long_build_says_what_runs(tmp_path: Path) -> None:
+    console = Console(record=True, width=200, file=io.StringIO())
+    with BuildDisplay(console, every=0.02) as display:
+        display.planned(tmp_path, ["relu"])
+        display.stage("relu", "certify exact")
+        deadline = time.monotonic() + 10
+        while "relu: certify exact, for 0 s" not in console.export_text(clear=False) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "relu: certify exact, for 0 s" in console.export_text()
+
+
+def test_an_interrupted_build_says_what_was_written(tmp_path: Path) -> None:
+    console = Console(record=True, width=200, file=io.StringIO())
+
+    def interrupted() -> None:
+        with BuildDisplay(console) as display:
+            display.planned(tmp_path, ["abs", "relu"])
+            display.finished(RuleResult("abs", "built", seconds=1.0))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "interrupted: 1 of 2 rules were written (abs); the others are as before" in console.export_text()
 
 
 def test_a_second_build_says_that_all_is_fresh(

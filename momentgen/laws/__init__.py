@@ -23,7 +23,7 @@ from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
-from momentgen.laws.rules.elementwise import register_activation
+from momentgen.laws.registered import activation, register_activation
 from momentgen.laws.values import as_moments, certain, draw, lower, noisy
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Law",
     "MissingRuleError",
     "Point",
+    "activation",
     "as_moments",
     "certain",
     "convert",

@@ -18,8 +18,9 @@ _DECISIONS = (
     "run the network on drawn values, or decide on certain values"
 )
 _NO_RULE = (
-    f"it has no rule; write it with functions that have one ({SITE}/support/), give it a rule by "
-    "`momentgen.laws.register_activation` if it takes one value at a time, or use `momentgen.method('sample')`"
+    f"it has no rule; write it with functions that have one ({SITE}/support/), or use `momentgen.method('sample')`; "
+    "if it takes one value at a time, write its rule (`momentgen new NAME`) and register the op by "
+    "`momentgen.laws.register_activation`"
 )
 _HERE = __name__.rpartition(".")[0]
 

@@ -21,8 +21,9 @@ from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
 from momentgen.laws.recognise import combined
+from momentgen.laws.registered import REGISTERED
 from momentgen.laws.rules.composite import attention_by_parts
-from momentgen.laws.rules.elementwise import is_registered, op_and_parameters
+from momentgen.laws.rules.elementwise import op_and_parameters
 from momentgen.laws.rules.maxima import is_monotone, tree_of_pairs
 from momentgen.laws.rules.products import bilinear_remainder
 from momentgen.laws.slopes import slope_of
@@ -209,7 +210,7 @@ def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs:
     if isinstance(x, Adjoint):
         given = constant(given)
     row = BY_FUNCTION.get(entry.name)
-    if kind == "pointwise" and row is not None and entry.name != "square" and not is_registered(entry.name):
+    if kind == "pointwise" and row is not None and entry.name != "square" and entry.name not in REGISTERED:
         op, params = op_and_parameters(row, rest, kwargs)
         return op.mean_gradients(given, var, **params)[0]
     own = rule_of(Diagonal, entry.name, kind)

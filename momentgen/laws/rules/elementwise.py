@@ -23,6 +23,7 @@ from momentgen.laws.expressions import chained, pending
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
+from momentgen.laws.registered import REGISTERED
 from momentgen.laws.rules.arithmetic import quotient, reciprocal
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -30,18 +31,14 @@ from momentgen.runtime import Op
 
 __all__ = [
     "covariance_op",
-    "is_registered",
     "op_and_parameters",
     "pointwise_jointly",
     "power",
     "random_slope",
-    "register_activation",
 ]
 
 #: name of a function -> its row, op and the parameters' defaults, once it has been called with these
 _DEFAULTS: dict[str, tuple[Activation, Op, dict[str, float]]] = {}
-#: ops that users have registered: name -> op and the names of its parameters, in the function's order
-_REGISTERED: dict[str, tuple[Op, tuple[str, ...]]] = {}
 
 
 def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Op, dict[str, float]]:
@@ -72,11 +69,6 @@ def covariance_op(entry: Entry, rest: tuple[Any, ...], kwargs: dict[str, Any]) -
     return None if params else getattr(momentgen.generated, f"{op.name}_covariance", None)
 
 
-def is_registered(name: str) -> bool:
-    """Whether a user's op serves the function."""
-    return name in _REGISTERED
-
-
 def _number(row: Activation, name: str, value: Any) -> float:
     try:
         return float(value)
@@ -89,7 +81,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     x, name = args[0], entry.name
     known = _DEFAULTS.get(name)
     plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None and x._call is None
-    if plain and known is not None and known[0] is BY_FUNCTION.get(name):
+    if plain and known is not None and known[0] is BY_FUNCTION.get(name) and name not in REGISTERED:
         # The way of most activations, with nothing in it.
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
@@ -102,11 +94,11 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if name in UNDEFINED:
         raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
     row = BY_FUNCTION.get(name)
-    if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in _REGISTERED:
+    if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in REGISTERED:
         known = _DEFAULTS[name] = (row, *op_and_parameters(row, (), {}))
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
-    if name in _REGISTERED:
-        op, words = _REGISTERED[name]
+    if name in REGISTERED:
+        op, words = REGISTERED[name]
         found = op(*pair(x), **{**dict(zip(words, args[1:], strict=False)), **kwargs})
     elif name == "square":
         return power(entry, x, 2, args, kwargs)
@@ -262,27 +254,5 @@ def pointwise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any
         raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
     if entry.kind == "pointwise" and (whole := chained(entry, args, kwargs, function_of)) is not None:
         return whole
-    exact = None if is_registered(entry.name) else covariance_op(entry, args[1:], kwargs)
+    exact = None if entry.name in REGISTERED else covariance_op(entry, args[1:], kwargs)
     return function_of(entry, args, kwargs, x, terms, exact)
-
-
-def register_activation(function: Any, op: Op, *parameters: str) -> None:
-    """Let an op have the moments of a function of torch.
-
-    Args:
-        function: an overridable function object of torch, such as ``torch.special.i0`` or a custom operator
-            ``torch.ops.my_package.swoosh``.
-        op: the generated op, of one random input, such as a build of your own rules makes.
-        parameters: names of the op's parameters, in the order of the function's arguments after the first.
-
-    Raises:
-        InputError: if the op takes more than one random input.
-    """
-    if op.inputs != 1:
-        raise InputError(f"register_activation: expected an op of one input, {op.name} has {op.inputs}")
-    known = table.TABLE.get(function)
-    name = known.name if known is not None else getattr(function, "__name__", op.name)
-    _REGISTERED[name] = (op, parameters)
-    _DEFAULTS.pop(name, None)
-    if known is None or known.kind != "pointwise":
-        table.TABLE[function] = Entry(name, "pointwise", function)

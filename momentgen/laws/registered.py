@@ -1,0 +1,114 @@
+"""Functions that users make known: which op has the moments of a function of torch, or of one of their own."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Hashable
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+from momentgen.errors import InputError
+from momentgen.laws import table
+from momentgen.laws.table import Entry
+from momentgen.runtime import Op
+
+__all__ = ["REGISTERED", "activation", "register_activation"]
+
+#: name of a function -> op and the names of its parameters, in the function's order
+REGISTERED: Final[dict[str, tuple[Op, tuple[str, ...]]]] = {}
+#: functions of torch in C++, by the types that Python has for them
+_NATIVE: Final = BuiltinFunctionType | MethodDescriptorType
+#: what :func:`activation` has made
+_ASKING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def register_activation(function: Any, op: Op, *parameters: str) -> None:
+    """Let an op have the moments of a function of torch.
+
+    Args:
+        function: an overridable function object of torch, such as ``torch.special.i0`` or a custom operator
+            ``torch.ops.my_package.swoosh``.  A function of yours is made known by :func:`activation`.
+        op: the generated op, of one random input, such as a build of your own rules makes.
+        parameters: names of the op's parameters, in the order of the function's arguments after the first.
+
+    Raises:
+        InputError: if the op takes more than one random input, or has no such parameter.  Also if torch calls the
+            function without asking what its arguments are, as it does a plain function or a module.
+    """
+    if op.inputs != 1:
+        raise InputError(f"register_activation: expected an op of one input, {op.name} has {op.inputs}")
+    names = [parameter.name for parameter in op.parameters]
+    unknown = [name for name in parameters if name not in names]
+    if unknown:
+        raise InputError(f"register_activation: expected parameters of {op.name}, which are {names}, got {unknown}")
+    function = getattr(function, "_opoverload", function)  # what torch.library.custom_op returns
+    known = table.TABLE.get(function) if isinstance(function, Hashable) else None
+    if known is None and not _asks(function):
+        raise InputError(f"register_activation: expected a function object of torch, got {_described(function, op)}")
+    name = known.name if known is not None else _full_name(function)
+    REGISTERED[name] = (op, parameters)
+    if known is None or known.kind != "pointwise":
+        table.TABLE[function] = Entry(name, "pointwise", function)
+
+
+def activation(op: Op, *parameters: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Make a function of your own known, by a decorator: of a random value it has the moments of an op.
+
+    Args:
+        op: as in :func:`register_activation`.
+        parameters: likewise.
+
+    Raises:
+        InputError: as in :func:`register_activation`.
+
+    >>> import momentgen
+    >>> @activation(momentgen.generated.silu)
+    ... def swish(x):
+    ...     return x * torch.sigmoid(x)
+    >>> net = momentgen.convert(torch.nn.Sequential(torch.nn.Linear(2, 3)), "ap2")
+    >>> swish(torch.zeros(2))
+    tensor([0., 0.])
+    """
+
+    def known(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(function)
+        def asking(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if has_torch_function((x,)):
+                found: Tensor = handle_torch_function(asking, (x,), x, *args, **kwargs)
+                return found
+            return function(x, *args, **kwargs)
+
+        _ASKING.add(asking)
+        register_activation(asking, op, *parameters)
+        return asking
+
+    return known
+
+
+def _asks(function: Any) -> bool:
+    """Whether torch asks the arguments of a function before it calls it."""
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket | _NATIVE):
+        return True
+    own = isinstance(function, FunctionType) and (function.__module__ or "").partition(".")[0] == "torch"
+    return own or (isinstance(function, Hashable) and function in _ASKING)
+
+
+def _full_name(function: Any) -> str:
+    """A name that no other function has: rules are found by it."""
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(function)
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _described(function: Any, op: Op) -> str:
+    """What was given in the place of a function of torch, and what to write."""
+    if isinstance(function, type | torch.nn.Module):
+        kind = function.__name__ if isinstance(function, type) else type(function).__name__
+        return f"the module {kind}; make the function known that its forward calls"
+    name = getattr(function, "__name__", repr(function))
+    return f"{name}, of which torch does not ask; write @momentgen.laws.activation({op.name}) above its definition"

@@ -1,0 +1,94 @@
+"""Functions that users make known: the decorator, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import momentgen
+import momentgen.generated
+from momentgen.errors import InputError
+from momentgen.laws import activation, register_activation
+
+
+@activation(momentgen.generated.silu)
+def own(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+@activation(momentgen.generated.leaky_relu, "negative_slope")
+def relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    """A name that torch has too."""
+    return torch.where(x > 0, x, slope * x)
+
+
+class Net(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.function = nn.Linear(6, 12), nn.Linear(12, 3), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.first(x)))
+
+
+def x() -> momentgen.Moments:
+    return momentgen.noisy(torch.linspace(-2, 2, 24).view(4, 6), std=0.7)
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize(
+    ("function", "same"),
+    [(own, nn.functional.silu), (lambda x: relu(x, 0.2), lambda x: nn.functional.leaky_relu(x, 0.2))],
+)
+def test_a_function_made_known_has_the_moments_of_its_op(function: Any, same: Any, method: str) -> None:
+    found = momentgen.convert(Net(function).eval(), method)(x())
+    expected = momentgen.convert(Net(same).eval(), method)(x())
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.std, expected.std, rtol=2e-3, atol=0)  # covariance: Hermite terms for an op
+
+
+def test_a_function_made_known_computes_as_before_on_tensors() -> None:
+    value = torch.linspace(-3, 3, 7)
+    assert torch.equal(own(value), value * torch.sigmoid(value))
+    assert own.__name__ == "own"
+
+
+def test_a_function_of_a_name_that_torch_has_leaves_torchs_alone() -> None:
+    net = momentgen.convert(nn.Sequential(nn.ReLU()), "ap2")
+    assert torch.equal(net(x()).mean, momentgen.generated.relu(x().mean, x().var)[0])
+
+
+def test_the_default_samples_a_function_made_known() -> None:
+    net = Net(own).eval()
+    found = momentgen.convert(net)(x())
+    draws = momentgen.monte_carlo(net, x(), 20_000).output
+    off = (found.std - draws.std).abs() / (found.std_error + 0.01 * draws.std)
+    assert off.max() < 4
+
+
+def plain(x: Tensor) -> Tensor:
+    return x.relu()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (plain, r"got plain, of which torch does not ask; write @momentgen\.laws\.activation\(silu\) above"),
+        (nn.SiLU, "got the module SiLU; make the function known that its forward calls"),
+        (nn.SiLU(), "got the module SiLU"),
+        (3, "got 3, of which torch does not ask"),
+    ],
+)
+def test_what_torch_does_not_ask_of_is_refused_with_what_to_write(given: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        register_activation(given, momentgen.generated.silu)
+
+
+def test_a_parameter_that_the_op_has_not_is_refused() -> None:
+    with pytest.raises(InputError, match=r"expected parameters of leaky_relu, which are \['negative_slope'\], got"):
+        register_activation(torch.special.i0, momentgen.generated.leaky_relu, "slope")
