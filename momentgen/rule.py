@@ -24,7 +24,6 @@ from momentgen.rule_files import RuleSource, load_rule_sources, run_rule_file
 from momentgen.rule_inputs import (
     COVARIANCE,
     MEAN_AND_VARIANCE,
-    InputBox,
     LogisticInput,
     Noise,
     Parameter,
@@ -40,7 +39,6 @@ __all__ = [
     "Accuracy",
     "Fitted",
     "Formula",
-    "InputBox",
     "LogisticInput",
     "Noise",
     "Parameter",
@@ -49,7 +47,6 @@ __all__ = [
     "Rescaled",
     "Rule",
     "S",
-    "ScaleMixture",
     "Score",
     "a",
     "cov",
@@ -80,10 +77,11 @@ class Accuracy:
     There are three kinds:
 
     - goals in ulp, one per variant, for outputs and partials alike;
-    - absolute goals for ``mean`` and ``var`` everywhere, and a relative one for
-      ``var`` inside ``var_rel_domain``;
     - with ``moments``, goals that follow from how steep f is and how far it
-      ranges: see :mod:`momentgen.compiler.stabilise.moments_measure`.
+      ranges: see :mod:`momentgen.compiler.stabilise.moments_measure`;
+    - beside these, absolute goals for ``mean`` and ``var``, which hold where they are stricter.
+      They are for a smooth f of one normal input without parameters.
+      Partials are then within 1e-5 of their largest value over all means at that variance.
 
     By default a homogeneous f has goals in ulp, and any other has ``moments``.
     """
@@ -91,8 +89,6 @@ class Accuracy:
     ulp: Mapping[str, float] = field(default_factory=dict, hash=False)
     mean_abs: float | None = None
     var_abs: float | None = None
-    var_rel: float | None = None
-    var_rel_domain: InputBox | None = None
     moments: bool = False
 
 
@@ -137,25 +133,6 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class ScaleMixture:
-    """A surrogate for a sigmoid: sum_i p_i Phi(s_i x) with ``terms`` terms.
-
-    Smoothing by a Gaussian keeps the form and cannot enlarge the sup-error, so
-    one bound holds for every (mu, v).
-
-    Args:
-        of: what is replaced; ``"logistic"`` stands for ``S(x)``.
-        terms: how many terms to fit.
-        sup_error: bound the fit must prove.
-    """
-
-    of: Expr | str
-    terms: int
-    sup_error: float
-    citation: str = ""
-
-
-@dataclass(frozen=True)
 class Rescaled:
     """f in units of its own: f(x) = scale·of((x - centre)/width) + offset; the compiler proves it.
 
@@ -193,7 +170,6 @@ class Rule:
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
-        surrogate: stands in for an ``f`` outside the closed algebra.
         rescaled: f as another function in other units.
         accuracy: what is asked of the generated code.
         citation, doc: where the rule comes from, and one line on what it is.
@@ -220,7 +196,6 @@ class Rule:
     var: Expr | None = None
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
     variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
-    surrogate: ScaleMixture | None = None
     rescaled: Rescaled | None = None
     accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0}, moments=True)
     citation: str = ""
@@ -294,8 +269,6 @@ class _Checker:
         check_distinct(("exact", "tight", *rule.variants), rule.name, "variants")
         if rule.conditional_var is not None:
             self.check_conditional(rule.conditional_var, symbols)
-        if rule.surrogate is not None:
-            self.check_surrogate(rule.surrogate, symbols)
         if rule.rescaled is not None:
             self.check_rescaled(rule.rescaled, symbols)
         self.check_accuracy(rule.accuracy)
@@ -334,7 +307,7 @@ class _Checker:
         if not rule.covariance:
             raise self.error("the output 'covariance' needs two inputs and covariance=True")
         other = {"mean": rule.mean, "var": rule.var, "partials": rule.partials, "variants": rule.variants}
-        other |= {"parameters": rule.parameters, "surrogate": rule.surrogate, "rescaled": rule.rescaled}
+        other |= {"parameters": rule.parameters, "rescaled": rule.rescaled}
         other |= {"noise": rule.noise, "bernoulli": rule.bernoulli, "conditional_var": rule.conditional_var}
         for what, value in other.items():
             if value:
@@ -414,27 +387,12 @@ class _Checker:
             if not known[key].low <= value <= known[key].high:
                 raise self.error(f"variant {name}: at {key} = {value} is outside its range")
 
-    def check_surrogate(self, surrogate: Any, symbols: list[Symbol]) -> None:
-        if not isinstance(surrogate, ScaleMixture):
-            raise self.error(f"surrogate must be a ScaleMixture, got {type(surrogate).__name__}")
-        if isinstance(surrogate.of, str):
-            if surrogate.of != "logistic":
-                raise self.error(f"surrogate: of must be 'logistic' or an expression, got {surrogate.of!r}")
-        else:
-            self.check_activation("surrogate", surrogate.of, [x, *symbols])
-        check_text(surrogate.citation, self.rule.name, "surrogate: citation")
-        if not isinstance(surrogate.terms, int) or not 1 <= surrogate.terms <= 32:
-            raise self.error(f"surrogate: terms must be a whole number from 1 to 32, got {surrogate.terms!r}")
-        check_number(self.rule.name, "surrogate: sup_error", surrogate.sup_error)
-        if not surrogate.sup_error > 0:
-            raise self.error(f"surrogate: sup_error must be positive, got {surrogate.sup_error!r}")
-
     def check_conditional(self, value: Any, symbols: list[Symbol]) -> None:
         rule = self.rule
         self.check_activation("conditional_var", value, [x, *symbols])
         if len(rule.inputs) > 1 or rule.noise is not None or rule.bernoulli or rule.input != "normal":
             raise self.error("conditional_var is for outputs of one normal input, without noise or bernoulli", value)
-        if not rule.accuracy.moments or rule.accuracy.ulp:
+        if rule.accuracy != Accuracy(moments=True):
             raise self.error("beside conditional_var the accuracy must be Accuracy(moments=True)", value)
         of_f = [what for what, given in (("var", rule.var), ("partials", rule.partials or None)) if given is not None]
         of_f += [f"variant {k}" for k, w in rule.variants.items() if not isinstance(w, Formula)]
@@ -461,18 +419,17 @@ class _Checker:
             if variant not in ("exact", "tight"):
                 raise self.error(f"accuracy.ulp is for the variants exact and tight, got {variant!r}")
             goals[f"ulp[{variant}]"] = ulps
-        goals |= {k: getattr(goal, k) for k in ("mean_abs", "var_abs", "var_rel") if getattr(goal, k) is not None}
+        absolute = {k: getattr(goal, k) for k in ("mean_abs", "var_abs") if getattr(goal, k) is not None}
+        rule = self.rule
+        if absolute and (rule.inputs != ("x",) or rule.input != "normal" or rule.noise or rule.rescaled):
+            raise self.error("accuracy: mean_abs and var_abs are for f of one normal input, without noise or rescaled")
+        goals |= absolute
         if not goals and not goal.moments:
             raise self.error("accuracy states no goal: give ulp, mean_abs and var_abs, or moments")
         for key, value in goals.items():
             check_number(self.rule.name, f"accuracy: {key}", value)
             if not value > 0:
                 raise self.error(f"accuracy: {key} must be positive, got {value!r}")
-        box = goal.var_rel_domain
-        if box is not None and not (isinstance(box, InputBox) and _is_interval(box.mu) and _is_interval(box.v)):
-            raise self.error(f"accuracy: var_rel_domain must be an InputBox of intervals (low, high), got {box!r}")
-        if (goal.var_rel is None) != (goal.var_rel_domain is None):
-            raise self.error("accuracy: var_rel and var_rel_domain go together")
 
 
 def _is_interval(value: object) -> bool:

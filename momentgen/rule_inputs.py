@@ -19,7 +19,6 @@ from momentgen.symbols import cov, mu, v
 __all__ = [
     "COVARIANCE",
     "MEAN_AND_VARIANCE",
-    "InputBox",
     "LogisticInput",
     "Noise",
     "Parameter",
@@ -63,14 +62,6 @@ class Parameter:
         if self.low == 0:
             return Symbol(self.name, nonnegative=True)
         return Symbol(self.name, real=True)
-
-
-@dataclass(frozen=True)
-class InputBox:
-    """A region of inputs: ``mu`` and ``v`` each in a closed interval."""
-
-    mu: tuple[float, float] = (-math.inf, math.inf)
-    v: tuple[float, float] = (0.0, math.inf)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def test_the_float64_mean_of_piecewise_polynomials_and_of_normal_tails_is_proven
         bounds = json.loads(path.read_text()).get("facts", {}).get("float64", {})
         if bounds and all(any(key.endswith("_proven") for key in bounds[name]) for name in bounds):
             proven.add(path.parent.name)
-    assert proven == {"erf", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "relu6", "softshrink"}
+    kinked = {"hardshrink", "hardsigmoid", "hardswish", "hardtanh", "relu6", "softshrink"}
+    assert proven == kinked | {"erf", "gelu", "normal_cdf"}
 
 
 @pytest.mark.slow

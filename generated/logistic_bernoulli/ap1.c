@@ -3,7 +3,7 @@
 // f(x) = S(x)
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
-// rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
+// rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
 // program      h581934c3f7bb682fdf282f73854e1679417afe888dae94c987871f4478ffa06d
 // operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
 //

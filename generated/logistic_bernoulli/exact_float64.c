@@ -3,7 +3,7 @@
 // f(x) = S(x)
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
-// rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
+// rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
 
 #include <float.h>
 #include <stdint.h>
@@ -89,28 +89,6 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
     }
 }
 
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
 // 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
 INLINE double rsqrt64(double x)
 {
@@ -128,36 +106,173 @@ INLINE double rsqrt64(double x)
     return x >= 0.0 ? y : __builtin_nan("");
 }
 
-INLINE double polynomial0(double y, double x)
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
+// from high to low
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
+    const double *restrict z, double *restrict value)
 {
-    const double square = x * x;
-    double w = -0.020236102138050428;
-    PAIR(0.06742705806302017, -0.12046241474448735) PAIR(0.11490672263373031, -0.04917933308225789)
-        PAIR(0.019740364247797276, -0.031851148417882905) PAIR(-0.019897618463659564, 0.01846617499893157)
-        PAIR(0.08067944329600713, 0.14153827557427776) PAIR(0.17952279697329873, 0.1863287932150653)
-        PAIR(0.16664110030446924, 0.13207588441203294)
-    return FMA(y, x, w);
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * of->unit;
+    }
 }
 
-INLINE double polynomial1(double y, double x)
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
-    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
-        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
-    return y;
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
+    }
 }
 
-static const double table11[11][3] = {
-    {0.41157408755506614, 0x1.09e71faa274p-12, 0x1.a851cc1913a16p-14},
-    {0.6277397759536878, 0x1.d981fe1a5f2p-8, 0x1.79cdf6fbc19cp-9},
-    {0.9320296190930992, 0x1.9031a49c9974p-5, 0.019489047150861912},
-    {1.3770184599484037, 0.14293718384466342, 0.05702368607714885},
-    {2.03836274841588, 0.2361396258615765, 0.09420608083435845},
-    {3.0287476484243, 0.2536923067848466, 0.10120858738904656},
-    {4.512609492254891, 0.18782900497533278, 0.0749329315703913},
-    {6.725324408631718, 0.09286236304131062, 0.03704672287516618},
-    {10.021886283818745, 0.02671498206193812, 0.010657735864672961},
-    {15.016479917585519, 0x1.bc8517b1ddfp-9, 0.001352979886771897},
-    {23.11828690846326, 0x1.ae3f708c18p-14, 0x1.5749bffd6b2ep-15},
+static const double surface0[1256] = {
+    -551,2218,2247,-10389,-2164,12055,564,-2566,-8085,45812,46314,-305810,-69447,558180,132,-1213,3058,-57903,-138904,
+    2272166,1382668,-25238670,-3670407,83831942,75,-1322,-2391,-49791,-131295,1105810,4502734,130672511,-43774557,
+    -5909940367,111048493,129496225679,0,187,0,38,0,-157,0,444,666,-2733,-960,4315,-430,243,758,-3392,-111,566,-1185,
+    3560,10034,-53265,-25190,174779,10739,-143536,16330,-78905,0,-84,-143,937,-1516,16232,5101,-19938,129933,-1910098,
+    -812319,13355508,1356415,-30332517,-131233,15243329,0,135,-215,3604,1885,24919,37960,-239148,-3828,-6027170,
+    -4131875,2782218,24831559,1244917312,-43650049,-14477750704,-930740,108003893294,0,-603,145,-45,-378,2399,-22,
+    -1314,379,-1397,-97,769,-232,685,-44,-1218,2994,-10538,-2979,27847,-7942,13606,12598,-83914,12,47789,-4109,11943,0,
+    741,-574,2943,922,-7345,11046,-74382,-610,28486,-141654,1450341,208908,-4000930,201778,1820767,-509504,5349886,
+    175348,-5475446,0,601,0,2162,1636,-5379,7999,-74104,-10793,-171375,-179252,1358518,-61549,8459205,3236248,
+    -31637418,-6645544,-288390008,-2071585,2762538591,17765058,-13777607214,-13789905,77977702541,0,275,0,-94,0,-492,0,
+    254,0,123,0,-64,0,1,0,2300,0,-2065,1098,-8097,-273,9752,-3122,7161,1727,-15727,2054,5700,-1743,3753,166,-3843,118,
+    1186,-21,-124,0,-2388,0,8899,-5750,12168,3404,-53573,25070,-15349,-22768,161323,-40851,-94758,63973,-202072,-839,
+    390676,-53237,-320875,45778,154371,-18219,-45582,3771,7752,-337,-588,0,-8985,5365,-11057,-6132,58723,-32131,71327,
+    36970,-216827,96959,-216078,-127947,699244,-176260,219195,359952,-2219808,33641,2647650,-597083,2200965,737084,
+    -21486870,-486239,93986951,201070,-387724970,-52806,1663045803,8114,-7919587256,-556,56568541993,0,-516,0,692,0,
+    -359,0,3510,1717,-15328,-3327,22146,101,369,-1474,-10897,5509,138133,18319,-782840,-94465,1415229,0,178,1298,404,
+    -50462,-255500,532783,6347228,-1567243,-60298257,-1448269,189320606,0,17,512,-889,-9344,-62007,-800848,331605,
+    26051397,157448726,-268756190,-6187045011,831665630,130327295232,0,252,0,-128,0,-182,0,812,307,-3381,-1331,6459,
+    861,-3377,809,-4110,0,-244,-714,-1443,4715,26251,-4304,-144090,-28973,368776,54543,-332101,1914,-112388,0,-424,
+    -1580,-2356,-528,38718,137261,319477,-689303,-5946701,628968,30920860,1924077,-64348473,-2062366,33619788,-135,-42,
+    -1350,2366,4772,33469,187387,-37122,284558,-5963067,-23096087,-20870350,143163244,1394910761,-301419268,
+    -14785265506,120369408,108102815941,-237,994,-218,84,848,-3672,-105,1897,-272,931,0,-462,0,-704,1449,5464,1125,
+    -8190,-12113,15677,7288,-11030,22512,-78468,-23709,129128,5,-28152,0,-304,-606,-1270,-1417,3708,9728,28347,30441,
+    -59533,-161402,-463526,-40080,2777934,866971,-6270572,-794095,3848851,-682296,7933815,774095,-10742995,-290,183,
+    -708,1672,4643,2612,30668,-37501,-9008,-215328,-689338,511078,-543939,8184999,15338451,-14576024,-38178924,
+    -329843284,12733726,2770613173,63058210,-13700667729,-63589581,77906575505,0,685,0,-307,0,-1598,0,1068,0,721,0,
+    -664,0,82,0,15,0,-5454,1415,1254,-1460,23028,-4973,-9311,6006,-41126,5056,29961,-8930,27119,1392,-36326,2551,9265,
+    -1178,2779,121,-1195,0,5281,0,2959,0,-32056,5567,-16946,6266,103272,-33379,43104,-31073,-224459,114016,-93795,
+    27088,464935,-228072,44596,144294,-1011454,79197,1264928,-135884,-749509,62005,227930,-10024,-28785,-7243,2371,
+    -6249,6345,52114,-23028,24106,-34224,-225833,150553,43858,-6329,737036,-796131,-973343,1803431,-664441,408736,
+    3263343,-17408865,-4356502,89896735,3218554,-385251460,-1419918,1662113273,352774,-7919383575,-38259,56568522171,0,
+    -702,0,2007,0,-1985,0,13,0,1439,-2786,-9538,9273,38509,-11197,-68268,430,25024,-243,-495,4482,10734,-36806,-140078,
+    182931,905482,-384452,-2687920,144016,2405576,-431,111,27099,52292,-494859,-1552775,4155233,20023071,-15134420,
+    -123341826,14089186,280733046,-34,13,1746,1269,49206,-52897,-3773555,-3392864,77264654,251170318,-664374811,
+    -7072250228,1912551686,132991795133,0,-583,0,252,0,176,0,1736,-1834,-7434,2509,12446,2103,-1487,-5539,-19731,1988,
+    16395,1040,162,0,354,4218,4886,-23509,-70989,67213,320197,-69896,-627285,-62053,333979,154875,444758,-38040,
+    -418900,0,156,1553,1898,-4,-22018,-164305,-200554,1247593,3593352,-3937755,-20395706,4562669,56723016,2135377,
+    -73368372,-5133549,21656669,199,-136,-1956,-2075,-42133,11545,183422,459069,6125271,-1673414,-74216272,-107951262,
+    339323529,1856750946,-638240405,-15712430569,264036810,108492256967,0,531,0,-1839,0,361,549,4544,-368,-4718,-403,
+    -1075,222,3074,-10,-613,0,477,1686,3812,-1516,-17487,-8311,7359,15980,69998,-2321,-120163,-20202,-6611,24212,
+    131931,-11486,-38209,290,-27570,0,784,2367,-155,-3300,-25562,-46256,11617,171830,524286,-124076,-1923547,-512752,
+    2550768,1411011,-654689,-1110763,-2328749,-531957,6902244,877669,-8397657,-298,-378,-5673,1448,3232,18243,186614,
+    -42489,-194286,-760897,-5536330,3217714,29943785,30498671,-60497750,-431870959,19456780,2806910596,103650625,
+    -13534010494,-114243267,77728050059,0,-194,0,161,0,54,0,-34,0,1546,0,1416,-560,-4442,1312,-9869,1293,8915,-3770,
+    23100,-191,-23234,3529,-10197,-1538,18775,-226,-6205,153,217,0,1199,-1925,467,-7864,3945,10270,-31445,36640,-62353,
+    -17974,229359,-90434,136033,15399,-704676,185892,53070,-146528,1372754,-36216,-1655068,73864,803866,-21127,-147158,
+    -1661,106,1078,-1010,16067,-3740,-2115,9490,-37281,47936,76372,-110470,-541115,62430,812586,777964,1863792,
+    -11739473,-7259387,77589075,9812313,-372415919,-6867234,1654550245,2506170,-7916957096,-379584,56568190462,0,-7124,
+    0,4097,0,3688,0,-1057,-7145,-11752,13114,24664,-6494,2423,-2921,-10988,5254,-375,-1097,-953,5727,8020,493,-1439,
+    1657,12945,-32051,-101250,32516,107809,3713,2039,-10460,-32584,-1925,-2174,-1976,-1765,-21856,-35110,95706,178309,
+    -208294,-493042,267547,853941,-86506,-535751,-77227,-154612,1066,1020,8267,8949,-51061,-73065,297711,548758,
+    -1196959,-2809072,2717864,8464347,-2600772,-12063338,-3835,3432800,167,114,-756,-455,5378,3962,-91615,-95762,
+    938954,1378320,-6335645,-13242215,26259009,80919249,-55275834,-275691520,32594583,368711416,-57,-20,10,12,2109,325,
+    -67945,-20061,1523400,819929,-23241595,-23774713,231649357,524336379,-1320365172,-8968289170,2990098161,
+    137852389224,0,-3409,0,2238,0,5577,-899,-4660,440,-1025,480,1426,-127,-164,0,-4496,0,6225,0,6836,-6852,-11604,8638,
+    13350,6010,-16437,-9951,-6951,2320,21712,744,-6853,-520,-1523,0,4082,-8382,-4059,16583,11172,-2751,-50067,-8837,
+    55950,32623,31854,-69462,-169269,30323,205603,40139,-42248,-35477,-92298,3457,40822,4432,-2002,-2450,-4819,16092,
+    38399,-104346,-156857,214516,511993,-195563,-1057169,-137217,1026587,653969,568301,-653809,-2573998,67804,2025950,
+    147650,-115164,-615,-401,-2255,445,-1269,877,33151,11216,-194884,-157775,945758,1200164,-3122350,-6239992,6503853,
+    22183660,-6813925,-51112237,-1470670,66576018,11114155,-30751109,-6934481,-16249025,227,77,296,-16,-399,-183,768,
+    -312,-59733,-3905,836783,186636,-7428647,-3281781,46345018,39313184,-201709566,-364697652,562412941,2753957144,
+    -805148520,-17186463633,255655826,109037558192,0,-525,0,500,0,586,0,-700,73,67,-38,87,-17,-18,821,499,-848,-3016,
+    -1663,5164,2777,346,-815,-8635,-933,7812,834,-1648,-278,-911,64,419,0,-822,0,1650,2622,1663,-6701,-13463,-155,
+    35132,19125,-41924,-29550,-13403,15726,117345,11406,-169249,-22045,98824,10170,14964,-677,-32934,-1272,-280,5053,
+    3851,-15258,-25236,25736,109944,13216,-335121,-175187,645521,426892,-373827,-509850,-1677544,221973,4472054,251335,
+    -3998903,-623570,2434086,481389,-3449348,164,19,193,-197,-8692,591,88621,9738,-583409,-176998,2836388,1808444,
+    -10637224,-14130741,29091897,92528341,-45810039,-541531760,2936216,2830150591,113739109,-13313358818,-127348413,
+    77482873128,0,-14,0,8,0,-494,0,-1171,0,1503,-152,4361,-300,-1212,709,-9267,162,5091,-624,4345,194,-3779,10,631,0,
+    -1790,0,-4371,1186,1320,3302,16239,14,16394,-20755,47147,-10884,-121452,53575,-318106,28679,553825,-107559,423878,
+    44015,-1325599,21207,932613,-12775,-220102,1793,542,2691,2080,-4193,3252,-11896,314,-9457,-10669,-22501,-40348,
+    66014,-9777,-2306,-349681,599010,2349867,-266906,-10439387,-5206607,64823740,12376375,-349544290,-12214134,
+    1635159608,5772135,-7908714858,-1080022,56566769606
+};
+static const uint8_t terms0[75] = {
+    3,4,5,6,3,5,6,8,9,6,8,10,12,7,11,14,17,2,4,5,6,7,3,5,7,8,9,5,9,11,12,8,11,15,15,4,5,6,6,7,3,7,8,9,9,8,10,11,11,4,
+    11,13,14,4,6,7,8,8,9,9,7,10,11,11,12,12,7,9,12,12,12,2,10,13,15
+};
+static const Patch patches0[16] = {
+    {0, 0, 4, 1e-11, 16.0, 15.0, 6.249999999999999, 5.249999999999999},
+    {36, 4, 5, 1e-11, 5.333333333333333, 3.6666666666666665, 6.249999999999999, 5.249999999999999},
+    {98, 9, 4, 1e-11, 3.2, 0.6, 6.249999999999999, 5.249999999999999},
+    {170, 13, 4, 1e-11, 2.2857142857142856, -1.2857142857142858, 6.249999999999999, 5.249999999999999},
+    {268, 17, 5, 1e-11, 16.0, 15.0, 3.8095238095238093, 1.5904761904761902},
+    {316, 22, 5, 1e-11, 5.333333333333333, 3.6666666666666665, 3.8095238095238093, 1.5904761904761902},
+    {380, 27, 4, 1e-11, 3.2, 0.6, 3.8095238095238093, 1.5904761904761902},
+    {454, 31, 4, 1e-11, 2.2857142857142856, -1.2857142857142858, 3.8095238095238093, 1.5904761904761902},
+    {552, 35, 5, 1e-11, 16.0, 15.0, 3.333333333333335, -0.4833333333333334},
+    {608, 40, 5, 1e-11, 5.333333333333333, 3.6666666666666665, 3.333333333333335, -0.4833333333333334},
+    {680, 45, 4, 1e-11, 3.2, 0.6, 3.333333333333335, -0.4833333333333334},
+    {760, 49, 4, 1e-11, 2.2857142857142856, -1.2857142857142858, 3.333333333333335, -0.4833333333333334},
+    {844, 53, 7, 1e-11, 16.0, 15.0, 3.6036036036036028, -2.6036036036036028},
+    {946, 60, 6, 1e-11, 5.333333333333333, 3.6666666666666665, 3.6036036036036028, -2.6036036036036028},
+    {1072, 66, 5, 1e-11, 3.2, 0.6, 3.6036036036036028, -2.6036036036036028},
+    {1176, 71, 4, 1e-11, 2.2857142857142856, -1.2857142857142858, 3.6036036036036028, -2.6036036036036028},
 };
 
 static void logistic_bernoulli_exact_float64_cell_block(const double *const *in, const double *params, double *const
@@ -168,328 +283,104 @@ static void logistic_bernoulli_exact_float64_cell_block(const double *const *in,
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        number[i] = ((var[i] * (SQRT(t0))) < 1.0625) ? 1.0 : 0.0;
+        double t0 = (var[i] < 17.01010394096374) ? 4.0 : 0.0;
+        double t1 = (var[i] < 4.428666114807128) ? 4.0 : 0.0;
+        double t2 = (var[i] < 1.244436669927155) ? 4.0 : 0.0;
+        double t3 = ((ABS(mean[i])) < 0x1p500) ? 1.0 : 0x1p-600;
+        double t4 = mean[i] * t3;
+        double t5 = ((var[i] + 0x1.9eb8f8p1) * t3) * t3;
+        double t6 = t4 * t4;
+        double t7 = ((t5 * 0.7660224762653896) < t6) ? 1.0 : 0.0;
+        double t8 = ((t5 * 3.7716394346976236) < t6) ? 1.0 : 0.0;
+        double t9 = ((t5 * 13.795566578043784) < t6) ? 1.0 : 0.0;
+        number[i] = ((((t0 + t1) + t2) + t7) + t8) + t9;
     }
 }
 
-
-static void logistic_bernoulli_exact_float64_forward_side0_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[3][LANES], a[1][LANES] = {{0.0}};
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        s[2][i] = mean[i] < 0.0;
-        double t1 = -mean[i];
-        s[1][i] = s[2][i] ? t1 : mean[i];
-        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t3));
-    }
-    for (int k = 0; k < 11; ++k) {
-        const double *c = table11[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[1][i] * (rsqrt64(s[0][i] + c[0]));
-            double t1 = (37.5 < t0) ? 37.5 : t0;
-            double t2 = 1.0 / (FMA(t1, 0.25, 1.0));
-            double t3 = (exp64((t1 * t1) * (-0.5))) * (t2 * (polynomial0(0x1.54df5cda5853ap-9, t2 - 0.25)));
-            a[0][i] = FMA(t3, c[1], a[0][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = a[0][i];
-        double t1 = 1.0 - t0;
-        out_mean[i] = s[2][i] ? t0 : t1;
-        out_var[i] = FMA(t0, -t0, t0);
-    }
-}
-
-static void logistic_bernoulli_exact_float64_forward_side1_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = -mean[i];
-        double t2 = t0 ? t1 : mean[i];
-        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t4 = var[i] * (SQRT(t3));
-        double t5 = -t2;
-        _Bool t6 = t5 < (-745.0);
-        double t7 = t6 ? (-745.0) : t5;
-        double t8 = exp64(t7);
-        double t9 = t6 ? 0.0 : t8;
-        double t10 = 1.0 / (t9 + 1.0);
-        double t11 = t9 * t10;
-        double t12 = t10 * (1.0 - t9);
-        double t13 = t12 * t12;
-        double t14 = polynomial1(-4.979885427667937e-12, t4 - 0.53125);
-        double t15 = t4 * (t14 * t14);
-        double t16 = (t14 + t14) * (1.0 / (FMA(t14, t4 * t14, 1.0)));
-        double t17 = t4 * (t16 * t16);
-        double t18 = (t14 + t16) * (1.0 / (FMA(t14, t4 * t16, 1.0)));
-        double t19 = t4 * (t18 * t18);
-        double t20 = (t14 + t18) * (1.0 / (FMA(t14, t4 * t18, 1.0)));
-        double t21 = t4 * (t20 * t20);
-        double t22 = (t14 + t20) * (1.0 / (FMA(t14, t4 * t20, 1.0)));
-        double t23 = t4 * (t22 * t22);
-        double t24 = (t14 + t22) * (1.0 / (FMA(t14, t4 * t22, 1.0)));
-        double t25 = t4 * (t24 * t24);
-        double t26 = (t14 + t24) * (1.0 / (FMA(t14, t4 * t24, 1.0)));
-        double t27 = t4 * (t26 * t26);
-        double t28 = (t14 + t26) * (1.0 / (FMA(t14, t4 * t26, 1.0)));
-        double t29 = t4 * (t28 * t28);
-        double t30 = (t14 + t28) * (1.0 / (FMA(t14, t4 * t28, 1.0)));
-        double t31 = t4 * (t30 * t30);
-        double t32 = (t14 + t30) * (1.0 / (FMA(t14, t4 * t30, 1.0)));
-        double t33 = t4 * (t32 * t32);
-        double t34 = (t14 + t32) * (1.0 / (FMA(t14, t4 * t32, 1.0)));
-        double t35 = t4 * (t34 * t34);
-        double t36 = (t14 + t34) * (1.0 / (FMA(t14, t4 * t34, 1.0)));
-        double t37 = t4 * (t36 * t36);
-        double t38 = (t14 + t36) * (1.0 / (FMA(t14, t4 * t36, 1.0)));
-        double t39 = t4 * (t38 * t38);
-        double t40 = (t14 + t38) * (1.0 / (FMA(t14, t4 * t38, 1.0)));
-        double t41 = t4 * (t40 * t40);
-        double t42 = (t15 * (1.0 / (1.0 - (t13 * t15)))) * 0.3772382405213226;
-        double t43 = FMA(t17 * (1.0 / (1.0 - (t13 * t17))), 0.23963739473580575, t42);
-        double t44 = FMA(t19 * (1.0 / (1.0 - (t13 * t19))), 0.11249141702037586, t43);
-        double t45 = FMA(t21 * (1.0 / (1.0 - (t13 * t21))), 0.03902205213085459, t44);
-        double t46 = FMA(t23 * (1.0 / (1.0 - (t13 * t23))), 0.01000291875175016, t45);
-        double t47 = FMA(t25 * (1.0 / (1.0 - (t13 * t25))), 0.001894825832959048, t46);
-        double t48 = FMA(t27 * (1.0 / (1.0 - (t13 * t27))), 0x1.161f9da98c656p-12, t47);
-        double t49 = FMA(t29 * (1.0 / (1.0 - (t13 * t29))), 0x1.cc4fceee057c9p-16, t48);
-        double t50 = FMA(t31 * (1.0 / (1.0 - (t13 * t31))), 2.097260993435091e-06, t49);
-        double t51 = FMA(t33 * (1.0 / (1.0 - (t13 * t33))), 0x1.fcd03d8758a59p-24, t50);
-        double t52 = FMA(t35 * (1.0 / (1.0 - (t13 * t35))), 0x1.53d2466878d9dp-28, t51);
-        double t53 = FMA(t37 * (1.0 / (1.0 - (t13 * t37))), 1.525347993581841e-10, t52);
-        double t54 = FMA(t39 * (1.0 / (1.0 - (t13 * t39))), 0x1.e954bbccfd7efp-39, t53);
-        double t55 = FMA(t41 * (1.0 / (1.0 - (t13 * t41))), 5.856563209478232e-14, t54);
-        double t56 = t11 + (t55 * ((t10 * t11) * (t12 * 2.0)));
-        double t57 = 1.0 - t56;
-        out_mean[i] = t0 ? t56 : t57;
-        out_var[i] = FMA(t56, -t56, t56);
-    }
-}
 
 static void logistic_bernoulli_exact_float64_forward_block(const double *const *in, const double *params, double *const
     *out, int cell)
 {
-    (cell ? logistic_bernoulli_exact_float64_forward_side1_block : logistic_bernoulli_exact_float64_forward_side0_block)(in, params, out);
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
+    double s[4][LANES];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = var[i] + 0x1.9eb8f8p1;
+        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
+        double t2 = rsqrt64(t1);
+        double t3 = mean[i] * t2;
+        double t4 = (t3 < (-0x1.c1df1p3)) ? (-0x1.c1df1p3) : t3;
+        double t5 = (0x1.c1df1p3 < t4) ? 0x1.c1df1p3 : t4;
+        s[2][i] = t5 * (rsqrt64(FMA(t5 * t5, 0.9416363288090202, 11.535045027910497)));
+        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
+        double t8 = t2 * 1.80000549951349;
+        s[1][i] = FMA(t8, t8 * 2.0, (-1.0));
+    }
+    surface(surface0, terms0, patches0 + cell, s[0], s[1], s[3]);
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = (s[2][i] * s[3][i]) + 0.5;
+        double t1 = (t0 < 0.0) ? 0.0 : t0;
+        double t2 = (1.0 < t1) ? 1.0 : t1;
+        double t3 = t2 * (1.0 - t2);
+        out_mean[i] = t2;
+        out_var[i] = (t3 < 0.0) ? 0.0 : t3;
+    }
 }
 
 void logistic_bernoulli_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(logistic_bernoulli_exact_float64_forward_block, logistic_bernoulli_exact_float64_cell_block, 2, n,
+    over_cells(logistic_bernoulli_exact_float64_forward_block, logistic_bernoulli_exact_float64_cell_block, 16, n,
         (const double *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void logistic_bernoulli_exact_float64_backward_side0_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[3][LANES], a[3][LANES] = {{0.0}};
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        s[2][i] = mean[i] < 0.0;
-        double t1 = -mean[i];
-        s[1][i] = s[2][i] ? t1 : mean[i];
-        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t3));
-    }
-    for (int k = 0; k < 11; ++k) {
-        const double *c = table11[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[0]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * t3;
-            a[0][i] = FMA(t2 * (t0 * t5), c[2], a[0][i]);
-            a[1][i] = FMA(t5, c[2], a[1][i]);
-            a[2][i] = FMA(t3 * (t4 * (polynomial0(0x1.54df5cda5853ap-9, t4 - 0.25))), c[1], a[2][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = a[1][i];
-        double t1 = (a[0][i]) * (-0.5);
-        double t2 = -(FMA(a[2][i], (-2.0), 1.0));
-        double t3 = t0 * t2;
-        double t4 = -t1;
-        double t5 = s[2][i] ? t4 : t1;
-        double t6 = -t3;
-        double t7 = s[2][i] ? t6 : t3;
-        out_grad_mean[i] = FMA(grad_mean[i], t0,
-            grad_var[i] * t7);
-        out_grad_var[i] = FMA(grad_mean[i], t5,
-            grad_var[i] * (t1 * t2));
-    }
-}
-
-static void logistic_bernoulli_exact_float64_backward_side1_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = -mean[i];
-        double t2 = t0 ? t1 : mean[i];
-        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t4 = var[i] * (SQRT(t3));
-        double t5 = -t2;
-        _Bool t6 = t5 < (-745.0);
-        double t7 = t6 ? (-745.0) : t5;
-        double t8 = exp64(t7);
-        double t9 = t6 ? 0.0 : t8;
-        double t10 = 1.0 / (t9 + 1.0);
-        double t11 = t9 * t10;
-        double t12 = t10 * (1.0 - t9);
-        double t13 = t12 * t12;
-        double t14 = t10 * t11;
-        double t15 = polynomial1(-4.979885427667937e-12, t4 - 0.53125);
-        double t16 = t4 * (t15 * t15);
-        double t17 = (t15 + t15) * (1.0 / (FMA(t15, t4 * t15, 1.0)));
-        double t18 = t4 * (t17 * t17);
-        double t19 = (t15 + t17) * (1.0 / (FMA(t15, t4 * t17, 1.0)));
-        double t20 = t4 * (t19 * t19);
-        double t21 = (t15 + t19) * (1.0 / (FMA(t15, t4 * t19, 1.0)));
-        double t22 = t4 * (t21 * t21);
-        double t23 = (t15 + t21) * (1.0 / (FMA(t15, t4 * t21, 1.0)));
-        double t24 = t4 * (t23 * t23);
-        double t25 = (t15 + t23) * (1.0 / (FMA(t15, t4 * t23, 1.0)));
-        double t26 = t4 * (t25 * t25);
-        double t27 = (t15 + t25) * (1.0 / (FMA(t15, t4 * t25, 1.0)));
-        double t28 = t4 * (t27 * t27);
-        double t29 = (t15 + t27) * (1.0 / (FMA(t15, t4 * t27, 1.0)));
-        double t30 = t4 * (t29 * t29);
-        double t31 = (t15 + t29) * (1.0 / (FMA(t15, t4 * t29, 1.0)));
-        double t32 = t4 * (t31 * t31);
-        double t33 = (t15 + t31) * (1.0 / (FMA(t15, t4 * t31, 1.0)));
-        double t34 = t4 * (t33 * t33);
-        double t35 = (t15 + t33) * (1.0 / (FMA(t15, t4 * t33, 1.0)));
-        double t36 = t4 * (t35 * t35);
-        double t37 = (t15 + t35) * (1.0 / (FMA(t15, t4 * t35, 1.0)));
-        double t38 = t4 * (t37 * t37);
-        double t39 = (t15 + t37) * (1.0 / (FMA(t15, t4 * t37, 1.0)));
-        double t40 = t4 * (t39 * t39);
-        double t41 = (t15 + t39) * (1.0 / (FMA(t15, t4 * t39, 1.0)));
-        double t42 = t4 * (t41 * t41);
-        double t43 = t13 * t16;
-        double t44 = t13 * t18;
-        double t45 = t13 * t20;
-        double t46 = t13 * t22;
-        double t47 = t13 * t24;
-        double t48 = t13 * t26;
-        double t49 = t13 * t28;
-        double t50 = t13 * t30;
-        double t51 = t13 * t32;
-        double t52 = t13 * t34;
-        double t53 = t13 * t36;
-        double t54 = t13 * t38;
-        double t55 = t13 * t40;
-        double t56 = t13 * t42;
-        double t57 = 1.0 / (1.0 - t43);
-        double t58 = 1.0 / (1.0 - t44);
-        double t59 = 1.0 / (1.0 - t45);
-        double t60 = 1.0 / (1.0 - t46);
-        double t61 = 1.0 / (1.0 - t47);
-        double t62 = 1.0 / (1.0 - t48);
-        double t63 = 1.0 / (1.0 - t49);
-        double t64 = 1.0 / (1.0 - t50);
-        double t65 = 1.0 / (1.0 - t51);
-        double t66 = 1.0 / (1.0 - t52);
-        double t67 = 1.0 / (1.0 - t53);
-        double t68 = 1.0 / (1.0 - t54);
-        double t69 = 1.0 / (1.0 - t55);
-        double t70 = 1.0 / (1.0 - t56);
-        double t71 = FMA(t18 * t58, 0.23963739473580575, (t16 * t57) * 0.3772382405213226);
-        double t72 = FMA(t22 * t60, 0.03902205213085459, FMA(t20 * t59, 0.11249141702037586, t71));
-        double t73 = FMA(t26 * t62, 0.001894825832959048, FMA(t24 * t61, 0.01000291875175016, t72));
-        double t74 = FMA(t30 * t64, 0x1.cc4fceee057c9p-16, FMA(t28 * t63, 0x1.161f9da98c656p-12, t73));
-        double t75 = FMA(t34 * t66, 0x1.fcd03d8758a59p-24, FMA(t32 * t65, 2.097260993435091e-06, t74));
-        double t76 = FMA(t38 * t68, 1.525347993581841e-10, FMA(t36 * t67, 0x1.53d2466878d9dp-28, t75));
-        double t77 = (t57 * t57) * (1.0 - t16);
-        double t78 = (t58 * t58) * (1.0 - t18);
-        double t79 = (t59 * t59) * (1.0 - t20);
-        double t80 = (t60 * t60) * (1.0 - t22);
-        double t81 = (t61 * t61) * (1.0 - t24);
-        double t82 = (t62 * t62) * (1.0 - t26);
-        double t83 = (t63 * t63) * (1.0 - t28);
-        double t84 = (t64 * t64) * (1.0 - t30);
-        double t85 = (t65 * t65) * (1.0 - t32);
-        double t86 = (t66 * t66) * (1.0 - t34);
-        double t87 = (t67 * t67) * (1.0 - t36);
-        double t88 = (t68 * t68) * (1.0 - t38);
-        double t89 = (t69 * t69) * (1.0 - t40);
-        double t90 = (t70 * t70) * (1.0 - t42);
-        double t91 = FMA(t77 * (t43 + 1.0), 0.3772382405213226, 0.21941825422078814);
-        double t92 = FMA(t78 * (t44 + 1.0), 0.23963739473580575, t91);
-        double t93 = FMA(t79 * (t45 + 1.0), 0.11249141702037586, t92);
-        double t94 = FMA(t80 * (t46 + 1.0), 0.03902205213085459, t93);
-        double t95 = FMA(t81 * (t47 + 1.0), 0.01000291875175016, t94);
-        double t96 = FMA(t82 * (t48 + 1.0), 0.001894825832959048, t95);
-        double t97 = FMA(t83 * (t49 + 1.0), 0x1.161f9da98c656p-12, t96);
-        double t98 = FMA(t84 * (t50 + 1.0), 0x1.cc4fceee057c9p-16, t97);
-        double t99 = FMA(t85 * (t51 + 1.0), 2.097260993435091e-06, t98);
-        double t100 = FMA(t86 * (t52 + 1.0), 0x1.fcd03d8758a59p-24, t99);
-        double t101 = FMA(t87 * (t53 + 1.0), 0x1.53d2466878d9dp-28, t100);
-        double t102 = FMA(t88 * (t54 + 1.0), 1.525347993581841e-10, t101);
-        double t103 = FMA(t89 * (t55 + 1.0), 0x1.e954bbccfd7efp-39, t102);
-        double t104 = (t57 * t77) * (FMA(t43 - t16, 3.0, FMA(t16, -t43, 1.0)));
-        double t105 = (t58 * t78) * (FMA(t44 - t18, 3.0, FMA(t18, -t44, 1.0)));
-        double t106 = FMA(t105, 0.23963739473580575, FMA(t104, 0.3772382405213226, 0.21941825422078814));
-        double t107 = FMA((t59 * t79) * (FMA(t45 - t20, 3.0, FMA(t20, -t45, 1.0))), 0.11249141702037586, t106);
-        double t108 = FMA((t60 * t80) * (FMA(t46 - t22, 3.0, FMA(t22, -t46, 1.0))), 0.03902205213085459, t107);
-        double t109 = FMA((t61 * t81) * (FMA(t47 - t24, 3.0, FMA(t24, -t47, 1.0))), 0.01000291875175016, t108);
-        double t110 = FMA((t62 * t82) * (FMA(t48 - t26, 3.0, FMA(t26, -t48, 1.0))), 0.001894825832959048, t109);
-        double t111 = FMA((t63 * t83) * (FMA(t49 - t28, 3.0, FMA(t28, -t49, 1.0))), 0x1.161f9da98c656p-12, t110);
-        double t112 = FMA((t64 * t84) * (FMA(t50 - t30, 3.0, FMA(t30, -t50, 1.0))), 0x1.cc4fceee057c9p-16, t111);
-        double t113 = FMA((t65 * t85) * (FMA(t51 - t32, 3.0, FMA(t32, -t51, 1.0))), 2.097260993435091e-06, t112);
-        double t114 = FMA((t66 * t86) * (FMA(t52 - t34, 3.0, FMA(t34, -t52, 1.0))), 0x1.fcd03d8758a59p-24, t113);
-        double t115 = FMA((t67 * t87) * (FMA(t53 - t36, 3.0, FMA(t36, -t53, 1.0))), 0x1.53d2466878d9dp-28, t114);
-        double t116 = FMA((t68 * t88) * (FMA(t54 - t38, 3.0, FMA(t38, -t54, 1.0))), 1.525347993581841e-10, t115);
-        double t117 = FMA((t69 * t89) * (FMA(t55 - t40, 3.0, FMA(t40, -t55, 1.0))), 0x1.e954bbccfd7efp-39, t116);
-        double t118 = t14 * (FMA(t90 * (t56 + 1.0), 5.856563209478232e-14, t103));
-        double t119 = FMA((t70 * t90) * (FMA(t56 - t42, 3.0, FMA(t42, -t56, 1.0))), 5.856563209478232e-14, t117);
-        double t120 = t119 * ((t12 * t14) * (-0.5));
-        double t121 = FMA(t42 * t70, 5.856563209478232e-14, FMA(t40 * t69, 0x1.e954bbccfd7efp-39, t76));
-        double t122 = -(FMA(t11 + (t121 * (t14 * (t12 * 2.0))), (-2.0), 1.0));
-        double t123 = t118 * t122;
-        double t124 = -t120;
-        double t125 = t0 ? t124 : t120;
-        double t126 = -t123;
-        double t127 = t0 ? t126 : t123;
-        out_grad_mean[i] = FMA(grad_mean[i], t118,
-            grad_var[i] * t127);
-        out_grad_var[i] = FMA(grad_mean[i], t125,
-            grad_var[i] * (t120 * t122));
-    }
 }
 
 static void logistic_bernoulli_exact_float64_backward_block(const double *const *in, const double *params, double
     *const *out, int cell)
 {
-    (cell ? logistic_bernoulli_exact_float64_backward_side1_block : logistic_bernoulli_exact_float64_backward_side0_block)(in, params, out);
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
+    double s[13][LANES];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = var[i] + 0x1.9eb8f8p1;
+        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
+        s[9][i] = rsqrt64(t1);
+        double t3 = mean[i] * s[9][i];
+        double t4 = (t3 < (-0x1.c1df1p3)) ? (-0x1.c1df1p3) : t3;
+        s[11][i] = (0x1.c1df1p3 < t4) ? 0x1.c1df1p3 : t4;
+        double t6 = rsqrt64(FMA(s[11][i] * s[11][i], 0.9416363288090202, 11.535045027910497));
+        s[2][i] = s[11][i] * t6;
+        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
+        s[10][i] = s[9][i] * 1.80000549951349;
+        double t10 = s[10][i] * 2.0;
+        s[1][i] = FMA(s[10][i], t10, (-1.0));
+        s[5][i] = s[2][i] * 4.0;
+        s[7][i] = t10 * 2.0;
+        double t14 = (t6 * t6) * (t6 * 11.535045027910497);
+        s[8][i] = (0x1.c1df1p3 < (ABS(t3))) ? 0.0 : t14;
+        s[12][i] = (s[9][i] * s[9][i]) * (-0.5);
+    }
+    surface_slopes(surface0, terms0, patches0 + cell, s[0], s[1], s[3], s[4], s[6]);
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = (s[2][i] * s[3][i]) + 0.5;
+        double t1 = (t0 < 0.0) ? 0.0 : t0;
+        double t2 = (1.0 < t1) ? 1.0 : t1;
+        double t3 = (s[3][i] + ((s[2][i] * s[4][i]) * s[5][i])) * s[8][i];
+        double t4 = s[9][i] * t3;
+        double t5 = s[12][i] * (FMA(s[11][i], t3, s[10][i] * ((s[2][i] * s[6][i]) * s[7][i])));
+        double t6 = FMA(t2, (-2.0), 1.0);
+        out_grad_mean[i] = FMA(grad_mean[i], t4,
+            grad_var[i] * (t4 * t6));
+        out_grad_var[i] = FMA(grad_mean[i], t5,
+            grad_var[i] * (t5 * t6));
+    }
 }
 
 void logistic_bernoulli_exact_float64_backward(
@@ -497,7 +388,7 @@ void logistic_bernoulli_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(logistic_bernoulli_exact_float64_backward_block, logistic_bernoulli_exact_float64_cell_block, 2, n,
+    over_cells(logistic_bernoulli_exact_float64_backward_block, logistic_bernoulli_exact_float64_cell_block, 16, n,
         (const double *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean,
         out_grad_var}, 2);
 }

@@ -3,7 +3,7 @@
 # f(x) = S(x)
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
-# rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
+# rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
 # operations   logistic_transform_large_variance_forward 248, logistic_transform_large_variance_backward 290
 #
 # Certificate:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
-from momentgen.compiler.stabilise import Stable, mixture, owen
+from momentgen.compiler.stabilise import Stable
 from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure
 from momentgen.compiler.stabilise.covariance_measure import COVARIANCE, CovarianceMeasure
 from momentgen.compiler.stabilise.covariance_measure import PARTIAL as COVARIANCE_PARTIAL
@@ -74,8 +74,20 @@ def _allowed(measure: Any) -> dict[str, Any]:
 
 @_allowed.register
 def _moments(measure: MomentsMeasure) -> dict[str, Any]:
-    shape = _shape(measure)
-    return _of_activation(f"{MEAN:g}*max(1, |m|) + {_steep(shape)}", shape)
+    shape, limits = _shape(measure), measure.limits
+    said = _of_activation(f"{MEAN:g}*max(1, |m|) + {_steep(shape)}", shape)
+    if measure.draw:  # of 0 or 1
+        said["var"] = f"{VARIANCE / 4:g}"
+    if limits.mean <= MEAN:
+        said["mean"] = f"{limits.mean:g}"
+        del said["where"]["m"]
+        if measure.draw:
+            said |= {"where": {}, "values": {}}
+    elif limits.mean < math.inf:
+        said["mean"] = f"min({limits.mean:g}, {said['mean']})"
+    if limits.var < math.inf:
+        said["var"] = f"{min(limits.var, VARIANCE / 4):g}" if measure.draw else f"min({limits.var:g}, {said['var']})"
+    return said | {"partials": _LARGEST.format(limits.partial)}
 
 
 @_allowed.register
@@ -185,17 +197,6 @@ def _within(measure: Within) -> dict[str, Any]:
 
 
 @_allowed.register
-def _mixture(measure: mixture.Tolerance) -> dict[str, Any]:
-    var, where = f"{measure.var_abs:g}", {}
-    low, high, most = measure.box
-    if most > 0:
-        var = f"min({var}, {measure.var_rel:g}*V) for {low:g} <= mean <= {high:g} and var <= {most:g}, else {var}"
-        where = {"V": "the exact variance"}
-    partials = f"at most {_LARGEST.format(mixture.PARTIALS_SHARE)}"
-    return {"mean": f"{measure.mean_abs:g}", "var": var, "partials": partials, "where": where, "values": {}}
-
-
-@_allowed.register
 def _covariance(measure: CovarianceMeasure) -> dict[str, Any]:
     by_terms = measure.forward is None
     return {
@@ -206,9 +207,3 @@ def _covariance(measure: CovarianceMeasure) -> dict[str, Any]:
         "values": {},
         "least": "2^-126, and 2^-120 of partials",
     }
-
-
-@_allowed.register
-def _owen(measure: owen.Tolerance) -> dict[str, Any]:
-    said = _of_activation("", {"L": 1 / math.sqrt(2 * math.pi), "range": 1.0, "jumps": ()})
-    return {**said, "least": "2^-126", "mean": f"{MEAN:g}", "partials": f"at most {said['partials']}"}

@@ -24,6 +24,7 @@ from momentgen.compiler.stabilise.claim import Claim
 from momentgen.compiler.stabilise.fine_output import BEYOND
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
@@ -61,7 +62,7 @@ def made(name: str) -> Made:
     fine = find_fine_surfaces(f, QuadratureTruth(f), ("mean",), start, goals=goals)
     moments = moments_of(f)
     assert moments is not None
-    graphs = [build_fine_graph(f, fine, partials=partials) for partials in (False, True)]
+    graphs = [build_fine_graph(f, fine, outputs) for outputs in (OUTPUTS, PARTIALS)]
     return Made(f, fine, moments, *graphs)
 
 

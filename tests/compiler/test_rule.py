@@ -19,9 +19,9 @@ from momentgen.rule import (
     Formula,
     Parameter,
     Phi,
+    Rescaled,
     Rule,
     S,
-    ScaleMixture,
     load_reductions,
     load_rules,
     mu,
@@ -158,10 +158,8 @@ def test_a_wrong_variant_is_refused(variants, told):
     [
         ({"accuracy": Accuracy()}, "states no goal"),
         ({"accuracy": Accuracy(ulp={"exact": -1})}, "must be positive"),
-        ({"accuracy": Accuracy(mean_abs=1e-6, var_rel=1e-5)}, "go together"),
-        ({"surrogate": "logistic"}, "must be a ScaleMixture"),
-        ({"surrogate": ScaleMixture("probit", 5, 1e-6)}, "must be 'logistic'"),
-        ({"surrogate": ScaleMixture("logistic", 0, 1e-6)}, "terms must be"),
+        ({"accuracy": Accuracy(mean_abs=1e-6), "input": "logistic"}, "for f of one normal input"),
+        ({"accuracy": Accuracy(moments=True, var_abs=1e-6), "rescaled": Rescaled(of=x)}, "for f of one normal input"),
         ({"parameters": (Parameter("p", 1.0), Parameter("p", 2.0))}, "names must differ"),
     ],
 )

@@ -21,7 +21,7 @@ from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_su
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.fine_tails import follows_even_powers, least_mean, slow_rows
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.stable import OUTPUTS
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
@@ -46,7 +46,7 @@ def truth_of(f: Activation) -> QuadratureTruth | GeneralTruth:
 def made(name: str) -> tuple[Activation, FineSurfaces, Graph, Graph]:
     f = analyse(name, split(FUNCTIONS[name]), {})
     surfaces = find_fine_surfaces(f, truth_of(f), OUTPUTS)
-    return f, surfaces, build_fine_graph(f, surfaces, partials=False), build_fine_graph(f, surfaces, partials=True)
+    return f, surfaces, build_fine_graph(f, surfaces, OUTPUTS), build_fine_graph(f, surfaces, PARTIALS)
 
 
 def computed(name: str, mean: F64, var: F64) -> dict[str, F64]:
@@ -197,7 +197,7 @@ def test_a_function_of_two_lengths_is_less_accurate_and_says_so() -> None:
     error = surfaces.error
     assert error > 1
     mean, var = random_inputs(f, 400, seed=5)
-    found = outputs_float64(build_fine_graph(f, surfaces, partials=False), {"mean": mean, "var": var})["mean"]
+    found = outputs_float64(build_fine_graph(f, surfaces, OUTPUTS), {"mean": mean, "var": var})["mean"]
     assert np.abs(found - truth.outputs(mean, var)["mean"]).max() <= 2 * error * ALLOWED["mean"]
 
 

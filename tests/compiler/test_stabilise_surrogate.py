@@ -54,7 +54,7 @@ def test_what_f_is_is_found_from_its_expression() -> None:
 
 def test_the_float64_form_of_a_rule_from_f_alone_is_right_where_the_naive_variance_cancels() -> None:
     f = analyse("silu", split(x * S(x)), {})
-    graph = build_fine_graph(f, find_fine_surfaces(f, QuadratureTruth(f), OUTPUTS), partials=False)
+    graph = build_fine_graph(f, find_fine_surfaces(f, QuadratureTruth(f), OUTPUTS), OUTPUTS)
     mean, var = np.array([0.7, -3.0], np.float32), np.array([1e-10, 1e-8], np.float32)
     values = evaluate_float64(graph, {"mean": mean, "var": var})[graph.outputs["var"]]
     for value, m, v in zip(values, mean.tolist(), var.tolist(), strict=True):

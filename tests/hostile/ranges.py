@@ -23,10 +23,9 @@ from momentgen.compiler.oracle import ball_function, evaluate
 from momentgen.compiler.stabilise import PARTIALS, stabilise_covariance, stabilise_joint, ways
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.conditional_measure import ADDED, ConditionalTruth
+from momentgen.compiler.stabilise.draw import DrawTruth
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.mixture import Tolerance
-from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth, logistic_truth
-from momentgen.compiler.stabilise.moments_measure import PARTIAL, MomentsMeasure
+from momentgen.compiler.stabilise.moments_measure import USUAL, Limits, MomentsMeasure, limits_for
 from momentgen.compiler.stabilise.settled import Settled
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.ulp import is_normal, unit
@@ -85,20 +84,15 @@ def subject(name: str) -> Subject:
     if len(rule.inputs) > 1 or rule.noise is not None:
         stable, *_ = stabilise_joint(derive_joint(rule))
         return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
-    if rule.surrogate is not None:
-        exact = bernoulli_truth if rule.bernoulli else logistic_truth
-        limits = (rule.accuracy.mean_abs or 0.0, rule.accuracy.var_abs or 0.0)
-        allowed = Tolerance(*limits, np.inf, (0.0, -1.0, 0.0), rule.bernoulli)
-        return Subject(
-            rule,
-            lambda mean, var: exact(mean, var, {}),
-            lambda output, computed, want, points: np.abs(computed - want) / allowed.allowed(output, want, *points),
-        )
     derivation = derive(rule)
-    if way in ("Owen's T", "draw of 0 or 1"):
+    if way == "draw of 0 or 1":
         stable, *_ = next(ways(derivation, way))
         return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
     f = Settled.of(rule).at(rule.defaults)
+    limits = limits_for(rule.accuracy)
+    if rule.bernoulli:
+        balls = DrawTruth(BallTruth(f))
+        return Subject(rule, lambda mean, var: balls(mean, var, {}), _Tolerance(f, limits, draw=True))
     truth = _truth(rule, derivation, f)
     if way == "elementary":
         stable, *_ = next(ways(derivation, way))
@@ -107,12 +101,12 @@ def subject(name: str) -> Subject:
         return _random(rule, f)
     if way == "homogeneous":
         return Subject(rule, truth, _in_ulp(rule.accuracy.ulp["exact"]), bool(f.jumps))
-    return Subject(rule, truth, _Tolerance(f), bool(f.jumps))
+    return Subject(rule, truth, _Tolerance(f, limits), bool(f.jumps))
 
 
 def _truth(rule: Rule, derivation: Any, f: Activation) -> Callable[..., Values]:
     """Of the closed form where its terms do not cancel far out, else of f."""
-    if derivation.mean is None or (derivation.mean.has(sp.exp) and f.kinks):
+    if derivation.second is None or (derivation.mean.has(sp.exp) and f.kinks):
         panels = BallTruth(f)
         return lambda mean, var: panels(mean, var, {})
     settled = Settled.of(rule).values(rule.defaults)
@@ -168,10 +162,12 @@ _OF_JUMP = {
 class _Tolerance:
     """The tolerance of activations, the largest partials found at the variances asked for."""
 
-    def __init__(self, f: Activation) -> None:
+    def __init__(self, f: Activation, limits: Limits = USUAL, *, draw: bool = False) -> None:
         self.f = f
-        self.measure = MomentsMeasure(f.lipschitz, f.span, f.jumps, {})
-        self.reference = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
+        self.measure = MomentsMeasure(f.lipschitz, f.span, f.jumps, {}, limits, draw)
+        reference = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
+        own = lambda mean, var, _: reference.outputs(mean, var)  # noqa: E731
+        self.reference = DrawTruth(own) if draw else own
 
     def __call__(self, output: str, computed: F64, exact: F64, points: Points) -> F64:
         mean, var = points
@@ -179,21 +175,21 @@ class _Tolerance:
         return np.asarray(np.abs(computed - exact) / allowed)
 
     def partial(self, output: str, var: F64) -> F64:
-        """1e-4 of the largest value over the mean."""
+        """A share of the largest value over the mean."""
         f, sigma = self.f, np.sqrt(var)[:, None]
         far = np.sinh(np.linspace(-4, 4, 81)) / np.sinh(4)
         places = np.array([f.centre, *f.kinks])
         near = (places[:, None] + np.linspace(-2, 2, 9)[None, :] * sigma[:, :, None]).reshape(len(var), -1)
         means = np.concatenate([f.centre + (12 * f.length + 6 * sigma) * far[None, :], near], axis=1)
         every = np.broadcast_to(var[:, None], means.shape)
-        values = self.reference.outputs(means.ravel(), every.ravel())[output]
+        values = self.reference(means.ravel(), every.ravel(), {})[output]
         largest = np.abs(values).reshape(means.shape).max(axis=1)
         for place, height in f.jumps:
             # Means that close to a jump are one number in float64: the largest partial of a jump alone.
             power, order, factor = _OF_JUMP[output]
             alone = factor * abs(height) ** power / sigma[:, 0] ** order
             largest = np.where(sigma[:, 0] < 1e-13 * abs(place), np.maximum(largest, alone), largest)
-        limit = np.maximum(_MEANS * PARTIAL * largest, _SMALLEST)
+        limit = np.maximum(_MEANS * self.measure.limits.partial * largest, _SMALLEST)
         return np.asarray(np.maximum(limit, _SMALLEST * (1 + var)) if output.startswith("dvar") else limit)
 
 

@@ -109,9 +109,6 @@ def test_absolute_accuracy(name: str) -> None:
     computed = six(name, "exact", mean, var, {})
     for output in OUTPUTS:
         assert np.abs(computed[output] - exact[output]).max() <= facts.absolute, output
-    mild = (var <= 1) & (np.abs(mean) <= 4)
-    relative = np.abs(computed["var"] / exact["var"] - 1)
-    assert relative[mild & (np.abs(exact["var"]) >= SMALLEST_NORMAL)].max() <= 1e-5
 
 
 @each(ALL)

@@ -16,7 +16,7 @@ from momentgen.compiler.derive.proof import Counterexample, Proof, prove
 from momentgen.compiler.derive.rescaled import base_rule, check_rescaled
 from momentgen.compiler.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
-from momentgen.rule import Rule, ScaleMixture
+from momentgen.rule import Rule
 from momentgen.symbols import Phi, mu, v, x
 
 __all__ = ["Derivation", "derive", "derive_mean"]
@@ -29,7 +29,7 @@ class Derivation:
     """What derive hands on; all expressions in ``mu``, ``v`` and the parameters' symbols.
 
     ``mean``, ``second`` and ``var`` are None, and ``partials`` empty, where f
-    is outside the algebra: ``surrogate`` stands in, or one that stabilise finds.
+    is outside the algebra: stabilise then works from f itself.
 
     Attributes:
         rule: the rule derived.
@@ -39,7 +39,6 @@ class Derivation:
         parity: +1 for even f, -1 for odd, else None.
         kinks: breakpoints of f, from left to right.
         is_piecewise_polynomial: whether every piece of f is a polynomial.
-        surrogate: the rule's surrogate, where it is needed.
         pieces: f resolved into its pieces.
         checks: each identity checked -> how it was decided.
         base: the derivation of the rule's base, where f is another function in other units.
@@ -55,7 +54,6 @@ class Derivation:
     parity: int | None
     kinks: tuple[Expr, ...]
     is_piecewise_polynomial: bool
-    surrogate: ScaleMixture | None
     pieces: Pieces
     checks: Mapping[str, Proof] = field(hash=False)
     base: Derivation | None = None
@@ -66,8 +64,8 @@ def derive(rule: Rule) -> Derivation:
     """Moments of ``rule`` in closed form, checked against Stein's identities and the author's own formulas.
 
     Raises:
-        BuildError: if f is outside the algebra and has no surrogate, a moment diverges, a formula of the author's is
-            wrong (with the point where it is worst), f is not its base in other units as the rule says, or what it
+        BuildError: if f is outside the algebra and the goals are in ulp, a moment diverges, a formula of the author's
+            is wrong (with the point where it is worst), f is not its base in other units as the rule says, or what it
             gives as the variance given x is none.
 
     >>> derive(Rule("relu", f=sympy.Max(x, 0))).partials["dmean_dmu"]
@@ -129,16 +127,16 @@ def _own(rule: Rule) -> Derivation:
         raise BuildError(rule.name, "derive", error.cause, error.expression) from error
     except normal.AlgebraError as error:
         if rule.f == Phi(x) and rule.input == "normal":
-            # E Phi(X)² is Owen's function, which stabilise writes as an integral.
+            # E Phi(X)² has no closed form here.
             mean = family.expectation(pieces)
             checks: dict[str, Proof] = {}
             _check_author(rule, {"mean": mean}, checks)
-            return Derivation(rule, mean, None, None, {}, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]
-        if rule.surrogate is None and not (rule.accuracy.moments and rule.input == "normal"):
-            raise BuildError(
-                rule.name, "derive", f"f is {error.cause}, and the rule gives no surrogate", error.expression
-            ) from error
-        return Derivation(rule, None, None, None, {}, surrogate=rule.surrogate, checks={}, **facts)  # type: ignore[arg-type]
+            return Derivation(rule, mean, None, None, {}, checks=checks, **facts)  # type: ignore[arg-type]
+        goal = rule.accuracy
+        if rule.input != "normal" or (not goal.moments and goal.mean_abs is goal.var_abs is None):
+            cause = f"f is {error.cause}, which takes a normal input and the accuracy Accuracy(moments=True)"
+            raise BuildError(rule.name, "derive", cause, error.expression) from error
+        return Derivation(rule, None, None, None, {}, checks={}, **facts)  # type: ignore[arg-type]
     var = sympy.expand(second - mean**2)
     partials = {
         "dmean_dmu": family.differentiate(mean, mu),
@@ -150,7 +148,7 @@ def _own(rule: Rule) -> Derivation:
     if rule.input == "normal" and not rule.bernoulli:
         _check_stein(rule, pieces, mean, second, checks)
     _check_author(rule, {"mean": mean, "var": var, **partials}, checks)
-    return Derivation(rule, mean, second, var, partials, surrogate=None, checks=checks, **facts)  # type: ignore[arg-type]
+    return Derivation(rule, mean, second, var, partials, checks=checks, **facts)  # type: ignore[arg-type]
 
 
 _APART = tuple(Rational(n, 15) for n in (-200, -35, -12, 3, 41, 130))

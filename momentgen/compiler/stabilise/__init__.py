@@ -5,8 +5,6 @@
 ``forms``      moments of homogeneous one-kink functions in a basis without cancellation
 ``kink``       such functions: which they are, their variants; ``kink_graph`` writes their graphs (of degree 2
                and higher by ``kink_powers``), on ``kink_fits``
-``mixture``    f replaced by a mixture of Gaussian-smoothed atoms (the logistic transform), with ``mixture_truth``
-``owen``       Phi(x), its variance by Owen's integral
 ``logistic_input``  max(x, c x) of a logistic input
 ``joint``      rules of two inputs (the product, the maximum), with ``polynomial``, ``maximum_graph``, ``tails``
 ``covariance``  the covariance of f(X1) and f(X2): ``covariance_graph`` and ``covariance_gelu``, in the coordinate of
@@ -16,6 +14,7 @@
                (``fine_output``) in cells (``fine_cells``), and ``fine_surface_graph``; where f nears its
                lines slowly, ``fine_tails``
 ``claim``      what a strategy hands to proofs (:mod:`momentgen.compiler.prove`)
+``draw``       a draw of 0 or 1 with probability f, from the mean of f
 ``surrogate_graph``  moments of a sum of atoms, for ``piecewise``, ``algebraic`` and ``quadrature``
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``
@@ -54,8 +53,6 @@ from momentgen.compiler.stabilise import (
     halves,
     kink,
     logistic_input,
-    mixture,
-    owen,
     piecewise,
     quadrature,
     surrogate,
@@ -92,13 +89,15 @@ __all__ = [
 class _Strategy:
     """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form.
 
-    ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep.
+    ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep; ``absolute``:
+    whether it serves absolute goals.
     """
 
     what: str
     why_not: Callable[[Derivation], str | None]
     variants: Callable[[Derivation], Iterable[Stable]]
     lines: bool = False
+    absolute: bool = False
 
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
@@ -166,8 +165,6 @@ _STRATEGIES = (
         _unless(kink.applies, "polynomials of one degree on either side of a kink at 0"),
         kink.stable_variants,
     ),
-    _Strategy("mixture", _unless(mixture.applies, "S(x), with a surrogate"), mixture.stable_variants),
-    _Strategy("Owen's T", _unless(owen.applies, "Phi(x)"), owen.stable_variants),
     _Strategy(
         "draw of 0 or 1",
         _unless(formula.applies, "a draw of 0 or 1 with a mean in closed form"),
@@ -184,7 +181,8 @@ _STRATEGIES = (
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants, lines=True),
+    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants, lines=True, absolute=True),
+    _Strategy("draw, by polynomials", surrogate.why_no_draw, surrogate.draw_variants, absolute=True),
     _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
     _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
@@ -281,7 +279,7 @@ def _exact(
     served = False
     for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
         try:
-            cause = strategy.why_not(derivation)
+            cause = strategy.why_not(derivation) or _why_not_absolute(derivation, strategy)
         except BuildError as error:
             cause = _cause(error)
         if not cause:
@@ -302,6 +300,14 @@ def _exact(
             f"expected f to be served by one of these ways, got:{shown}\n ",
             derivation.rule.f,
         )
+
+
+def _why_not_absolute(derivation: Derivation, strategy: _Strategy) -> str | None:
+    """Why the goals of a rule are not those of a strategy; None if they are."""
+    goal = derivation.rule.accuracy
+    if strategy.absolute or goal.mean_abs is goal.var_abs is None:
+        return None
+    return "expected goals in ulp or by moments, got mean_abs or var_abs"
 
 
 def _cause(error: BuildError) -> str:

@@ -220,7 +220,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         if fine:
             graphs[f"{name}64"], _ = _graph(f, fine.atoms, _QUICK, outputs)
         elif surfaces:
-            graphs[f"{name}64"] = build_fine_graph(f, surfaces, partials=name == "partials")
+            graphs[f"{name}64"] = build_fine_graph(f, surfaces, outputs)
     in_float64 = "" if surfaces is None else f"; in float64 {in_words(surfaces)}, whose derivatives are the partials"
     wide = 40.0 * f.length
     yield Stable(

@@ -8,6 +8,7 @@ does not change with mu, but for what was subtracted from it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import mpmath
 
@@ -199,14 +200,14 @@ class FineWriter:
         return g.add(by_mu, slope), by_v
 
 
-def build_fine_graph(f: Activation, surfaces: FineSurfaces, partials: bool) -> Graph:
-    """The graph of the outputs that there are polynomials of, or of their partials."""
+def build_fine_graph(f: Activation, surfaces: FineSurfaces, outputs: Sequence[str]) -> Graph:
+    """The graph of ``outputs``, of those that there are polynomials of and their partials."""
     graph = Graph(("mean", "var"))
     writer = FineWriter(graph, f, surfaces, graph.input("var"))
     for name in surfaces.outputs:
-        if partials:
+        if name in outputs:
+            graph.output(name, writer.mean() if name == "mean" else writer.variance())
+        if PARTIALS_OF[name][0] in outputs:
             for partial, value in zip(PARTIALS_OF[name], writer.partials(name), strict=True):
                 graph.output(partial, value)
-        else:
-            graph.output(name, writer.mean() if name == "mean" else writer.variance())
     return graph

@@ -8,13 +8,14 @@ from momentgen.compiler.stabilise.activation import analyse
 __all__ = ["unmet"]
 
 
-def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool) -> str | None:
+def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: bool = False) -> str | None:
     """What is expected of f and not met; None if all is: one normal input, no parameters, a line on either side.
 
     Args:
         derivation: the rule, derived.
         kinks: whether f is to have kinks or jumps, or to be smooth.
         exponentially: whether it is to near its lines faster than by a power of x.
+        draw: whether the output is to be a draw of 0 or 1 with probability f, or f itself.
 
     Raises:
         BuildError: if f cannot be looked at.
@@ -22,6 +23,8 @@ def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool) -> str | 
     rule = derivation.rule
     if rule.input != "normal":
         return f"expected a normal input, got {rule.input}"
+    if rule.bernoulli != draw:
+        return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
     if rule.parameters:
         return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
     if kinks and not derivation.kinks:

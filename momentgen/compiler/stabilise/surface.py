@@ -38,7 +38,7 @@ from momentgen.compiler.approximate.bivariate import (
     terms_needed,
 )
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.stabilise.moments_measure import USUAL, VARIANCE, Limits
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
@@ -128,16 +128,16 @@ class _Targets:
         exact = truth.outputs((self.u + f.centre).ravel(), v.ravel())
         self.values = {name: values.reshape(self.u.shape) for name, values in exact.items()}
 
-    def of(self, name: str) -> BivariateTarget:
+    def of(self, name: str, limits: Limits) -> BivariateTarget:
         """What is fitted for an output."""
         f, v, w, values = self.f, self.v, self.w, self.values[name]
         unit = unit_of(f, name, v, w, self.frame.c)
         if name == "mean":
-            allowed = np.full(v.shape, MEAN)
+            allowed = np.full(v.shape, limits.small_mean)
         elif name == "var":
-            allowed = VARIANCE * np.minimum(f.lipschitz**2 * v, (f.span / 2) ** 2)
+            allowed = np.minimum(VARIANCE * np.minimum(f.lipschitz**2 * v, (f.span / 2) ** 2), limits.var)
         else:
-            allowed = PARTIAL * np.abs(values).max(axis=1, keepdims=True)
+            allowed = limits.partial * np.abs(values).max(axis=1, keepdims=True)
         weight = (unit / (_SHARE * allowed))[:, 0]
         one, root = np.ones(_ROWS), (math.sqrt(self.frame.c) / w)[:, 0]
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
@@ -242,7 +242,11 @@ Targets = dict[tuple[Frame, bool], _Targets]
 
 
 def find_surfaces(
-    f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets | None = None
+    f: Activation,
+    truth: QuadratureTruth,
+    outputs: tuple[str, ...],
+    known: Targets | None = None,
+    limits: Limits = USUAL,
 ) -> dict[str, Surface]:
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
 
@@ -251,11 +255,12 @@ def find_surfaces(
         truth: its exact moments.
         outputs: which of them.
         known: of an earlier search for the same f; taken from, and added to.
+        limits: what the rule asks for beyond the usual tolerance.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    search = _Search(f, truth, outputs, {} if known is None else known)
+    search = _Search(f, truth, outputs, {} if known is None else known, limits)
     shared, *apart = (search.best(group) for group in groups_of(f, outputs))
     if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
         return {name: surface for found in apart for name, surface in found.items()}
@@ -277,12 +282,14 @@ def _cost(found: Mapping[str, Surface]) -> int:
 class _Search:
     """Over frames."""
 
-    def __init__(self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets) -> None:
-        self.f, self.truth = f, truth
+    def __init__(
+        self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets, limits: Limits
+    ) -> None:
+        self.f, self.truth, self.limits = f, truth, limits
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
-        self.end = end_of(f, _END * MEAN, _END * VARIANCE)
+        self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
         for width in _WIDTHS:
             self.add(width, outputs, known)
         # Wider ones as long as they gain much: a bump of variance c is a polynomial in a frame of that c.
@@ -308,7 +315,7 @@ class _Search:
             for even in {flip_of(f, name) != 0 for name in outputs}:
                 if (frame, even) not in known:
                     known[frame, even] = _Targets(f, frame, even, self.truth)
-            self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name) for name in outputs}
+            self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name, self.limits) for name in outputs}
             self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
 
     def likely(self, names: Sequence[str]) -> list[Frame]:

@@ -27,22 +27,34 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.choosing import Chosen, choose_atoms
 from momentgen.compiler.stabilise.claim import Claim
+from momentgen.compiler.stabilise.draw import DrawTruth, add_draw
 from momentgen.compiler.stabilise.fine_output import ALLOWED
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
-from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
+from momentgen.compiler.stabilise.moments_measure import (
+    MEAN,
+    PARTIAL,
+    USUAL,
+    VARIANCE,
+    Limits,
+    MomentsMeasure,
+    limits_for,
+    measure_for,
+)
 from momentgen.compiler.stabilise.point import has_point_form
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.smoothing import Side
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, Truth
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.stabilise.surface_graph import build_surface_graph
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
+from momentgen.rule import Rule
 
 __all__ = [
     "Found",
+    "draw_variants",
     "facts_of",
     "find_atoms",
     "fine_facts",
@@ -50,6 +62,7 @@ __all__ = [
     "in_words",
     "mean_alone",
     "stable_variants",
+    "why_no_draw",
     "why_not",
 ]
 
@@ -57,8 +70,11 @@ F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
 #: shares of the tolerance left to the fit; the rest is for rounding
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
-#: outputs of a mean alone, by graph, and lengths over f's own that its frames are tried with: a bump is wider than that
+#: outputs by graph: all; of a draw, whose partials take its mean; of a mean alone
+_ALL = {"forward": OUTPUTS, "partials": PARTIALS}
+_DRAW = {"forward": ("mean",), "partials": ("mean", "dmean_dmu", "dmean_dvar")}
 _MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
+#: lengths over f's own that frames of a mean alone are tried with: a bump is wider than that
 _WIDER = (1.0, 3.0)
 _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
@@ -94,6 +110,15 @@ def why_not(derivation: Derivation) -> str | None:
         BuildError: if f cannot be looked at.
     """
     return unmet(derivation, kinks=False, exponentially=True)
+
+
+def why_no_draw(derivation: Derivation) -> str | None:
+    """Why a draw of 0 or 1 with probability f is not served; None if it is.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
+    return unmet(derivation, kinks=False, exponentially=True, draw=True)
 
 
 # --- choices ---------------------------------------------------------------------
@@ -197,42 +222,18 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
-    truth = QuadratureTruth(f)
-    point = rule.f if has_point_form(rule.f) else None
+    truth, limits = QuadratureTruth(f), limits_for(rule.accuracy)
     fine = _fine_surfaces(f, truth, OUTPUTS, _CELLS)
-    graphs: dict[str, Any] = {}
-    fits: list[Any] = []
     surfaces: dict[str, Mapping[str, Surface]] = {}
     known: Targets = {}
-    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        surfaces[name] = find_surfaces(f, truth, outputs, known)
+    for name, outputs in _ALL.items():
+        surfaces[name] = find_surfaces(f, truth, outputs, known, limits)
         check_rounding(f, surfaces[name])
-        graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
-        fits += made
-        graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
-    yield Stable(
-        variant="exact",
-        truth=truth,
-        measure=measure_for(f, truth),
-        goal=1.0,
-        aim=0.9,
-        unit="tolerance",
-        slack=MEAN if point is None else _POINT,
-        reach=f.evaluable,
-        rigorous=BallTruth(f),
-        box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
-        fits=tuple(dict.fromkeys(fits)),
-        facts={
-            **_facts(f),
-            "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            **fine_facts(fine),
-        },
-        claim=Claim(f, fine) if fine else None,
-        doc=f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}",
-        **graphs,
-    )
+    doc = f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"
+    made = _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
+    yield replace(made, claim=Claim(f, fine) if fine else None)
 
 
 def mean_alone(derivation: Derivation) -> Stable:
@@ -246,28 +247,71 @@ def mean_alone(derivation: Derivation) -> Stable:
         raise BuildError(rule.name, "stabilise", cause, rule.f)
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
-    point = rule.f if has_point_form(rule.f) else None
     fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
-    graphs: dict[str, Any] = {}
-    fits: list[Polynomial] = []
-    surfaces = _mean_surfaces(f, truth)
-    for name, outputs in _MEAN_ALONE.items():
-        graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
-        graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
-        fits += made
-    for graph in (graphs["forward"], graphs["forward64"]):
+    surfaces = _mean_surfaces(f, truth, _MEAN_ALONE, USUAL)
+    doc = f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms"
+    made = _stable(rule, f, surfaces, fine, _MEAN_ALONE, doc, truth, BallTruth(f), measure_for(f, truth))
+    for graph in (made.forward, made.forward64):
         mean, zero = graph.outputs["mean"], graph.const(0)
         graph.output("mean", graph.select(graph.lt(mean, zero), zero, mean))
+    return made
+
+
+def draw_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact`` of a draw of 1 with probability f, else 0: the mean of f, and m(1 - m).
+
+    Raises:
+        BuildError: if no surrogate is within the tolerance.
+    """
+    rule = derivation.rule
+    f = analyse(rule.name, derivation.pieces, {})
+    own, limits = QuadratureTruth(f), limits_for(rule.accuracy)
+    truth, rigorous = DrawTruth(own), DrawTruth(BallTruth(f))
+    fine = _fine_surfaces(f, own, ("mean",), _CELLS)
+    measure = measure_for(f, truth, limits, draw=True)
+    surfaces = _mean_surfaces(f, own, _DRAW, replace(limits, partial=limits.partial * _narrowest(measure)))
+    doc = f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms for the mean m, and m(1 - m)"
+    made = _stable(rule, f, surfaces, fine, _DRAW, doc, truth, rigorous, measure)
+    for graph in {id(g): g for g in (made.forward, made.partials, made.forward64, made.partials64)}.values():
+        add_draw(graph)
+    yield replace(made, vanishes=False)
+
+
+def _narrowest(measure: MomentsMeasure) -> float:
+    """The least share that a partial of m(1 - m) has of that of m: both their largest over all means at a variance."""
+    shares = (np.subtract(measure.scales[f"dvar_{by}"], measure.scales[f"dmean_{by}"]) for by in ("dmu", "dvar"))
+    return min(1.0, *(float(np.exp2(share.min())) for share in shares))
+
+
+def _stable(
+    rule: Rule,
+    f: Activation,
+    surfaces: Mapping[str, Mapping[str, Surface]],
+    fine: FineSurfaces | None,
+    outputs: Mapping[str, tuple[str, ...]],
+    doc: str,
+    truth: Truth,
+    rigorous: Truth,
+    measure: MomentsMeasure,
+) -> Stable:
+    """The variant ``exact`` of polynomials for float32 and float64: of each graph ``outputs``."""
+    point = rule.f if has_point_form(rule.f) else None
+    graphs: dict[str, Any] = {}
+    fits: list[Polynomial] = []
+    for name, wanted in outputs.items():
+        graphs[name], made = build_surface_graph(f, surfaces[name], wanted, point if name == "forward" else None)
+        graphs[f"{name}64"] = build_fine_graph(f, fine, wanted) if fine else graphs[name]
+        fits += made
     return Stable(
         variant="exact",
         truth=truth,
-        measure=measure_for(f, truth),
+        measure=measure,
         goal=1.0,
         aim=0.9,
         unit="tolerance",
         slack=MEAN if point is None else _POINT,
         reach=f.evaluable,
-        rigorous=BallTruth(f),
+        rigorous=rigorous,
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
         facts={
@@ -275,13 +319,15 @@ def mean_alone(derivation: Derivation) -> Stable:
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
             **fine_facts(fine),
         },
-        doc=f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms",
+        doc=doc,
         **graphs,
     )
 
 
-def _mean_surfaces(f: Activation, truth: QuadratureTruth) -> dict[str, Mapping[str, Surface]]:
-    """The polynomials of the mean and of its partials, in wider frames where those of f's length do not serve.
+def _mean_surfaces(
+    f: Activation, truth: QuadratureTruth, graphs: Mapping[str, tuple[str, ...]], limits: Limits
+) -> dict[str, Mapping[str, Surface]]:
+    """By graph, the polynomials of the mean and its partials, in wider frames where those of f's length do not serve.
 
     Raises:
         BuildError: if none is within the tolerance.
@@ -291,8 +337,8 @@ def _mean_surfaces(f: Activation, truth: QuadratureTruth) -> dict[str, Mapping[s
     def found(width: float) -> dict[str, Mapping[str, Surface]]:
         wide = replace(f, length=width * f.length)
         surfaces: dict[str, Mapping[str, Surface]] = {}
-        for name, outputs in _MEAN_ALONE.items():
-            surfaces[name] = find_surfaces(wide, truth, outputs, known)
+        for name, outputs in graphs.items():
+            surfaces[name] = find_surfaces(wide, truth, outputs, known, limits)
             check_rounding(f, surfaces[name])
         return surfaces
 

@@ -1,4 +1,4 @@
-"""Phi(X) of a normal X, and draws of 0 or 1: against quadrature of f itself, and by what mathematics says of them."""
+"""Phi(X) of a normal X, and draws of 0 or 1: against exact values, and by what mathematics says of them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,19 @@ import pytest
 import torch
 from quadrature_truth import moments, partials
 from real_rules import fresh_seed, op_of, rules
+from sympy import Max, Piecewise
 
 from momentgen.compiler.derive import derive
+from momentgen.compiler.pieces import split
 from momentgen.compiler.points import in_domain, wide_points
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise
-from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth
-from momentgen.compiler.stabilise.owen import owen_truth
-from momentgen.rule import Phi, S, x
+from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise, ways
+from momentgen.compiler.stabilise.activation import analyse
+from momentgen.compiler.stabilise.draw import DrawTruth
+from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
+from momentgen.errors import BuildError
+from momentgen.rule import Accuracy, Rule, S, x
 
-POINTS = ((0.3, 1e-10), (-2.0, 0.5), (4.0, 2.0), (-7.5, 30.0), (0.0, 1e4))
 DRAWS = ("probit", "logistic_bernoulli")
-
-
-@pytest.mark.parametrize(("mu", "v"), POINTS)
-def test_owen_s_integral_is_the_variance(mu: float, v: float) -> None:
-    mu32, v32 = (np.float32([value]) for value in (mu, v))
-    got = owen_truth(mu32, v32, {})
-    exact = dict(zip(OUTPUTS, moments(Phi(x), float(mu32[0]), float(v32[0]), digits=15), strict=True))
-    exact |= partials(Phi(x), float(mu32[0]), float(v32[0]), digits=15)
-    for name, value in exact.items():
-        assert got[name][0] == pytest.approx(float(value), rel=1e-11, abs=1e-30), name
 
 
 @pytest.mark.parametrize("name", ["normal_cdf", *DRAWS])
@@ -67,16 +60,34 @@ def test_a_draw_s_variance_is_that_of_its_mean(name: str) -> None:
         torch.testing.assert_close(out.var, out.mean * (1 - out.mean), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize(("mu", "v"), [(0.7, 2.0), (-3.0, 0.1), (12.0, 40.0)])
+def test_exact_values_of_a_draw_are_those_of_its_probability(mu: float, v: float) -> None:
+    f = analyse("draw", split(S(x)), {})
+    values = DrawTruth(QuadratureTruth(f))(np.float32([mu]), np.float32([v]), {})
+    at = float(np.float32(mu)), float(np.float32(v))
+    m, _ = moments(S(x), *at, digits=15)
+    slopes = partials(S(x), *at, digits=15)
+    want = {"mean": m, "var": m * (1 - m), "dmean_dmu": slopes["dmean_dmu"], "dmean_dvar": slopes["dmean_dvar"]}
+    want |= {f"dvar_{by}": (1 - 2 * m) * slopes[f"dmean_{by}"] for by in ("dmu", "dvar")}
+    for name, value in want.items():
+        assert values[name][0] == pytest.approx(float(value), rel=1e-10, abs=1e-13), name
+
+
 def test_a_draw_has_the_mean_of_the_transform() -> None:
     m, v = torch.randn(1000) * 3, torch.rand(1000) * 9
-    assert torch.equal(op_of("logistic_bernoulli")(m, v).mean, op_of("logistic_transform")(m, v).mean)
-    mean, var = (np.float32([w]) for w in (0.7, 2.0))
-    exact, _ = moments(S(x), float(mean[0]), 2.0, digits=15)
-    truth = bernoulli_truth(mean, var, {})
-    assert truth["mean"][0] == pytest.approx(float(exact), rel=1e-12)
-    assert truth["dvar_dmu"][0] == pytest.approx(
-        float((1 - 2 * exact) * partials(S(x), float(mean[0]), 2.0, digits=15)["dmean_dmu"]), rel=1e-12
-    )
+    apart = op_of("logistic_bernoulli")(m, v).mean - op_of("logistic_transform")(m, v).mean
+    assert apart.abs().max() <= 2 * 3e-7
+
+
+def test_a_draw_that_has_no_way_is_refused_and_never_taken_for_f() -> None:
+    rule = Rule("draw", f=Piecewise((S(x), x < 0), (S(x) / 2, True)), bernoulli=True, accuracy=Accuracy(moments=True))
+    with pytest.raises(BuildError, match="expected f itself, got a draw of 0 or 1"):
+        list(ways(derive(rule)))
+
+
+def test_absolute_goals_are_refused_by_a_way_that_does_not_keep_them() -> None:
+    with pytest.raises(BuildError, match="expected goals in ulp or by moments, got mean_abs or var_abs"):
+        list(ways(derive(Rule("line", f=Max(x, 0), accuracy=Accuracy(mean_abs=1e-9)))))
 
 
 def test_probit_by_monte_carlo_of_the_latent_variable() -> None:
