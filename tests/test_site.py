@@ -64,5 +64,5 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for module in MODULES:
-        html = (tmp_path / "api" / f"{module}.html").read_text(encoding="utf-8")
+        html = (tmp_path / "api" / module / "index.html").read_text(encoding="utf-8")
         assert [name for name in public_names(module) if f'id="{module}.{name}"' not in html] == []

@@ -60,6 +60,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     Raises:
         PluginError: if the code fails, or prints other than the page says.
     """
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation"]  # it would hold this page alone
     source = {uri: name for name, uri in MOVED.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     if not is_made(page.file.src_uri):
         try:
