@@ -18,6 +18,9 @@ far as the integral is exact, not to the last bit.
 
 A tree of the two-input rule would take every partial maximum for normal.  For n = 9 it is off by 8 % of the standard
 deviation for equal elements, and by half of it for very unequal ones.
+
+The accuracy is a promise: σ of windows of 2 x 2 and 3 x 3 values within 2 %, means within 0.02 σ.  A tree of pairs is
+8 % off for nine like values, and more for unlike ones, so it does not replace this integral.
 """
 
 from __future__ import annotations

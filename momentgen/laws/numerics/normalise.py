@@ -1,4 +1,4 @@
-"""Moments of normalised vectors: layer norm, RMS norm, division by the Euclidean norm, subtraction of the mean.
+"""Moments of normalised vectors to 0.1 %: layer norm, RMS norm, division by the Euclidean norm, less the mean.
 
 x has n independent normal values of mean m_i and variance v_i.  Up to a constant, all three norms divide it by the root
 of D = |x|² + e.  For layer norm x is centred first, and e is n · eps.  With
@@ -34,6 +34,9 @@ Measured over n = 2 to 768 and relative standard deviations of 1e-4 to 3, with
 
 Every mean was within 0.1 % of that output's standard deviation, and every standard deviation within 0.1 %, of the same
 integrals with 2001 nodes.
+
+The 0.1 % is a promise: norms stand in every transformer, and training by ``ap2`` meets them in each block.  A shorter
+rule that is percents off, or right for like variances alone, does not replace this one.
 """
 
 from __future__ import annotations

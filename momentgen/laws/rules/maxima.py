@@ -1,7 +1,7 @@
 """Maxima of random values: over dimensions, of two values, and max pools.
 
-``Diagonal`` has the exact maximum of independent values, ``Adjoint`` a tree of maxima of two, whose derivatives take a
-small part of that time.
+``Diagonal`` has the exact maximum of independent values: the accuracy that :mod:`momentgen.laws.numerics.maximum`
+promises is kept.  ``Adjoint`` has a tree of maxima of two, whose derivatives take a small part of that time.
 """
 
 from __future__ import annotations
