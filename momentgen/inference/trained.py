@@ -7,7 +7,7 @@ Nothing is imported from these libraries.  Each function reads the attributes of
 * ``from_swag``: iterates of the weights, or statistics of them, as SWAG collects them (Maddox et al. 2019).
 * ``from_vbll``: a last layer of vbll.
 
-Correlations are kept, within a parameter and between parameters (:mod:`~momentgen.inference.affine`).  ``controlled``,
+Correlations remain, within a parameter and between parameters (:mod:`~momentgen.inference.affine`).  ``controlled``,
 the default, takes all of them.  ``covariance`` refuses those between layers, ``adjoint`` also those within several.
 """
 
