@@ -13,7 +13,9 @@ certificate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,8 +33,10 @@ from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_covariance, stabilise_joint
 from momentgen.errors import MomentgenError
+from momentgen.processors import same_bits_environment
 from momentgen.rule import Rule, load_rules
 from momentgen.rule_inputs import COVARIANCE
+from momentgen.workers import Lost, run_all
 
 __all__ = ["GOAL_MARGIN", "MARGIN", "OutputCheck", "Reporter", "VariantCheck", "stables_of", "verify", "verify_variant"]
 
@@ -173,12 +177,14 @@ def verify(
     for rule, variants in plan:
         reporter.started(rule.name, "")
         stables = stables_of(rule, variants) if any(built.inputs for built in variants) else {}
+        found = _proven_anew(rule, variants)
         for built in variants:
             reporter.started(rule.name, built.variant)
             if not built.inputs:
                 check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped="a reduction")
             elif built.variant in stables:
-                check = verify_variant(built, stables[built.variant], points=points, seed=seed)
+                proven = found.get(built.variant, {})
+                check = verify_variant(built, stables[built.variant], points=points, seed=seed, proven=proven)
             else:
                 raise MomentgenError(f"rule {rule.name} has no variant {built.variant} any more; build it again")
             results.append(check)
@@ -196,7 +202,9 @@ def stables_of(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
     return {stable.variant: stable for stable in stables}
 
 
-def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0) -> VariantCheck:
+def verify_variant(
+    built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0, proven: Mapping[str, Any] | None = None
+) -> VariantCheck:
     """Measure one variant, at all the settings that it was certified at.
 
     Args:
@@ -204,6 +212,7 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
         stable: the same, for its exact values and its measure of error.
         points: random points a setting.
         seed: of these points.
+        proven: facts that a proof gives, to which those of the certificate are held; none where they are not looked at.
 
     Raises:
         BuildError: if the C does not compile.
@@ -228,9 +237,30 @@ def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: 
             if round_ == 0:
                 chosen = np.unique(np.concatenate(worst))
                 batch = kept(sampler, sampler.neighbours(tuple(array[chosen] for array in batch), seed))
-    promises += _less_than_proven(built.certificate.get("facts", {}), proven_facts(stable))
+    promises += [] if proven is None else _less_than_proven(built.certificate.get("facts", {}), proven)
     checks = tuple(OutputCheck(name, record.error, built.bounds[name], record.at) for name, record in largest.items())
     return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks, tuple(promises))
+
+
+def _proven_anew(rule: Rule, variants: Sequence[Built]) -> dict[str, dict[str, Any]]:
+    """What is proven of variants whose certificates state something proven, by name.
+
+    Polynomials are fitted anew, and come out to the last bit as in a build in its environment alone: so in a worker.
+
+    Raises:
+        MomentgenError: if the worker dies.
+    """
+    if not any('_proven"' in json.dumps(built.certificate.get("facts", {})) for built in variants):
+        return {}
+    with contextlib.closing(run_all([(rule, variants)], 1, _prove, environment=same_bits_environment())) as done:
+        for _, found in done:
+            if not isinstance(found, Lost):
+                return found
+    raise MomentgenError(f"rule {rule.name}: the process that proves its certificate's facts died; run it again")
+
+
+def _prove(task: tuple[Rule, Sequence[Built]], stage: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    return {name: proven_facts(stable) for name, stable in stables_of(*task).items()}
 
 
 def _less_than_proven(stated: Mapping[str, Any], found: Mapping[str, Any], where: str = "") -> list[str]:
