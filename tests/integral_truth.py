@@ -16,7 +16,7 @@ import sympy
 from flint import acb, arb, ctx
 from sympy import Expr
 
-from momentgen.compiler.oracle.balls import compile_analytic
+from momentgen.compiler.oracle.balls import _NAMESPACE, _Writer
 from momentgen.compiler.pieces import PiecesError, split
 from momentgen.symbols import Phi, S, phi, x
 
@@ -194,3 +194,36 @@ def _growth(expr: Expr, low: Expr, high: Expr) -> _Growth:
         # log(1 + e^y) <= 1 + |y|
         return one + _growth((expr.args[0] - 1).args[0], low, high)
     raise ValueError(f"expected an f bounded by an exponential of |x|, cannot bound {expr}")
+
+
+def _analytic_atan(z: acb, analytic: bool) -> acb:
+    """Arc tangent by logarithms: ``acb.atan`` of a ball across its cut is finite, as if it were analytic there."""
+    turned = acb(0, 1) * z
+    half = acb(0, arb("0.5"))
+    return half * ((1 - turned).log(analytic=analytic) - (1 + turned).log(analytic=analytic))
+
+
+def compile_analytic(expr: sympy.Expr) -> Callable[[Any, bool], Any]:
+    """One expression in ``x`` over complex balls, as ``acb.integral`` wants it: ``call(x, analytic)``."""
+    writer = _AnalyticWriter({"x": "_x"})
+    source = writer.source(expr)
+    scope: dict[str, Any] = {**_NAMESPACE, "_atan": _analytic_atan, **writer.constants}
+    exec(f"def compiled(_x, _analytic):\n    return acb({source})", scope)
+    compiled: Callable[[Any, bool], Any] = scope["compiled"]
+    return compiled
+
+
+class _AnalyticWriter(_Writer):
+    """Writes for complex balls: functions with branch cuts are told when they must be analytic."""
+
+    def source(self, expr: sympy.Expr) -> str:
+        if isinstance(expr, sympy.log):
+            return f"acb({self.source(expr.args[0])}).log(analytic=_analytic)"
+        if isinstance(expr, sympy.atan):
+            return f"_atan({self.source(expr.args[0])}, _analytic)"
+        return super().source(expr)
+
+    def power(self, base: sympy.Expr, exponent: sympy.Expr) -> str:
+        if isinstance(exponent, sympy.Integer):
+            return super().power(base, exponent)
+        return f"acb({self.source(base)}).pow({self.source(exponent)}, analytic=_analytic)"

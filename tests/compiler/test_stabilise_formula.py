@@ -75,7 +75,7 @@ def test_graphs_and_exact_values_equal_the_formula(name: str) -> None:
     assert isinstance(formula, Formula)
     mean, var = points(25)
     exact = stable.truth(mean, var, {})
-    scales = stable.measure.scales(mean, var)  # type: ignore[attr-defined]
+    scales = stable.measure.scales((mean, var))  # type: ignore[attr-defined]
     for i, point in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
         book = by_the_book(formula.mean, formula.var, point)
         if book["var"] < 0:
@@ -97,7 +97,7 @@ def test_graphs_and_exact_values_equal_the_formula(name: str) -> None:
 def test_float64_graphs_are_accurate_in_float64(name: str) -> None:
     stable = paper(name)
     mean, var = points(400)
-    exact, scales = stable.truth(mean, var, {}), stable.measure.scales(mean, var)  # type: ignore[attr-defined]
+    exact, scales = stable.truth(mean, var, {}), stable.measure.scales((mean, var))  # type: ignore[attr-defined]
     for graph in (stable.forward64, stable.partials64):
         values = evaluate_float64(graph, {"mean": mean, "var": var})
         for output, index in graph.outputs.items():

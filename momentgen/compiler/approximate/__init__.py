@@ -10,7 +10,7 @@
 """
 
 from momentgen.compiler.approximate.bound import BallFunction, Maximum, prove, prove_maximum
-from momentgen.compiler.approximate.parametric import Objective, ParameterFit, fit_parameter, prove_parameter
+from momentgen.compiler.approximate.parametric import Objective, ParameterFit, fit_parameter
 from momentgen.compiler.approximate.remez import Function, Polynomial, lowest_degree, remez
 from momentgen.compiler.approximate.special import J, J_series, mills
 
@@ -28,6 +28,5 @@ __all__ = [
     "mills",
     "prove",
     "prove_maximum",
-    "prove_parameter",
     "remez",
 ]

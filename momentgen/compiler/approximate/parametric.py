@@ -15,18 +15,16 @@ S(0) - R(0) = 1/(2 pi) at a = 0 whatever t.  Leaky ReLU's t serves ReLU with KL 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from flint import arb, arb_series
 from mpmath import mp, mpf
 
-from momentgen.compiler.approximate._convert import Number, to_ball, to_mpf
-from momentgen.compiler.approximate.bound import BallFunction, prove_maximum
+from momentgen.compiler.approximate._convert import Number, to_mpf
 from momentgen.compiler.approximate.remez import Function
 from momentgen.errors import BuildError
 
-__all__ = ["Objective", "ParameterFit", "fit_parameter", "prove_parameter"]
+__all__ = ["Objective", "ParameterFit", "fit_parameter"]
 
 #: ``max_kl``: exact and fitted are variances of normals of one mean; the largest divergence of the fitted from the
 #: exact, KL(N(m, exact) || N(m, fitted)) = (r - 1 - ln r)/2 with r = exact/fitted. ``max_abs``: the largest
@@ -46,7 +44,6 @@ class ParameterFit:
         kind: which objective.
         domain: the range of the argument over which the maximum is taken.
         where: the arguments at which it is reached: two at a kink, one elsewhere.
-        bound: proven upper bound of the objective at this parameter; None until :func:`prove_parameter` has run.
     """
 
     value: mpf
@@ -54,7 +51,6 @@ class ParameterFit:
     kind: Objective
     domain: tuple[mpf, mpf]
     where: tuple[mpf, ...]
-    bound: mpf | None = None
 
 
 def fit_parameter(
@@ -127,33 +123,6 @@ def fit_parameter(
         level, where = worst(value)
         places = tuple(mp.nint(a * 10**8) / 10**8 for a in where)
         return ParameterFit(mpf(mp.nstr(value, 11)), +level, objective, (first, last), places)
-
-
-def prove_parameter(
-    fit: ParameterFit, exact: BallFunction, fitted: Callable[[arb, arb_series], arb_series], *, tolerance: float = 0.01
-) -> ParameterFit:
-    """The same fit with ``bound``: a proven maximum of its objective over its domain.
-
-    Args:
-        fit: what to prove; its ``value`` is taken as it is.
-        exact: as for :func:`fit_parameter`, on power series with ball coefficients.
-        fitted: alike; the parameter is a ball.
-        tolerance: the bound is at most this much above the maximum, relatively.
-
-    Raises:
-        BuildError: stage ``approximate``, if no bound within the tolerance is found.
-    """
-    t = to_ball(fit.value)
-
-    def misfit(a: arb_series) -> arb_series:
-        truth, value = exact(a), fitted(t, a)
-        if fit.kind == "max_kl":
-            ratio = truth / value
-            return (ratio - 1 - ratio.log()) / 2
-        return value / truth - 1 if fit.kind == "max_relative" else value - truth
-
-    found = prove_maximum(misfit, fit.domain, tolerance=tolerance, what=fit.kind)
-    return replace(fit, bound=found.upper)
 
 
 def _error(what: str, cause: str) -> BuildError:

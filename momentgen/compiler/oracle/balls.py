@@ -283,13 +283,6 @@ def _polylog(order: arb, z: arb) -> arb:
     return -(arb.pi() ** 2) / 6 - (-z).log() ** 2 / 2 - inner
 
 
-def _analytic_atan(z: acb, analytic: bool) -> acb:
-    """Arc tangent by logarithms: ``acb.atan`` of a ball across its cut is finite, as if it were analytic there."""
-    turned = acb(0, 1) * z
-    half = acb(0, arb("0.5"))
-    return half * ((1 - turned).log(analytic=analytic) - (1 + turned).log(analytic=analytic))
-
-
 def _step(z: arb, at_zero: arb) -> arb:
     """Heaviside(z, at_zero); where the sign of z is open, all that it may be."""
     if z.is_zero():
@@ -309,7 +302,6 @@ _NAMESPACE: Mapping[str, Any] = {
     "_log1pexp": _log1pexp,
     "_polylog": _polylog,
     "_step": _step,
-    "_atan": _analytic_atan,
     "_q": _rational,
     "_pi": arb.pi,
     "acb": acb,
@@ -343,16 +335,6 @@ def _compile(exprs: tuple[Expr, ...], names: tuple[str, ...]) -> Callable[..., l
     scope: dict[str, Any] = {**_NAMESPACE, **writer.constants}
     exec("\n".join(lines), scope)
     compiled: Callable[..., list[arb]] = scope["compiled"]
-    return compiled
-
-
-def compile_analytic(expr: Expr) -> Callable[[Any, bool], Any]:
-    """One expression in ``x`` over complex balls, as ``acb.integral`` wants it: ``call(x, analytic)``."""
-    writer = _AnalyticWriter({"x": "_x"})
-    source = writer.source(expr)
-    scope: dict[str, Any] = {**_NAMESPACE, **writer.constants}
-    exec(f"def compiled(_x, _analytic):\n    return acb({source})", scope)
-    compiled: Callable[[Any, bool], Any] = scope["compiled"]
     return compiled
 
 
@@ -425,19 +407,3 @@ class _Writer:
             root = f"{b}.sqrt()" if exponent.p > 0 else f"{b}.rsqrt()"
             return root if abs(exponent.p) == 1 else f"({root} ** {abs(exponent.p)})"
         return f"({b} ** {self.source(exponent)})"
-
-
-class _AnalyticWriter(_Writer):
-    """Writes for complex balls: functions with branch cuts are told when they must be analytic."""
-
-    def source(self, expr: Expr) -> str:
-        if isinstance(expr, sympy.log):
-            return f"acb({self.source(expr.args[0])}).log(analytic=_analytic)"
-        if isinstance(expr, sympy.atan):
-            return f"_atan({self.source(expr.args[0])}, _analytic)"
-        return super().source(expr)
-
-    def power(self, base: Expr, exponent: Expr) -> str:
-        if isinstance(exponent, sympy.Integer):
-            return super().power(base, exponent)
-        return f"acb({self.source(base)}).pow({self.source(exponent)}, analytic=_analytic)"

@@ -26,11 +26,12 @@ from momentgen.compiler.real import Graph, evaluate_float64
 from momentgen.compiler.stabilise import kink, kink_graph
 from momentgen.compiler.stabilise.expressions import MagnitudeTranslator, Translator
 from momentgen.compiler.stabilise.forms import output_forms
-from momentgen.compiler.stabilise.formula_truth import F32, F64, FormulaTruth, TermsUlp
+from momentgen.compiler.stabilise.formula_truth import F32, F64, FormulaTruth
 from momentgen.compiler.stabilise.functions import FunctionWriter
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.rewrite import Written, write
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.stabilise.terms_measure import TermsUlp
 from momentgen.compiler.ulp import ulp_error
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, LogisticInput, Rule

@@ -1,4 +1,4 @@
-"""Exact values of a formula, and the measure of a program's error against them."""
+"""Exact values of a formula."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ import sympy as sp
 from flint import arb
 
 from momentgen.compiler.oracle import BallFunction, ball_function, evaluate
-from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.stabilise.expressions import exponent_of
 from momentgen.compiler.stabilise.rewrite import Written
-from momentgen.compiler.ulp import SMALLEST_NORMAL, unit
 from momentgen.symbols import Phi
 
-__all__ = ["FormulaTruth", "TermsUlp"]
+__all__ = ["FormulaTruth"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 _TINY_VARIANCE = 1e-300  # stands for v = 0 in exact values: what differs from the limit is below 1e-140
 _DIVERGES = 1e100  # and what is larger there is a term in 1/sigma, which counts as 0 at v = 0
-_NEAR_ZERO = 2.0**-18  # a variance so near 0, relative to its terms, may be on the other side of 0 in float32
 
 
 class _TiltedBalls(BallFunction):
@@ -95,43 +92,3 @@ class FormulaTruth:
             below = exact["var"] < 0
             exact |= {name: np.where(below, 0.0, exact[name]) for name in ("var", "dvar_dmu", "dvar_dvar")}
         return exact
-
-
-_ROOM = 2.0**-118
-
-
-class TermsUlp:
-    """|computed - exact| in ulp of the sum of the magnitudes of the output's terms, or of 2^-118 where that is larger.
-
-    0 where the sum is subnormal.
-
-    With ``floored``, partials of the variance are not measured where the variance is within rounding of 0: there
-    they jump to 0.  Survives pickling.
-    """
-
-    def __init__(self, graph: Graph, *, floored: bool) -> None:
-        self.graph, self.floored = graph, floored
-        self._last: tuple[F32, F32, dict[str, F64]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}
-
-    def scales(self, mean: F32, var: F32) -> dict[str, F64]:
-        """Sums of magnitudes by output, and the formula's |var| as ``value``; kept for the points last seen."""
-        if self._last is None or self._last[0] is not mean or self._last[1] is not var:
-            points = {"mean": mean.astype(np.float64), "var": var.astype(np.float64)}
-            values = outputs_float64(self.graph, points)
-            sizes = {name: np.broadcast_to(np.abs(value), mean.shape) for name, value in values.items()}
-            self._last = mean, var, sizes
-        return self._last[2]
-
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        sizes = self.scales(mean, var)
-        # Close above the smallest normal number there is no room for second words on the way: an ulp is 2^-141 there.
-        scale = np.maximum(np.maximum(sizes[output], np.abs(exact)), _ROOM)
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / unit(scale)
-        counted = np.maximum(sizes[output], np.abs(exact)) >= SMALLEST_NORMAL
-        if self.floored and output.startswith("dvar"):
-            counted &= sizes["value"] > _NEAR_ZERO * sizes["var"]
-        return np.where(np.isfinite(computed), np.where(counted, error, 0.0), np.inf)

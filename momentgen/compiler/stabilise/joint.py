@@ -23,18 +23,19 @@ from momentgen.compiler.approximate import Polynomial, fit_parameter
 from momentgen.compiler.derive import JointDerivation
 from momentgen.compiler.derive.proof import function
 from momentgen.compiler.oracle import ball_function, evaluate
-from momentgen.compiler.real import Graph, outputs_float64
+from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.maximum_graph import maximum_graph, maximum_sizes
 from momentgen.compiler.stabilise.polynomial import polynomial_graph, polynomial_sizes
 from momentgen.compiler.stabilise.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.ulp import LARGEST, SMALLEST_NORMAL, unit
+from momentgen.compiler.stabilise.terms_measure import TermsUlp
+from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted
 from momentgen.rule_inputs import partial_names
 from momentgen.symbols import S, mu1, mu2, v1, v2, x1, x2
 
-__all__ = ["JointTruth", "TermsUlp", "stabilise_joint"]
+__all__ = ["JointTruth", "stabilise_joint"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -63,45 +64,6 @@ class JointTruth:
         }
         rows = evaluate(self.function, {**values, **params}).value
         return dict(zip(self.names, rows, strict=True))
-
-
-class TermsUlp:
-    """|computed - exact| in ulp of the sum of the magnitudes of the output's terms; 0 where that is subnormal.
-
-    Close above the smallest normal number there is no room for second words on the way: an ulp is at least 2^-141.
-    What is beyond float32 has to be its largest number, of the right sign.  Survives pickling.
-    """
-
-    def __init__(self, graph: Graph, params: Mapping[str, float]) -> None:
-        self.graph, self.params = graph, dict(params)
-        self._last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
-
-    def at(self, setting: Mapping[str, float]) -> TermsUlp:
-        """The measure at other parameters."""
-        return self if setting == self.params else TermsUlp(self.graph, setting)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}
-
-    def scales(self, points: tuple[F32, ...]) -> dict[str, F64]:
-        """Sums of magnitudes by output; kept for the points last seen."""
-        if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
-            named = {n: p.astype(np.float64) for n, p in zip(self.graph.inputs, points, strict=True)}
-            values = outputs_float64(self.graph, {**named, **self.params})
-            sizes = {name: np.broadcast_to(np.abs(value), points[0].shape) for name, value in values.items()}
-            self._last = points, sizes
-        return self._last[1]
-
-    def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
-        size = np.maximum(self.scales(points)[output], np.abs(exact))
-        scale = np.maximum(size, _ROOM)
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / unit(scale)
-        # Rounding may go up to infinity from the last numbers below.
-        beyond = size > 0.999 * np.finfo(np.float32).max
-        error = np.where(np.isfinite(computed), np.where(beyond, 0.0, error), np.inf)
-        lost = (np.abs(exact) > LARGEST) & (computed != np.copysign(np.float32(LARGEST), exact))
-        return np.where(size >= SMALLEST_NORMAL, np.where(lost, np.inf, error), 0.0)
 
 
 def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
@@ -139,7 +101,7 @@ def _stable(
     return Stable(
         variant=variant,
         truth=JointTruth(outputs, tuple(rule.moments), tuple(p.name for p in rule.parameters)),
-        measure=TermsUlp(sizes, rule.defaults),
+        measure=TermsUlp(sizes, rule.defaults, held=True),
         goal=goal,
         aim=goal * (_AIM if variant == "exact" else _AIM_FITTED),
         unit="ulp of the terms",

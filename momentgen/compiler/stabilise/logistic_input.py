@@ -27,9 +27,10 @@ from momentgen.compiler.approximate import Polynomial, lowest_degree
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.functions import FunctionWriter
-from momentgen.compiler.stabilise.joint import JointTruth, TermsUlp
+from momentgen.compiler.stabilise.joint import JointTruth
 from momentgen.compiler.stabilise.kink_graph import FLOAT64, Precision
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.stabilise.terms_measure import TermsUlp
 from momentgen.errors import BuildError
 from momentgen.rule import LogisticInput
 from momentgen.symbols import mu, v, x
@@ -270,7 +271,7 @@ def _stable(derivation: Derivation, name: str, variant: LogisticInput) -> Stable
         forward64=build(FLOAT64, OUTPUTS)[0],
         partials64=build(FLOAT64, PARTIALS)[0],
         truth=JointTruth({n: exprs[n].subs(inputs) for n in names}, ("mean", "var"), params),
-        measure=TermsUlp(build(FLOAT64, names, sizes=True)[0], rule.defaults),
+        measure=TermsUlp(build(FLOAT64, names, sizes=True)[0], rule.defaults, held=True),
         goal=_GOAL,
         aim=_GOAL * _SHARE,
         unit="ulp of the terms",
