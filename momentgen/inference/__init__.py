@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         VBPRegressor,
     )
     from momentgen.inference.gamma import Gamma
+    from momentgen.inference.heteroscedastic import HeteroscedasticGaussian
     from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
     from momentgen.inference.lower_bound import elbo
     from momentgen.inference.polya_gamma_sampler import polya_gamma
@@ -57,6 +58,7 @@ __all__ = [
     "EBPRegressor",
     "Gamma",
     "Gaussian",
+    "HeteroscedasticGaussian",
     "Horseshoe",
     "Likelihood",
     "LogUniform",
@@ -104,6 +106,7 @@ _HOMES = {
     "EBPRegressor": "estimators.adf",
     "Gamma": "gamma",
     "Gaussian": "likelihood",
+    "HeteroscedasticGaussian": "heteroscedastic",
     "Horseshoe": "prior",
     "Likelihood": "likelihood",
     "LogUniform": "prior",

@@ -140,10 +140,9 @@ class Gaussian(Likelihood):
         return self.log_var.exp() if hasattr(self, "log_var") else cast(Tensor, self._var)
 
     def _noise(self, value: Tensor, like: Tensor) -> Tensor:
-        try:
-            fits = torch.broadcast_shapes(value.shape, like.shape) == like.shape
-        except RuntimeError:
-            fits = False
+        fits = value.dim() <= like.dim() and all(
+            own in (1, size) for own, size in zip(reversed(value.shape), reversed(like.shape), strict=False)
+        )
         if not fits:
             raise InputError(
                 f"Gaussian: expected a noise that broadcasts with outputs {tuple(like.shape)}, got {tuple(value.shape)}"

@@ -38,6 +38,7 @@ def elbo(
     size: int,
     kl_weight: float = 1.0,
     samples: int = 1,
+    weights: Float[Tensor, "*example"] | None = None,
 ) -> Float[Tensor, ""]:
     """The evidence lower bound of a data set *per example*, from one batch; its negative is a loss.
 
@@ -50,6 +51,7 @@ def elbo(
         size: how many examples the data set has, for which the divergence counts once.
         kl_weight: factor on the divergence; 1 for the bound, the paper's ν times ``size`` for correlated parameters.
         samples: runs of the network that are averaged, under ``sample`` and ``local``.
+        weights: how often each example of the batch counts, of the shape of the likelihood's terms; None for once.
 
     Returns:
         A scalar: the mean expected log likelihood of the batch, less ``kl_weight * KL / size``.  The divergence is that
@@ -74,15 +76,21 @@ def elbo(
     bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
     if torch.compiler.is_compiling():
-        fit, divergence = _fit(network, bayes, likelihood, args, y, samples), bayes.kl()
+        fit, divergence = _fit(network, bayes, likelihood, args, y, samples, weights), bayes.kl()
     else:
         with bayes.bound() as kl:
-            fit, divergence = _fit(network, bayes, likelihood, args, y, samples), kl()
+            fit, divergence = _fit(network, bayes, likelihood, args, y, samples, weights), kl()
     return fit - kl_weight / size * (divergence + likelihood.kl())
 
 
 def _fit(
-    network: torch.nn.Module, bayes: Any, likelihood: Likelihood, args: tuple[Any, ...], y: Tensor, samples: int
+    network: torch.nn.Module,
+    bayes: Any,
+    likelihood: Likelihood,
+    args: tuple[Any, ...],
+    y: Tensor,
+    samples: int,
+    weights: Tensor | None,
 ) -> Tensor:
     """Mean expected log likelihood of a batch."""
     fits = []
@@ -94,7 +102,8 @@ def _fit(
                 "wrap it in a module that returns the output to be observed"
             )
         drawn = current_method(bayes.network.propagation) in _DRAWN
-        fits.append((likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)).mean())
+        terms = likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
+        fits.append((terms if weights is None else terms * weights).mean())
     return fits[0] if samples == 1 else torch.stack(fits).mean()
 
 

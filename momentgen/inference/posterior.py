@@ -197,7 +197,8 @@ class MeanField(Posterior):
         mean = self._known_mean()
         if type(prior) is not Normal or prior.numbers is None or transformed():
             return None
-        return cast(tuple[Tensor, Tensor], _VarAndDivergence.apply(mean, self.log_var, *prior.numbers))
+        with torch._C.DisableTorchFunction():  # plain tensors, whatever runs around them
+            return cast(tuple[Tensor, Tensor], _VarAndDivergence.apply(mean, self.log_var, *prior.numbers))
 
     def log_alpha(self) -> Tensor:
         """log(variance/mean²) of each element, by which weights are pruned (Molchanov et al. 2017)."""

@@ -131,8 +131,14 @@ class Normal(Prior):
     @property
     def numbers(self) -> tuple[float, float] | None:
         """Mean and variance, where these are numbers, of all parameters alike; None otherwise, and in compiled code."""
+        if torch.compiler.is_compiling():
+            return None
+        with torch._C.DisableTorchFunction():  # of plain tensors: a network that runs on laws need not see this
+            return self._numbers()
+
+    def _numbers(self) -> tuple[float, float] | None:
         mean, var = self.mean, self.var
-        if mean.numel() > 1 or var.numel() > 1 or torch.compiler.is_compiling():
+        if mean.numel() > 1 or var.numel() > 1:
             return None
         state, known = (mean.data_ptr(), mean._version, var.data_ptr(), var._version), self._known
         # The tensors themselves are kept: addresses alone are used again.

@@ -6,8 +6,9 @@ a later run continues with the same numbers.  Write your own loop for data loade
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,17 +25,22 @@ from momentgen.progress import progress_bar
 
 __all__ = ["Trainer", "seeded"]
 
-#: steps over which the bound is averaged to see whether it rises, and windows without a rise that are waited for
-_WINDOW, _PATIENCE = 200, 2
+#: steps over which the bound is averaged to see whether it rises
+_WINDOW = 100
+#: windows without a rise that are waited for before the learning rate falls, falls again, and training ends
+_PATIENCE = (2, 1, 1)
 #: steps over which the divergence comes in: from the start it would switch off units that have not learnt yet
-_WARM_UP = 1000
+_WARM_UP = 500
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Within the context torch's random numbers follow from the seed; outside they go on as if it had not been."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        # torch.manual_seed would keep a traceback for each kind of device that is not there
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
 
 
@@ -50,6 +56,7 @@ class Trainer:
         kl_weight: factor on the divergence, see :func:`~momentgen.inference.elbo`.
         samples: runs that are averaged per step, where the method draws.
         seed: of the order of the data and of draws; torch's own generator is left as it is.
+        callback: called with the trainer after each epoch; training ends where it returns True.
 
     Attributes:
         history: the bound per example, averaged over each epoch so far.
@@ -67,20 +74,38 @@ class Trainer:
         kl_weight: float = 1.0,
         samples: int = 1,
         seed: int = 0,
+        callback: Callable[[Trainer], bool | None] | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"Trainer: expected a batch size of at least 1, got {batch_size}")
         self.network, self.likelihood = network, likelihood
         self.propagation, self.batch_size, self.kl_weight, self.samples = propagation, batch_size, kl_weight, samples
-        own = [{"params": list(likelihood.parameters()), "lr": lr}] if list(likelihood.parameters()) else []
-        self.optimizer = torch.optim.Adam([*network.parameter_groups(lr), *own], fused=True)
+        self.callback = callback
+        groups = network.parameter_groups(lr)
+        known = {id(value) for group in groups for value in group["params"]}
+        own = [value for value in likelihood.parameters() if id(value) not in known]
+        plain = next((group for group in groups if group["lr"] == lr), None)
+        if plain is not None:  # one group takes one call
+            plain["params"] += own
+        elif own:
+            groups.append({"params": own, "lr": lr})
+        self.optimizer = torch.optim.Adam(groups, fused=True)
         self.history: list[float] = []
         self.steps = 0
         #: of the divergence that counts at present
         self._part = 1.0
         self._seed = seed
 
-    def run(self, x: Tensor, y: Tensor, epochs: int, *, size: int | None = None, progress: bool = False) -> None:
+    def run(
+        self,
+        x: Tensor,
+        y: Tensor,
+        epochs: int,
+        *,
+        size: int | None = None,
+        weights: Tensor | None = None,
+        progress: bool = False,
+    ) -> None:
         """Train for so many epochs more.
 
         Args:
@@ -88,13 +113,14 @@ class Trainer:
             y: what was observed, ``n`` of them, as the likelihood takes it.
             epochs: passes over the data.
             size: examples of the whole data set, for which the divergence counts once; None for ``n``.
+            weights: how often each example counts, shape ``(n,)``; None for once.
             progress: show a bar, with the bound of the last epoch.
 
         Raises:
             InputError: for no data, or numbers of inputs and observations that differ.
             FloatingPointError: where the bound is not finite, which no later step would mend.
         """
-        for _ in self._epochs(x, y, epochs, size, progress):
+        for _ in self._epochs(x, y, epochs, size, weights, progress):
             pass
 
     def settle(
@@ -105,6 +131,8 @@ class Trainer:
         steps: int = 10_000,
         tolerance: float = 0.003,
         size: int | None = None,
+        weights: Tensor | None = None,
+        score: Callable[[], float] | None = None,
         progress: bool = False,
     ) -> bool:
         """Train until the bound stays where it is, with a learning rate that then falls twice, to a ninth.
@@ -113,8 +141,11 @@ class Trainer:
             x: as in :meth:`run`.
             y: as in :meth:`run`.
             steps: most steps to take; at least one epoch.
-            tolerance: in nats per example.  Smaller rises between windows of about 200 steps do not count.
+            tolerance: in nats per example.  Smaller rises between windows of about 100 steps do not count.
             size: as in :meth:`run`.
+            weights: as in :meth:`run`.
+            score: what is to rise in place of the bound, such as a score of held-out data; the network and likelihood
+                of the highest one are kept.
             progress: show a bar.
 
         Returns:
@@ -131,17 +162,20 @@ class Trainer:
         best, stale, falls = -math.inf, 0, 0
         epochs = max(1, steps // per_epoch)
         self._part = 0.0 if not self.history else 1.0
+        kept: Any = None
         try:
-            for number in self._epochs(x, y, epochs, size, progress):
+            for number in self._epochs(x, y, epochs, size, weights, progress):
                 self._part = max(self._part, min(1.0, number / warm))
                 if number % window or number < warm + window:
                     continue
-                level = float(np.mean(self.history[-window:]))
+                level = float(np.mean(self.history[-window:])) if score is None else score()
                 stale = 0 if level > best + tolerance else stale + 1
+                if score is not None and level > best:
+                    kept = copy.deepcopy((self.network.state_dict(), self.likelihood.state_dict()))
                 best = max(best, level)
-                if stale < _PATIENCE:
+                if stale < _PATIENCE[falls]:
                     continue
-                if falls == 2:
+                if falls == len(_PATIENCE) - 1:
                     return True
                 falls, stale = falls + 1, 0
                 for group in self.optimizer.param_groups:
@@ -149,10 +183,15 @@ class Trainer:
             return False
         finally:
             self._part = 1.0
+            if kept is not None:
+                self.network.load_state_dict(kept[0])
+                self.likelihood.load_state_dict(kept[1])
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
 
-    def _epochs(self, x: Tensor, y: Tensor, epochs: int, size: int | None, progress: bool) -> Iterator[int]:
+    def _epochs(
+        self, x: Tensor, y: Tensor, epochs: int, size: int | None, weights: Tensor | None, progress: bool
+    ) -> Iterator[int]:
         """Train, and yield how many epochs are done after each."""
         if not len(x) or len(x) != len(y):
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
@@ -163,13 +202,15 @@ class Trainer:
                     # A seed for each epoch: what goes on later draws the same numbers, on any device.
                     seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
                     with seeded(int(seed[0]), x.device):
-                        self.history.append(self._epoch(x, y, size or len(x)))
+                        self.history.append(self._epoch(x, y, size or len(x), weights))
                     advance(done, f"bound {self.history[-1]:.4g} per example")
                     yield done
+                    if self.callback is not None and self.callback(self):
+                        return
         finally:
             self.network.eval()
 
-    def _epoch(self, x: Tensor, y: Tensor, size: int) -> float:
+    def _epoch(self, x: Tensor, y: Tensor, size: int, weights: Tensor | None) -> float:
         total = 0.0
         for batch in torch.randperm(len(x)).to(x.device).split(self.batch_size):
             self.optimizer.zero_grad()
@@ -182,6 +223,7 @@ class Trainer:
                     size=size,
                     kl_weight=self.kl_weight * self._part,
                     samples=self.samples,
+                    weights=None if weights is None else weights[batch],
                 )
             if not bool(bound.isfinite()):
                 raise FloatingPointError(

@@ -40,9 +40,12 @@ def one_thread() -> Iterator[None]:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks_pass(estimator: Any) -> None:
+    # The first noise is estimated from the rows as they come, and their order is drawn: no two such fits are equal.
+    # That weights count rows is shown at the optimum, in test_variational_options.
+    differ = {"check_sample_weight_equivalence_on_dense_data": "training is stochastic"}
     failed = [
         (one["check_name"], one["exception"])
-        for one in check_estimator(estimator, on_fail=None)
+        for one in check_estimator(estimator, on_fail=None, expected_failed_checks=differ)
         if one["status"] == "failed"
     ]
     assert not failed

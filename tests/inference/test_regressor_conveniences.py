@@ -27,7 +27,7 @@ from momentgen.inference import (
 QUICK: list[Any] = [
     PBPRegressor(hidden=(10,), passes=10, random_state=0),
     EBPRegressor(hidden=(10,), passes=10, random_state=0),
-    VBPRegressor(hidden=(10,), epochs=60, lr=0.03, propagation="ap2", random_state=0),
+    VBPRegressor(hidden=(10,), epochs=120, lr=0.03, propagation="ap2", random_state=0),
     CorrelatedRegressor(hidden=(10,), epochs=60, lr=0.03, samples=20, random_state=0),
     BowTieRegressor(hidden=(5,), burn_in=100, draws=60, random_state=0),
 ]

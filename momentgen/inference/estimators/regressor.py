@@ -62,6 +62,10 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         """Mean and *variances* in standard units, before calibration: each ``(n,)`` or ``(n, outputs)``."""
         raise NotImplementedError
 
+    def _rows(self, rows: Any) -> dict[str, Any]:
+        """What ``fit`` was told of these rows besides features and targets."""
+        return {}
+
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         """Log density of y ``(n, outputs)`` in standard units, before calibration, ``(n,)``: of a normal here."""
         mean, var = (part.reshape(len(y), -1) for part in self._moments(x))
@@ -140,10 +144,12 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             other = clone(self).set_params(calibrate=None)
             with warnings.catch_warnings():  # this fit has warned itself
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                other.fit(features[train], targets[train])
+                other.fit(features[train], targets[train], **self._rows(train))
             mean, std = other.predict(features, return_std=True)
             # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
             std = std[test] * np.exp(np.mean(np.log(own) - np.log(std), 0))
+            if (known := self._rows(test).get("y_std")) is not None:
+                std = np.hypot(std, known.reshape(std.shape))
             off = targets[test].reshape(std.shape).astype(np.float64) - mean[test]
             found.append((off / std).reshape(len(test), -1))
         errors = np.concatenate(found)

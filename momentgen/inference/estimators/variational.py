@@ -7,20 +7,26 @@ moments, so that training draws no random numbers but the order of the data (Hau
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
 from momentgen.inference.estimators.base import Bayesian, BayesianClassifier
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
-from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from momentgen.inference.heteroscedastic import HeteroscedasticGaussian, KnownNoise
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.inference.prior import Normal
 from momentgen.inference.training import Trainer, seeded
@@ -32,6 +38,10 @@ __all__ = ["CorrelatedClassifier", "CorrelatedRegressor", "VBPClassifier", "VBPR
 
 #: rows of which predictions are made at once
 _ROWS = 1024
+#: a network, or what makes one for a number of features
+Module = torch.nn.Module | Callable[[int], torch.nn.Module]
+#: called with the trainer after each epoch; True ends training
+Callback = Callable[[Trainer], bool | None]
 
 
 class _Variational(Bayesian):
@@ -44,8 +54,14 @@ class _Variational(Bayesian):
     lr: float
     prior_std: float
     kl_weight: float
+    module: Module | None
+    likelihood: Likelihood | None
+    validation_fraction: float | None
+    callback: Callback | None
     progress: bool
     device: str
+    #: of the rows of this fit: how often each counts
+    _weights: Tensor | None = None
 
     def _family(self) -> Posterior:
         raise NotImplementedError
@@ -66,6 +82,40 @@ class _Variational(Bayesian):
         """Targets as the likelihood takes them."""
         raise NotImplementedError
 
+    def _score(self, x: Tensor, y: Tensor) -> float:
+        """Mean log predictive density of observations."""
+        raise NotImplementedError
+
+    def _rows(self, rows: Any) -> dict[str, Any]:
+        return {} if self._weights is None else {"sample_weight": self._weights.cpu().numpy()[rows]}
+
+    def _take_weights(self, X: ArrayLike, sample_weight: ArrayLike | None) -> None:
+        self._weights = None
+        if sample_weight is not None:
+            found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            self._weights = self._tensor(found)
+
+    def _network(self, features: int, outputs: int) -> torch.nn.Module:
+        """The plain network for so many features."""
+        if self.module is None:
+            return relu_network((features, *self.hidden, outputs))
+        made = copy.deepcopy(self.module) if isinstance(self.module, torch.nn.Module) else self.module(features)
+        if not isinstance(made, torch.nn.Module):
+            raise InputError(
+                f"{type(self).__name__}: expected module to be a torch module, or a function of the number of features "
+                f"that makes one, got {type(made).__name__}"
+            )
+        return made
+
+    def _check_outputs(self, network: torch.nn.Module, x: Tensor, outputs: int) -> None:
+        with torch.no_grad():
+            found = network(x[:2])
+        if not isinstance(found, Tensor) or found.shape != (len(x[:2]), outputs):
+            raise InputError(
+                f"{type(self).__name__}: expected a module that makes {outputs} outputs of each row, got "
+                f"{tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__} for {len(x[:2])} rows"
+            )
+
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return super()._tensor(array).to(self.device)
 
@@ -73,7 +123,9 @@ class _Variational(Bayesian):
         seed = self._seed()
         likelihood, outputs = self._likelihood(x, y)
         with seeded(seed, x.device):
-            network = relu_network((x.shape[1], *self.hidden, outputs)).to(x)
+            network = self._network(x.shape[1], outputs).to(x)
+            self._check_outputs(network, x, outputs)
+        _begin_noise(network, likelihood, x, y)
         self.network_: BayesianNetwork = randomise(network, self._family(), prior=Normal(std=self.prior_std))
         self.likelihood_: Any = likelihood.to(x.device)
         self.trainer_ = Trainer(
@@ -84,15 +136,30 @@ class _Variational(Bayesian):
             batch_size=self.batch_size,
             kl_weight=self.kl_weight,
             seed=seed,
+            callback=self.callback,
         )
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         epochs, observed = self.epochs if passes is None else passes, self._observed(y.to(x.device))
+        options: dict[str, Any] = {"size": self._size, "progress": self.progress, "weights": self._weights}
+        if self.validation_fraction is not None and passes is None:
+            if epochs is not None or not 0 < self.validation_fraction < 1:
+                raise InputError(
+                    f"{type(self).__name__}: expected epochs=None and a validation_fraction between 0 and 1 for early "
+                    f"stopping, got {epochs} and {self.validation_fraction}"
+                )
+            order = np.random.default_rng(self._seed()).permutation(len(x))
+            held = max(1, round(self.validation_fraction * len(x)))
+            if held >= len(x):
+                raise InputError(f"{type(self).__name__}: early stopping needs rows to hold out, got {len(x)}")
+            test, rows = torch.as_tensor(order[:held]), torch.as_tensor(order[held:])
+            options["score"] = functools.partial(self._score, x[test], observed[test])
+            options["weights"] = None if self._weights is None else self._weights[rows]
+            x, observed = x[rows], observed[rows]
         if epochs is None:
-            settled = self.trainer_.settle(x, observed, steps=self.max_steps, size=self._size, progress=self.progress)
-            self._settled: bool | None = settled
+            self._settled: bool | None = self.trainer_.settle(x, observed, steps=self.max_steps, **options)
         else:
-            self.trainer_.run(x, observed, epochs, size=self._size, progress=self.progress)
+            self.trainer_.run(x, observed, epochs, **options)
             self._settled = None
         self.n_iter_ = len(self.trainer_.history)
 
@@ -126,6 +193,15 @@ class _Variational(Bayesian):
         return [self._outputs(rows) for rows in x.split(_ROWS)]
 
 
+@torch.no_grad()
+def _begin_noise(network: torch.nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> None:
+    """Let a network whose last layer is linear begin with the noise that data show."""
+    last = [part for part in network.modules() if not list(part.children())][-1]
+    if isinstance(likelihood, HeteroscedasticGaussian) and isinstance(last, torch.nn.Linear) and last.bias is not None:
+        rough = rough_noise(x, y.to(x.device).reshape(len(y), -1))
+        last.bias[len(rough) :] = rough.log()
+
+
 def relu_network(widths: tuple[int, ...]) -> torch.nn.Sequential:
     """A multilayer perceptron with ReLU between its linear maps."""
     layers: list[torch.nn.Module] = []
@@ -146,34 +222,112 @@ def rough_noise(x: Tensor, y: Tensor, rows: int = 1000) -> Tensor:
     return (0.5 * (y - y[nearest]).square().mean(0)).clamp(1e-4, 1.0)
 
 
-class _Regression:
-    """Targets with normal noise, whose variance is learnt, one for each column."""
+class _Regression(_Variational):
+    """Targets with normal noise: of one variance per column, that is learnt, or of one that depends on the input."""
+
+    noise: Literal["constant", "input"]
+    #: *variances* of the noise that each target is known to have, in standard units, ``(n, outputs)``
+    _own: Tensor | None = None
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, y_std: ArrayLike | None = None
+    ) -> Self:
+        """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.
+
+        Args:
+            X: features.
+            y: targets.
+            sample_weight: how often each row counts, ``(n,)``; None for once.
+            y_std: standard deviation of the measurement of each target, of y's shape.  The noise that is learnt is what
+                there is besides; predictions have this noise only.
+
+        Raises:
+            ValueError: for data that are not finite, of other shapes, or empty.
+        """
+        self._take_weights(X, sample_weight)
+        self._own, self._y_std = None, None
+        if y_std is not None:
+            targets, given = np.asarray(y, dtype=np.float64), np.asarray(y_std, dtype=np.float64)
+            if given.shape != targets.shape or not (np.isfinite(given) & (given >= 0)).all():
+                raise InputError(
+                    f"{type(self).__name__}: expected y_std of y's shape {targets.shape}, finite and not negative, got "
+                    f"shape {given.shape}"
+                )
+            if self.noise != "constant" or self.likelihood is not None:
+                raise InputError(f"{type(self).__name__}: y_std takes noise='constant' and no likelihood of your own")
+            columns, self._y_std = targets.reshape(len(targets), -1), given
+            unit = columns.std(0)
+            unit[unit == 0] = 1
+            self._own = self._tensor((given.reshape(columns.shape) / unit) ** 2)
+        return super().fit(X, y)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
+        self._weights, self._own, self._y_std = None, None, None
+        return super().partial_fit(X, y, passes, n_total)
+
+    def _rows(self, rows: Any) -> dict[str, Any]:
+        known = getattr(self, "_y_std", None)
+        return super()._rows(rows) | ({} if known is None else {"y_std": known[rows]})
 
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
-        rough = rough_noise(x, y.to(x.device).reshape(len(y), -1))
-        return Gaussian(var=rough, learn=True).to(y.dtype), len(rough)
+        y = y.to(x.device).reshape(len(y), -1)
+        outputs = y.shape[1]
+        if self.noise not in ("constant", "input"):
+            raise InputError(f"{type(self).__name__}: expected noise of constant or input, got {self.noise!r}")
+        if self.likelihood is not None:
+            made = copy.deepcopy(self.likelihood).to(y)
+            return made, outputs * (2 if isinstance(made, HeteroscedasticGaussian) else 1)
+        if self.noise == "input":
+            return HeteroscedasticGaussian(), 2 * outputs
+        kind = Gaussian if self._own is None else KnownNoise
+        return kind(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
 
     def _observed(self, y: Tensor) -> Tensor:
-        return y.reshape(len(y), -1)
+        y = y.reshape(len(y), -1)
+        return y if self._own is None else torch.cat([y, self._own.to(y)], 1)
 
 
-class _Classification:
+class _Classification(_Variational):
     """Labels: one logit for two classes, else one logit for each."""
 
     classes_: Any
-    likelihood_: Any
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit anew to features ``(n, features)`` and labels ``(n,)``; ``sample_weight`` is how often each row counts.
+
+        Raises:
+            ValueError: for data that are not finite, of other shapes, empty, or of one class.
+        """
+        self._take_weights(X, sample_weight)
+        return super().fit(X, y)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, *args: Any, **options: Any) -> Self:
+        self._weights = None
+        return super().partial_fit(X, y, *args, **options)
 
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         count = len(self.classes_)
-        return (Bernoulli(), 1) if count == 2 else (Categorical(), count)
+        if self.likelihood is None:
+            return (Bernoulli(), 1) if count == 2 else (Categorical(), count)
+        made: Likelihood = copy.deepcopy(self.likelihood).to(x)
+        if not isinstance(made, Categorical) and not (isinstance(made, Bernoulli | Probit) and count == 2):
+            raise InputError(
+                f"{type(self).__name__}: expected Categorical, or Bernoulli or Probit for two classes, got "
+                f"{type(made).__name__} for {count} classes"
+            )
+        return made, count if isinstance(made, Categorical) else 1
+
+    @property
+    def _one_logit(self) -> bool:
+        return not isinstance(self.likelihood_, Categorical)
 
     def _observed(self, y: Tensor) -> Tensor:
-        return y[:, None] if len(self.classes_) == 2 else y
+        return y[:, None] if self._one_logit else y
 
     def _log_classes(self, output: Moments | Tensor) -> Tensor:
         """Log probabilities ``(..., classes)`` of all classes, for outputs that are random or drawn."""
         found: Tensor = self.likelihood_.log_predictive(output)
-        return found[..., 0, :] if len(self.classes_) == 2 else found
+        return found[..., 0, :] if self._one_logit else found
 
 
 class _VBP(_Variational):
@@ -183,13 +337,17 @@ class _VBP(_Variational):
         self,
         hidden: tuple[int, ...] = (50,),
         epochs: int | None = None,
-        batch_size: int = 128,
+        batch_size: int = 512,
         lr: float = 0.01,
         prior_std: float = 1.0,
         kl_weight: float = 1.0,
         initial_std: float = 0.01,
         propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
         max_steps: int = 10_000,
+        module: Module | None = None,
+        likelihood: Likelihood | None = None,
+        validation_fraction: float | None = None,
+        callback: Callback | None = None,
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
@@ -201,6 +359,10 @@ class _VBP(_Variational):
         self.prior_std = prior_std
         self.kl_weight = kl_weight
         self.max_steps = max_steps
+        self.module = module
+        self.likelihood = likelihood
+        self.validation_fraction = validation_fraction
+        self.callback = callback
         self.initial_std = initial_std
         self.propagation = propagation
         self.random_state = random_state
@@ -212,6 +374,10 @@ class _VBP(_Variational):
 
     def _how(self) -> Method:
         return "ap2"
+
+    def _score(self, x: Tensor, y: Tensor) -> float:
+        with method("ap2"), torch.no_grad():
+            return float(self.likelihood_.log_z(self.network_(x), y).mean())
 
     def _outputs(self, x: Tensor) -> Any:
         with method(self.propagation):
@@ -234,6 +400,10 @@ class _Correlated(_Variational):
         rho_rate: float = 10.0,
         samples: int = 100,
         max_steps: int = 10_000,
+        module: Module | None = None,
+        likelihood: Likelihood | None = None,
+        validation_fraction: float | None = None,
+        callback: Callback | None = None,
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
@@ -245,6 +415,10 @@ class _Correlated(_Variational):
         self.prior_std = prior_std
         self.kl_weight = kl_weight
         self.max_steps = max_steps
+        self.module = module
+        self.likelihood = likelihood
+        self.validation_fraction = validation_fraction
+        self.callback = callback
         self.initial_tau = initial_tau
         self.initial_rho = initial_rho
         self.rho_rate = rho_rate
@@ -258,6 +432,11 @@ class _Correlated(_Variational):
 
     def _how(self) -> Method:
         return "sample"
+
+    def _score(self, x: Tensor, y: Tensor) -> float:
+        with torch.no_grad():
+            logs = self.likelihood_.log_prob(self._outputs(x), y)
+        return float(logs.logsumexp(0).mean()) - math.log(len(logs))
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         super()._start(x, y)
@@ -283,10 +462,17 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
         propagation: how moments propagate in predictions: ``controlled``, ``adjoint`` or ``ap2``; in training it is
             ``ap2``, which takes the values of a layer as independent.
         max_steps: of training until the bound settles.
+        module: the plain network in the place of ``hidden``: a torch module, or a function of the number of features
+            that makes one.  It takes features in standard units.
+        likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.
+        validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
+            kept.  It needs ``epochs=None``.
+        callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.
         random_state: seed of the initial means and of the order of the data.
         device: where tensors are: ``cpu`` or ``cuda``.
         progress: show a bar while training.
         calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
+        noise: ``constant``, or ``input`` for a second head of the network that says the noise of each row.
 
     >>> import numpy as np
     >>> X = np.linspace(-2, 2, 60)[:, None]
@@ -300,17 +486,22 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
         self,
         hidden: tuple[int, ...] = (50,),
         epochs: int | None = None,
-        batch_size: int = 128,
+        batch_size: int = 512,
         lr: float = 0.01,
         prior_std: float = 1.0,
         kl_weight: float = 1.0,
         initial_std: float = 0.01,
         propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
         max_steps: int = 10_000,
+        module: Module | None = None,
+        likelihood: Likelihood | None = None,
+        validation_fraction: float | None = None,
+        callback: Callback | None = None,
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
         calibrate: Calibration | None = "split",
+        noise: Literal["constant", "input"] = "constant",
     ) -> None:
         super().__init__(
             hidden=hidden,
@@ -322,16 +513,23 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
             initial_std=initial_std,
             propagation=propagation,
             max_steps=max_steps,
+            module=module,
+            likelihood=likelihood,
+            validation_fraction=validation_fraction,
+            callback=callback,
             device=device,
             progress=progress,
             random_state=random_state,
         )
         self.calibrate = calibrate
+        self.noise = noise
 
     def _parts(self, x: Tensor) -> Parts:
         outputs = self._predicted(x)
-        mean, var = (torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var"))
-        return Parts(mean, var, self.likelihood_.var.expand_as(mean))
+        output = Moments(*(torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var")))
+        mean, total = self.likelihood_.predictive(output)
+        epistemic = output.var[:, : mean.shape[1]]
+        return Parts(mean, epistemic, (total - epistemic).clamp_min(0))
 
 
 class VBPClassifier(_Classification, _VBP, BayesianClassifier):
@@ -357,10 +555,17 @@ class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
         rho_rate: factor on the learning rate of ρ's parameter: the paper's κ.
         samples: draws of the parameters that predictions average.
         max_steps: of training until the bound settles.
+        module: the plain network in the place of ``hidden``: a torch module, or a function of the number of features
+            that makes one.  It takes features in standard units.
+        likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.
+        validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
+            kept.  It needs ``epochs=None``.
+        callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.
         random_state: seed of the initial means, the order of the data, and all draws.
         device: where tensors are: ``cpu`` or ``cuda``.
         progress: show a bar while training.
         calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
+        noise: ``constant``, or ``input`` for a second head of the network that says the noise of each row.
     """
 
     def __init__(
@@ -376,10 +581,15 @@ class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
         rho_rate: float = 10.0,
         samples: int = 100,
         max_steps: int = 10_000,
+        module: Module | None = None,
+        likelihood: Likelihood | None = None,
+        validation_fraction: float | None = None,
+        callback: Callback | None = None,
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
         calibrate: Calibration | None = "split",
+        noise: Literal["constant", "input"] = "constant",
     ) -> None:
         super().__init__(
             hidden=hidden,
@@ -393,20 +603,29 @@ class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
             rho_rate=rho_rate,
             samples=samples,
             max_steps=max_steps,
+            module=module,
+            likelihood=likelihood,
+            validation_fraction=validation_fraction,
+            callback=callback,
             device=device,
             progress=progress,
             random_state=random_state,
         )
         self.calibrate = calibrate
+        self.noise = noise
 
     def _parts(self, x: Tensor) -> Parts:
         draws = torch.cat(self._predicted(x), 1)
-        mean = draws.mean(0)
-        return Parts(mean, draws.var(0, correction=0), self.likelihood_.var.expand_as(mean))
+        means, noise = self.likelihood_.predictive(Moments(draws, torch.zeros_like(draws)))
+        return Parts(means.mean(0), means.var(0, correction=0), noise.mean(0))
 
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)
-        return self.likelihood_.log_prob(draws, y.to(draws)).logsumexp(0) - math.log(len(draws))
+        y = y.to(draws)
+        if self._own is not None:  # predictions are without a measurement's own noise
+            y = torch.cat([y, torch.zeros_like(y)], 1)
+        logs: Tensor = self.likelihood_.log_prob(draws, y)
+        return logs.logsumexp(0) - math.log(len(draws))
 
 
 class CorrelatedClassifier(_Classification, _Correlated, BayesianClassifier):

@@ -1,0 +1,117 @@
+"""``HeteroscedasticGaussian``: a network with two heads, of which the second says how noisy a target is.
+
+``KnownNoise`` is for targets that were measured with errors of known size.
+
+Outputs f and g of shape ``(..., 2k)``: the first k are means of targets, the others logarithms of the noise's variance,
+log σ² = g.  Both are random where weights are.  With f and g independent and normal, E exp(±g) is known, so that the
+data term of the bound is in closed form.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.likelihood import Gaussian, Likelihood
+from momentgen.runtime import Moments
+
+__all__ = ["HeteroscedasticGaussian", "KnownNoise"]
+
+_LOG_2_PI = math.log(2 * math.pi)
+#: nodes over which log_z averages
+_NODES = 32
+
+
+@functools.cache
+def _hermite() -> tuple[Tensor, Tensor]:
+    """Nodes of a standard normal variable, and logarithms of their weights."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return torch.from_numpy(nodes), torch.from_numpy(np.log(weights / weights.sum()))
+
+
+class HeteroscedasticGaussian(Likelihood):
+    """Numbers with normal noise that depends on the input: y_k = f_k + noise of variance exp(g_k).
+
+    A network for k targets has 2k outputs: f, then g.  ``expected_log_prob`` and ``predictive`` are exact for f and g
+    independent of each other, as ``ap2`` takes them.  ``log_z`` is a quadrature over g.
+
+    Raises:
+        InputError: by the methods, for an odd number of outputs.
+
+    >>> output = Moments(torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]))
+    >>> HeteroscedasticGaussian().expected_log_prob(output, torch.tensor([[0.0]]))
+    tensor([-2.4189])
+    >>> HeteroscedasticGaussian().predictive(output).var
+    tensor([[3.]])
+    """
+
+    def _heads(self, method: str, output: Moments | Tensor) -> tuple[Moments, Moments]:
+        moments = self._moments(method, output)
+        if moments.mean.shape[-1] % 2:
+            raise InputError(
+                f"HeteroscedasticGaussian.{method}: expected outputs of shape (..., 2k), means and log variances, got "
+                f"{tuple(moments.mean.shape)}"
+            )
+        (m, g), (v, w) = moments.mean.chunk(2, -1), moments.var.chunk(2, -1)
+        return Moments(m, v), Moments(g, w)
+
+    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+        """E log N(y; F, exp(G)), exact for independent F and G."""
+        (mean, var), (g, spread) = self._heads("expected_log_prob", output)
+        square = (self._fitting(y, mean.shape, mean.device) - mean).square() + var
+        return -0.5 * (_LOG_2_PI + g + square * (0.5 * spread - g).exp()).sum(-1)
+
+    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+        """Log E N(y; F, exp(G)), by quadrature over G."""
+        (mean, var), (g, spread) = self._heads("log_z", output)
+        y = self._fitting(y, mean.shape, mean.device)
+        at, log_weights = (part.to(mean) for part in _hermite())
+        total = var[..., None] + (g[..., None] + spread.sqrt()[..., None] * at).exp()
+        logs = -0.5 * (_LOG_2_PI + total.log() + (y - mean)[..., None].square() / total)
+        return (logs + log_weights).logsumexp(-1).sum(-1)
+
+    def predictive(self, output: Moments | Tensor) -> Moments:
+        """Mean and *variance* of y, noise included: Var F + E exp(G)."""
+        (mean, var), (g, spread) = self._heads("predictive", output)
+        return Moments(mean, var + (g + 0.5 * spread).exp())
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        (mean, _), (g, _) = self._heads("log_prob", f)
+        y = self._fitting(y, mean.shape, mean.device)
+        return -0.5 * (_LOG_2_PI + g + (y - mean).square() * (-g).exp()).sum(-1)
+
+
+class KnownNoise(Gaussian):
+    """Numbers with normal noise, of which each datum tells a part: y_k = f_k + noise + its own noise.
+
+    Observations are of shape ``(..., 2k)``: k values, then the *variances* of their own noise.  ``var`` is that of the
+    noise which all have besides.  Predictions are of values without noise of their own.
+
+    >>> output = Moments(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+    >>> KnownNoise(var=0.25).expected_log_prob(output, torch.tensor([[0.0, 0.75]]))
+    tensor([-2.4189])
+    """
+
+    def _split(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        twice = torch.Size((*shape[:-1], 2 * shape[-1]))
+        values, own = self._fitting(y, twice, y.device).chunk(2, -1)
+        return values, own + self._noise(self.var, values)
+
+    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+        mean, var = self._moments("expected_log_prob", output)
+        y, noise = self._split(y, mean.shape)
+        return -0.5 * (_LOG_2_PI + noise.log() + ((y - mean).square() + var) / noise).sum(-1)
+
+    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+        mean, var = self._moments("log_z", output)
+        y, noise = self._split(y, mean.shape)
+        return -0.5 * (_LOG_2_PI + (noise + var).log() + (y - mean).square() / (noise + var)).sum(-1)
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        f = self._moments("log_prob", f).mean
+        return self.expected_log_prob(Moments(f, torch.zeros_like(f)), y)

@@ -1,0 +1,186 @@
+"""What variational estimators can be told: networks, likelihoods, noise, weights of rows, when to stop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from momentgen.errors import InputError
+from momentgen.inference import (
+    Categorical,
+    CorrelatedRegressor,
+    HeteroscedasticGaussian,
+    Probit,
+    VBPClassifier,
+    VBPRegressor,
+)
+from momentgen.inference.heteroscedastic import KnownNoise
+from momentgen.runtime import Moments
+
+QUICK: dict[str, Any] = {"hidden": (10,), "random_state": 0, "calibrate": None, "propagation": "ap2", "lr": 0.03}
+
+
+def fan(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Targets whose noise has a σ of 0.05 to the left, and of 0.5 to the right."""
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-2, 2, (rows, 1))
+    return x, x[:, 0] + np.where(x[:, 0] < 0, 0.05, 0.5) * draw.normal(size=rows)
+
+
+# ------------------------------------------------------------------ likelihoods
+
+
+def drawn() -> tuple[Moments, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    output = Moments(torch.tensor([[0.3, -1.0, -0.5, 0.2]]).double(), torch.tensor([[0.2, 0.5, 0.3, 0.1]]).double())
+    draws = output.mean + output.var.sqrt() * torch.randn(1_000_000, 1, 4, dtype=torch.float64)
+    return output, draws, torch.tensor([[0.7, 0.1]]).double()
+
+
+def test_the_terms_of_two_heads_are_those_of_draws() -> None:
+    output, draws, y = drawn()
+    likelihood = HeteroscedasticGaussian()
+    logs = likelihood.log_prob(draws, y.expand(len(draws), 1, 2))
+    assert likelihood.expected_log_prob(output, y) == pytest.approx(logs.mean(0), abs=5 * float(logs.std()) / 1000)
+    assert likelihood.log_z(output, y) == pytest.approx(logs.logsumexp(0) - math.log(len(draws)), abs=5e-3)
+    new = draws[..., :2] + (draws[..., 2:] / 2).exp() * torch.randn(draws[..., :2].shape, dtype=torch.float64)
+    found = likelihood.predictive(output)
+    assert torch.allclose(found.mean, new.mean(0), atol=0.01)
+    assert torch.allclose(found.var, new.var(0), rtol=0.02)
+    with pytest.raises(InputError, match="means and log variances"):
+        likelihood.predictive(torch.zeros(2, 3))
+
+
+def test_noise_that_a_datum_tells_adds_to_the_noise_of_all() -> None:
+    output, draws, y = drawn()
+    output, draws = Moments(output.mean[:, :2], output.var[:, :2]), draws[..., :2]
+    own = torch.tensor([[0.3, 2.0]]).double()
+    normal = torch.distributions.Normal(draws, (own + 0.25).sqrt())
+    logs = normal.log_prob(y).sum(-1)
+    likelihood, observed = KnownNoise(var=0.25), torch.cat([y, own], 1)
+    assert likelihood.expected_log_prob(output, observed) == pytest.approx(logs.mean(0), abs=0.01)
+    assert likelihood.log_z(output, observed) == pytest.approx(logs.logsumexp(0) - math.log(len(draws)), abs=5e-3)
+    assert torch.allclose(likelihood.log_prob(draws[:5], observed.expand(5, 1, 4)), logs[:5])
+
+
+# ------------------------------------------------------------------ estimators
+
+
+@pytest.mark.parametrize("kind", [VBPRegressor, CorrelatedRegressor])
+def test_noise_that_depends_on_the_input_is_found_where_it_is(kind: Any) -> None:
+    x, y = fan()
+    own = {"propagation": "ap2"} if kind is VBPRegressor else {"kl_weight": 0.1}
+    model = kind(hidden=(10,), noise="input", epochs=300, lr=0.03, random_state=0, calibrate=None, **own)
+    parts = model.fit(x, y).predict_parts([[-1.5], [1.5]])
+    assert 0.03 < parts.aleatoric[0] < 0.1
+    assert parts.aleatoric[1] == pytest.approx(0.5, abs=0.15)
+    std = model.predict([[-1.5], [1.5]], return_std=True)[1]
+    assert std == pytest.approx(np.hypot(parts.epistemic, parts.aleatoric), rel=1e-6)
+    constant = kind(hidden=(10,), epochs=300, lr=0.03, random_state=0, calibrate=None, **own).fit(x, y)
+    assert model.log_prob(x, y).mean() > constant.log_prob(x, y).mean() + 0.2
+
+
+def test_known_noise_of_rows_weighs_them_as_least_squares_does() -> None:
+    """A linear model: half of the rows have an offset of 1, and say that they are a hundred times as noisy."""
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(200, 1))
+    y_std = np.where(np.arange(200) % 2, 5.0, 0.05)
+    y = 2 * x[:, 0] + 0.05 * draw.normal(size=200) + np.where(np.arange(200) % 2, 1.0, 0.0)
+    settings = {**QUICK, "hidden": (), "epochs": 400, "lr": 0.05}
+    told = VBPRegressor(**settings).fit(x, y, y_std=y_std).predict([[0.0], [1.0]])
+    assert told == pytest.approx([0.0, 2.0], abs=0.1)
+    assert VBPRegressor(**settings).fit(x, y).predict([[0.0]])[0] == pytest.approx(0.5, abs=0.15)
+    with pytest.raises(InputError, match="y_std of y's shape"):
+        VBPRegressor(**settings).fit(x, y, y_std=-y_std)
+
+
+def test_a_row_of_weight_two_counts_as_two_rows_and_one_of_weight_zero_as_none() -> None:
+    """The optimum of a linear model; duplicated rows have the same bound."""
+    draw = np.random.default_rng(2)
+    x = draw.normal(size=(60, 1))
+    y = x[:, 0] + 0.3 * draw.normal(size=60)
+    y[:20] += 3
+    weight = np.repeat([0.0, 1.0, 2.0], 20)
+    settings = {**QUICK, "hidden": (), "epochs": 500, "lr": 0.1}
+    weighted = VBPRegressor(**settings).fit(x, y, sample_weight=weight)
+    doubled = VBPRegressor(**settings).fit(np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int)))
+    grid = [[-1.0], [0.0], [1.0]]
+    for mine, other in zip(
+        weighted.predict(grid, return_std=True), doubled.predict(grid, return_std=True), strict=True
+    ):
+        assert mine == pytest.approx(other, abs=0.03)
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        VBPRegressor(**settings).fit(x, y, sample_weight=-weight)
+
+
+def test_a_network_of_ones_own_and_a_function_that_makes_one_give_the_same_fit() -> None:
+    x, y = fan(80)
+
+    def make(features: int) -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(features, 7), nn.Tanh(), nn.LayerNorm(7), nn.Linear(7, 1))
+
+    own = make(1)
+    before = own[0].weight.clone()
+    fits = [VBPRegressor(module=one, epochs=20, random_state=0).fit(x, y) for one in (own, make)]
+    assert np.array_equal(fits[0].predict(x), fits[1].predict(x))
+    assert torch.equal(own[0].weight, before)
+    assert fits[0].network_.posteriors["0/weight"].mean.shape == (7, 1)
+    with pytest.raises(InputError, match="makes 2 outputs of each row"):
+        VBPRegressor(module=make, noise="input", epochs=1).fit(x, y)
+    with pytest.raises(InputError, match="expected module to be a torch module"):
+        VBPRegressor(module=lambda features: features, epochs=1).fit(x, y)
+
+
+def test_classifiers_take_a_likelihood_and_weights() -> None:
+    x, _ = fan(100)
+    labels = (x[:, 0] > 0).astype(int)
+    probit = VBPClassifier(likelihood=Probit(), epochs=60, lr=0.03, random_state=0).fit(x, labels)
+    both = VBPClassifier(likelihood=Categorical(), epochs=60, lr=0.03, random_state=0).fit(x, labels)
+    assert probit.score(x, labels) > 0.95 < both.score(x, labels)
+    assert probit.predict_proba(x).sum(1) == pytest.approx(1)
+    flipped = np.concatenate([labels, 1 - labels])
+    weight = np.concatenate([np.ones(100), np.zeros(100)])
+    weighted = VBPClassifier(epochs=60, lr=0.03, random_state=0).fit(np.concatenate([x, x]), flipped, weight)
+    assert weighted.score(x, labels) > 0.95
+    with pytest.raises(InputError, match="expected Categorical, or Bernoulli or Probit"):
+        VBPClassifier(likelihood=HeteroscedasticGaussian()).fit(x, labels)
+
+
+def test_early_stopping_keeps_the_network_that_predicts_held_out_rows_best() -> None:
+    draw = np.random.default_rng(4)
+    x, y = draw.normal(size=(40, 8)), draw.normal(size=40)  # nothing to learn
+    settings: dict[str, Any] = {
+        "propagation": "ap2",
+        "calibrate": None,
+        "kl_weight": 0.0,
+        "lr": 0.03,
+        "max_steps": 800,
+        "random_state": 0,
+    }
+    test_x, test_y = draw.normal(size=(200, 8)), draw.normal(size=200)
+    with pytest.warns(ConvergenceWarning, match="bound still rises"):
+        overfitted = VBPRegressor(**settings).fit(x, y).log_prob(test_x, test_y).mean()
+    stopped = VBPRegressor(**settings, validation_fraction=0.3).fit(x, y)
+    assert stopped.log_prob(test_x, test_y).mean() > overfitted + 0.5
+    with pytest.raises(InputError, match="early stopping"):
+        VBPRegressor(epochs=5, validation_fraction=0.3).fit(x, y)
+
+
+def test_a_callback_sees_each_epoch_and_may_end_training() -> None:
+    x, y = fan(60)
+    seen: list[int] = []
+
+    def stop_at_five(trainer: Any) -> bool:
+        seen.append(len(trainer.history))
+        return len(seen) == 5
+
+    model = VBPRegressor(epochs=50, callback=stop_at_five, calibrate=None, random_state=0).fit(x, y)
+    assert seen == [1, 2, 3, 4, 5]
+    assert model.n_iter_ == 5
