@@ -240,13 +240,7 @@ def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *r
 
 def _mean(call: Any, var: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
     average = call(var, **options) if dim is None else call(var, dim, keepdim, **options)
-    if dim is None:
-        return cast(Tensor, average / max(var.numel(), 1))
-    dims = dim if isinstance(dim, tuple | list) else (dim,)
-    n = 1
-    for d in dims or range(var.dim()):
-        n *= var.shape[d]
-    return cast(Tensor, average / n)
+    return cast(Tensor, average * max(average.numel(), 1) / max(var.numel(), 1))
 
 
 def _same(call: Any, var: Tensor, *args: Any, **options: Any) -> Tensor:

@@ -37,7 +37,7 @@ from momentgen.laws.law import DEPTH, History, Law, MomentsOf, laws_in, new_law,
 from momentgen.laws.normal_form import known, normal_form
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.quadrature import quadrature
-from momentgen.laws.table import Entry, names
+from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = ["chained", "nodes_for", "pending", "settle"]
 
@@ -158,6 +158,8 @@ def name_of(law: Law) -> str:
 
 #: pointwise functions that have rules of their own for arguments of one sign, or are refused
 _OWN = frozenset((*names("sqrt rsqrt reciprocal"), *UNDEFINED))
+#: powers that are functions by name
+_ROOTS: dict[Any, Any] = {0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
 
 
 def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: Any = pending) -> Any:
@@ -172,6 +174,8 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
     x = args[0]
     if x._call is None or any(isinstance(value, Tensor) for value in kwargs.values()):
         return None
+    if entry.name == "pow" and len(args) == 2 and not kwargs and args[1] in _ROOTS:
+        entry, args = TABLE[_ROOTS[args[1]]], (x,)
     if entry.name in _OWN and not is_inside(entry.name, x):
         return None
     if entry.name == "pow" and not _is_polynomial((*args[1:], *kwargs.values())[0]):

@@ -294,10 +294,13 @@ def _is_pending(law: Law | None) -> bool:
 Interval = tuple[float, float]
 _ALL: Interval = (-math.inf, math.inf)
 _POSITIVE: Interval = (0.0, math.inf)
+#: of functions that are never 0
+_ABOVE = math.ulp(0.0)
 #: ranges of functions of one value, with their default arguments
 _RANGES: dict[str, Interval] = {
-    **dict.fromkeys(names("exp exp2 square abs relu softplus"), _POSITIVE),
-    **dict.fromkeys(names("sigmoid normal_cdf hardsigmoid"), (0.0, 1.0)),
+    **dict.fromkeys(names("square abs relu"), _POSITIVE),
+    **dict.fromkeys(names("exp exp2 softplus"), (_ABOVE, math.inf)),
+    "sigmoid": (_ABOVE, 1.0), **dict.fromkeys(names("normal_cdf hardsigmoid"), (0.0, 1.0)),
     **dict.fromkeys(names("tanh erf sin cos softsign hardtanh"), (-1.0, 1.0)),
     "relu6": (0.0, 6.0), "cosh": (1.0, math.inf), "erfc": (0.0, 2.0), "silu": (-0.28, math.inf),
     "gelu": (-0.18, math.inf), "elu": (-1.0, math.inf), "expm1": (-1.0, math.inf), "logsigmoid": (-math.inf, 0.0),

@@ -193,7 +193,7 @@ class Law:
 
     @property
     def T(self) -> Any:  # noqa: N802 - torch's name
-        return self.permute(*range(self.ndim - 1, -1, -1))
+        return self.permute(list(range(self.ndim - 1, -1, -1)))
 
     @property
     def mT(self) -> Any:  # noqa: N802

@@ -104,7 +104,7 @@ def made_by(law: Any) -> str:
 
 def _dims(law: Law, given: Any) -> tuple[int, ...]:
     dims = (given,) if isinstance(given, int) else tuple(given)
-    return tuple(sorted(d % law.ndim for d in dims))
+    return tuple(sorted(d % law.ndim for d in dims)) if law.ndim else ()  # a number's dimension 0 is none
 
 
 class _Reduction(NamedTuple):

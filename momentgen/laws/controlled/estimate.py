@@ -22,7 +22,7 @@ from torch import Tensor
 
 from momentgen.laws.numerics.root import scale_of
 
-__all__ = ["Estimate", "Rows", "estimated"]
+__all__ = ["Estimate", "Rows", "estimated", "with_unseen"]
 
 
 class Rows(NamedTuple):
@@ -187,6 +187,18 @@ def estimated(rows: Rows, errors: bool = True) -> Estimate:
         spread = residuals[pairs:].square().sum(0)
         mean_error = _shared(spread / (len(rows.outputs) // 2), var + exact * gamma.square(), 1.0).sqrt()
     return Estimate(mean, factor, std_error * size, mean_error * size)
+
+
+def with_unseen(found: Estimate, rows: int) -> Estimate:
+    """Errors that count what none of so many rows has met.
+
+    Pairs of rows do not see what happens in fewer than one of them, as that another value of a max pool is the largest.
+    Such an event changes the standard deviation by up to its probability.  A network of few values may have one such
+    event and no other.  Of many values some rows meet some events.  Of smooth functions there are none.
+    """
+    with torch.no_grad():
+        unseen = found.var.sqrt() / rows  # events of a probability of .7 / pairs are missed as often as not
+        return found._replace(std_error=found.std_error.maximum(unseen), mean_error=found.mean_error.maximum(unseen))
 
 
 def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:

@@ -30,6 +30,10 @@ __all__ = ["Facts", "close", "facts_of"]
 _ROWS: Final = 64
 #: bytes of a stack's widest tensor: beyond it leaves a CPU's cache, and costs more than rows one by one
 _BYTES, _BYTES_OF_ACCELERATORS = 2**22, 2**25
+#: rows that go together, and bytes of their widest tensor: where a call takes its time for no more than being one
+_FREE, _FREE_BYTES = 64, 2**18
+#: values of an example's widest tensor up to which rows may all miss an event; of more, some rows meet some events
+_FEW: Final = 64
 #: functions that read values out
 _READS: Final = frozenset(
     names(
@@ -48,12 +52,14 @@ class Facts:
         by_example: for each tensor of the outputs, whether dimension 0 counts independent examples, as in the inputs;
             empty where examples interact in any output.
         most: rows that may go together; 1 for none.
+        narrow: whether an example has few values in the network, so that there may be a single event for rows to miss.
+        free: rows that together cost hardly more than one, as those of small networks do; 0 for none.
         watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
     """
 
     def __init__(self) -> None:
         self.by_example: list[bool] = []
-        self.most = 1
+        self.most, self.free, self.narrow = 1, 0, True
         self.watched: bool | None = None
         self._sizes: dict[int, bool] = {}
 
@@ -113,6 +119,7 @@ def _found(network: Network, seed: int) -> Facts:
     watch = _Watch(first)
     with watch:
         base = _tensors(network, first, seed)
+    facts.narrow = watch.widest <= _FEW * batch * base[0].element_size() if base else True
     state = _state(network.where)
     for changed in (half, ~half) if batch > 1 else (half,):
         values = [
@@ -127,6 +134,7 @@ def _found(network: Network, seed: int) -> Facts:
     if all(flags) and flags and kept and _transparent(network.where):
         bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
         facts.most = max(min(_ROWS, bound // max(watch.widest, 1)), 1)
+        facts.free = _FREE if watch.widest * _FREE <= _FREE_BYTES else 0
     return facts
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
-from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
+from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_unseen
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
@@ -145,12 +145,16 @@ class _Answer:
         self._watched = True
         #: how many sources are noise of the inputs
         self._inputs = 0
+        #: whether all rows may be on one side of a kink: the network has some, and few values
+        self._few = False
 
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point."""
         most = self._spent.max_rows // 2 * 2
         mode, shifts = self._first_rows(self._first())
         linear = self._linear(mode, shifts, most)
+        of_inputs = len(mode.sources) == self._inputs == len(self._noise) > 0
+        self._few = mode.kinked and of_inputs and self._facts.narrow
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
         self._watched = len(mode.sources) > self._inputs or any(known is not None for known in self._softmax)
@@ -163,6 +167,8 @@ class _Answer:
             )
         if any(part.fresh for part in linear):
             self._further(mode, min(BLOCK, most - len(self._rows)))
+        if mode.curved and self._facts.most > 1:
+            self._further(mode, min(self._facts.free, most) - len(self._rows))
         while True:
             parts = self._estimates(linear)
             mode.forget_draws()
@@ -289,7 +295,7 @@ class _Answer:
     def _further(self, mode: Shift, count: int) -> None:
         """Run more rows."""
         single = self._watched and self._most == 1
-        while count:
+        while count > 0:
             rows = 1 if single else min(count, self._facts.most)
             if rows > 1 and not self._facts.stacks(self._network, self._noise, rows):
                 raise UnstackedError
@@ -389,7 +395,8 @@ class _Answer:
             rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
             estimate = estimated(rows)
             logarithm = self._softmax[place]
-            found.append(estimate if logarithm is None else softmaxed(estimate, rows, logarithm))
+            estimate = estimate if logarithm is None else softmaxed(estimate, rows, logarithm)
+            found.append(with_unseen(estimate, len(outputs)) if self._few else estimate)
         return found
 
     def _returned(self, parts: list[Estimate]) -> Any:

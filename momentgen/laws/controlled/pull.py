@@ -25,6 +25,7 @@ def pulled(call: Call) -> Shifted | None:
     if not inputs:
         call.run()
         return None
+    mode.curved = True
     if mode.graphs or (mode.last and not record.graphs):
         _recorded(call, inputs)
     else:

@@ -34,6 +34,7 @@ def rule_of(function: Any, entry: Entry | None) -> Rule:
 
 def _ends(call: Call) -> Shifted | None:
     """A function without a derivative."""
+    call.mode.curved = True
     call.run()
     return None
 

@@ -126,6 +126,7 @@ class Call:
         if self.mode.draws_only or self.mode.constant(value):
             constant = value if self.mode.keeps_graph else value.detach()
             return lambda: constant
+        self.mode.curved = True
         counted = counted or [0]
         value = value if stack.rows == 1 else stack.total(value, counted)
         self.record.add(place, value, self.mode.keeps_graph, len(counted))
@@ -151,6 +152,16 @@ def _property(func: Any) -> Entry | None:
     owner = getattr(func, "__self__", None)
     return METHODS.get(owner.__name__) if isinstance(owner, GetSetDescriptorType) else None
 
+
+#: functions with kinks or jumps, which all rows may be on one side of
+_DECIDING: Final = frozenset(("maximum", "decision"))
+_KINKED: Final = frozenset(
+    names(
+        "relu leaky_relu prelu rrelu elu celu selu relu6 hardtanh hardsigmoid hardswish hardshrink softshrink threshold"
+        " abs clamp clamp_min clamp_max where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d"
+        " cdist"
+    )
+)
 
 #: functions that draw and take no tensor
 _MAKES_NOISE = frozenset({torch.randn, torch.rand})
@@ -195,6 +206,8 @@ class Shift(TorchFunctionMode):
         self.softmaxes: dict[int, tuple[Tensor, Tensor, int, bool]] = {}
         #: whether slopes are known, and further rows are watched for what they draw alone
         self.draws_only = False
+        #: whether any function was not linear in what is random, and whether one has kinks or jumps
+        self.curved = self.kinked = False
         #: functions at which the shift ended
         self.ended: set[str] = set()
         self._records: dict[tuple[Any, ...], list[Record]] = {}
@@ -331,7 +344,8 @@ class Shift(TorchFunctionMode):
         added: Shifted | None = None
         if common:
             added = self.common.rule(call, common, [value for value in given if not self.common.knows(value)])
-        out = call.out
+        out, entry = call.out, call.entry
+        self.kinked |= has_derivative(out) if entry is None else entry.kind in _DECIDING or entry.name in _KINKED
         if shifted is None and added is None:
             return out
         shift: Any = None

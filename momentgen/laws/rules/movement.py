@@ -114,12 +114,19 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return _chosen(made(out, var), entry, args, kwargs, laws_in(args))
 
 
+@rule(Diagonal, "requires_grad_")
+@rule(Covariance, "requires_grad_")
+def _with_gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a network asks of its plain value, for derivatives of its own; transforms of ``torch.func`` have none."""
+    return args[0]
+
+
 # ------------------------------------------------------------ Covariance
 
 
 #: functions that add values up where they meet, so that their indices say nothing
 _ADDING = ("index_add", "scatter_add")
-_CASTS = CASTS | {"cpu", "cuda", "detach", "data", "requires_grad_", "positive", "real"}
+_CASTS = CASTS | {"cpu", "cuda", "detach", "data", "positive", "real"}
 _IN_ORDER = RESHAPES | {"contiguous", "clone", "ravel", "reshape_as"}
 
 

@@ -133,7 +133,7 @@ def _meeting(entry: Entry, equation: str, x: Any, y: Any) -> Any:
         return None
     first, second = (by_hand.arranged(n, own, letters) for n, own in ((found.first, a), (found.second, b)))
     first, second = torch.broadcast_tensors(first, torch.where(first == second, 0, second))
-    every = torch.cat([part.flatten(len(out)) for part in (first, second)], -1).sort(-1).values
+    every = torch.cat([part.reshape(*part.shape[: len(out)], -1) for part in (first, second)], -1).sort(-1).values
     if bool(((every[..., 1:] == every[..., :-1]) & (every[..., 1:] > 0)).any()):
         why = "a random value times itself in another order has no rule where one sum has a value twice"
         raise unsupported(entry.call, x, why, entry)
