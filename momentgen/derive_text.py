@@ -129,7 +129,8 @@ def find_rule(what: str, rules: Path | None = None) -> Rule:
                 raise RuleError(what, "expected a rule with moments, got one over an axis, which has none to derive")
             return found[0]
     there = sorted({p.stem for folder in folders for p in folder.glob("*.py") if not p.name.startswith("_")})
-    where = " or ".join(map(str, folders)) or "./rules"
+    named = {folder.resolve(): str(folder) for folder in reversed(folders)}  # in a checkout both are one
+    where = " or ".join(reversed(named.values())) or "./rules"
     raise no_such_rule(what, there, f"{where}, and no expression in x")
 
 

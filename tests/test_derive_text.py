@@ -107,6 +107,19 @@ def test_a_rule_s_name_finds_the_installed_rules_outside_of_a_checkout(
     assert find_rule("relu", RULES).doc != "mine"
 
 
+def test_an_unknown_name_is_said_once_with_each_place_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("momentgen.derive_text.known_rules", lambda: [Path("rules"), RULES])
+    monkeypatch.chdir(RULES.parent)
+    with pytest.raises(RuleError, match=r"^rule C: no such rule in rules, and no expression in x; there are: abs, "):
+        find_rule("C")
+    (tmp_path / "rules").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuleError, match=rf"^rule reluu: no such rule in rules or {RULES}, .*; did you mean relu or "):
+        find_rule("reluu")
+
+
 def test_a_rule_over_an_axis_has_nothing_to_derive() -> None:
     with pytest.raises(RuleError, match="one over an axis"):
         find_rule("softmax", RULES)

@@ -39,6 +39,7 @@ def main() -> None:
         rows[name][given.side] = "passes" if right else f"fails: {' '.join(text.split())[:160]}"
         print(f"{name}: {rows[name][given.side]}")
     found = {
+        **known,
         "how": "tests/first_contact: `python -m first_contact` on either commit",
         **{side: known.get(side, {}) for side in ("before", "after")},
         given.side: {"commit": given.commit, "torch": torch.__version__},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,8 +56,6 @@ class InputNoise:
 
     def __init__(self, value: Moments, place: int, seed: int, shared: bool) -> None:
         self.value, self._place, self._seed, self._shared = value, place, seed, shared
-        #: a block of pairs, and which order the strata of each value have in it
-        self._order: tuple[int, Tensor] | None = None
         #: numbers that all examples share, of the pairs so far
         self._drawn: dict[int, Tensor] = {}
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
@@ -105,23 +104,27 @@ class InputNoise:
         return (self._seed * 1_000_003 + self._place) * 1_000_003 + number
 
     def _drawn_for(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Standard normal numbers, of few values stratified: eight pairs in turn are in eight strata of each one's |z|.
+        """Standard normal numbers of a pair; stratified where they are few."""
+        if math.prod(shape) <= _FEW:
+            return torch.from_numpy(_stratified(self._seed_of(0), number // 2, shape)).to(like.device, like.dtype)
+        generator = torch.Generator().manual_seed(self._seed_of(number))
+        # In float32 always: the same draws whatever the network's dtype.
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(like.device, like.dtype)
 
-        So few pairs meet large noise of every value, where independent ones may miss it and not know.  Of many values
-        some are large in every pair.
-        """
-        generator = self._generator(number)
-        if math.prod(shape) > _FEW:
-            # In float32 always: the same draws whatever the network's dtype.
-            return torch.randn(shape, generator=generator, dtype=torch.float32).to(like.device, like.dtype)
-        block, place = divmod(number // 2, _STRATA)
-        if self._order is None or self._order[0] != block:
-            orders = torch.randint(len(_ORDERS), shape, generator=self._generator(-1 - block))
-            self._order = block, orders
-        within = torch.rand((2, *shape), generator=generator, dtype=torch.float32)
-        share = (_ORDERS[place][self._order[1]] + within[0]) / _STRATA
-        size = torch.erfinv(share.clamp_max_(1 - 2.0**-24)) * 2**0.5
-        return torch.where(within[1] < 0.5, -size, size).to(like.device, like.dtype)
 
-    def _generator(self, number: int) -> torch.Generator:
-        return torch.Generator().manual_seed(self._seed_of(number))
+@functools.lru_cache(maxsize=1024)
+def _stratified(seed: int, pair: int, shape: tuple[int, ...]) -> Any:
+    """Standard normal numbers: eight pairs in turn are in eight strata of each one's |z|.
+
+    Kept from call to call, as an array: a tensor would be one of inference mode for ever, if it was made there.
+
+    So few pairs meet large noise of every value, where independent ones may miss it and not know.  Of many values some
+    are large in every pair.
+    """
+    block, place = divmod(pair, _STRATA)
+    generator = torch.Generator().manual_seed(seed + 2 * pair)
+    within = torch.rand((2, *shape), generator=generator, dtype=torch.float32)
+    orders = torch.randint(len(_ORDERS), shape, generator=torch.Generator().manual_seed(seed - 1 - block))
+    share = (_ORDERS[place][orders] + within[0]) / _STRATA
+    size = torch.erfinv(share.clamp_max_(1 - 2.0**-24)) * 2**0.5
+    return torch.where(within[1] < 0.5, -size, size).numpy()
