@@ -87,6 +87,21 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     assert re.findall(r"[^\n]*\d[^\n]*", words) == []
 
 
+def test_the_table_of_newcomers_is_that_of_the_result() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    for who, found in result("benchmarks/results/newcomers.json")["found"].items():
+        install, read, copy, run = found["steps"]
+        cells = [
+            who,
+            f"`{install['step'].removeprefix('pip install ')}`, {install['seconds']:.0f} s",
+            f"{read['words']:,} words",
+            f"{copy['lines']} lines",
+            f"{run['seconds']:.0f} s",
+            found["right"],
+        ]
+        assert f"| {' | '.join(cells)} |\n" in page
+
+
 def test_the_picture_of_the_first_page_is_drawn_from_the_results(tmp_path: Path) -> None:
     script, picture = ROOT / "benchmarks" / "first_page.py", tmp_path / "first_page.svg"
     subprocess.run([sys.executable, str(script), "--out", str(picture)], check=True, timeout=120)
