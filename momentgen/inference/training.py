@@ -144,8 +144,8 @@ class Trainer:
             tolerance: in nats per example.  Smaller rises between windows of about 100 steps do not count.
             size: as in :meth:`run`.
             weights: as in :meth:`run`.
-            score: what is to rise in place of the bound, such as a score of held-out data; the network and likelihood
-                of the highest one are kept.
+            score: what is to rise in place of the bound, such as a score of held-out data.  The network and likelihood
+                end as they were at the highest one.
             progress: show a bar.
 
         Returns:
