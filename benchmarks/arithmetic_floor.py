@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import momentgen.generated
-from momentgen.compiler.c_libraries import compiled
+from momentgen.compiler.toolchain.c_libraries import compiled
 
 ELEMENTS = 1 << 16
 #: kind -> operations in a certificate; a fused multiply-add takes the place of a multiplication in the pipe

@@ -16,12 +16,12 @@ from _common import console, environment, save
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from momentgen.compiler.certify import kernel_params
+from momentgen.compiler.certify.bounds import kernel_params
+from momentgen.compiler.certify.evidence import read_evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.evidence import read_evidence
+from momentgen.compiler.ir.evaluate import compile_program
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.stabilise import stabilise
+from momentgen.compiler.strategies import stabilise
 from momentgen.rule import load_rules
 from momentgen.rule_files import evidence_path
 

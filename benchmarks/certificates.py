@@ -41,9 +41,9 @@ from sympy import Rational
 import momentgen.generated
 from momentgen.built import Built, read_built
 from momentgen.compiler.derive import derive
-from momentgen.compiler.stabilise.activation import analyse
-from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
+from momentgen.compiler.exact.general_truth import GeneralTruth
+from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
+from momentgen.compiler.function.activation import analyse
 from momentgen.rule import Rule, load_rules
 from momentgen.runtime import Op
 from momentgen.verify import stables_of

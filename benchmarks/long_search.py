@@ -18,9 +18,9 @@ from rich.progress import track
 from rich.table import Table
 
 from momentgen.built import Built, CommittedKernel, read_built
-from momentgen.compiler.joint_points import screened
-from momentgen.compiler.search import worst_points
-from momentgen.compiler.stabilise import Stable
+from momentgen.compiler.certify.joint_points import screened
+from momentgen.compiler.certify.search import worst_points
+from momentgen.compiler.ir.stable import Stable
 from momentgen.rule import load_rules
 from momentgen.verify import stables_of
 

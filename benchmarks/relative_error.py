@@ -26,8 +26,8 @@ from _common import RESULTS, console
 
 import momentgen.generated
 from momentgen.compiler.derive import derive
-from momentgen.compiler.stabilise.settled import Settled, closed_form_truth
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth
+from momentgen.compiler.exact.piecewise_truth import BallTruth
+from momentgen.compiler.strategies.settled import Settled, closed_form_truth
 from momentgen.rule import Rule, load_rules
 
 ROOT = Path(__file__).parents[1]

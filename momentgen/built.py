@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.lower import split_float32
+from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.native import NativeKernel
 from momentgen.errors import MomentgenError
 from momentgen.output import Output

@@ -29,7 +29,7 @@ _FORMAT = 1
 _PACKAGE = Path(__file__).parent
 #: what a worker of a build calls; all that these import, directly or not, is the compiler
 ROOTS = (
-    "momentgen.compiler.evidence",
+    "momentgen.compiler.certify.evidence",
     "momentgen.compiler.pipeline",
     "momentgen.compiler.reduction",
     "momentgen.rule",

@@ -19,7 +19,7 @@ from sympy.printing.pretty.stringpict import prettyForm
 
 from momentgen.choice import no_such_rule
 from momentgen.compiler.derive import Derivation, derive, derive_mean
-from momentgen.compiler.stabilise import PARTIALS
+from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.expression_text import parse
 from momentgen.rule import Rule, load_rules

@@ -14,11 +14,13 @@ from typing import Protocol
 
 from momentgen.build import default_output
 from momentgen.choice import chosen_rules
+from momentgen.compiler.certify.evidence import ALL_INPUTS, Run, read_evidence
+from momentgen.compiler.certify.sweep import Reference
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evidence import ALL_INPUTS, Run, read_evidence
 from momentgen.compiler.exhaust import exhaust
-from momentgen.compiler.stabilise import Stable, kink, stabilise
-from momentgen.compiler.sweep import Reference
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
 from momentgen.rule_files import evidence_path

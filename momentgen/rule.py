@@ -78,7 +78,7 @@ class Accuracy:
 
     - goals in ulp, one per variant, for outputs and partials alike;
     - with ``moments``, goals that follow from how steep f is and how far it
-      ranges: see :mod:`momentgen.compiler.stabilise.moments_measure`;
+      ranges: see :mod:`momentgen.compiler.measure.moments`;
     - beside these, absolute goals for ``mean`` and ``var``, which hold where they are stricter.
       They are for a smooth f of one normal input without parameters.
       Partials are then within 1e-5 of their largest value over all means at that variance.

@@ -59,7 +59,7 @@ class RuleCompiler:
         """
         # What is kept says by which code it was found: nothing is, where other code may have been imported.
         kept = self.kept if self._import_knowingly() else None
-        from momentgen.compiler.evidence import read_evidence
+        from momentgen.compiler.certify.evidence import read_evidence
         from momentgen.compiler.keeping import Keeper
         from momentgen.compiler.pipeline import compile_rule
         from momentgen.compiler.reduction import compile_reduction

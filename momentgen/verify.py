@@ -26,12 +26,15 @@ import numpy.typing as npt
 from momentgen.build import default_output
 from momentgen.built import Built, CommittedKernel, check_source, read_built
 from momentgen.choice import chosen_rules
-from momentgen.compiler.certify import kept
+from momentgen.compiler.certify.bounds import kept
+from momentgen.compiler.certify.points import Points, near_points, points_at, seed_of
+from momentgen.compiler.certify.sampling import joined, sampler_of
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
-from momentgen.compiler.points import Points, near_points, points_at, seed_of
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.prove import proven_facts
-from momentgen.compiler.sampling import joined, sampler_of
-from momentgen.compiler.stabilise import Stable, stabilise, stabilise_covariance, stabilise_joint
+from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
+from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.errors import MomentgenError
 from momentgen.processors import same_bits_environment
 from momentgen.rule import Rule, load_rules

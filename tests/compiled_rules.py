@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from real_rules import ROOT, rules
 
-from momentgen.compiler.evidence import read_evidence
+from momentgen.compiler.certify.evidence import read_evidence
+from momentgen.compiler.ir.program import Program
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.program import Program
 from momentgen.rule import Accuracy
 from momentgen.rule_files import evidence_path
 

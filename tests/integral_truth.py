@@ -16,8 +16,8 @@ import sympy
 from flint import acb, arb, ctx
 from sympy import Expr
 
-from momentgen.compiler.oracle.balls import _NAMESPACE, _Writer
-from momentgen.compiler.pieces import PiecesError, split
+from momentgen.compiler.exact.balls import _NAMESPACE, _Writer
+from momentgen.compiler.function.pieces import PiecesError, split
 from momentgen.symbols import Phi, S, phi, x
 
 __all__ = ["rigorous_integral"]

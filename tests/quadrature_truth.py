@@ -20,7 +20,7 @@ import sympy
 from mpmath import mp, mpf
 from sympy import Expr
 
-from momentgen.compiler.pieces import Pieces, PiecesError, split
+from momentgen.compiler.function.pieces import Pieces, PiecesError, split
 from momentgen.symbols import Phi, S, x
 
 __all__ = ["moments", "partials"]

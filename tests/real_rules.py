@@ -19,8 +19,9 @@ import torch
 
 import momentgen.generated
 from momentgen.compiler.derive import derive
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
-from momentgen.compiler.ulp import SMALLEST_NORMAL, unit
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, unit
+from momentgen.compiler.strategies import stabilise
 from momentgen.rule import Rule, load_rules
 from momentgen.runtime import Op
 

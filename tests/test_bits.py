@@ -11,7 +11,7 @@ from real_rules import ALL, F32, each, scalars_of, settings_of, source_of
 from same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import compile_program
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 needs_interpreter = pytest.mark.skipif(not interpreter_fuses(), reason="no Triton whose interpreter rounds fma once")

@@ -107,10 +107,10 @@ def test_an_edited_comment_docstring_or_layout_of_the_compiler_changes_nothing(r
     run(rules)
     out = rules.parent / "generated"
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    append(code / "compiler/lower.py", "\n# a comment\n")
-    source = (code / "compiler/certify.py").read_text()
+    append(code / "compiler/lower/words.py", "\n# a comment\n")
+    source = (code / "compiler/certify/bounds.py").read_text()
     assert '"""The largest error of one output' in source
-    (code / "compiler/certify.py").write_text(
+    (code / "compiler/certify/bounds.py").write_text(
         source.replace('"""The largest error of one output', '"""Another docstring.').replace(
             "_HARD = 150", "_HARD=(150)"
         )
@@ -128,7 +128,7 @@ def test_modules_that_only_show_check_or_keep_do_not_count(rules: Path, code: Pa
 
 
 @pytest.mark.parametrize(
-    "module", ["rule", "symbols", "compiler.certify", "compiler.emit.triton", "compiler.stabilise.mills"]
+    "module", ["rule", "symbols", "compiler.certify.bounds", "compiler.emit.triton", "compiler.strategies.mills"]
 )
 def test_another_meaning_of_the_compiler_makes_every_rule_stale_and_is_named(
     rules: Path, code: Path, module: str
@@ -144,7 +144,7 @@ def test_another_meaning_of_the_compiler_makes_every_rule_stale_and_is_named(
 
 def test_a_docstring_that_a_certificate_quotes_counts(rules: Path, code: Path) -> None:
     run(rules)
-    path = code / "compiler/stabilise/entire_measure.py"
+    path = code / "compiler/strategies/elementary/entire_measure.py"
     source = path.read_text()
     path.write_text(re.sub(r'(class TermsMeasure.*?""")', r"\1Changed. ", source, flags=re.DOTALL))
     assert path.read_text() != source
@@ -162,16 +162,16 @@ def test_another_version_of_a_library_makes_every_rule_stale(rules: Path, monkey
 
 def test_a_rule_that_was_not_built_again_stays_behind_with_what_has_changed(rules: Path, code: Path) -> None:
     run(rules)
-    append(code / "compiler/lower.py", "\nADDED = 1\n")
+    append(code / "compiler/lower/words.py", "\nADDED = 1\n")
     (rules / "abs.py").write_text("abs fail")
     assert statuses(run(rules)) == {"abs": "failed", "heaviside": "built", "relu": "built"}
     (rules / "abs.py").write_text("abs")
-    assert causes(rules) == {"abs": "the compiler has changed since: momentgen.compiler.lower"}
-    append(code / "compiler/real.py", "\nADDED = 1\n")
+    assert causes(rules) == {"abs": "the compiler has changed since: momentgen.compiler.lower.words"}
+    append(code / "compiler/ir/graph.py", "\nADDED = 1\n")
     assert statuses(run(rules, only="relu")) == {"relu": "built"}
     assert causes(rules) == {
-        "abs": "the compiler has changed since: momentgen.compiler.lower, momentgen.compiler.real",
-        "heaviside": "the compiler has changed since: momentgen.compiler.real",
+        "abs": "the compiler has changed since: momentgen.compiler.ir.graph, momentgen.compiler.lower.words",
+        "heaviside": "the compiler has changed since: momentgen.compiler.ir.graph",
     }
     assert statuses(run(rules)) == {"abs": "built", "heaviside": "built", "relu": "fresh"}
     assert kinds(rules) == set()
@@ -180,7 +180,7 @@ def test_a_rule_that_was_not_built_again_stays_behind_with_what_has_changed(rule
 def test_a_rule_built_while_the_compiler_was_edited_is_not_taken_for_fresh(rules: Path, code: Path) -> None:
     def compiler(rule: str, path: Path, progress: Callable[[str], None]) -> object:
         if rule == "relu":
-            append(code / "compiler/lower.py", "\nADDED = 1\n")
+            append(code / "compiler/lower/words.py", "\nADDED = 1\n")
         return compile_stub(rule, path, progress)
 
     build(rules, jobs=1, compiler=compiler)  # type: ignore[arg-type]
@@ -194,7 +194,7 @@ def test_the_record_of_the_compiler_is_one_file_and_the_same_wherever_it_is_writ
     out = rules.parent / "generated"
     record = (out / "compiler.json").read_text()
     assert str(PACKAGE.parent) not in record
-    assert [p for p in out.rglob("*") if p.is_file() and "momentgen.compiler.lower" in p.read_text()] == [
+    assert [p for p in out.rglob("*") if p.is_file() and "momentgen.compiler.lower.words" in p.read_text()] == [
         out / "compiler.json"
     ]
 

@@ -111,7 +111,9 @@ def test_an_op_computes_without_the_compiler_or_triton() -> None:
 
 
 def test_the_compiler_needs_no_torch() -> None:
-    assert "torch" not in loaded_by("import momentgen.rule, momentgen.compiler.program, momentgen.compiler.evaluate")
+    assert "torch" not in loaded_by(
+        "import momentgen.rule, momentgen.compiler.ir.program, momentgen.compiler.ir.evaluate"
+    )
 
 
 LAWS = PACKAGE / "laws"
@@ -164,3 +166,45 @@ def test_no_module_of_laws_imports_a_higher_one() -> None:
 
     upward = [f"{one} -> {other}" for one, used in arrows().items() for other in used if floor(one) < floor(other)]
     assert not upward
+
+
+COMPILER = PACKAGE / "compiler"
+#: folders of momentgen.compiler from the lowest up; modules beside them stand above all
+FOLDERS = (
+    "toolchain", "fit", "ir", "function", "exact", "derive", "measure", "strategies", "lower", "certify", "prove",
+    "emit",
+)  # fmt: skip
+
+
+def compiler_arrows() -> dict[str, set[str]]:
+    """Module of ``momentgen.compiler`` -> those that it imports, and packages of which it imports what they define."""
+    paths = {".".join(path.relative_to(COMPILER).with_suffix("").parts): path for path in COMPILER.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        found[module] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                base = (node.module or "").removeprefix("momentgen.compiler.")
+                for alias in node.names:
+                    name = f"{base}.{alias.name}".removeprefix("momentgen.compiler.")
+                    found[module] |= {name if name in paths else base if base in paths else f"{base}.__init__"}
+        found[module] &= paths.keys() - {module}
+    return found
+
+
+def test_no_folder_of_the_compiler_imports_a_higher_one() -> None:
+    def floor(module: str) -> int:
+        first = module.partition(".")[0]
+        return FOLDERS.index(first) if first in FOLDERS else len(FOLDERS)
+
+    of = compiler_arrows()
+    assert {module.partition(".")[0] for module in of if "." in module} == {*FOLDERS}
+    assert not [f"{one} -> {other}" for one, used in of.items() for other in used if floor(one) < floor(other)]
+
+
+def test_no_modules_of_the_compiler_import_each_other_in_a_circle() -> None:
+    below = compiler_arrows()
+    while free := [module for module, used in below.items() if not used & below.keys()]:
+        for module in free:
+            del below[module]
+    assert not below, f"in circles, or above one: {sorted(below)}"

@@ -16,7 +16,8 @@ import pytest
 from momentgen.built import CommittedKernel, read_built
 from momentgen.cli import main
 from momentgen.compiler.derive import derive
-from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.strategies import stabilise
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
 from momentgen.verify import OutputCheck, VariantCheck, verify, verify_variant

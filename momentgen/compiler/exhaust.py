@@ -1,8 +1,8 @@
 """The univariate cores over all 2^32 float32 means: maxima that are no longer a sample's.
 
 At variance 1 an op is a function of the mean alone, and its C can be run on every float32 there is.  The sweep
-(:mod:`momentgen.compiler.sweep`) compares with piecewise polynomials through rigorous values; what is reported as
-largest error is measured again by balls, and the polynomials' own error by a sample.  It takes about a minute a
+(:mod:`momentgen.compiler.certify.sweep`) compares with piecewise polynomials through rigorous values; what is reported
+as largest error is measured again by balls, and the polynomials' own error by a sample.  It takes about a minute a
 variant, so a build does not do it: ``momentgen exhaust`` does, and leaves evidence that builds read.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.evidence import OutputEvidence, Run, stated_digest
-from momentgen.compiler.lower import split_float32
+from momentgen.compiler.certify.evidence import OutputEvidence, Run, stated_digest
+from momentgen.compiler.certify.sweep import Reference, Sweep, Tally
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.lower.words import split_float32
+from momentgen.compiler.measure.ulp import EDGE_LABELS, ulp_error
 from momentgen.compiler.native import NativeKernel
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.sweep import Reference, Sweep, Tally
-from momentgen.compiler.ulp import EDGE_LABELS, ulp_error
 from momentgen.errors import BuildError
 
 __all__ = ["exhaust"]

@@ -12,10 +12,10 @@ import dataclasses
 import hashlib
 import json
 
-from momentgen.compiler.evidence import Evidence
+from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.pipeline import Outcome
 from momentgen.compiler.plain import decoded, encoded, rule_data
-from momentgen.compiler.stabilise import Way
+from momentgen.compiler.strategies import Way
 from momentgen.compiler_state import ROOTS
 from momentgen.kept import Kept
 from momentgen.meaning import Sources
@@ -29,7 +29,7 @@ _OURS = (
     "momentgen.compiler.derive",
     "momentgen.compiler.plain",
     "momentgen.compiler.prove",
-    "momentgen.compiler.variant",
+    "momentgen.compiler.certify.variant",
     "momentgen.rule",
 )
 

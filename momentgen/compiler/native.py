@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_libraries import compiled
 from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.program import Program
+from momentgen.compiler.ir.program import Program
+from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import BuildError, InputError
 
 __all__ = ["NativeKernel", "native_program"]
@@ -37,7 +37,7 @@ class NativeKernel:
         CompilerError: if there is no compiler, or it fails.
         BuildError: if the source exports no such symbol.
 
-    >>> from momentgen.compiler.program import Builder
+    >>> from momentgen.compiler.ir.program import Builder
     >>> b = Builder("twice", inputs=("x",))
     >>> b.output("y", b.add(b.input("x"), b.input("x")))
     >>> native_program(b.build())(np.float32([1.5]))

@@ -12,25 +12,18 @@ from typing import Any, Protocol
 import mpmath
 import numpy as np
 
+from momentgen.compiler.certify.evidence import Evidence, program_digest
+from momentgen.compiler.certify.sampling import sampler_of
+from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
 from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
-from momentgen.compiler.evidence import Evidence, program_digest
-from momentgen.compiler.program import Program
+from momentgen.compiler.ir.program import Program
+from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.prove import proven_facts
-from momentgen.compiler.sampling import sampler_of
-from momentgen.compiler.stabilise import (
-    Stable,
-    Way,
-    approximate_ways,
-    covariance_way,
-    joint_way,
-    limits_of,
-    plans,
-)
-from momentgen.compiler.variant import Certified, Progress, certified, is_activation
+from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import COVARIANCE, MEAN_AND_VARIANCE

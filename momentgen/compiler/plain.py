@@ -1,6 +1,6 @@
 """What lowering and certification found, as plain data and back, so that it can be kept for later builds.
 
-Every value comes back equal, bit for bit, except functions: of a :class:`~momentgen.compiler.stabilise.Stable` only
+Every value comes back equal, bit for bit, except functions: of a :class:`~momentgen.compiler.strategies.Stable` only
 what emission needs survives, and the functions that measure it raise an error if called.  A type that is not known here
 is refused rather than guessed.
 """
@@ -16,15 +16,15 @@ import mpmath
 import numpy as np
 import sympy
 
-from momentgen.compiler.ablate import Choice
-from momentgen.compiler.approximate import Polynomial
-from momentgen.compiler.certify import Bound
-from momentgen.compiler.evidence import OutputEvidence, Run
-from momentgen.compiler.program import Instruction, Op, Program, Type
-from momentgen.compiler.real import Graph, Node, Patch, Surface
-from momentgen.compiler.stabilise.entire_graph import Edge
-from momentgen.compiler.stabilise.stable import Stable
-from momentgen.compiler.variant import Certified
+from momentgen.compiler.certify.bounds import Bound
+from momentgen.compiler.certify.evidence import OutputEvidence, Run
+from momentgen.compiler.certify.variant import Certified
+from momentgen.compiler.fit import Polynomial
+from momentgen.compiler.ir.graph import Graph, Node, Patch, Surface
+from momentgen.compiler.ir.program import Instruction, Op, Program, Type
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.lower.ablate import Choice
+from momentgen.compiler.strategies.elementary.entire_graph import Edge
 
 __all__ = ["decoded", "encoded", "rule_data"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.points import in_domain
+from momentgen.compiler.certify.points import in_domain
 from momentgen.report.subject import EXACT, Subject, activation
 
 __all__ = [

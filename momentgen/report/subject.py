@@ -15,8 +15,9 @@ import sympy
 
 from momentgen.built import Built, CommittedKernel, read_built
 from momentgen.compiler.derive import Derivation, derive
-from momentgen.compiler.stabilise import Stable, stabilise
-from momentgen.compiler.stabilise.settled import Settled, SettledBalls, closed_form_truth
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.settled import Settled, SettledBalls, closed_form_truth
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.symbols import x

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from momentgen.compiler.program import Builder, Op, Program, Type
+from momentgen.compiler.ir.program import Builder, Op, Program, Type
 
 # fmt: off
 _CORNERS = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from momentgen.compiler.ablate import Calibration, choose
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.lower import lower
-from momentgen.compiler.real import Graph
-from momentgen.compiler.ulp import ulp_error
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.lower.ablate import Calibration, choose
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.measure.ulp import ulp_error
 
 
 def cancelling() -> tuple[Graph, int, int]:

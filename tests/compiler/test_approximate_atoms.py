@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from momentgen.compiler.approximate.atoms import AtomTarget, atoms, fit_atoms
+from momentgen.compiler.fit.atoms import AtomTarget, atoms, fit_atoms
 
 
 @pytest.mark.parametrize("order", [-2, -1, 0, 1, 3])

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from numpy.polynomial import chebyshev
 
-from momentgen.compiler.approximate.bivariate import (
-    Bivariate,
-    BivariateTarget,
-    columns,
-    fit_bivariate,
-    rows,
-    terms_needed,
-)
+from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, fit_bivariate, rows, terms_needed
 
 ONE = np.ones(20)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from momentgen.compiler.approximate import J, J_series, Polynomial, prove, prove_maximum, remez
+from momentgen.compiler.fit import J, J_series, Polynomial, prove, prove_maximum, remez
 from momentgen.errors import BuildError
 
 _LOW = 1 / (1 + mpf("18.7") / 4)

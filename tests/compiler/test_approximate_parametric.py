@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from momentgen.compiler.approximate import Objective, ParameterFit, fit_parameter, prove_maximum
-from momentgen.compiler.approximate._convert import to_ball
+from momentgen.compiler.fit import Objective, ParameterFit, fit_parameter, prove_maximum
+from momentgen.compiler.fit._convert import to_ball
 from momentgen.errors import BuildError
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from momentgen.compiler.approximate import J, Polynomial, mills, remez
+from momentgen.compiler.fit import J, Polynomial, mills, remez
 from momentgen.errors import BuildError
 
 _LOW = 1 / (1 + mpf("18.7") / 4)

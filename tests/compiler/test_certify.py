@@ -10,13 +10,13 @@ import pytest
 import sympy as sp
 from real_rules import F32, stables
 
-from momentgen.compiler.certify import Bound, Runner, check_promises, kernel_params, measure
-from momentgen.compiler.lower import lower
-from momentgen.compiler.passes import optimise
-from momentgen.compiler.program import Builder, Op, Program, f32_bits
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.entire_graph import Edge
-from momentgen.compiler.variant import _activation
+from momentgen.compiler.certify.bounds import Bound, Runner, check_promises, kernel_params, measure
+from momentgen.compiler.certify.variant import _activation
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Builder, Op, Program, f32_bits
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.strategies.elementary.entire_graph import Edge
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 
@@ -94,7 +94,7 @@ def test_a_nudged_coefficient_breaks_the_bound_and_the_points_are_kept() -> None
 
 
 def test_errors_are_found_without_a_c_compiler_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("momentgen.compiler.interpreter.find_compiler", lambda: None)
+    monkeypatch.setattr("momentgen.compiler.ir.interpreter.find_compiler", lambda: None)
     runner = Runner(*programs())
     mean, var = np.float32([-1.0, 0.5]), np.float32([1.0, 2.0])
     results = runner(mean, var, {})

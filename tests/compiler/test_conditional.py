@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import sympy as sp
 
+from momentgen.compiler.certify.tolerance import tolerance_of
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.conditional import conditional_rule
-from momentgen.compiler.oracle import ball_function
-from momentgen.compiler.real import Graph, evaluate_mpmath
-from momentgen.compiler.stabilise.activation import analyse
-from momentgen.compiler.stabilise.conditional import expected_conditional, with_conditional_variance
-from momentgen.compiler.stabilise.conditional_measure import ConditionalMeasure, ConditionalTruth
-from momentgen.compiler.stabilise.moments_measure import MomentsMeasure
-from momentgen.compiler.stabilise.point import PointWriter, has_point_form
-from momentgen.compiler.stabilise.stable import PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
-from momentgen.compiler.tolerance import tolerance_of
+from momentgen.compiler.exact import ball_function
+from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
+from momentgen.compiler.function.activation import analyse
+from momentgen.compiler.ir.graph import Graph, evaluate_mpmath
+from momentgen.compiler.ir.stable import PARTIALS, Stable
+from momentgen.compiler.measure.conditional import ConditionalMeasure, ConditionalTruth
+from momentgen.compiler.measure.moments import MomentsMeasure
+from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
+from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
 from momentgen.derive_text import derived
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.rule import Accuracy, Formula, Parameter, Phi, Rescaled, Rule, S, load_rules, mu, v, x

@@ -14,11 +14,12 @@ import pytest
 import torch
 from real_rules import fresh_seed, op_of, rules
 
-from momentgen.compiler import joint_points
+from momentgen.compiler.certify import joint_points
+from momentgen.compiler.certify.points import Points
 from momentgen.compiler.derive import derive_covariance
-from momentgen.compiler.points import Points
-from momentgen.compiler.stabilise import Stable, stabilise_covariance
-from momentgen.compiler.stabilise.correlation import gauss_legendre
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.strategies.covariance.correlation import gauss_legendre
+from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.errors import BuildError, InputError, RuleError
 from momentgen.rule import Accuracy, Rule, x, x1, x2
 

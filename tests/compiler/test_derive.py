@@ -13,7 +13,7 @@ from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import disprove, function
-from momentgen.compiler.oracle import evaluate_scaled
+from momentgen.compiler.exact import evaluate_scaled
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, a, load_rules, mu, phi, sigma, v, x
 

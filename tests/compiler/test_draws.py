@@ -10,13 +10,14 @@ from quadrature_truth import moments, partials
 from real_rules import fresh_seed, op_of, rules
 from sympy import Max, Piecewise
 
+from momentgen.compiler.certify.points import in_domain, wide_points
 from momentgen.compiler.derive import derive
-from momentgen.compiler.pieces import split
-from momentgen.compiler.points import in_domain, wide_points
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise, ways
-from momentgen.compiler.stabilise.activation import analyse
-from momentgen.compiler.stabilise.draw import DrawTruth
-from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
+from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
+from momentgen.compiler.function.activation import analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.strategies import stabilise, ways
+from momentgen.compiler.strategies.smooth.draw import DrawTruth
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule, S, x
 

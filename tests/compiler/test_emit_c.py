@@ -20,10 +20,10 @@ from threadpoolctl import threadpool_limits
 from momentgen.c_compiler import CompilerError, accepted_flags, find_compiler
 from momentgen.compiler.emit.c import c_float, render_c
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.evaluate import evaluate, fma
+from momentgen.compiler.ir.evaluate import evaluate, fma
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.native import NativeKernel, native_program
-from momentgen.compiler.passes import optimise
-from momentgen.compiler.program import Builder
 from momentgen.errors import BuildError, InputError
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

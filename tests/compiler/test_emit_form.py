@@ -25,7 +25,7 @@ from momentgen.compiler.emit._form import (
     offset_in,
 )
 from momentgen.compiler.emit._loops import form_of
-from momentgen.compiler.real import Graph, Patch, outputs_float64
+from momentgen.compiler.ir.graph import Graph, Patch, outputs_float64
 
 F64 = npt.NDArray[np.float64]
 

@@ -14,10 +14,10 @@ from momentgen.compiler.emit._body import Body, Call, Polynomial, Result
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.evaluate import evaluate
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Builder, Op, Program
 from momentgen.compiler.native import NativeKernel
-from momentgen.compiler.passes import optimise
-from momentgen.compiler.program import Builder, Op, Program
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 HEADER = Header("many", "test", "none")

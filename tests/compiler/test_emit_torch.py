@@ -8,8 +8,8 @@ import torch
 from real_rules import ALL, F64, FACTS, FAITHFUL, each, module_of, settings_of, stables
 from torch import Tensor
 
-from momentgen.compiler.points import edge_points, in_domain, wide_points
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
+from momentgen.compiler.certify.points import edge_points, in_domain, wide_points
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 
 PLAIN = [(n, v) for n, v in FAITHFUL if v == "exact"]
 

@@ -19,9 +19,9 @@ from compiler.program_strategies import adversarial_inputs, different_bits, rand
 
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.triton import render_triton
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.passes import optimise
-from momentgen.compiler.program import Builder, Program
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Builder, Program
 
 needs_triton = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("triton", "torch"))), reason="no triton, or no torch to hold its tensors"

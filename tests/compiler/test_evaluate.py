@@ -14,8 +14,8 @@ from compiler.program_strategies import CORNERS, adversarial_inputs, different_b
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from momentgen.compiler.evaluate import compile_program, evaluate, fma
-from momentgen.compiler.program import Builder, Op, Program
+from momentgen.compiler.ir.evaluate import compile_program, evaluate, fma
+from momentgen.compiler.ir.program import Builder, Op, Program
 from momentgen.errors import InputError
 
 F32 = npt.NDArray[np.float32]

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from momentgen.c_compiler import find_compiler
+from momentgen.compiler.certify.evidence import ALL_INPUTS, Evidence, read_evidence, stated_digest
+from momentgen.compiler.certify.sweep import CHUNKS, Reference, Sweep
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evidence import ALL_INPUTS, Evidence, read_evidence, stated_digest
 from momentgen.compiler.exhaust import exhaust
-from momentgen.compiler.lower import split_float32
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.lower.words import split_float32
+from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.native import NativeKernel
-from momentgen.compiler.stabilise import Stable, kink
-from momentgen.compiler.sweep import CHUNKS, Reference, Sweep
-from momentgen.compiler.ulp import ulp_error
+from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.exhaustive import exhaust_rules
 from momentgen.rule import load_rules

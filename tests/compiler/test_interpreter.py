@@ -10,10 +10,10 @@ from compiler.program_strategies import adversarial_inputs, different_bits, rand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from momentgen.compiler import interpreter
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.interpreter import Interpreter
-from momentgen.compiler.program import Builder, Program
+from momentgen.compiler.ir import interpreter
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import Interpreter
+from momentgen.compiler.ir.program import Builder, Program
 
 
 def written(program: Program) -> Builder:

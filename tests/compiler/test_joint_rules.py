@@ -10,12 +10,13 @@ import pytest
 import torch
 from real_rules import fresh_seed, op_of, rules
 
-from momentgen.compiler import joint_points
+from momentgen.compiler.certify import joint_points
+from momentgen.compiler.certify.points import Points
+from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.derive import derive_joint
-from momentgen.compiler.points import Points
-from momentgen.compiler.sampling import sampler_of
-from momentgen.compiler.stabilise import Stable, stabilise_joint
-from momentgen.compiler.ulp import ulp_error
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.measure.ulp import ulp_error
+from momentgen.compiler.strategies.joint.joint import stabilise_joint
 
 F32 = npt.NDArray[np.float32]
 TWO = ("product", "difference", "maximum", "maximum_correlated")

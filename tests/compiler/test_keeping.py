@@ -15,13 +15,13 @@ import sympy
 from real_rules import ROOT, rules
 
 from momentgen.compiler import pipeline
+from momentgen.compiler.certify.evidence import Evidence, Run, read_evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evidence import Evidence, Run, read_evidence
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.keeping import Keeper
 from momentgen.compiler.pipeline import CompiledRule, Outcome, compile_rule
 from momentgen.compiler.plain import decoded, encoded, rule_data
-from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise import Way, plans
+from momentgen.compiler.strategies import Way, plans
 from momentgen.compiler_state import compiler_sources
 from momentgen.errors import BuildError
 from momentgen.kept import Kept
@@ -116,7 +116,7 @@ def test_another_rule_or_evidence_is_compiled_anew(kept: Kept, rule: Rule, evide
     assert key(QUICK, FOUND) == key(dataclasses.replace(QUICK), FOUND)
 
 
-KINK = "momentgen.compiler.stabilise.kink"
+KINK = "momentgen.compiler.strategies.homogeneous.kink"
 
 
 def copied(tmp_path: Path, module: str, text: str) -> Sources:
@@ -131,14 +131,14 @@ def copied(tmp_path: Path, module: str, text: str) -> Sources:
 @pytest.mark.parametrize(
     ("module", "text", "same"),
     [
-        ("momentgen.compiler.certify", "\n# a comment\n", True),
+        ("momentgen.compiler.certify.bounds", "\n# a comment\n", True),
         ("momentgen.compiler.emit.torch", "\nADDED = 1\n", True),
         ("momentgen.compiler.emit.triton", "\nADDED = 1\n", True),
         ("momentgen.compiler.pipeline", "\nADDED = 1\n", True),
-        ("momentgen.compiler.stabilise.surrogate", "\nADDED = 1\n", True),
-        ("momentgen.compiler.stabilise.kink_graph", "\nADDED = 1\n", False),
-        ("momentgen.compiler.certify", "\nADDED = 1\n", False),
-        ("momentgen.compiler.trials", "\nADDED = 1\n", False),
+        ("momentgen.compiler.strategies.smooth.surrogate", "\nADDED = 1\n", True),
+        ("momentgen.compiler.strategies.homogeneous.kink_graph", "\nADDED = 1\n", False),
+        ("momentgen.compiler.certify.bounds", "\nADDED = 1\n", False),
+        ("momentgen.compiler.lower.trials", "\nADDED = 1\n", False),
         ("momentgen.compiler.emit.c", "\nADDED = 1\n", True),
         ("momentgen.compiler.derive.normal", "\nADDED = 1\n", False),
         ("momentgen.rule", "\nADDED = 1\n", False),
@@ -154,12 +154,12 @@ def test_only_a_change_of_the_code_that_made_it_makes_what_was_kept_worthless(
 
 
 def test_nothing_is_kept_where_a_source_was_edited_meanwhile(tmp_path: Path) -> None:
-    copy = copied(tmp_path / "copy", "momentgen.compiler.certify", "")
+    copy = copied(tmp_path / "copy", "momentgen.compiler.certify.bounds", "")
     (folder := tmp_path / "kept").mkdir()
     keeper, way = Keeper(QUICK, FOUND, Kept(folder), copy), Way("homogeneous", (KINK,), lambda: ())
     keeper.keep(way, Outcome(refusal="unedited"))
     assert keeper.recall(way) == Outcome(refusal="unedited")
-    path = copy.root / "compiler/certify.py"
+    path = copy.root / "compiler/certify/bounds.py"
     path.write_text(path.read_text() + "\nADDED = 1\n")
     keeper.keep(way, Outcome(refusal="edited"))
     assert keeper.recall(way) == Outcome(refusal="unedited")

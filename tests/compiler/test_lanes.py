@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler import lanes
-from momentgen.compiler.lanes import LANES, outputs_over
-from momentgen.compiler.real import Graph, outputs_float64
+from momentgen.compiler.ir import lanes
+from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.lanes import LANES, outputs_over
 
 F64 = npt.NDArray[np.float64]
 compiled = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

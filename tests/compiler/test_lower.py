@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.lower import Lowering, lower, round_float32, split_float32
-from momentgen.compiler.orders import orders_of
-from momentgen.compiler.program import Builder
-from momentgen.compiler.real import Graph, evaluate_float64
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.graph import Graph, evaluate_float64
+from momentgen.compiler.ir.program import Builder
+from momentgen.compiler.lower.orders import orders_of
+from momentgen.compiler.lower.words import Lowering, lower, round_float32, split_float32
 
 F32 = np.float32
 N = 2000

@@ -12,8 +12,8 @@ from machine_code import TARGETS, Assembly, compile_triton, inspect, lint_amdgcn
 
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.triton import render_triton
-from momentgen.compiler.passes import optimise
-from momentgen.compiler.program import Builder, Program
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Builder, Program
 from momentgen.errors import BuildError
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton")

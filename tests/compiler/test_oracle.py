@@ -16,7 +16,7 @@ from integral_truth import rigorous_integral
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.oracle import ball_function, evaluate, evaluate_scaled
+from momentgen.compiler.exact import ball_function, evaluate, evaluate_scaled
 from momentgen.rule import Phi, Rule, S, mu, phi, v, x
 
 RELU = derive(Rule("relu", f=sympy.Max(x, 0)))

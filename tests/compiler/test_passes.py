@@ -9,10 +9,10 @@ import pytest
 from compiler.program_strategies import adversarial_inputs, different_bits, programs
 from hypothesis import given, settings
 
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.passes import eliminate_dead, fold_constants, optimise, simplify
-from momentgen.compiler.program import Builder, Program
-from momentgen.compiler.schedule import interleave, schedule
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.passes import eliminate_dead, fold_constants, optimise, simplify
+from momentgen.compiler.ir.program import Builder, Program
+from momentgen.compiler.ir.schedule import interleave, schedule
 
 PASSES = [eliminate_dead, fold_constants, simplify, schedule, interleave, optimise]
 INPUTS = adversarial_inputs(6000)

@@ -13,9 +13,9 @@ import sympy
 
 from momentgen.compiler import pipeline
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
-from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise import Way, stabilise
+from momentgen.compiler.strategies import Way, stabilise
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Rule, x
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from momentgen.compiler.points import (
+from momentgen.compiler.certify.points import (
     Points,
     calibration_points,
     edge_points,

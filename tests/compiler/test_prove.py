@@ -14,18 +14,18 @@ import pytest
 import sympy as sp
 from mpmath.calculus.quadrature import GaussLegendre
 
-from momentgen.compiler.pieces import split
+from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
+from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.graph import Graph, evaluate_mpmath
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.prove import bounds, claimed
 from momentgen.compiler.prove.bounds import bound_of, kink_bound
 from momentgen.compiler.prove.moments import PROVABLE, Moments, moments_of
-from momentgen.compiler.real import Graph, evaluate_mpmath
-from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.claim import Claim
-from momentgen.compiler.stabilise.fine_output import BEYOND
-from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
-from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
+from momentgen.compiler.strategies.claim import Claim
+from momentgen.compiler.strategies.surfaces.fine_output import BEYOND
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.ir.graph import Graph, evaluate_float64, evaluate_mpmath
 
 NUMBERS = st.integers(-64, 64).map(lambda n: n / 8)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.approximate import reflections
-from momentgen.compiler.approximate.reflections import least_squares
+from momentgen.compiler.fit import reflections
+from momentgen.compiler.fit.reflections import least_squares
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from compiler.program_strategies import programs
 from hypothesis import given
 
-from momentgen.compiler.passes import optimise
-from momentgen.compiler.program import Builder, Op, Program, ProgramError
-from momentgen.compiler.schedule import interleave, most_alive, reorder, schedule
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Builder, Op, Program, ProgramError
+from momentgen.compiler.ir.schedule import interleave, most_alive, reorder, schedule
 
 
 @given(programs())

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from real_rules import F32, settings_of, six, stables
 
-from momentgen.compiler import search
-from momentgen.compiler.points import in_domain, wide_points
-from momentgen.compiler.search import largest, nearly_exact, worst_points
-from momentgen.compiler.ulp import ulp_error
+from momentgen.compiler.certify import search
+from momentgen.compiler.certify.points import in_domain, wide_points
+from momentgen.compiler.certify.search import largest, nearly_exact, worst_points
+from momentgen.compiler.measure.ulp import ulp_error
 
 
 def test_the_screen_is_good_to_a_thousandth_of_an_ulp() -> None:

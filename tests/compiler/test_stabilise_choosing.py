@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from momentgen.compiler.approximate.atoms import AtomFit
-from momentgen.compiler.stabilise.choosing import choose_atoms
+from momentgen.compiler.fit.atoms import AtomFit
+from momentgen.compiler.strategies.smooth.choosing import choose_atoms
 
 CHOICES = ((2, 3), (3, 4), (4, 5))
 

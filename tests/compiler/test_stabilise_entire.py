@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.kinds import CONDITIONS
-from momentgen.compiler.lower import lower
-from momentgen.compiler.oracle import ball_function, evaluate
-from momentgen.compiler.pieces import split
+from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.graph import outputs_float64
+from momentgen.compiler.ir.kinds import CONDITIONS
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.lower.words import lower
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.real import outputs_float64
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable, stabilise
-from momentgen.compiler.stabilise.entire_measure import TermsMeasure
-from momentgen.compiler.stabilise.exponentials import exponential_terms
+from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.elementary.entire_measure import TermsMeasure
+from momentgen.compiler.strategies.elementary.exponentials import exponential_terms
 from momentgen.rule import Rule, x
 
 SIX = (*OUTPUTS, *PARTIALS)

@@ -11,12 +11,12 @@ import pytest
 import sympy as sp
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.real import outputs_float64
-from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.fine_output import BEYOND, PARTIALS_OF
-from momentgen.compiler.stabilise.piecewise import stable_variants
-from momentgen.compiler.stabilise.stable import Stable
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.ir.graph import outputs_float64
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.strategies.kinks.piecewise import stable_variants
+from momentgen.compiler.strategies.surfaces.fine_output import BEYOND, PARTIALS_OF
 from momentgen.rule import Accuracy, Rule, x
 
 F64 = npt.NDArray[np.float64]

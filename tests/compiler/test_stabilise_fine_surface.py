@@ -12,17 +12,17 @@ import pytest
 import sympy as sp
 
 from momentgen.compiler.emit._form import numbered
-from momentgen.compiler.pieces import split
-from momentgen.compiler.real import Graph, evaluate_mpmath, outputs_float64
-from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.fine_cells import cut_at, cut_below
-from momentgen.compiler.stabilise.fine_output import ALLOWED, OF_TAILS, PARTIALS_OF
-from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
-from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
-from momentgen.compiler.stabilise.fine_tails import follows_even_powers, least_mean, slow_rows
-from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.exact.general_truth import GeneralTruth
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.graph import Graph, evaluate_mpmath, outputs_float64
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
+from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_TAILS, PARTIALS_OF
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
+from momentgen.compiler.strategies.surfaces.fine_tails import follows_even_powers, least_mean, slow_rows
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
 

@@ -15,16 +15,16 @@ import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from momentgen.compiler.ablate import Calibration, choose
+from momentgen.compiler.certify.points import edge_points, wide_points
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import function
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.lower import lower
-from momentgen.compiler.points import edge_points, wide_points
-from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
-from momentgen.compiler.stabilise.formula import stable_variants
-from momentgen.compiler.stabilise.rewrite import write
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.graph import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.lower.ablate import Calibration, choose
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.strategies.formulas.formula import stable_variants
+from momentgen.compiler.strategies.formulas.rewrite import write
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Fitted, Formula, Phi, Rule, S, a, load_rules, mu, phi, sigma, v, x
 

@@ -12,17 +12,17 @@ import sympy as sp
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.pieces import split
+from momentgen.compiler.exact.general_truth import GeneralTruth
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Line, analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.graph import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.measure.moments import MomentsMeasure
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
-from momentgen.compiler.stabilise import stabilise
-from momentgen.compiler.stabilise.activation import Line, analyse
-from momentgen.compiler.stabilise.algebraic import find_ladder
-from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.increments import Increments
-from momentgen.compiler.stabilise.moments_measure import MomentsMeasure
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT64
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.kinks.increments import Increments
+from momentgen.compiler.strategies.smooth.algebraic import find_ladder
+from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.symbols import Phi, S, x

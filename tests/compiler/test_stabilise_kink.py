@@ -14,18 +14,18 @@ import pytest
 import sympy as sp
 from real_rules import rules, stables
 
-from momentgen.compiler.certify import kernel_params
+from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.kinds import CONDITIONS
-from momentgen.compiler.lower import lower
+from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.graph import evaluate_mpmath
+from momentgen.compiler.ir.kinds import CONDITIONS
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.real import evaluate_mpmath
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.forms import OutputForm, output_forms
-from momentgen.compiler.stabilise.kink import applies, stable_variants
-from momentgen.compiler.stabilise.kink_graph import FLOAT64, build_graph
-from momentgen.compiler.ulp import ulp_error
+from momentgen.compiler.strategies.homogeneous.forms import OutputForm, output_forms
+from momentgen.compiler.strategies.homogeneous.kink import applies, stable_variants
+from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, build_graph
 from momentgen.rule import Parameter, Rule, x
 from momentgen.symbols import Phi, mu, phi, v
 

@@ -11,13 +11,14 @@ import sympy
 from quadrature_truth import moments, partials
 from real_rules import rules
 
+from momentgen.compiler.certify.points import calibration_points, seed_of
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.lower import lower
-from momentgen.compiler.orders import orders_of
-from momentgen.compiler.points import calibration_points, seed_of
-from momentgen.compiler.real import evaluate_float64, evaluate_mpmath
-from momentgen.compiler.stabilise import OUTPUTS, Stable, logistic_input
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.graph import evaluate_float64, evaluate_mpmath
+from momentgen.compiler.ir.stable import OUTPUTS, Stable
+from momentgen.compiler.lower.orders import orders_of
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.strategies import logistic_input
 from momentgen.errors import BuildError
 from momentgen.rule import LogisticInput, Rule, x
 

@@ -12,10 +12,11 @@ from quadrature_truth import moments, partials
 
 from momentgen.c_compiler import find_compiler
 from momentgen.compiler.derive import derive
-from momentgen.compiler.lower import lower
+from momentgen.compiler.ir.graph import evaluate_float64
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.lower.words import lower
 from momentgen.compiler.native import NativeKernel
-from momentgen.compiler.real import evaluate_float64
-from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.compiler.strategies import stabilise
 from momentgen.errors import BuildError, RuleError
 from momentgen.rule import Parameter, Rescaled, Rule, load_rules, x
 
@@ -70,8 +71,8 @@ def check_against_the_oracle(name: str) -> None:
 
 
 def run(graph, mean: np.ndarray, var: np.ndarray, setting: Mapping[str, float]) -> dict[str, np.ndarray]:
-    from momentgen.compiler.certify import kernel_params
-    from momentgen.compiler.evaluate import compile_program
+    from momentgen.compiler.certify.bounds import kernel_params
+    from momentgen.compiler.ir.evaluate import compile_program
 
     program = lower(graph, "checked", frozenset(range(len(graph.nodes))), {})
     return compile_program(program)({"mean": mean, "var": var}, kernel_params(program, setting))

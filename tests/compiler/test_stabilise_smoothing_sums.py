@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.stabilise import smoothing_sums
-from momentgen.compiler.stabilise.smoothing_sums import ORDERS, density_sums
+from momentgen.compiler.exact import smoothing_sums
+from momentgen.compiler.exact.smoothing_sums import ORDERS, density_sums
 
 NODES = np.sort(np.random.default_rng(0).uniform(-9, 4, 333))
 VALUES = np.random.default_rng(1).normal(size=(2, 333))

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 import sympy as sp
 
-from momentgen.compiler.approximate.bivariate import Bivariate
-from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.lower import lower
-from momentgen.compiler.pieces import split
-from momentgen.compiler.real import Graph
-from momentgen.compiler.stabilise.activation import analyse
-from momentgen.compiler.stabilise.moments_measure import MEAN_SPREAD, measure_for
-from momentgen.compiler.stabilise.point import PointWriter, has_point_form
-from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.stabilise.surface import (
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.fit.bivariate import Bivariate
+from momentgen.compiler.function.activation import analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.measure.moments import MEAN_SPREAD, measure_for
+from momentgen.compiler.measure.ulp import ulp_error
+from momentgen.compiler.strategies.smooth.surrogate import check_rounding
+from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
+from momentgen.compiler.strategies.surfaces.surface import (
     VANISHING,
     Frame,
     Surface,
@@ -29,10 +32,7 @@ from momentgen.compiler.stabilise.surface import (
     is_level,
     plain_of,
 )
-from momentgen.compiler.stabilise.surface_graph import build_surface_graph, kink_fit
-from momentgen.compiler.stabilise.surrogate import check_rounding
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
-from momentgen.compiler.ulp import ulp_error
+from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph, kink_fit
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
 

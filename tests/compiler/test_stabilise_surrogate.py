@@ -9,15 +9,15 @@ import sympy as sp
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.pieces import split
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Line, analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.graph import evaluate_float64
+from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.real import evaluate_float64
-from momentgen.compiler.stabilise import stabilise
-from momentgen.compiler.stabilise.activation import Line, analyse
-from momentgen.compiler.stabilise.fine_surface import find_fine_surfaces
-from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
-from momentgen.compiler.stabilise.stable import OUTPUTS
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.surfaces.fine_surface import find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.symbols import S, x

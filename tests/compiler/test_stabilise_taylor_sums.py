@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.stabilise import taylor_sums
-from momentgen.compiler.stabilise.taylor_sums import TaylorTable
+from momentgen.compiler.exact import taylor_sums
+from momentgen.compiler.exact.taylor_sums import TaylorTable
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from momentgen.compiler import pipeline
+from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.evidence import Evidence
-from momentgen.compiler.real import evaluate_float64
-from momentgen.compiler.stabilise import Stable, Way, stabilise, ways
-from momentgen.compiler.stabilise.increments import plain
+from momentgen.compiler.ir.graph import evaluate_float64
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.strategies import Way, stabilise, ways
+from momentgen.compiler.strategies.kinks.increments import plain
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule
 from momentgen.symbols import x

@@ -21,11 +21,11 @@ from hypothesis.extra.numpy import arrays
 from real_rules import rules
 
 import momentgen.generated
-from momentgen.compiler.stabilise.entire_measure import RelativeMeasure, Within
-from momentgen.compiler.stabilise.moments_measure import Limits, MomentsMeasure
-from momentgen.compiler.stabilise.rescaled import RescaledMeasure, Units
-from momentgen.compiler.stabilise.settled import Settled
-from momentgen.compiler.tolerance import tolerance_of
+from momentgen.compiler.certify.tolerance import tolerance_of
+from momentgen.compiler.measure.moments import Limits, MomentsMeasure
+from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, Within
+from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
+from momentgen.compiler.strategies.settled import Settled
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 

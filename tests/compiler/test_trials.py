@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 
-from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.lower import lower
-from momentgen.compiler.real import Graph
-from momentgen.compiler.trials import Calibration, Trials
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.lower.trials import Calibration, Trials
+from momentgen.compiler.lower.words import lower
 
 
 def bell() -> Graph:

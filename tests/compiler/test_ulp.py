@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentgen.compiler.ulp import LARGEST, SMALLEST_NORMAL, is_normal, to_float64, ulp_error, unit
+from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL, is_normal, to_float64, ulp_error, unit
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False).filter(lambda x: x != 0))

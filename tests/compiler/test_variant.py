@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from real_rules import ROOT, stables
 
-from momentgen.compiler import variant
-from momentgen.compiler.evidence import Evidence
+from momentgen.compiler.certify import variant
+from momentgen.compiler.certify.evidence import Evidence
 from momentgen.rule import load_rules
 
 

@@ -19,16 +19,19 @@ import torch
 
 import momentgen.generated
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
-from momentgen.compiler.oracle import ball_function, evaluate
-from momentgen.compiler.stabilise import PARTIALS, stabilise_covariance, stabilise_joint, ways
-from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.conditional_measure import ADDED, ConditionalTruth
-from momentgen.compiler.stabilise.draw import DrawTruth
-from momentgen.compiler.stabilise.general_truth import GeneralTruth
-from momentgen.compiler.stabilise.moments_measure import USUAL, Limits, MomentsMeasure, limits_for
-from momentgen.compiler.stabilise.settled import Settled
-from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
-from momentgen.compiler.ulp import is_normal, unit
+from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.exact.general_truth import GeneralTruth
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.ir.stable import PARTIALS
+from momentgen.compiler.measure.conditional import ADDED, ConditionalTruth
+from momentgen.compiler.measure.moments import USUAL, Limits, MomentsMeasure, limits_for
+from momentgen.compiler.measure.ulp import is_normal, unit
+from momentgen.compiler.strategies import ways
+from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
+from momentgen.compiler.strategies.joint.joint import stabilise_joint
+from momentgen.compiler.strategies.settled import Settled
+from momentgen.compiler.strategies.smooth.draw import DrawTruth
 from momentgen.rule import Rule, load_rules
 from momentgen.rule_inputs import COVARIANCE, input_symbols, partial_names
 from momentgen.runtime import Op

@@ -27,10 +27,10 @@ from sympy import Abs, Eq, Expr, Float, Heaviside, Integer, Max, Min, Piecewise,
 from momentgen.compiler.derive import derive
 from momentgen.compiler.emit import Header
 from momentgen.compiler.emit.module import render_module
-from momentgen.compiler.evaluate import evaluate
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.reduction import compile_reduction
-from momentgen.compiler.stabilise import ways
+from momentgen.compiler.strategies import ways
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.rule import (
     MOST_PARAMETERS,

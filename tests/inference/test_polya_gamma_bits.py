@@ -17,7 +17,7 @@ from same_bits import builds
 from torch import Tensor
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.c_libraries import compiled
+from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.inference import polya_gamma_sampler
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
 from momentgen.inference.polya_gamma_sampler.function import polya_gamma

@@ -23,9 +23,9 @@ from real_rules import (
     stables,
 )
 
-from momentgen.compiler.points import edge_points, in_domain, near_points, wide_points
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
-from momentgen.compiler.ulp import SMALLEST_NORMAL, ulp_error
+from momentgen.compiler.certify.points import edge_points, in_domain, near_points, wide_points
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, ulp_error
 
 SIX = (*OUTPUTS, *PARTIALS)
 IN_ULP = [(n, v) for n, v in FAITHFUL if not FACTS[n].absolute]

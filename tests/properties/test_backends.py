@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from properties.strategies import parameters, points
 from real_rules import ALL, F32, FACTS, FAITHFUL, each, goal_of, moments, op_of, settings_of, six, stables
 
-from momentgen.compiler.points import in_domain
-from momentgen.compiler.stabilise import OUTPUTS, PARTIALS
-from momentgen.compiler.ulp import is_normal, ulp_error
+from momentgen.compiler.certify.points import in_domain
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.measure.ulp import is_normal, ulp_error
 
 FEW = settings(max_examples=25)
 SIX = (*OUTPUTS, *PARTIALS)

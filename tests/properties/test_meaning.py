@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from properties.strategies import SIZE, anything, floats, parameters, points
 from real_rules import ALL, F32, FACTS, FAITHFUL, NAMES, each, moments, six, slack, stables
 
-from momentgen.compiler.ulp import LARGEST, SMALLEST_NORMAL
+from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL
 
 FEW = settings(max_examples=60)
 HOMOGENEOUS = [(n, v) for n, v in FAITHFUL if FACTS[n].degree is not None]

@@ -11,7 +11,7 @@ import sympy
 from sympy import Expr
 
 from momentgen.compiler.derive.proof import function
-from momentgen.compiler.pieces import samples_of
+from momentgen.compiler.function.pieces import samples_of
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 from momentgen.symbols import x

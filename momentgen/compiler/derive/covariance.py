@@ -1,8 +1,9 @@
 """The covariance of a function of one input and the same function of another: what there is to derive.
 
 Cov(f(X1), f(X2)) of jointly normal inputs has no closed form in Phi and phi even where f's moments have: by Price's
-theorem it is an integral over the correlation, of which :mod:`momentgen.compiler.stabilise.covariance_graph` says the
-rest.  Here is only checked what that takes for granted.
+theorem it is an integral over the correlation, of which
+:mod:`momentgen.compiler.strategies.covariance.covariance_graph` says the rest.  Here is only checked what that takes
+for granted.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from momentgen.compiler.derive import logistic, normal
 from momentgen.compiler.derive.conditional import conditional_rule
 from momentgen.compiler.derive.proof import Counterexample, Proof, prove
 from momentgen.compiler.derive.rescaled import base_rule, check_rescaled
-from momentgen.compiler.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
+from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.symbols import Phi, mu, v, x

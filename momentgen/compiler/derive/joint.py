@@ -19,7 +19,7 @@ from flint import ctx
 from sympy import Expr, Integer, Max, Poly, Symbol
 
 from momentgen.compiler.derive.proof import Proof
-from momentgen.compiler.oracle import ball_function
+from momentgen.compiler.exact import ball_function
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import input_symbols, partial_names

@@ -14,7 +14,7 @@ import sympy
 from sympy import Expr, Integer, exp, factorial, log, pi, polylog, sqrt
 
 from momentgen.compiler.derive.normal import AlgebraError
-from momentgen.compiler.pieces import Pieces
+from momentgen.compiler.function.pieces import Pieces
 from momentgen.symbols import S, mu, v, x
 
 __all__ = ["differentiate", "expectation", "scale"]
@@ -46,7 +46,7 @@ def expectation(pieces: Pieces) -> Expr:
     Raises:
         AlgebraError: if a piece is no polynomial.
 
-    >>> from momentgen.compiler.pieces import split
+    >>> from momentgen.compiler.function.pieces import split
     >>> expectation(split(sympy.Max(x, 0)))
     sqrt(3)*sqrt(v)*log(exp(sqrt(3)*pi*mu/(3*sqrt(v))) + 1)/pi
     """

@@ -15,7 +15,7 @@ from functools import lru_cache
 import sympy
 from sympy import Expr, Integer, exp, log, pi, sqrt
 
-from momentgen.compiler.pieces import Pieces
+from momentgen.compiler.function.pieces import Pieces
 from momentgen.symbols import Phi, mu, phi, v, x
 
 __all__ = ["AlgebraError", "DivergentError", "density", "differentiate", "expectation"]
@@ -67,7 +67,7 @@ def expectation(pieces: Pieces) -> Expr:
         AlgebraError: if a piece is outside the algebra.
         DivergentError: if the expectation does not exist for every v.
 
-    >>> from momentgen.compiler.pieces import split
+    >>> from momentgen.compiler.function.pieces import split
     >>> expectation(split(sympy.Max(x, 0)))
     mu*Phi(mu/sqrt(v)) + sqrt(v)*phi(mu/sqrt(v))
     """

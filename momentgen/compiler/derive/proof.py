@@ -16,7 +16,7 @@ import sympy
 from flint import arb, ctx
 from sympy import Expr
 
-from momentgen.compiler.oracle.balls import BallFunction, ball_function
+from momentgen.compiler.exact.balls import BallFunction, ball_function
 from momentgen.rule import Parameter
 from momentgen.symbols import Phi, S, phi
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 from sympy import Expr
 
-from momentgen.compiler.pieces import Pieces, samples_of, split, vanishes
+from momentgen.compiler.function.pieces import Pieces, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 from momentgen.symbols import x

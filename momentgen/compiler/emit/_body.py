@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from momentgen.compiler.program import CONSTANTS, Op, Program, Type, verify
+from momentgen.compiler.ir.program import CONSTANTS, Op, Program, Type, verify
 
 __all__ = ["COMMUTATIVE", "Body", "Call", "Polynomial", "Result", "Step", "body_of"]
 
@@ -43,7 +43,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of a body: as :class:`momentgen.compiler.program.Instruction`, with these three more."""
+    """One operation of a body: as :class:`momentgen.compiler.ir.program.Instruction`, with these three more."""
 
     op: Op | Call | Result | Polynomial
     args: tuple[int, ...] = ()

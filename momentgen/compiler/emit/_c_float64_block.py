@@ -22,8 +22,8 @@ from momentgen.compiler.emit._form import (
 )
 from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.emit._text import plain_decimal, with_comment
-from momentgen.compiler.kinds import KINDS
-from momentgen.compiler.real import Graph, Patch
+from momentgen.compiler.ir.graph import Graph, Patch
+from momentgen.compiler.ir.kinds import KINDS
 
 __all__ = ["Block", "c_double", "head_of"]
 

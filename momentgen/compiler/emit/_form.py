@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from momentgen.compiler.kinds import CONDITIONS
-from momentgen.compiler.real import Graph
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.kinds import CONDITIONS
 
 __all__ = ["SURFACES", "Form", "Item", "Loop", "Section", "Surfaces", "Tables", "cells_of", "numbered", "offset_in"]
 

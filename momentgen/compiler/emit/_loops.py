@@ -26,8 +26,8 @@ from momentgen.compiler.emit._chains import Chain, chains_of, is_weight
 from momentgen.compiler.emit._connected import connected
 from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Section, Surfaces, Tables
 from momentgen.compiler.emit._turns import Turn, families
-from momentgen.compiler.kinds import KINDS
-from momentgen.compiler.real import Graph
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.kinds import KINDS
 
 __all__ = ["form_of"]
 

@@ -23,7 +23,7 @@ from typing import Any
 from momentgen.compiler.emit._atoms import call_atoms
 from momentgen.compiler.emit._body import COMMUTATIVE, Body, Call, Polynomial, Step, body_of
 from momentgen.compiler.emit._parts import Leaf, Part, call, saved
-from momentgen.compiler.program import Op, Program
+from momentgen.compiler.ir.program import Op, Program
 
 __all__ = ["Outlined", "outlined"]
 
@@ -54,7 +54,7 @@ class Outlined:
 def outlined(programs: Sequence[Program]) -> Outlined:
     """The bodies of some programs, and the functions that they share.
 
-    >>> from momentgen.compiler.program import Builder
+    >>> from momentgen.compiler.ir.program import Builder
     >>> b = Builder("cubic", inputs=("x",))
     >>> x = b.input("x")
     >>> b.output("y", b.fma(x, b.fma(x, b.fma(x, b.f32(4), b.f32(3)), b.f32(2)), b.f32(1)))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from momentgen.compiler.emit._body import Body, Call, Result, Step
-from momentgen.compiler.program import Op, Type
+from momentgen.compiler.ir.program import Op, Type
 
 __all__ = ["Leaf", "Part", "call", "saved"]
 

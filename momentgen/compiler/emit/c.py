@@ -4,7 +4,7 @@ The inline functions take floats, so that other C code can fuse them; the
 kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
 contracts nor reassociates: see :data:`momentgen.c_compiler.PROMISE`.  Values stand in the order of
-:func:`momentgen.compiler.schedule.interleave`, but what is read once right
+:func:`momentgen.compiler.ir.schedule.interleave`, but what is read once right
 before what reads it.
 """
 
@@ -18,8 +18,8 @@ from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import Statement, statements
 from momentgen.compiler.emit._text import short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.program import Op, Program, ProgramError, Type
-from momentgen.compiler.schedule import interleave, vectors
+from momentgen.compiler.ir.program import Op, Program, ProgramError, Type
+from momentgen.compiler.ir.schedule import interleave, vectors
 
 __all__ = ["PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 

@@ -31,8 +31,8 @@ from momentgen.compiler.emit._c_float64_functions import (
 from momentgen.compiler.emit._form import Tables, cells_of, numbered
 from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, whole_numbers, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.real import Graph, Patch
-from momentgen.compiler.stabilise.stable import Stable
+from momentgen.compiler.ir.graph import Graph, Patch
+from momentgen.compiler.ir.stable import Stable
 from momentgen.rule_inputs import partial_names
 
 __all__ = ["LANES", "c_double", "render_c_float64"]

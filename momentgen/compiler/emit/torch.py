@@ -29,9 +29,9 @@ from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
 from momentgen.compiler.emit._torch_functions import BOUNDS, POLYNOMIAL
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.kinds import CONDITIONS, KINDS
-from momentgen.compiler.real import Graph, Patch
-from momentgen.compiler.stabilise import Stable
+from momentgen.compiler.ir.graph import Graph, Patch
+from momentgen.compiler.ir.kinds import CONDITIONS, KINDS
+from momentgen.compiler.ir.stable import Stable
 from momentgen.rule_inputs import COVARIANCE, partial_names
 
 __all__ = ["render_torch"]

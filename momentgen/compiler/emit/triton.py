@@ -17,8 +17,8 @@ from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import statements
 from momentgen.compiler.emit._text import LINE_LENGTH, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.program import Op, Program, ProgramError
-from momentgen.compiler.schedule import two_fit
+from momentgen.compiler.ir.program import Op, Program, ProgramError
+from momentgen.compiler.ir.schedule import two_fit
 
 __all__ = ["kernel_name", "render_triton"]
 

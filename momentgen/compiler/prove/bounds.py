@@ -1,7 +1,7 @@
 r"""Proofs: how far, at most, float64's polynomials of a mean and of its partials are from what f has.
 
-The polynomials of :mod:`momentgen.compiler.stabilise.fine_surface`, in cells, a partial being the mean's derivative,
-are fitted, and measured, at nodes.  With ζ = sqrt(least)/w, t = u/w the exact output
+The polynomials of :mod:`momentgen.compiler.strategies.surfaces.fine_surface`, in cells, a partial being the mean's
+derivative, are fitted, and measured, at nodes.  With ζ = sqrt(least)/w, t = u/w the exact output
 (:mod:`momentgen.compiler.prove.moments`) is analytic over all inputs, -oo < t < oo and 0 < ζ <= 1, and so is the
 polynomial of a cell, in s = t/sqrt(kappa² + t²) and ζ.  Their difference D is a Taylor polynomial of two variables on
 each of some hundred panels:
@@ -23,14 +23,14 @@ from functools import lru_cache
 import mpmath
 from flint import arb, arb_series, ctx
 
-from momentgen.compiler.approximate import prove
-from momentgen.compiler.approximate.special import J_series
+from momentgen.compiler.fit import prove
+from momentgen.compiler.fit.special import J_series
 from momentgen.compiler.prove.fitted import InCells, Strip
 from momentgen.compiler.prove.moments import BITS, PROVABLE, Moments
 from momentgen.compiler.prove.panels import Difference, Panels
-from momentgen.compiler.stabilise.fine_surface import FineSurfaces
-from momentgen.compiler.stabilise.fine_surface_graph import KINK_REACH, KINK_UNIT, fine_core
-from momentgen.compiler.stabilise.surface import lines_of
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import KINK_REACH, KINK_UNIT, fine_core
+from momentgen.compiler.strategies.surfaces.surface import lines_of
 from momentgen.errors import BuildError
 
 __all__ = ["bound_of", "kink_bound"]

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from flint import acb, arb, arb_poly, arb_series, ctx, fmpq, fmpq_mat
 
+from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.prove.moments import PROVABLE
-from momentgen.compiler.real import Patch
-from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.fine_cells import Span, cut_at
-from momentgen.compiler.stabilise.fine_output import falls
-from momentgen.compiler.stabilise.fine_surface import FineSurfaces
-from momentgen.compiler.stabilise.surface import Frame, decay, lines_of
+from momentgen.compiler.strategies.surfaces.fine_cells import Span, cut_at
+from momentgen.compiler.strategies.surfaces.fine_output import falls
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
+from momentgen.compiler.strategies.surfaces.surface import Frame, decay, lines_of
 
 __all__ = ["IN_T", "InCells", "OverStrip", "Part", "Strip"]
 

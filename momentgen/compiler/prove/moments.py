@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import sympy as sp
 from flint import arb, ctx, fmpq
 
-from momentgen.compiler.oracle.balls import BallFunction
-from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.exact.balls import BallFunction
+from momentgen.compiler.function.activation import Activation
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, x
 

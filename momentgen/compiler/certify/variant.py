@@ -1,0 +1,301 @@
+"""One variant of a rule: lowered, certified, and where the goal is missed lowered again.
+
+What costs a build its time is here and in the strategies of :mod:`momentgen.compiler.strategies`.  Nothing is emitted
+here, so that a change of what is emitted leaves results that were kept (:mod:`momentgen.compiler.keeping`) as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+from momentgen.compiler.certify.bounds import Bound, Known, Runner, check_promises, kernel_params, measure, measure_at
+from momentgen.compiler.certify.evidence import Evidence, Run, program_digest
+from momentgen.compiler.certify.points import Points, seed_of
+from momentgen.compiler.certify.recheck import recheck
+from momentgen.compiler.certify.sampling import joined, sampler_of
+from momentgen.compiler.certify.tolerance import tolerance_of
+from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.passes import optimise
+from momentgen.compiler.ir.program import Program
+from momentgen.compiler.ir.stable import Errors, Stable
+from momentgen.compiler.lower.ablate import Calibration, Choice, Part, choose
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.errors import BuildError
+from momentgen.rule import Rule
+from momentgen.rule_inputs import input_symbols
+
+__all__ = ["Certified", "Progress", "certified", "is_activation"]
+
+Progress = Callable[[str], None]
+_CALIBRATION = 2500
+_CERTIFICATION = 12_000
+_ATTEMPTS = 20  # the last of them with all nodes in two words
+_TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
+_MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
+_OVERFLOWS = 2.0**128  # in float32
+_NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
+_SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
+
+
+@dataclass(frozen=True)
+class Certified:
+    """One variant, lowered and certified.
+
+    Attributes:
+        stable: the variant.
+        forward, backward: its programs.
+        choices: direction -> what ablation found.
+        bounds: output -> the largest error.
+        points: how many points that comes from.
+        promises: how many points the promises were checked at.
+        exhaustive: runs of these programs over all means.
+        tolerance: what an error of 1 in the bounds' unit is, as data.
+    """
+
+    stable: Stable
+    forward: Program
+    backward: Program
+    choices: Mapping[str, Choice]
+    bounds: Mapping[str, Bound]
+    points: int
+    promises: int
+    exhaustive: tuple[Run, ...]
+    tolerance: Mapping[str, Any]
+
+
+def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> Certified:
+    """Lower, certify, and where the goal is missed lower again with those points among the calibration's.
+
+    Args:
+        rule: whose variant it is.
+        stable: the variant.
+        progress: called with the name of each stage as it begins.
+        evidence: what exhaustive runs found.
+
+    Raises:
+        BuildError: if no program reaches the goal, or one breaks a promise.
+    """
+    seed = seed_of(rule.name, stable.variant)
+    aim = stable.aim
+    graphs = {"forward": stable.forward, "backward": stable.partials}
+    choices: dict[str, Choice] = {}
+    programs: dict[str, Program] = {}
+    hard: list[tuple[Mapping[str, float], Points]] = []
+    known = Known()
+    for attempt in range(_ATTEMPTS):
+        if attempt == _ATTEMPTS - 1:
+            aim = 0.0
+        progress(f"lower {stable.variant}")
+        for direction, graph in graphs.items():
+            if direction not in programs:
+                before = choices.get(direction)
+                order = before.order if before else ()
+                made = _lower(rule, stable, direction, graph, aim, hard, order)
+                dear = before and _LARGE < len(before.double) < len(made[0].double) / _MANY
+                if dear and aim:  # that tight costs too much
+                    aim /= _TIGHTEN
+                    made = _lower(rule, stable, direction, graph, aim, hard, order)
+                choices[direction], programs[direction] = made
+        progress(f"certify {stable.variant}")
+        runner = Runner(programs["forward"], programs["backward"])
+
+        def params_of(setting: Mapping[str, float], program: Program = programs["forward"]) -> Mapping[str, float]:
+            return kernel_params(program, setting, stable.scalars(setting))
+
+        measured = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name), known=known)
+        # Evidence counts only where all else is well, and first what it holds for good: another run over the program
+        # that comes out then changes nothing in how it came about.
+        for at in (evidence.missed_points(stable.variant), evidence.worst_points(stable.variant)):
+            if not measured.hard:
+                measured = measure_at(stable, runner, params_of, at, measured)
+        if not measured.hard:
+            measured = recheck(stable, runner, params_of, measured, seed=seed_of(rule.name))
+        bounds = measured.bounds
+        if not measured.hard:
+            checked = 0
+            for setting in stable.settings:
+                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit.startswith("ulp") else 1.0
+                random = is_activation(rule, stable) and rule.conditional_var is not None
+                checked += check_promises(
+                    rule.name,
+                    runner,
+                    params_of(setting),
+                    f,
+                    ulps=ulps,
+                    vanishes=stable.vanishes,
+                    seed=seed,
+                    slack=stable.at(setting).slack,
+                    reach=stable.reach,
+                    edge=stable.edge,
+                    conditional=_evaluated(rule, rule.conditional_var, stable, setting) if random else None,
+                    conditional_slack=stable.at(setting).conditional_slack,
+                    unit=stable.unit_at(setting),
+                )
+            both = (programs["forward"], programs["backward"])
+            runs = evidence.of(stable.variant, program_digest(both))
+            for run in runs:
+                for name, bound in bounds.items():
+                    bound.take_in(run, name)
+            tolerance = tolerance_of(rule, stable)
+            return Certified(stable, *both, choices, bounds, measured.points, checked, runs, tolerance)
+        hard += measured.hard
+        aim *= _TIGHTEN
+        for direction, graph in graphs.items():
+            if any(bounds[name].error > stable.accepted for name in graph.outputs):
+                del programs[direction]
+    where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
+    found = {name: bound.error for name, bound in bounds.items()}
+    raise BuildError(
+        rule.name,
+        "certify",
+        f"variant {stable.variant}: expected an error of at most {stable.goal:g} {stable.unit}, "
+        f"got {_shown(found)} at {where}",
+    )
+
+
+def _lower(
+    rule: Rule,
+    stable: Stable,
+    direction: str,
+    graph: Graph,
+    aim: float,
+    hard: Sequence[tuple[Mapping[str, float], Points]],
+    order: Sequence[Part] = (),
+) -> tuple[Choice, Program]:
+    """The cheapest program within ``aim`` that the ablation finds."""
+    name = f"{rule.name}_{stable.variant}_{direction}"
+    _check_constants(rule, stable, graph)
+    calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
+    choice = choose(graph, name, calibrations, aim, order)
+    if max(choice.error.values()) > stable.goal:
+        raise BuildError(
+            rule.name,
+            "lower",
+            f"variant {stable.variant}: even with double-floats throughout, the error is "
+            f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}",
+        )
+    _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
+    return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
+
+
+def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:
+    """No constant of a graph is a number that float32 does not have.
+
+    Raises:
+        BuildError: if one is.
+    """
+    for value in (graph.value(index) for index in graph.live()):
+        if value is not None and mpmath.isfinite(value) and abs(value) >= _OVERFLOWS:
+            cause = (
+                f"the kernels need the constant {mpmath.nstr(value, 3)}, beyond float32: f is too large or too steep"
+            )
+            raise BuildError(rule.name, "lower", f"variant {stable.variant}: {cause}", rule.f)
+
+
+def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Sequence[Calibration]) -> None:
+    """The PyTorch form, rounded once to float32, keeps the goal as well; a zero of the mean is left to its neighbours.
+
+    Raises:
+        BuildError: if it does not.
+    """
+    for setting, calibration in zip(stable.settings, calibrations, strict=False):
+        inputs = {name: values.astype(np.float64) for name, values in calibration.inputs.items()}
+        away = np.ones_like(next(iter(inputs.values())), dtype=bool)
+        with np.errstate(all="ignore"):
+            for ratio in stable.focus(setting):
+                away &= np.abs(inputs["mean"] / np.sqrt(inputs["var"]) / ratio - 1) > _NEAR_ZERO
+        for output, values in outputs_float64(graph, {**inputs, **calibration.real}).items():
+            # Beyond float32 its largest number stands for a result, as in the kernels.
+            computed = np.broadcast_to(np.clip(values, -LARGEST, LARGEST), away.shape).astype(np.float32)
+            error = calibration.error(output, computed, away)
+            if not error <= stable.goal:
+                raise BuildError(
+                    rule.name,
+                    "stabilise",
+                    f"variant {stable.variant}: the float64 form's {output} misses the goal of {stable.goal:g} "
+                    f"{stable.unit} by itself: {error:.3g}",
+                )
+
+
+def _shown(errors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {error:.3g}" for name, error in errors.items())
+
+
+def _calibrations(
+    stable: Stable, graph: Graph, seed: int, hard: Sequence[tuple[Mapping[str, float], Points]]
+) -> list[Calibration]:
+    """Error measures at the first settings, and at the points where earlier programs missed the goal."""
+    groups: dict[tuple[float, ...], tuple[Mapping[str, float], list[tuple[Points, float]]]] = {}
+    sampler = sampler_of(graph.inputs)
+    for setting in stable.settings[:2]:
+        spread = sampler.calibration(stable, graph, setting, _CALIBRATION, seed)
+        groups[tuple(setting.values())] = setting, [(spread, 1.0)]
+    for setting, points in hard:
+        groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, _SOUGHT))
+    stand_in = lower(graph, "parameters", frozenset(), {})
+    return [_calibration(stable, stand_in, setting, parts) for setting, parts in groups.values()]
+
+
+def _calibration(
+    stable: Stable, stand_in: Program, setting: Mapping[str, float], parts: Sequence[tuple[Points, float]]
+) -> Calibration:
+    """Points at one setting; the errors of each part count by its weight."""
+    points = joined([part for part, _ in parts])
+    weight = np.concatenate([np.full(part[0].size, share) for part, share in parts])
+    stable = stable.at(setting)
+    exact = stable.truth(*points, setting)
+    params = kernel_params(stand_in, setting, stable.scalars(setting))
+    derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
+    real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
+
+    @functools.cache
+    def errors_of(output: str) -> Errors:
+        return stable.errors(output, exact[output], *points)
+
+    def error(output: str, computed: npt.NDArray[np.float32], where: npt.NDArray[np.bool_] | None = None) -> float:
+        errors = weight * errors_of(output)(computed)
+        return float((errors if where is None else errors[where]).max(initial=0.0))
+
+    return Calibration(dict(zip(stand_in.inputs, points, strict=True)), params, real, error)
+
+
+def is_activation(rule: Rule, stable: Stable) -> bool:
+    """Whether a variant's mean at v = 0 is f: not of other inputs or approximations, nor where f is random itself."""
+    return stable.variant in ("exact", "tight") and rule.noise is None and "mean" in stable.outputs
+
+
+def _activation(
+    rule: Rule, stable: Stable, setting: Mapping[str, float]
+) -> Callable[..., npt.NDArray[np.float64]] | None:
+    """f on arrays, for the variants that are f's moments; None where f is random itself."""
+    return _evaluated(rule, rule.f, stable, setting) if is_activation(rule, stable) else None
+
+
+def _evaluated(
+    rule: Rule, f: sympy.Expr, stable: Stable, setting: Mapping[str, float]
+) -> Callable[..., npt.NDArray[np.float64]]:
+    """A function of a rule's inputs on arrays; NaN beyond the reach of the variant."""
+    f = f.subs({p.symbol: _exact(setting[p.name]) for p in rule.parameters})
+    symbols = input_symbols(rule.inputs)
+
+    def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        with mpmath.workdps(30):
+            rows = [dict(zip(symbols, map(_exact, point), strict=True)) for point in zip(*values, strict=True)]
+            near = np.abs(values[0]) <= stable.reach
+            return np.array([float(sympy.N(f.subs(w), 20)) if n else np.nan for w, n in zip(rows, near, strict=True)])
+
+    return evaluate
+
+
+def _exact(value: float) -> sympy.Rational:
+    """The number itself: with 30 digits a sum such as x + 1 would round."""
+    return sympy.Rational(float(value))

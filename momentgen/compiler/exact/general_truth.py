@@ -1,0 +1,178 @@
+r"""The six outputs in float64 of any f that is smooth but for kinks: sums over z on panels that widen.
+
+:mod:`momentgen.compiler.exact.smoothing` sums over fixed points of x and needs an f that soon is a line.  Here the
+line of z = (x - mu)/sigma is cut at the kinks, at the centre, and at distances from them that grow threefold, so
+that an f that varies over many decades (1/(1 + |x|), atan) is as well resolved as its density.  Sums are over
+differences f(mu + sigma z) - f(mu); where sigma is small beside the distance to what bends, by power series
+(:mod:`momentgen.compiler.exact.differences`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+from flint import arb, ctx
+
+from momentgen.compiler.exact.differences import PANELS, REACH, Differences
+from momentgen.compiler.function.activation import Activation
+from momentgen.errors import BuildError
+from momentgen.symbols import Phi, S, phi, x
+
+__all__ = ["GeneralTruth"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+_NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+_SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power series converge on all that counts
+_GROWTH = 3.0
+_NODES = np.polynomial.legendre.leggauss(16)
+_BITS = 640  # for what f is less its line, far out
+_LEAST = 1e-8  # of sigma: the smallest panel
+_CHUNK = 4000
+_erfc = np.vectorize(math.erfc, otypes=[float])
+
+
+class GeneralTruth:
+    """The outputs, to some 1e-12 of their scales where float64 holds f that well."""
+
+    def __init__(self, f: Activation) -> None:
+        self.f = f
+        self.special = np.unique(np.array([f.centre, *f.kinks]))
+        self._cache: dict[tuple[bytes, bytes], dict[str, F64]] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.f,)
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        key = (np.asarray(mean).tobytes(), np.asarray(var).tobytes())
+        if key not in self._cache:
+            if len(self._cache) > 7:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[key] = self.outputs(np.asarray(mean, np.float64), np.asarray(var, np.float64))
+        return self._cache[key]
+
+    def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
+        """The outputs at float64 points, v > 0.
+
+        With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side; the
+        former to its own digits where sigma is small beside the distance to what bends.
+        """
+        result = {name: np.zeros(mean.shape) for name in (*_NAMES, "rise")}
+        distance = np.abs(mean[:, None] - self.special).min(axis=1)
+        small = np.sqrt(var) < _SMALL * np.maximum(self.f.length, distance)
+        for chosen, part in ((small, self.differences.outputs), (~small, self._sums)):
+            if chosen.any():
+                for name, values in part(mean[chosen], var[chosen]).items():
+                    result[name][chosen] = values
+        rise = result.pop("rise")
+        return result | self._rests(mean, var, rise, result["var"]) if rests else result
+
+    def _rests(self, mean: F64, var: F64, rise: F64, whole: F64) -> dict[str, F64]:
+        f = self.f
+        if f.left is None or f.right is None:
+            raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+        on_left = mean < f.centre
+        slope, offset = (np.where(on_left, getattr(f.left, n), getattr(f.right, n)) for n in ("slope", "offset"))
+        with ctx.workprec(_BITS):
+            points = zip(mean.tolist(), slope.tolist(), offset.tolist(), strict=True)
+            gap = [float(f.values(f.home(m), [arb(m)])[0] - arb(a) * arb(m) - arb(b)) for m, a, b in points]
+        return {"mean_rest": np.array(gap) + rise, "var_rest": whole - slope**2 * var}
+
+    @cached_property
+    def differences(self) -> Differences:
+        """For small sigma."""
+        return Differences(self.f)
+
+    @cached_property
+    def _branches(self) -> list[Callable[[F64], F64]]:
+        known = [{"erfc": _erfc, "erf": np.vectorize(math.erf, otypes=[float])}, "numpy"]
+        branches = []
+        for piece in self.f.pieces:
+            expr = piece.expr.replace(S, lambda z: (1 + sp.tanh(z / 2)) / 2)
+            expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
+            expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
+            branches.append(sp.lambdify(x, expr, known))
+        return branches
+
+    def values(self, points: F64) -> F64:
+        """f in float64."""
+        kinks = np.array(self.f.kinks)
+        home = np.searchsorted(kinks, points, side="right")
+        result = np.zeros(points.shape)
+        with np.errstate(all="ignore"):
+            for i, branch in enumerate(self._branches):
+                if len(self._branches) == 1:
+                    return np.broadcast_to(np.asarray(branch(points), np.float64), points.shape)
+                here = home == i
+                if here.any():
+                    result[here] = branch(points[here])
+        return result
+
+    # --- panels ------------------------------------------------------------------
+    def groups(self, mean: F64, var: F64) -> Iterator[tuple[npt.NDArray[np.int64], F64]]:
+        """Points of similar sigma/length, and their cuts in z, shape (n, cuts)."""
+        sigma = np.sqrt(var)
+        finest = np.maximum(self.f.length / sigma, _LEAST)
+        level = np.floor(np.log2(finest)).astype(np.int64)
+        for one in np.unique(level):
+            index = np.flatnonzero(level == one)
+            steps = [0.0]
+            step = 2.0**one
+            while step < 2 * REACH:
+                steps += [step, -step]
+                step *= _GROWTH
+            for start in range(0, index.size, _CHUNK):
+                part = index[start : start + _CHUNK]
+                at = (self.special[None, :] - mean[part][:, None]) / sigma[part][:, None]
+                cuts = (at[:, :, None] + np.array(steps)).reshape(part.size, -1)
+                even = np.broadcast_to(np.linspace(-REACH, REACH, PANELS + 1), (part.size, PANELS + 1))
+                cuts = np.sort(np.concatenate([np.clip(cuts, -REACH, REACH), even], axis=1), axis=1)
+                yield part, cuts
+
+    def expectations(self, mean: F64, var: F64, terms: Callable[[F64, F64, F64], list[F64]]) -> F64:
+        """E of each of ``terms(points, z, index)``: shape (terms, n).
+
+        Args:
+            mean, var: shape (n,).
+            terms: of x and z, both (m, nodes), and of the indices (m,) of the points that they belong to.
+        """
+        sums: F64 | None = None
+        for part, cuts in self.groups(mean, var):
+            mu, sigma = mean[part][:, None], np.sqrt(var[part])[:, None]
+            for low, high in pairwise(cuts.T):
+                half = (high - low) / 2
+                used = half > 0
+                if not used.any():
+                    continue
+                z = ((low + high) / 2)[used, None] + half[used, None] * _NODES[0]
+                weight = half[used, None] * _NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+                rows = terms(mu[used] + sigma[used] * z, z, part[used])
+                if sums is None:
+                    sums = np.zeros((len(rows), mean.size))
+                for row, term in zip(sums, rows, strict=True):
+                    row[part[used]] += (weight * term).sum(axis=1)
+        return np.zeros((0, mean.size)) if sums is None else sums
+
+    def _sums(self, mean: F64, var: F64) -> dict[str, F64]:
+        sigma, here = np.sqrt(var), self.values(mean)
+
+        def terms(points: F64, z: F64, index: F64) -> list[F64]:
+            d, h = self.values(points) - here[index][:, None], z * z - 1
+            return [d, d * d, d * z, d * h, d * d * z, d * d * h]
+
+        one, two, first, second, square1, square2 = self.expectations(mean, var, terms)
+        return {
+            "mean": here + one,
+            "rise": one,
+            "var": two - one * one,
+            "dmean_dmu": first / sigma,
+            "dmean_dvar": second / (2 * var),
+            "dvar_dmu": (square1 - 2 * one * first) / sigma,
+            "dvar_dvar": (square2 / 2 - one * second) / var,
+        }

@@ -1,0 +1,121 @@
+r"""Mills ratio and the truncated normal moments that go with it, to any accuracy.
+
+.. math:: J_n(t) = \frac{1}{n!} \int_0^\infty x^n e^{-tx - x^2/2} \, dx
+
+so that ``J_0`` is the Mills ratio (1 - Phi(t)) / phi(t), ``J_0' = -J_1`` and in general
+``J_n' = -(n+1) J_{n+1}``, ``n J_n = J_{n-2} - t J_{n-1}`` with ``J_{-1} = 1``.  These are the
+quantities in which the moments of piecewise polynomial activations do not cancel; they are what
+:func:`~momentgen.compiler.fit.remez` fits.
+
+Every function here is available for mpmath numbers (correct to the working precision), and as
+power series over rigorous balls for proofs.
+"""
+
+from __future__ import annotations
+
+from flint import arb, arb_series, ctx
+from mpmath import mp, mpf
+
+from momentgen.compiler.fit._convert import Number, midpoint, to_ball, to_mpf
+
+__all__ = ["J", "J_series", "mills"]
+
+_MAX_BITS = 1 << 20
+_FAR = 64
+
+
+def _forward(count: int, t: arb) -> list[arb]:
+    """J_0(t) .. J_{count-1}(t); up to _FAR by the recurrence, which loses about 2 n log2(t) bits."""
+    if t > _FAR:
+        # Confluent hypergeometric: its asymptotic series neither cancels nor overflows.
+        z = t * t / 2
+        return [z.hypgeom_u(arb(n + 1) / 2, arb(0.5)) / arb(2) ** (arb(n + 1) / 2) for n in range(count)]
+    values = [(t * t / 2).exp() * (t / arb(2).sqrt()).erfc() * (arb.pi() / 2).sqrt()]
+    before = arb(1)
+    for n in range(1, count):
+        before, after = values[-1], (before - t * values[-1]) / n
+        values.append(after)
+    return values
+
+
+def _values(count: int, t: arb, bits: int) -> list[arb]:
+    """J_0(t) .. J_{count-1}(t) at an exact ``t``, each to at least ``bits`` relative bits."""
+    work = bits + 32
+    while work <= _MAX_BITS:
+        with ctx.workprec(work):
+            values = _forward(count, t)
+        if all(v.rel_accuracy_bits() >= bits for v in values):
+            return values
+        work *= 2
+    raise OverflowError(f"J_{count - 1}({t}) needs more than {_MAX_BITS} bits")
+
+
+def J(n: int, t: Number) -> mpf:  # noqa: N802 - the name in use for this integral
+    r"""J_n(t) to the working precision of mpmath, for any real t.
+
+    Args:
+        n: order, 0 or more.
+        t: real number.
+
+    Returns:
+        The integral, an mpf; positive and decreasing in ``t``.
+
+    Raises:
+        ValueError: for a negative order or a t that is not finite.
+
+    >>> from mpmath import mp
+    >>> with mp.workdps(20):
+    ...     print(J(0, 0), J(2, 30))
+    1.2533141373155002512 0.000036792159994628531715
+    """
+    if n < 0:
+        raise ValueError(f"expected an order n >= 0, got {n}")
+    return +midpoint(_values(n + 1, to_ball(to_mpf(t)), mp.prec + 8)[n])
+
+
+def mills(t: Number) -> mpf:
+    """The Mills ratio (1 - Phi(t)) / phi(t) = J_0(t), to the working precision of mpmath.
+
+    >>> from mpmath import mp
+    >>> with mp.workdps(20):
+    ...     print(mills(10))
+    0.099028596471731921395
+    """
+    return J(0, t)
+
+
+def _range(count: int, t: arb) -> list[arb]:
+    """Enclosures of J_0 .. J_{count-1} over a ball: tight, because each is positive and decreasing."""
+    bits = ctx.prec
+    low = _values(count, t.lower(), bits)
+    if t.is_exact():
+        return low
+    return [a.union(b) for a, b in zip(low, _values(count, t.upper(), bits), strict=True)]
+
+
+def J_series(n: int, t: arb | arb_series, length: int | None = None) -> arb_series:  # noqa: N802
+    """J_n of a power series with ball coefficients, for proofs.
+
+    The coefficients in h of J_n(t0 + h) are (-1)^k C(n+k, k) J_{n+k}(t0): no cancellation, and over a
+    ball of positive radius each is enclosed by its values at the two ends.
+
+    Args:
+        n: order, 0 or more.
+        t: the argument.
+        length: number of coefficients wanted; that of ``t`` by default.
+
+    Returns:
+        A series with ``length`` coefficients.
+
+    >>> J_series(0, arb_series([arb(2), arb(1)], 3))[1].overlaps(arb("-0.157261541423891 +/- 1e-12"))
+    True
+    """
+    series = t if isinstance(t, arb_series) else arb_series([t, arb(1)], length or 2)
+    length = length or series.prec
+    coefficients, binomial = [], 1
+    for k, value in enumerate(_range(n + length, series[0])[n:]):
+        coefficients.append((-1) ** k * binomial * value)
+        binomial = binomial * (n + k + 1) // (k + 1)
+    outer = arb_series(coefficients, length)
+    inner = arb_series([arb(0)] + [series[k] for k in range(1, length)], length)
+    return outer(inner)

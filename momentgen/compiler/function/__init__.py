@@ -1,0 +1,1 @@
+"""What f is: its pieces, the lines it follows, where it bends."""

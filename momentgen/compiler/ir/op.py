@@ -1,0 +1,142 @@
+"""The primitives of float32 programs: one row each, from which all that reads, runs or writes programs follows."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CONSTANTS", "LEAVES", "Op", "Type"]
+
+Array = npt.NDArray[np.generic]
+Kernel = Callable[..., object]
+
+
+class Type(enum.Enum):
+    """Type of a value in a program."""
+
+    __hash__ = object.__hash__  # as of :class:`Op`
+
+    F32 = "f32"
+    I32 = "i32"
+    BOOL = "bool"
+
+
+_TYPES = {"f": Type.F32, "i": Type.I32, "b": Type.BOOL, "t": Type.F32}
+
+
+def _flip_sign(a: Array, out: Array) -> None:
+    np.bitwise_xor(a.view(np.int32), np.int32(-(2**31)), out=out.view(np.int32))
+
+
+def _clear_sign(a: Array, out: Array) -> None:
+    np.bitwise_and(a.view(np.int32), np.int32(2**31 - 1), out=out.view(np.int32))
+
+
+def _select(condition: npt.NDArray[np.bool_], if_true: Array, if_false: Array, out: Array) -> None:
+    if out is if_true:
+        np.copyto(out, if_false, where=np.logical_not(condition))
+        return
+    # When ``out`` is the storage of ``if_false`` the first copy is a no-op.
+    np.copyto(out, if_false)
+    np.copyto(out, if_true, where=condition)
+
+
+def _bits(a: Array, out: Array) -> None:
+    np.copyto(out.view(np.int32), a.view(np.int32))
+
+
+def _nothing(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError("this primitive is not computed from its operands alone")
+
+
+class Op(enum.Enum):
+    """The primitives.  Semantics are those of IEEE 754 binary32 with gradual underflow.
+
+    ``NEG`` and ``ABS`` touch the sign bit only (also of a NaN).  Comparisons are
+    false when an operand is NaN.  Integer arithmetic wraps; ``ISHR`` is
+    arithmetic; shift counts are constants from 0 to 31.
+
+    Attributes:
+        value: the name, in certificates too.
+        operands, result: types, in the rows a letter each; of ``t``, which is ``f`` or ``i``, that of ``f``.
+        c: C's text, over ``float`` and ``uint32_t``, whose arithmetic wraps.
+        triton: Triton's text.
+        numpy: ``numpy(*operands, out=result)``.
+        run: the interpreter's text; f is a float, i an int32_t (a truth value too), u a uint32_t.
+        latency: cycles until the result can be used, about what x86 cores of the last ten years take.
+        commutes: whether the first two operands may change places.
+
+    >>> Op.FMA.value, len(Op.FMA.operands), Op.FMA.result, Op("fma") is Op.FMA
+    ('fma', 3, <Type.F32: 'f32'>, True)
+    """
+
+    __hash__ = object.__hash__  # members are one object each; Enum hashes their names, and ablation does so often
+
+    operands: tuple[Type, ...]
+    result: Type
+    c: str
+    triton: str
+    numpy: Kernel
+    run: str
+    latency: int
+    commutes: bool
+
+    def __new__(
+        cls,
+        name: str,
+        signature: str,
+        c: str = "",
+        triton: str = "",
+        numpy: Kernel = _nothing,
+        run: str = "",
+        latency: int = 1,
+        commutes: bool = False,
+    ) -> Op:
+        self = object.__new__(cls)
+        self._value_ = name
+        types = [_TYPES[letter] for letter in signature.replace(":", "")]
+        self.operands = tuple(types[:-1])
+        self.result = types[-1]
+        self.c, self.triton, self.numpy, self.run = c, triton, numpy, run
+        self.latency, self.commutes = latency, commutes
+        return self
+
+    INPUT = "input", ":f"  # attribute name: which input of the kernel (one value an element)
+    PARAM = "param", ":f"  # attribute name: which scalar parameter (one value a call)
+    CONST_F32 = "const_f32", ":f"  # attribute bits
+    CONST_I32 = "const_i32", ":i"  # attribute bits
+    ADD = "add", "ff:f", "{} + {}", "{} + {}", np.add, "f[k] = fa[k] + fb[k]", 4, True
+    SUB = "sub", "ff:f", "{} - {}", "{} - {}", np.subtract, "f[k] = fa[k] - fb[k]", 4
+    MUL = "mul", "ff:f", "{} * {}", "{} * {}", np.multiply, "f[k] = fa[k] * fb[k]", 4, True
+    # Triton's own / and sqrt are approximate.
+    DIV = "div", "ff:f", "{} / {}", "tl.div_rn({}, {})", np.divide, "f[k] = fa[k] / fb[k]", 12
+    SQRT = "sqrt", "f:f", "SQRT({})", "tl.sqrt_rn({})", np.sqrt, "f[k] = sqrtf(fa[k])", 20
+    # a*b + c, rounded once; in NumPy it needs scratch space (momentgen.compiler.ir.evaluate)
+    FMA = "fma", "fff:f", "FMA({}, {}, {})", "tl.fma({}, {}, {})", _nothing, "f[k] = fmaf(fa[k], fb[k], fc[k])", 4, True
+    # Before version 3.9 Triton's unary minus is 0 - x, which is wrong at zero.
+    NEG = "neg", "f:f", "-{}", "{} * -1.0", _flip_sign, "u[k] = ua[k] ^ 0x80000000u"
+    ABS = "abs", "f:f", "ABS({})", "tl.abs({})", _clear_sign, "u[k] = ua[k] & 0x7fffffffu"
+    LT = "lt", "ff:b", "{} < {}", "{} < {}", np.less, "i[k] = fa[k] < fb[k]", 4
+    LE = "le", "ff:b", "{} <= {}", "{} <= {}", np.less_equal, "i[k] = fa[k] <= fb[k]", 4
+    EQ = "eq", "ff:b", "{} == {}", "{} == {}", np.equal, "i[k] = fa[k] == fb[k]", 4, True
+    AND = "and", "bb:b", "{} & {}", "{} & {}", np.logical_and, "i[k] = ia[k] & ib[k]", 1, True
+    OR = "or", "bb:b", "{} | {}", "{} | {}", np.logical_or, "i[k] = ia[k] | ib[k]", 1, True
+    NOT = "not", "b:b", "!{}", "~{}", np.logical_not, "i[k] = ia[k] ^ 1"
+    SELECT = "select", "btt:t", "{} ? {} : {}", "tl.where({}, {}, {})", _select, "i[k] = ia[k] ? ib[k] : ic[k]", 2
+    F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _bits, "i[k] = ia[k]"
+    I32_AS_F32 = "i32_as_f32", "i:f", "as_float({})", "{}.to(tl.float32, bitcast=True)", _bits, "i[k] = ia[k]"
+    IADD = "iadd", "ii:i", "{} + {}", "{} + {}", np.add, "u[k] = ua[k] + ub[k]", 1, True
+    ISUB = "isub", "ii:i", "{} - {}", "{} - {}", np.subtract, "u[k] = ua[k] - ub[k]"
+    ISHL = "ishl", "ii:i", "{} << {}", "{} << {}", np.left_shift, "u[k] = ua[k] << ub[k]"
+    # in C the only one that looks at the sign
+    ISHR = "ishr", "ii:i", "(uint32_t)((int32_t){} >> {})", "{} >> {}", np.right_shift, "i[k] = ia[k] >> ib[k]"
+    IAND = "iand", "ii:i", "{} & {}", "{} & {}", np.bitwise_and, "u[k] = ua[k] & ub[k]", 1, True
+    IOR = "ior", "ii:i", "{} | {}", "{} | {}", np.bitwise_or, "u[k] = ua[k] | ub[k]", 1, True
+
+
+CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
+LEAVES = (Op.INPUT, Op.PARAM, *CONSTANTS)

@@ -1,0 +1,198 @@
+"""Passes that tidy a float32 program without changing a bit of what it computes.
+
+Each pass takes a program and returns a new, verified one.  Only identities
+that hold for every float32 are used, signed zeros, infinities and NaN
+included (a NaN's payload is not specified): x*1 is x, but x+0 is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.program import CONSTANTS, Builder, Instruction, Op, Program
+from momentgen.compiler.ir.schedule import reorder, schedule
+
+__all__ = ["eliminate_dead", "fold_constants", "optimise", "simplify"]
+
+Pass = Callable[[Program], Program]
+
+_ONE, _MINUS_ONE, _MINUS_ZERO = 0x3F800000, 0xBF800000, 0x80000000
+_ALL_ONES = 0xFFFFFFFF
+
+
+def _rewrite(program: Program, rule: Callable[[Builder, Instruction, tuple[int, ...]], int | None]) -> Program:
+    """Write ``program`` anew, each instruction as ``rule`` says or, where it says None, as it was.
+
+    Equal instructions become one on the way.
+    """
+    builder = Builder(program.name, program.inputs, program.params)
+    new: list[int] = []
+    for index, ins in enumerate(program.instructions):
+        args = tuple(new[a] for a in ins.args)
+        chosen = rule(builder, ins, args)
+        if chosen is None:
+            chosen = builder.emit(ins.op, *args, bits=ins.bits, name=ins.name)
+        new.append(chosen)
+        comment = program.comments.get(index)
+        if comment is not None:
+            builder.comment(chosen, comment)
+    for name, index in program.outputs:
+        builder.output(name, new[index])
+    return builder.build()
+
+
+def eliminate_dead(program: Program) -> Program:
+    """Leave out all that no output depends on.
+
+    >>> b = Builder("f", inputs=("x",))
+    >>> unused = b.sqrt(b.input("x"))
+    >>> b.output("y", b.neg(b.input("x")))
+    >>> eliminate_dead(b.build()).count()
+    {'neg': 1}
+    """
+    live: set[int] = set()
+    pending = [index for _, index in program.outputs]
+    while pending:
+        index = pending.pop()
+        if index not in live:
+            live.add(index)
+            pending.extend(program.instructions[index].args)
+    return reorder(program, sorted(live))
+
+
+def fold_constants(program: Program) -> Program:
+    """Compute what depends on constants alone, with the same rounding as at run time.
+
+    A bool has no constant form; one that is known disappears from the selects and connectives that use it.
+
+    >>> b = Builder("f", inputs=("x",))
+    >>> b.output("y", b.mul(b.input("x"), b.div(b.f32(1.0), b.f32(3.0))))
+    >>> fold_constants(b.build()).count()
+    {'mul': 1}
+    """
+    known_bools: dict[int, bool] = {}
+
+    def rule(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
+        if ins.op is Op.SELECT and args[0] in known_bools:
+            return args[1] if known_bools[args[0]] else args[2]
+        if ins.op in (Op.AND, Op.OR):
+            absorbing = ins.op is Op.OR
+            for known, other in (args, args[::-1]):
+                if known in known_bools:
+                    return known if known_bools[known] is absorbing else other
+        if not args:
+            return None
+        if ins.op is Op.NOT and args[0] in known_bools:
+            index = b.emit(ins.op, *args)
+            known_bools[index] = not known_bools[args[0]]
+            return index
+        if any(b.instruction(a).op not in CONSTANTS for a in args):
+            return None
+        if ins.op in (Op.LT, Op.LE, Op.EQ):
+            index = b.emit(ins.op, *args)
+            left, right = (b.instruction(a).value for a in args)
+            known_bools[index] = {Op.LT: left < right, Op.LE: left <= right, Op.EQ: left == right}[ins.op]
+            return index
+        bits = _compute(ins, [b.instruction(a) for a in args])
+        return b.emit(Op.CONST_F32 if ins.type.value == "f32" else Op.CONST_I32, bits=bits)
+
+    return _rewrite(program, rule)
+
+
+def _compute(ins: Instruction, operands: list[Instruction]) -> int:
+    """Bits of an f32 or i32 instruction on constants, by evaluating a program of that one instruction."""
+    b = Builder("constant", ())
+    index = b.emit(ins.op, *(b.emit(o.op, bits=o.bits) for o in operands))
+    b.output("value", index if ins.type.value == "f32" else b.as_f32(index))
+    return int(evaluate(b.build(), {})["value"].view(np.uint32))
+
+
+def simplify(program: Program) -> Program:
+    """Apply the identities that hold bit for bit: x*1, x/1, x+(-0), -(-x), x*(-1), not not c, selects on a negation...
+
+    >>> b = Builder("f", inputs=("x",))
+    >>> b.output("y", b.neg(b.neg(b.mul(b.input("x"), b.f32(1.0)))))
+    >>> eliminate_dead(simplify(b.build())).count()
+    {}
+    """
+    return _rewrite(program, _simpler)
+
+
+def _simpler(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
+    defs = [b.instruction(a) for a in args]
+    bits = [d.bits if d.op in CONSTANTS else None for d in defs]
+    match ins.op:
+        case Op.MUL:
+            for x, constant in ((args[0], bits[1]), (args[1], bits[0])):
+                if constant == _ONE:
+                    return x
+                if constant == _MINUS_ONE:
+                    return b.neg(x)
+        case Op.DIV if bits[1] == _ONE:
+            return args[0]
+        case Op.DIV if bits[1] is not None and _reciprocal_is_exact(bits[1]):
+            reciprocal = b.emit(Op.CONST_F32, bits=((254 << 23) - (bits[1] & 0x7F800000)) | (bits[1] & 0x80000000))
+            return b.mul(args[0], reciprocal)
+        case Op.ADD if _MINUS_ZERO in bits:  # x + (-0) is x, also for x = +0 and -0
+            return args[1] if bits[0] == _MINUS_ZERO else args[0]
+        case Op.ADD | Op.SUB:
+            return _add_of_negation(b, ins, args, defs, bits)
+        case Op.FMA:
+            if bits[0] == _ONE or bits[1] == _ONE:
+                return b.add(args[1] if bits[0] == _ONE else args[0], args[2])
+            if bits[2] == _MINUS_ZERO:  # an exact product is rounded once, and -0 changes no sign of zero
+                return b.mul(args[0], args[1])
+        case Op.NEG if defs[0].op is Op.NEG:
+            return defs[0].args[0]
+        case Op.ABS if defs[0].op in (Op.NEG, Op.ABS):
+            return b.abs(defs[0].args[0])
+        case Op.NOT if defs[0].op is Op.NOT:
+            return defs[0].args[0]
+        case Op.SELECT if args[1] == args[2]:
+            return args[1]
+        case Op.SELECT if defs[0].op is Op.NOT:
+            return b.select(defs[0].args[0], args[2], args[1])
+        case Op.AND | Op.OR if args[0] == args[1]:
+            return args[0]
+        case Op.F32_AS_I32 if defs[0].op is Op.I32_AS_F32:
+            return defs[0].args[0]
+        case Op.I32_AS_F32 if defs[0].op is Op.F32_AS_I32:
+            return defs[0].args[0]
+        case Op.IADD | Op.IOR if 0 in bits:
+            return args[1] if bits[0] == 0 else args[0]
+        case Op.ISUB | Op.ISHL | Op.ISHR if bits[1] == 0:
+            return args[0]
+        case Op.IAND if _ALL_ONES in bits:
+            return args[1] if bits[0] == _ALL_ONES else args[0]
+    return None
+
+
+def _add_of_negation(
+    b: Builder, ins: Instruction, args: tuple[int, ...], defs: list[Instruction], bits: list[int | None]
+) -> int | None:
+    """Sums with a negation: x + (-y) is x - y, x - (-y) is x + y, and x - 0 is x."""
+    if ins.op is Op.SUB:
+        if bits[1] == 0:
+            return args[0]
+        return b.add(args[0], defs[1].args[0]) if defs[1].op is Op.NEG else None
+    if defs[1].op is Op.NEG:
+        return b.sub(args[0], defs[1].args[0])
+    return b.sub(args[1], defs[0].args[0]) if defs[0].op is Op.NEG else None
+
+
+def _reciprocal_is_exact(bits: int) -> bool:
+    """Whether the constant is a power of two whose reciprocal is a normal number too: then x/c and x*(1/c) are one."""
+    exponent = (bits >> 23) & 0xFF
+    return bits & 0x7FFFFF == 0 and 1 <= exponent <= 253
+
+
+def optimise(program: Program) -> Program:
+    """Fold, simplify, and drop what is dead until nothing changes, then order the rest; the bits stay the same."""
+    while True:
+        tidied = eliminate_dead(simplify(fold_constants(program)))
+        if tidied.instructions == program.instructions:
+            return schedule(tidied)
+        program = tidied

@@ -1,0 +1,306 @@
+"""Stabilise: moments in closed form to a graph of real operations in which nothing cancels.
+
+Here are the list of strategies, tried in order, and what they share:
+
+================  ===================================================================
+``requirements``  what several strategies ask of a rule
+``settled``       exact values and measures of an f with parameters, at each setting
+``kit``           what several strategies write into their graphs; ``mills``: integrals of the normal distribution
+``saturation``    outputs of a steep f, beyond range
+``jumps``         the value of f at a jump itself, where it is not the one right of it
+``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
+``conditional``   outputs that are random beyond their input: the mean of the variance given x is added to that of f
+``claim``         what a strategy hands to proofs (:mod:`momentgen.compiler.prove`)
+``logistic_input``  max(x, c x) of a logistic input
+================  ===================================================================
+
+The strategies:
+
+===============  ===================================================================
+``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
+                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation) and ``kink_fits``
+``smooth``       f that follow a line on either side: ``surrogate``, by polynomials of two variables; ``draw``, of a
+                 draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
+                 ``surrogate_graph`` has the moments of atoms, ``choosing`` chooses them
+``surfaces``     polynomials of two variables: ``surface`` and ``surface_graph`` (at v = 0 f itself, ``point``); in
+                 float64 ``fine_surface``, of outputs (``fine_output``) in cells (``fine_cells``), ``fine_tails`` of
+                 slow f, and ``fine_surface_graph``
+``kinks``        f with kinks or jumps: ``piecewise``, power series about the kinks and another form above v*;
+                 ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
+                 ``quadrature``, the fallback, on ``increments``; each with its graph
+``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
+``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph`` on ``tails``
+``covariance``   of f(X1) and f(X2), in the coordinate of ``correlation``
+``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
+                 ``functions`` (sympy to graph), ``formula_truth``
+===============  ===================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from momentgen.compiler.derive import CovarianceDerivation, Derivation, JointDerivation
+from momentgen.compiler.derive.existence import check_second_moment
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, limits_of
+from momentgen.compiler.strategies import logistic_input
+from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
+from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
+from momentgen.compiler.strategies.elementary import entire
+from momentgen.compiler.strategies.formulas import formula
+from momentgen.compiler.strategies.homogeneous import kink
+from momentgen.compiler.strategies.joint.joint import stabilise_joint
+from momentgen.compiler.strategies.jumps import with_jumps
+from momentgen.compiler.strategies.kinks import halves, piecewise, quadrature
+from momentgen.compiler.strategies.rescaled import rescaled_variant
+from momentgen.compiler.strategies.saturation import saturated
+from momentgen.compiler.strategies.smooth import algebraic, surrogate
+from momentgen.errors import BuildError
+
+__all__ = [
+    "OUTPUTS",
+    "PARTIALS",
+    "Stable",
+    "Way",
+    "approximate_ways",
+    "approximations",
+    "covariance_way",
+    "joint_way",
+    "limits_of",
+    "plans",
+    "stabilise",
+    "stabilise_covariance",
+    "stabilise_joint",
+    "ways",
+]
+
+
+@dataclass(frozen=True)
+class _Strategy:
+    """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form.
+
+    ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep; ``absolute``:
+    whether it serves absolute goals.
+    """
+
+    what: str
+    why_not: Callable[[Derivation], str | None]
+    variants: Callable[[Derivation], Iterable[Stable]]
+    lines: bool = False
+    absolute: bool = False
+
+
+def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
+    return lambda derivation: None if applies(derivation) else f"expected {expected}"
+
+
+class Way:
+    """A way to variants of a rule: making them may take long, so it is done when they are asked for.
+
+    Attributes:
+        what: its name.
+        modules: where its code is; with what these import, all that decides what it makes.
+        refusal: why it does not serve after all, once that is known; empty as long as it does.
+    """
+
+    def __init__(self, what: str, modules: tuple[str, ...], make: Callable[[], Iterable[Stable]]) -> None:
+        self.what, self.modules, self.refusal = what, modules, ""
+        self._make = make
+
+    def stables(self) -> tuple[Stable, ...]:
+        """The variants; none where the way does not serve.
+
+        Raises:
+            BuildError: if one cannot be made, and there is no other way to it.
+        """
+        return tuple(self._make())
+
+
+class _Plan(Way):
+    """A way by one of several strategies: where it does not serve, the next one may."""
+
+    def __init__(
+        self,
+        strategy: _Strategy,
+        derivation: Derivation,
+        finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]],
+        more: tuple[str, ...],
+    ) -> None:
+        def held(stable: Stable) -> Stable:
+            return saturated(derivation, stable) if strategy.lines else stable
+
+        super().__init__(
+            strategy.what,
+            (strategy.variants.__module__, saturated.__module__, with_jumps.__module__, *more),
+            lambda: [with_jumps(held(stable), derivation) for stable in strategy.variants(derivation)],
+        )
+        self._finish = finish
+
+    def stables(self) -> tuple[Stable, ...]:
+        try:
+            made = tuple(replace(stable, way=self.what) for stable in self._make())
+        except BuildError as error:
+            self.refusal = _cause(error)
+            return ()
+        if not made:
+            self.refusal = "the accuracy that the rule asks for is of none of its variants"
+            return ()
+        return self._finish(made)
+
+
+#: tried in this order
+_STRATEGIES = (
+    _Strategy(
+        "homogeneous",
+        _unless(kink.applies, "polynomials of one degree on either side of a kink at 0"),
+        kink.stable_variants,
+    ),
+    _Strategy(
+        "draw of 0 or 1",
+        _unless(formula.applies, "a draw of 0 or 1 with a mean in closed form"),
+        lambda derivation: [formula.exact_variant(derivation)],
+    ),
+    _Strategy(
+        "halves",
+        _unless(halves.applies, "a line right of a kink, and an exponential or a constant left of it"),
+        halves.stable_variants,
+        lines=True,
+    ),
+    _Strategy(
+        "elementary",
+        _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
+        entire.stable_variants,
+    ),
+    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants, lines=True, absolute=True),
+    _Strategy("draw, by polynomials", surrogate.why_no_draw, surrogate.draw_variants, absolute=True),
+    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
+    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
+    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
+)
+
+
+def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
+    """All variants of a derived rule, ``exact`` first: by the first way that serves, or by the one named ``way``.
+
+    Raises:
+        BuildError: if no strategy covers the rule; says of each why it does not.
+    """
+    stables = next(ways(derivation, way))
+    return (*stables, *approximations(derivation))
+
+
+def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
+    """The variants that are a derived rule's own moments, by every strategy that serves, the cheapest kernels first.
+
+    A strategy that serves by what f is may still miss the accuracy asked, which only lowering and certifying shows.
+    With ``way``, by the strategy of that name alone.
+
+    Raises:
+        BuildError: if no strategy covers the rule; says of each why it does not.
+    """
+    for plan in plans(derivation, way):
+        if stables := plan.stables():
+            yield stables
+
+
+def approximations(derivation: Derivation) -> list[Stable]:
+    """The variants that approximate a derived rule's moments, or are of another input.
+
+    Raises:
+        BuildError: if one has no form in float32 primitives.
+    """
+    return [stable for way in approximate_ways(derivation) for stable in way.stables()]
+
+
+def approximate_ways(derivation: Derivation) -> list[Way]:
+    """A way to each kind of approximation that a rule may have."""
+    made: list[Callable[[Derivation], Iterable[Stable]]] = [formula.stable_variants]
+    if derivation.base is None:
+        made.append(logistic_input.stable_variants)
+    return [Way(make.__module__, (make.__module__,), partial(make, derivation)) for make in made]
+
+
+def joint_way(derivation: JointDerivation) -> Way:
+    """The way to all variants of a rule of two inputs, or of one and a noise."""
+    return Way("joint", (stabilise_joint.__module__,), lambda: stabilise_joint(derivation))
+
+
+def covariance_way(derivation: CovarianceDerivation) -> Way:
+    """The way to the covariance of f of one input and f of another."""
+    return Way("covariance", (stabilise_covariance.__module__,), lambda: stabilise_covariance(derivation))
+
+
+def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
+    """The strategies that serve a derived rule by what f is, in their order; nothing is made until it is asked for.
+
+    With ``way``, the strategy of that name alone.
+
+    Raises:
+        BuildError: if no strategy covers the rule; says of each why it does not.
+    """
+    known: list[Stable] = []
+
+    def all_of_it(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
+        """With the variance given x, where there is one; its mean is made once, for all ways to f."""
+        if derivation.conditional is None:
+            return stables
+        if not known:
+            known.append(expected_conditional(derivation.conditional))
+        return tuple(with_conditional_variance(derivation, stable, known[0]) for stable in stables)
+
+    more = () if derivation.conditional is None else (with_conditional_variance.__module__,)
+    if derivation.base is None:
+        yield from _exact(derivation, way, all_of_it, more)
+        return
+
+    def in_other_units(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
+        (base,) = (stable for stable in stables if stable.variant == "exact")
+        return all_of_it((saturated(derivation, rescaled_variant(derivation, base)),))
+
+    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__, saturated.__module__, *more))
+
+
+def _exact(
+    derivation: Derivation, way: str, finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]], more: tuple[str, ...]
+) -> Iterator[Way]:
+    if derivation.mean is None or derivation.second is None:
+        check_second_moment(derivation)
+    refusals: list[str] = []
+    served = False
+    for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
+        try:
+            cause = strategy.why_not(derivation) or _why_not_absolute(derivation, strategy)
+        except BuildError as error:
+            cause = _cause(error)
+        if not cause:
+            plan = _Plan(strategy, derivation, finish, more)
+            yield plan
+            if not plan.refusal:
+                served = True
+                continue
+            cause = plan.refusal
+        refusal = f"{strategy.what}: {cause}"
+        if refusal not in refusals:
+            refusals.append(refusal)
+    if not served:
+        shown = "".join(f"\n  {refusal}" for refusal in refusals)
+        raise BuildError(
+            derivation.rule.name,
+            "stabilise",
+            f"expected f to be served by one of these ways, got:{shown}\n ",
+            derivation.rule.f,
+        )
+
+
+def _why_not_absolute(derivation: Derivation, strategy: _Strategy) -> str | None:
+    """Why the goals of a rule are not those of a strategy; None if they are."""
+    goal = derivation.rule.accuracy
+    if strategy.absolute or goal.mean_abs is goal.var_abs is None:
+        return None
+    return "expected goals in ulp or by moments, got mean_abs or var_abs"
+
+
+def _cause(error: BuildError) -> str:
+    return error.cause if error.expression is None else f"{error.cause} in `{error.expression}`"

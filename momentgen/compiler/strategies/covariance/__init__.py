@@ -1,0 +1,1 @@
+"""The covariance of f of one input and f of another."""

@@ -1,0 +1,231 @@
+r"""Elementary moments: exact values, and the errors that are allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.exact import evaluate
+from momentgen.compiler.ir.stable import ErrorMeasure
+from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, held
+from momentgen.compiler.strategies.elementary.entire_graph import LARGEST, TURNED
+from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, number
+from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
+
+__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RelativeMeasure:
+    """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
+
+    With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
+    largest value that it has at that variance.  Beyond ``far`` of |mean| nothing is measured; what float32 does not
+    hold has to be its largest number, of the right sign.
+    """
+
+    bounded: bool
+    amplitude: float
+    rate: float
+    far: float = math.inf
+
+    def allowed(self, output: str, exact: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        if output == "mean":
+            limit = MEAN * np.maximum(1.0, np.abs(exact))
+        elif not self.bounded:
+            limit = (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
+        else:
+            a, b = self.amplitude, self.rate
+            with np.errstate(all="ignore"):
+                e = np.exp(-(b**2) * var)
+                rest = -np.expm1(-(b**2) * var)
+                limit = {
+                    "var": VARIANCE * a**2 * np.minimum(b**2 * var, 1.0),
+                    "dmean_dmu": PARTIAL * abs(a * b) * np.sqrt(e),
+                    "dmean_dvar": PARTIAL * abs(a) * b**2 / 2 * np.sqrt(e),
+                    "dvar_dmu": PARTIAL * a**2 * abs(b) * rest * e,
+                    "dvar_dvar": PARTIAL * a**2 * b**2 / 2 * e,
+                }[output]
+        return np.maximum(limit, 2.0**-126)
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        exact = held(exact)
+        with np.errstate(all="ignore"):
+            error = np.abs(computed.astype(np.float64) - exact) / self.allowed(output, exact, var.astype(np.float64))
+        error = np.where(np.isfinite(computed), error, np.inf)
+        return np.where(np.abs(mean.astype(np.float64)) > self.far, 0.0, error)
+
+
+@dataclass(frozen=True)
+class _Magnitude:
+    """Σ |c| |mu|^i v^j e^(p mu + q v): the terms of a moment, each by its size."""
+
+    rows: tuple[tuple[float, float, int, int, float], ...]
+
+    @staticmethod
+    def of(moment: Moment) -> _Magnitude:
+        with mpmath.workdps(30):
+            return _Magnitude(
+                tuple(
+                    (float(sp.re(p)), float(sp.re(q)), i, j, float(abs(number(c))))
+                    for (p, q), row in moment.real_parts()
+                    for (i, j), c in row.items()
+                )
+            )
+
+    def __call__(self, mean: F64, var: F64) -> F64:
+        total = np.zeros_like(mean)
+        for p, q, i, j, c in self.rows:
+            total = total + c * np.abs(mean) ** i * var**j * np.exp(p * mean + q * var)
+        return total
+
+
+@dataclass(frozen=True)
+class _Power:
+    """E Σ c² X^(2n) e^(2 b X) over the terms of f, b real; half of that for a sine or cosine, which c bounds."""
+
+    rows: tuple[tuple[float, int, float], ...]
+
+    @staticmethod
+    def of(terms: Terms) -> _Power:
+        rows = []
+        with mpmath.workdps(30):
+            for (b, n), c in terms.coefficients.items():
+                turn = sp.im(b)
+                if turn >= 0:  # the other of a pair is its conjugate
+                    size = float(abs(number(c))) * (math.sqrt(2) if turn > 0 else 1)
+                    rows.append((float(sp.re(b)), n, size**2))
+        return _Power(tuple(rows))
+
+    def __call__(self, mean: F64, var: F64) -> F64:
+        total = np.zeros_like(mean)
+        for b, n, c in self.rows:
+            moved, inner = mean + 2 * b * var, np.zeros_like(mean)
+            for j in range(n + 1):  # E (m + sigma Z)^(2n): all terms are positive
+                inner = inner + math.comb(2 * n, 2 * j) * moved ** (2 * (n - j)) * var**j * _odd_factorial(j)
+            total = total + c * inner * np.exp(2 * b * mean + 2 * b**2 * var)
+        return total
+
+
+def _odd_factorial(j: int) -> int:
+    return math.prod(range(1, 2 * j, 2))
+
+
+@dataclass(frozen=True)
+class TermsMeasure:
+    """Errors over what is allowed, for an f without a Lipschitz constant whose terms may cancel.
+
+    With M_k the sum of the magnitudes of the terms of E f^(k), G_k = E Σ t², t the terms of f^(k), and
+    s_k = min(v G_{k+1}, G_k), by which the variance of f^(k) would be bounded if its terms were independent:
+
+    - mean: 1e-6 max(1, M_0);
+    - variance: 1e-5 s_0;
+    - partials: 1e-4 of M_1, M_2/2, 2 sqrt(s_0 s_1) and G_1 + sqrt(s_0 s_2): the sizes of E f', E f''/2, 2 Cov(f, f')
+      and E f'² + Cov(f, f'').
+
+    For one term these are the exact values up to small factors; where terms cancel, they are what cancels.  What
+    float32 does not hold has to be its largest number, of the right sign.
+    """
+
+    magnitudes: tuple[_Magnitude, ...]
+    powers: tuple[_Power, ...]
+
+    @staticmethod
+    def of(terms: Terms) -> TermsMeasure:
+        """The measure of f."""
+        mean = terms.expectation()
+        means = (mean, mean.derivative(0), mean.derivative(0).derivative(0))
+        derivatives = [terms]
+        for _ in range(3):
+            derivatives.append(derivatives[-1].derivative())
+        return TermsMeasure(tuple(map(_Magnitude.of, means)), tuple(map(_Power.of, derivatives)))
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        with np.errstate(all="ignore"):
+            if output == "mean":
+                limit = MEAN * np.maximum(1.0, self.magnitudes[0](mean, var))
+            elif output.startswith("dmean"):
+                order = 1 if output == "dmean_dmu" else 2
+                limit = PARTIAL / order * self.magnitudes[order](mean, var)
+            else:
+                g = [power(mean, var) for power in self.powers]
+                s = [np.minimum(var * g[k + 1], g[k]) for k in range(3)]
+                limit = {
+                    "var": VARIANCE * s[0],
+                    "dvar_dmu": 2 * PARTIAL * np.sqrt(s[0]) * np.sqrt(s[1]),
+                    "dvar_dvar": PARTIAL * (g[1] + np.sqrt(s[0]) * np.sqrt(s[2])),
+                }[output]
+        return np.maximum(np.where(np.isnan(limit), np.inf, limit), 2.0**-126)
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        allowed = self.allowed(output, held(exact), mean.astype(np.float64), var.astype(np.float64))
+        with np.errstate(all="ignore"):
+            # Terms may be beyond float32 where what they leave is not; what surely is has no such excuse.
+            beyond = np.abs(exact) - allowed > LARGEST
+            allowed = np.where(beyond, PARTIAL * LARGEST, allowed)
+            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
+        return np.where(np.isfinite(computed), error, np.inf)
+
+
+@dataclass(frozen=True)
+class Within:
+    """Another measure, on ``rate``·|mean| + ``rate_var``·var up to 1e6."""
+
+    measure: ErrorMeasure
+    rate: float
+    rate_var: float
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        turned = self.rate * np.abs(mean.astype(np.float64)) + self.rate_var * var.astype(np.float64)
+        return np.where(turned > TURNED, 0.0, self.measure(output, computed, exact, mean, var))
+
+
+class ElementaryTruth(ClosedFormTruth):
+    """Exact values from rigorous balls; for |mean| beyond ``edge`` infinite, not evaluated; survives pickling."""
+
+    def __init__(self, outputs: dict[str, Any], bounded: bool, edge: float) -> None:
+        super().__init__(outputs, ())
+        self.bounded, self.edge = bounded, edge
+
+    def __call__(self, mean: F32, var: F32, params: Any) -> dict[str, F64]:
+        mu, v = mean.astype(np.float64), var.astype(np.float64)
+        # All is 0 where exp(-v/2) is; exponentials overflow there.
+        inside = np.abs(mu) <= self.edge
+        v = np.minimum(v, 1e4) if self.bounded else v
+        result = {name: np.full(mean.shape, np.inf) for name in self.names}
+        if inside.any():
+            exact = evaluate(self.function, {"mu": mu[inside], "v": v[inside]}).value
+            for name, values in zip(self.names, exact, strict=True):
+                result[name][inside] = values
+        return result
+
+
+class SumTruth:
+    """Exact values from rigorous balls for a sum of terms; infinite where :class:`Within` does not look, not evaluated;
+    survives pickling.
+    """
+
+    def __init__(self, outputs: Mapping[str, Any], rate: float, rate_var: float) -> None:
+        self.rate, self.rate_var = rate, rate_var
+        self.closed = ClosedFormTruth(outputs, ())
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        mu, v = mean.astype(np.float64), var.astype(np.float64)
+        inside = self.rate * np.abs(mu) + self.rate_var * v <= TURNED
+        result = {name: np.full(mean.shape, np.inf) for name in self.closed.names}
+        if inside.any():
+            for name, values in self.closed(mean[inside], var[inside], params).items():
+                result[name][inside] = values
+        return result

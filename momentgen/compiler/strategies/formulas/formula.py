@@ -1,0 +1,271 @@
+r"""Variants given by formulas: the literature's approximations, computed as they are written down.
+
+A :class:`~momentgen.rule.Formula` states mean and variance; a :class:`~momentgen.rule.Fitted` states the variance up
+to a free number, which is fitted here, and may leave the mean to the exact variant.  Both are rewritten
+(:mod:`momentgen.compiler.strategies.formulas.rewrite`) and written as graphs, in the same way for float32 and float64.
+
+The claim is that the program equals the formula.  What cancels in a formula itself cannot be mended without leaving
+it, so errors are measured in ulp of the sum of the magnitudes of an output's terms; where it has one term, or terms
+of one sign, that is its ulp.  Where a formula gives a negative variance, the variance is 0 and so are its partials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.derive.proof import function
+from momentgen.compiler.fit import Polynomial, fit_parameter
+from momentgen.compiler.ir.graph import Graph, evaluate_float64
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.measure.terms import TermsUlp
+from momentgen.compiler.measure.ulp import ulp_error
+from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator
+from momentgen.compiler.strategies.formulas.formula_truth import F32, F64, FormulaTruth
+from momentgen.compiler.strategies.formulas.functions import FunctionWriter
+from momentgen.compiler.strategies.formulas.rewrite import Written, write
+from momentgen.compiler.strategies.homogeneous import kink, kink_graph
+from momentgen.compiler.strategies.homogeneous.forms import output_forms
+from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
+from momentgen.errors import BuildError
+from momentgen.rule import Fitted, Formula, LogisticInput, Rule
+from momentgen.symbols import Phi, S, mu, phi, v
+
+__all__ = ["applies", "exact_variant", "stable_variants"]
+
+_FLOAT32 = Precision(fit=1e-9, reach=18.7, scaled=True)
+_GOAL, _SHARE = 8.0, 0.65
+#: tails lie at moderate a = mu/sigma where the variance is large, at moderate mu where it is small
+_BOX = {"a": (-18.7, 18.7), "mu": (-100.0, 100.0), "log2_var": (-50.0, 50.0)}
+#: a variance at a v that stands for 0, itself of that size where the variance is 0 at v = 0
+_VANISHED = 1e-100
+_OF_MEAN = ("mean", "dmean_dmu", "dmean_dvar")
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """Writes the graphs of a variant.
+
+    Attributes:
+        written: the outputs.
+        rule: whose variant it is.
+        exact: where the mean is the exact one, the derivation that gives it.
+        floor: what is set to 0 where it is negative: nothing, ``var``, or ``partials`` of it too.
+    """
+
+    written: Written
+    rule: Rule
+    exact: Derivation | None = None
+    floor: str = ""
+
+    def build(self, precision: Precision, names: tuple[str, ...]) -> tuple[Graph, tuple[Polynomial, ...]]:
+        """The named outputs at a precision, and what was fitted."""
+        graph = Graph(("mean", "var"), tuple(p.name for p in self.rule.parameters))
+        fits: tuple[Polynomial, ...] = ()
+        if self.exact is not None:
+            graph, fits = self._exact(self.exact, precision, tuple(name for name in names if name in _OF_MEAN))
+        translator = Translator(FunctionWriter(graph, precision), self.written.named)
+        given = dict(graph.outputs)
+        graph.outputs.clear()
+        for name in names:
+            if name in given:
+                graph.output(name, given[name])
+            else:
+                graph.output(name, translator.f.like_inputs(self._floored(translator, name)))
+        return graph, tuple(dict.fromkeys((*fits, *translator.f.fits)))
+
+    def _exact(
+        self, derivation: Derivation, precision: Precision, names: tuple[str, ...]
+    ) -> tuple[Graph, tuple[Polynomial, ...]]:
+        forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
+        defaults = {p.name: mpmath.mpf(p.default) for p in self.rule.parameters}
+        settings = [{name: mpmath.mpf(value) for name, value in at.items()} for at in settings_of(self.rule)]
+        return kink_graph.build_graph(forms, defaults, precision, names, kink_graph.Traits.of(forms, settings))
+
+    def _floored(self, translator: Translator, name: str) -> int:
+        node = self._output(translator, name)
+        if (name == "var" and self.floor) or (name.startswith("dvar") and self.floor == "partials"):
+            g = translator.g
+            var = node if name == "var" else self._output(translator, "var")
+            node = g.select(g.lt(var, g.const(0)), g.const(0), node)
+        return node
+
+    def _output(self, translator: Translator, name: str) -> int:
+        """An output of the formula, in the form that suits the signs of its arguments."""
+        g, node = translator.g, translator.node(self.written.outputs[name])
+        if name not in self.written.mirrored:
+            return node
+        signs = []
+        for z in self.written.arguments:
+            z_node, negated = translator.arguments.argument(z)
+            signs.append(g.lt(z_node, g.const(0)) if negated else g.lt(g.const(0), z_node))
+        positive = signs[0]
+        for sign in signs[1:]:
+            positive = g.both(positive, sign)
+        return g.select(positive, translator.node(self.written.mirrored[name]), node)
+
+    def magnitudes(self) -> Graph:
+        """The sums of the magnitudes of each output's terms, and the variance itself as ``value``, for float64."""
+        graph = Graph(("mean", "var"), tuple(p.name for p in self.rule.parameters))
+        translator = Translator(FunctionWriter(graph, FLOAT64), self.written.named)
+        sizes = MagnitudeTranslator(translator)
+        for name in self.written.outputs:
+            graph.output(name, self._output(sizes, name))
+        graph.output("value", self._output(translator, "var"))
+        return graph
+
+
+def stable_variants(derivation: Derivation) -> list[Stable]:
+    """One :class:`Stable` for each :class:`~momentgen.rule.Formula` and :class:`~momentgen.rule.Fitted` of the rule.
+
+    Raises:
+        BuildError: if a formula has other functions than Phi, phi, S, exp and roots; if a variant without a mean of its
+            own belongs to a rule whose exact mean :mod:`momentgen.compiler.strategies.homogeneous.kink` does not cover;
+            if a fit has no optimum inside its interval.
+    """
+    stables = []
+    for name, variant in derivation.rule.variants.items():
+        if isinstance(variant, LogisticInput):
+            continue
+        try:
+            stables.append(_stable(derivation, name, variant))
+        except BuildError as error:
+            cause = error.cause if f"variant {name}" in error.cause else f"variant {name}: {error.cause}"
+            raise BuildError(derivation.rule.name, "stabilise", cause, error.expression) from error
+    return stables
+
+
+def applies(derivation: Derivation) -> bool:
+    """Whether the exact moments are those of a draw of 0 or 1, whose probability has a closed form."""
+    return derivation.rule.bernoulli and derivation.mean is not None
+
+
+def exact_variant(derivation: Derivation) -> Stable:
+    """The variant ``exact`` of a draw of 0 or 1: mean m in closed form, variance m(1 - m)."""
+    if derivation.mean is None:
+        raise BuildError(derivation.rule.name, "stabilise", "expected a mean in closed form", derivation.rule.f)
+    return _stable(derivation, "exact", Formula(mean=derivation.mean, var=derivation.mean * (1 - derivation.mean)))
+
+
+def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Stable:
+    rule = derivation.rule
+    var, facts = _fit(derivation, variant) if isinstance(variant, Fitted) else (variant.var, {})
+    exact: Stable | None = None
+    mean = variant.mean
+    if mean is None:
+        if not kink.applies(derivation) or not rule.accuracy.ulp:
+            cause = "expected a mean of its own, as the rule has no exact one with one kink and an accuracy in ulp"
+            raise BuildError(rule.name, "stabilise", cause, rule.f)
+        exact, mean = kink.stable_variants(derivation)[0], derivation.mean
+    written = write(mean, var, rule.parameters, rule.name)
+    settings = settings_of(rule)
+    graphs = _Graphs(written, rule, None if exact is None else derivation)
+    lowest = _lowest(graphs.magnitudes(), settings)
+    if lowest is not None:
+        treated = "var and its partials are 0 where the formula's variance is negative"
+        facts |= {"negative": {"treated": treated, **lowest}}
+        graphs = replace(graphs, floor="partials")
+    elif not _has_no_difference(written.plain("var")):
+        graphs = replace(graphs, floor="var")
+    forward, fits = graphs.build(_FLOAT32, OUTPUTS)
+    partials, more = graphs.build(_FLOAT32, PARTIALS)
+    floored = graphs.floor == "partials"
+    truth = FormulaTruth(written, tuple(p.name for p in rule.parameters), floored=floored)
+    means = np.linspace(-8, 8, 33, dtype=np.float32)
+    at_zero = [truth(means, np.zeros_like(means), setting)["var"] for setting in settings]
+    parts: dict[str, Any] = {
+        "variant": name,
+        "forward": forward,
+        "partials": partials,
+        "forward64": graphs.build(FLOAT64, OUTPUTS)[0],
+        "partials64": graphs.build(FLOAT64, PARTIALS)[0],
+        "truth": truth,
+        "vanishes": bool(np.all(np.abs(at_zero) < _VANISHED)),
+        "fits": tuple(dict.fromkeys((*fits, *more))),
+        "facts": facts,
+    }
+    source = f" ({variant.citation})" if variant.citation else ""
+    meaning = f"; {variant.doc}" if isinstance(variant, Formula) and variant.doc else ""
+    if exact is not None:
+        return replace(exact, **parts, measure=_ulp, doc=f"the exact mean, and the variance fitted{source}")
+    in_ulp = bool(rule.parameters)
+    return Stable(
+        **parts,
+        measure=_ulp if in_ulp else TermsUlp(graphs.magnitudes(), floored=floored),
+        goal=_GOAL,
+        aim=_GOAL * _SHARE,
+        unit="ulp" if in_ulp else "ulp of the terms",
+        box=_BOX,
+        settings=settings,
+        doc=f"the formula as published{source}{meaning}; errors in ulp"
+        + ("" if in_ulp else " of the sum of the magnitudes of an output's terms, or of 2^-118 where that is larger"),
+    )
+
+
+def _ulp(output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+    return ulp_error(computed, exact)
+
+
+def _lowest(magnitudes: Graph, settings: tuple[Mapping[str, float], ...]) -> dict[str, float] | None:
+    """Where a grid finds the formula's variance negative beyond rounding: the lowest relative to its terms, or None."""
+    spread = np.concatenate([-np.geomspace(60, 1e-3, 200), [0.0], np.geomspace(1e-3, 60, 200)])
+    log_v, shape = np.meshgrid(np.linspace(-40, 40, 161), spread, indexing="ij")
+    variances = np.exp2(log_v)
+    lowest, found = -1e-12, None
+    for setting in settings:
+        for means in (shape, shape * np.sqrt(variances)):
+            values = evaluate_float64(magnitudes, {"mean": means, "var": variances, **setting})
+            size, value = (np.broadcast_to(values[magnitudes.outputs[k]], means.shape) for k in ("var", "value"))
+            relative = np.divide(value, np.abs(size), out=np.zeros(means.shape), where=np.abs(size) > 1e-290)
+            i = np.unravel_index(np.argmin(relative), relative.shape)
+            if relative[i] < lowest:
+                lowest = float(relative[i])
+                at = {"at_mean": float(means[i]), "at_var": float(variances[i]), **setting}
+                found = {"lowest": float(value[i]), **at}
+    return found
+
+
+def _has_no_difference(expr: sp.Expr) -> bool:
+    """Whether no difference occurs outside the arguments of functions: such a variance is not rounded below 0."""
+    if isinstance(expr, (Phi, S, phi, sp.exp, sp.Heaviside)) or expr.is_nonnegative:
+        return True
+    if isinstance(expr, sp.Pow):
+        return bool(expr.exp.is_even) or _has_no_difference(expr.base)
+    return isinstance(expr, (sp.Mul, sp.Add)) and all(_has_no_difference(arg) for arg in expr.args)
+
+
+def _fit(derivation: Derivation, variant: Fitted) -> tuple[sp.Expr, dict[str, Any]]:
+    """The variance with its free symbol fitted, and what the fit reached.
+
+    Both variances are taken at v = 1, where mu is a: the exact one is sigma^(2 degree) times a function of a.
+    """
+    rule = derivation.rule
+    if len(variant.free) != 1:
+        cause = f"expected one free symbol, got {', '.join(variant.free)}"
+        raise BuildError(rule.name, "stabilise", cause, variant.var)
+    if derivation.var is None or derivation.degree is None:
+        cause = "a fit over a = mu/sigma needs an exact variance in closed form, and f homogeneous"
+        raise BuildError(rule.name, "stabilise", cause, rule.f)
+    ((free, bounds),) = variant.free.items()
+    (symbol,) = (s for s in variant.var.free_symbols if str(s) == free)
+    _, low, high = variant.domain
+    at = {p.symbol: sp.Rational(float(variant.at.get(p.name, rule.defaults[p.name]))) for p in rule.parameters}
+    exact = function(derivation.var.subs(at).subs(v, 1), [mu])
+    family = function(variant.var.subs(at).subs(v, 1), [symbol, mu])
+    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
+    facts = {
+        free: float(mpmath.nstr(fit.value, 10)),
+        "objective": fit.kind,
+        "objective_reached": float(mpmath.nstr(fit.objective, 6)),
+        "reached_at_a": [float(mpmath.nstr(a, 6)) for a in fit.where],
+        "domain_a": [float(low), float(high)],
+        "fitted_at": {str(s): float(value) for s, value in at.items()},
+    }
+    # The number in the certificate is the number in the code.
+    return variant.var.subs(symbol, sp.Rational(mpmath.nstr(fit.value, 10))), facts

@@ -1,0 +1,477 @@
+r"""Homogeneous one-kink rules (relu, leaky_relu, abs, heaviside): the graph of real operations.
+
+Takes the forms of :mod:`momentgen.compiler.strategies.homogeneous.forms` and writes them over shared values
+
+    t = min(|mu|/sigma, T),  E = exp(-t²/2),  Ĵ_n = J_n(t)/sqrt(2 pi),
+
+where the highest J_n is a fitted polynomial in u = 1/(1 + t/4) and the others follow from it without
+cancellation.  Three things keep the result accurate over all of float32:
+
+- the power of two in E is applied last, in factors that stay normal numbers;
+- an output that vanishes at a = 0 is fitted there as such (it is a^m times a polynomial in a²);
+- a mean that changes sign at t0 is expanded about t0, which the host computes from the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen import sign_change
+from momentgen.compiler.fit import Polynomial
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS
+from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.homogeneous import kink_powers
+from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T
+from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
+from momentgen.errors import BuildError
+
+__all__ = ["FLOAT64", "Precision", "Traits", "build_graph", "changes_sign"]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the graph is for.
+
+    Attributes:
+        fit: relative error allowed to each fitted polynomial.
+        reach: the T at which t is clamped; beyond it every output has its limit or is below the smallest number.
+        scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
+        factors: in how many factors exp's power of two is applied; each must be a normal number.
+        scale: c in u = 1/(1 + t/c), the variable of the fits; a power of two, so that t/c is exact.
+        lean: whether to take the shorter of two ways where it costs a rounding: sigma as var·(1/sigma), and the
+            remainder of a division by 1 + t² from a rounded difference.
+    """
+
+    fit: float
+    reach: float
+    scaled: bool
+    factors: int = 2
+    scale: float = 4.0
+    lean: bool = False
+
+
+FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
+
+
+def _without_t(side: Side) -> dict[int, sp.Expr] | None:
+    """The J_n's coefficients over t, where the side is phi·t times a sum of J_n; else None."""
+    if side.plain != 0 or side.factor != 0 or any(b.subs(T, 0) != 0 for b in side.first.values()):
+        return None
+    return {n: sp.cancel(b / T) for n, b in side.first.items()}
+
+
+class _Writer:
+    """Writes the shared values once, and then output after output."""
+
+    def __init__(self, graph: Graph, precision: Precision, degree: int) -> None:
+        self.g, self.precision = graph, precision
+        self.fits: list[Polynomial] = []
+        g = graph
+        self.mu, self.v = g.input("mean"), g.input("var")
+        self.negative = g.lt(self.mu, g.const(0))
+        self.size = g.abs(self.mu)
+        self.degenerate = g.eq(self.v, g.const(0))
+        if precision.scaled:
+            tiny, huge = g.lt(self.v, g.const(mpmath.mpf(2) ** -40)), g.lt(g.const(mpmath.mpf(2) ** 60), self.v)
+            one, more, less = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
+            c = g.comment(g.select(tiny, more, g.select(huge, less, one)), "power of two that keeps residuals normal")
+            back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 8), one))
+            w, x = g.mul(g.mul(self.v, c), c), g.mul(self.size, c)
+            up, down = (g.select(tiny, g.const(mpmath.mpf(2) ** k), one) for k in (96, -96))
+            self.raised, self.lowered = g.mul(self.v, up), down  # a variance with room for a second word
+        else:
+            c = back = g.const(1)
+            w, x = self.v, self.size
+        self.roomy_variance = precision.scaled and not precision.lean
+        # At var = 0 stand-ins with which every mean but 0 is beyond reach.  NaN stays NaN.
+        self.w = g.select(self.degenerate, g.const(mpmath.mpf(2) ** -100), w)
+        x = g.select(self.degenerate, g.mul(self.size, g.const(mpmath.mpf(2) ** 126)), x)
+        if degree == 0:  # at mean = var = 0 a continuous f has a = 0; a step has the side that f(0) is on
+            x = g.select(g.both(self.degenerate, g.eq(self.size, g.const(0))), g.const(1), x)
+        self.x = x
+        self.s = g.comment(g.sqrt(self.w), "standard deviation, scaled")
+        self.r = g.recip(self.s)
+        reach = g.const(precision.reach)
+        raw = g.over(self.x, self.s)
+        self.clamped = g.lt(reach, raw)
+        self.t = g.comment(g.select(self.clamped, reach, raw), "t = min(|mean|/sigma, reach)")
+        self.h = g.mul(self.t, self.t)
+        self.exponent = g.half_square(self.t)
+        self.e = g.comment(g.exp_mantissa(self.exponent), "exp(-t^2/2), mantissa")
+        zero = g.const(0)
+        # Terms in 1/sigma are taken as 0 at sigma = 0: there t is 0 or at its reach, and gradients stay finite.
+        inverse = g.mul(self.r, c)
+        by_root = g.select(self.degenerate, zero, g.mul(self.s, back))
+        self.sigma = g.mul(self.v, inverse) if precision.lean else by_root
+        self.inverse = g.select(self.degenerate, zero, inverse)
+        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
+        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
+        self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
+        self.degree = degree
+        self.j: dict[int, int] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
+
+    # --- cores -----------------------------------------------------------------
+    def need(self, orders: set[int]) -> None:
+        """Make J_n/sqrt(2 pi) available for the orders given."""
+        g = self.g
+        orders = {n for n in orders if n >= 0}
+        if not orders:
+            return
+        if len(orders) == 1 and max(orders) < 2:
+            (n,) = orders
+            self.j[n] = self.fit(n)
+        elif max(orders) <= 2:
+            # K (1 + t²) = 1 - 2 t J_2 and J_0 = 2 J_2 + t K: nothing cancels.
+            two = g.const(2)
+            self.j[2] = self.fit(2)
+            top = g.madd(g.neg(g.mul(self.t, two)), self.j[2], self.j[-1])
+            one = g.const(1)
+            lean = self.precision.lean
+            self.j[1] = g.over_one_plus(top, self.h) if lean else g.mul(top, g.recip(g.add(self.h, one)))
+            g.comment(self.j[1], "J_1/sqrt(2 pi)")
+            self.j[0] = g.comment(g.madd(self.t, self.j[1], g.mul(self.j[2], two)), "Mills ratio/sqrt(2 pi)")
+        else:
+            top_order = max(orders)
+            for n in (top_order, top_order - 1):
+                self.j[n] = self.fit(n)
+            for n in range(top_order - 2, -1, -1):
+                self.j[n] = g.madd(self.t, self.j[n + 1], g.mul(self.j[n + 2], g.const(n + 2)))
+
+    def fit(self, order: int) -> int:
+        g = self.g
+        fitted = core(order, self.precision.reach, self.precision.fit, self.precision.scale)
+        self.fits.append(fitted)
+        c = self.precision.scale
+        exact = g.comment(g.recip(g.madd(self.t, g.const(1 / mpmath.mpf(c)), g.const(1))), f"u = 1/(1 + t/{c:g})")
+        # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
+        u = g.head(exact) if self.precision.scaled else exact
+        value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
+        power = g.const(1)
+        for _ in range(order):
+            power = g.mul(power, u)
+        if not self.precision.scaled:
+            return g.comment(g.mul(value, g.mul(power, u)), f"J_{order}/sqrt(2 pi)")
+        slope = g.mul(g.horner(u, slope_of(order, self.precision.reach, c).coefficients), power)
+        return g.comment(g.shifted_product(value, g.mul(power, u), slope, exact), f"J_{order}/sqrt(2 pi)")
+
+    # --- expressions -------------------------------------------------------------
+    def expression(self, expr: sp.Expr) -> int:
+        """A polynomial in t and the parameters, as written."""
+        g = self.g
+        if expr.is_number:
+            with mpmath.workdps(60):
+                return g.const(mpmath.mpf(sp.Rational(expr).p) / sp.Rational(expr).q)
+        if expr == T:
+            return self.t
+        if isinstance(expr, sp.Symbol):
+            return g.param(expr.name)
+        parts = [self.expression(a) for a in expr.args]
+        if isinstance(expr, sp.Add):
+            total = parts[0]
+            for part in parts[1:]:
+                total = g.add(total, part)
+            return total
+        if isinstance(expr, sp.Mul):
+            total = parts[-1]
+            for part in reversed(parts[:-1]):
+                total = g.mul(total, part)
+            return total
+        if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
+            base = total = self.expression(expr.base)
+            for _ in range(int(expr.exp) - 1):
+                total = g.mul(total, base)
+            return total
+        raise TypeError(f"not a polynomial: {expr}")
+
+    def combination(self, terms: Mapping[int, sp.Expr], start: int | None = None) -> int:
+        """Σ b_n·J_n/sqrt(2 pi) and ``start``, those that vanish at t = 0 first: there the sum has to be right."""
+        total = self.g.const(0) if start is None else start
+        for n, b in sorted(terms.items(), key=lambda term: term[1].subs(T, 0) != 0):
+            total = self.g.madd(self.expression(b), self.j[n], total)
+        return total
+
+    def product(self, side: Side) -> int:
+        """C2/(2 pi): the coefficient of E²."""
+        if side.factor == 0:
+            return self.g.const(0)
+        g = self.g
+        negative = side.factor.could_extract_minus_sign()  # outside, so that both signs share the product
+        factor = self.expression(-side.factor if negative else side.factor)
+        value = g.mul(g.mul(factor, self.combination(side.left)), self.combination(side.right))
+        return g.neg(value) if negative else value
+
+    def times_exponential(self, value: int) -> int:
+        """value·E but for the exponential's power of two."""
+        if self.precision.scaled:
+            return self.g.times_exp_mantissa(value, self.exponent)
+        return self.g.mul(value, self.e)  # one exp for all outputs
+
+    def plain_density(self) -> int:
+        """E with its exponent, flushed to zero where it is negligible beside 1."""
+        g = self.g
+        return g.mul(self.e, self.whole())
+
+    def factors(self) -> list[int]:
+        count = self.precision.factors
+        return [self.g.exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
+
+    def times_factors(self, value: int) -> int:
+        """value·2^n, factor after factor."""
+        for factor in self.factors():
+            value = self.g.mul(value, factor)
+        return value
+
+    def whole(self) -> int:
+        """The product of the factors."""
+        return self.times_factors(self.g.const(1))
+
+    # --- outputs -----------------------------------------------------------------
+    def steep_variance(self, form: OutputForm, params: Mapping[str, Any]) -> int:
+        """The variance of an f that is steeper than x: of a part of sigma² where that is huge."""
+        g, before, one = self.g, (self.v, self.raised), self.g.const(1)
+        # A tail that is small beside sigma² has no room to be made smaller, and no need.
+        slopes = [self.expression(side.plain) for side in (form.minus, form.plus)]
+        steep = g.lt(one, g.select(self.negative, *slopes))
+        near = g.either(steep, g.lt(self.t, g.const(4)))
+        huge = g.both(g.lt(g.const(mpmath.mpf(2) ** 60), self.v), near)
+        down, up = (g.select(huge, g.const(mpmath.mpf(2) ** k), one) for k in (-32, 32))
+        self.v, self.raised = g.mul(self.v, down), g.mul(self.raised, down)
+        value = g.mul(self.output(form, params), up)
+        self.v, self.raised = before
+        return self.saturated(value)
+
+    def saturated(self, value: int) -> int:
+        """At most the largest number in size."""
+        g = self.g
+        top, low = g.const(LARGEST), g.const(-LARGEST)
+        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
+
+    def output(self, form: OutputForm, params: Mapping[str, Any]) -> int:
+        g = self.g
+        parity = form.parity
+        one_sided = parity is not None
+        sides = (form.plus,) if one_sided else (form.plus, form.minus)
+        if parity is not None and (rest := _without_t(form.plus)) is not None:
+            z = self.times_exponential(self.combination(rest))
+            main = self.powers(form.power, 1, z, self.factors())
+        else:
+            main = self.assemble(form, sides, self.times_exponential(self.coefficient(sides)))
+        bounded = form.plus.plain.is_number or self.degree > 1
+        if parity is not None and bounded and form.plus.condition(mpmath.mpf("1e-3"), params) > LOSS:
+            order = vanishing_order(form.plus, params)
+            fit, edge = near_zero(form, order, params, self.precision.fit)
+            self.fits.append(fit)
+            series = g.horner(self.h, fit.coefficients)
+            main = g.select(g.lt(self.t, g.const(edge)), self.powers(form.power, order, series), main)
+        if parity == -1:
+            main = g.select(self.negative, g.neg(main), main)
+        return main
+
+    def near_sign_change(self, main: int, traits: Traits) -> int:
+        """sigma^p·d·P(d), d = t - t0, p the degree of f, on the side of the zero where |d| is small.
+
+        See :mod:`momentgen.sign_change`.
+        """
+        g = self.g
+        width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
+        if traits.right:  # at is t0 for a zero at mu < 0, and -t0 for one at mu > 0
+            side = g.select(self.negative, self.t, g.neg(self.t))
+            near = g.both(g.lt(g.const(0), g.mul(side, at)), g.lt(g.abs(g.sub(side, at)), width))
+            at = g.abs(at)
+        else:
+            near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
+        # x² - t0² w = (x - t0 s)(x + t0 s), and t - t0 = (x - t0 s)/s.
+        gap = g.square_difference(self.x, self.w, square, rest)
+        distance = g.comment(g.mul(gap, g.recip(g.mul(self.s, g.madd(at, self.s, self.x)))), "t - t0")
+        value = taylor[-1]
+        for coefficient in reversed(taylor[:-1]):
+            value = g.madd(value, distance, coefficient)
+        return g.select(near, g.mul(self.power(self.degree), g.mul(distance, value)), main)
+
+    def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
+        """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
+        g = self.g
+        if power == 2 and order == 0 and not factors and self.roomy_variance:
+            return g.mul(g.mul(self.raised, value), self.lowered)
+        inverse = self.capped if power <= -2 else self.inverse
+        t, down = self.roomy(power) if order and power <= 0 and self.precision.scaled else (self.t, g.const(1))
+        for _ in range(order):
+            if power > 0:
+                value, power = g.mul(self.size, value), power - 1
+            elif power < 0:
+                value, power = g.mul(g.mul(t, inverse), value), power + 1
+            else:
+                value = g.mul(t, value)
+            t = self.t
+        half = len(factors) // 2
+        for factor in factors[:half]:
+            value = g.mul(value, factor)
+        while power:
+            value = g.mul(self.v if power > 1 else self.sigma if power > 0 else inverse, value)
+            power -= 2 if power > 1 else 1 if power > 0 else -1
+        for factor in factors[half:]:
+            value = g.mul(value, factor)
+        return g.mul(value, down)
+
+    def roomy(self, power: int) -> tuple[int, int]:
+        """t times 2^32, and 2^-32: a t of the size of the smallest normal number has no room for a second word.
+
+        Where 1/sigma is large so is t, and the result might overflow on the way: there 1 stands for both.
+        """
+        g = self.g
+        up, down = (g.const(mpmath.mpf(2) ** k) for k in (32, -32))
+        if power < 0:
+            one = g.const(1)
+            small = g.le(self.inverse, g.const(mpmath.mpf(2) ** 20))
+            up, down = g.select(small, up, one), g.select(small, down, one)
+        t = g.mul(g.mul(self.x, up), self.r)
+        return g.select(self.clamped, g.const(self.precision.reach), t), down
+
+    def coefficient(self, sides: tuple[Side, ...]) -> int:
+        """C1 + E·C2 of the side that mu is on."""
+        g = self.g
+        sums = []
+        for side in sides:
+            product = self.product(side)
+            start = product if g.value(product) == 0 else g.mul(self.plain_density(), product)
+            sums.append(self.combination(side.first, start))
+        return sums[0] if len(sums) == 1 else g.select(self.negative, sums[1], sums[0])
+
+    def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: int) -> int:
+        """sigma^p·(C0 + z·2^n).
+
+        Lean, where C0 is not 0: one multiply-add, whose product is not rounded.  Else the power of two is applied last:
+        sigma^p·2^n near the smallest number has no room for a second word, and none to spare where |z| > 1.  Nor has
+        sigma² itself where it is small: there the sum is taken in 2^96 sigma².
+        """
+        g, p = self.g, form.power
+        plains = [side.plain for side in sides]
+        if self.degree > 1 and p > 0:
+            return kink_powers.assemble(self, p, plains, z)
+        degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
+        lean = self.precision.lean
+        if not degrees:
+            return self.scaled(z, p)
+        if degrees == {0}:
+            values, unit = [self.expression(e) for e in plains], self.power(p)
+        elif degrees == {1} and p == 1:
+            values, unit = [self.expression(sp.cancel(e / T)) for e in plains], self.size
+        else:
+            raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
+        plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
+        if lean:
+            return g.madd(self.scale(p), z, g.mul(plain, unit))
+        if p == 2 and self.roomy_variance:
+            return g.mul(g.madd(plain, self.raised, self.times_factors(g.mul(z, self.raised))), self.lowered)
+        return g.madd(plain, unit, self.scaled(z, p))
+
+    def power(self, power: int) -> int:
+        """sigma^power."""
+        total = self.g.const(1)
+        inverse = self.capped if power <= -2 else self.inverse
+        for step in [self.v] * (power // 2) + [self.sigma] * (power % 2) if power > 0 else [inverse] * -power:
+            total = self.g.mul(total, step)
+        return total
+
+    def scale(self, power: int) -> int:
+        """sigma^power·2^n: exact, or below the normal range, and then so is its product with any |z| <= 1."""
+        return self.times_factors(self.power(power))
+
+    def scaled(self, z: int, power: int) -> int:
+        """z·sigma^power·2^n, in an order in which nothing overflows on the way."""
+        g, factors = self.g, self.factors()
+        if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
+            for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
+                z = g.mul(z, step)
+            return self.times_factors(z)
+        inverse = self.capped if power <= -2 else self.inverse
+        for i in range(max(-power, len(factors))):
+            if i < -power:
+                z = g.mul(z, inverse)
+            if i < len(factors):
+                z = g.mul(z, factors[i])
+        return z
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What f does at one setting of the parameters or another.
+
+    Attributes:
+        left, right: whether the mean, of a degree of at least 1, has a zero on that side of the kink.
+        steep: whether f, of degree 1, is steeper than x: its moments may overflow where those of x do not.
+    """
+
+    left: bool = False
+    right: bool = False
+    steep: bool = False
+
+    @staticmethod
+    def of(forms: Mapping[str, OutputForm], settings: Sequence[Mapping[str, Any]]) -> Traits:
+        """Of the forms of a rule."""
+        form, spread = forms["mean"], forms["var"]
+        left = right = False
+        if form.power > 0 and form.parity is None:
+            left, right = (any(changes_sign(side, at) for at in settings) for side in (form.minus, form.plus))
+        steep = False
+        if form.power == 1:
+            plains = [sp.sympify(side.plain) for side in (spread.plus, spread.minus)]
+            slopes = [plain.subs({s: at[s.name] for s in plain.free_symbols}) for plain in plains for at in settings]
+            steep = any(bool(sp.Abs(slope) > 1) for slope in slopes)
+        return Traits(left, right, steep)
+
+
+PLAIN = Traits()
+
+
+def build_graph(
+    forms: Mapping[str, OutputForm],
+    parameters: Mapping[str, Any],
+    precision: Precision,
+    outputs: tuple[str, ...],
+    traits: Traits = PLAIN,
+) -> tuple[Graph, tuple[Polynomial, ...]]:
+    """The graph of the named outputs, and the polynomials fitted for it.
+
+    Args:
+        forms: from :func:`momentgen.compiler.strategies.homogeneous.forms.output_forms`.
+        parameters: the rule's parameters and a representative value of each (its default), for conditioning.
+        precision: float32 or float64, and how close the fits must be.
+        outputs: which of the six outputs, in the order of the signature.
+        traits: what f does; float64 does without.
+    """
+    derived = sign_change.NAMES if precision.scaled and (traits.left or traits.right) else ()
+    graph = Graph(("mean", "var"), (*parameters, *derived))
+    writer = _Writer(graph, precision, forms["mean"].power)
+    orders: set[int] = set()
+    for name in outputs:
+        sides = (forms[name].plus,) if forms[name].parity is not None else (forms[name].plus, forms[name].minus)
+        for side in sides:
+            orders |= {*side.first, *side.left, *side.right}
+    writer.need(orders)
+    steep = traits.steep and precision.scaled
+    for name in outputs:
+        value = writer.steep_variance(forms[name], parameters) if steep and name == "var" else None
+        value = writer.output(forms[name], parameters) if value is None else value
+        if derived and name == "mean":
+            value = writer.near_sign_change(value, traits)
+        if writer.degree > 1:
+            value = kink_powers.saturated(writer, value, output=name in OUTPUTS)
+        elif steep and name == "mean":
+            value = writer.saturated(value)
+        graph.output(name, value)
+    return graph, tuple(writer.fits)
+
+
+def changes_sign(side: Side, parameters: Mapping[str, Any]) -> bool:
+    """Whether an output changes sign inside a side at the parameters given."""
+    with mpmath.workdps(40):
+        values = [side.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
+    return any(a * b < 0 for a, b in pairwise(values))

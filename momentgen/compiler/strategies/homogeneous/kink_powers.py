@@ -1,0 +1,174 @@
+r"""One-kink rules of degree 2 and higher (squared ReLU): their outputs from the values that ``kink_graph`` shares.
+
+Such an output is sigma^p·(C0(t) + z·2^n), p <= 2 degree, with C0 a polynomial in t whose powers differ from p by even
+numbers, so that C0's part is Σ c_k |mu|^k v^((p-k)/2).  Products of that size overflow; three things keep what float32
+holds:
+
+- z meets the powers of the variance taken down by a power of two, which it gets back together with its share of 2^n;
+- where C0's part may exceed the result, both are taken 2^-10 times as large and the result 2^10 times;
+- what overflows even so is the largest number.
+
+Partials that change sign beside the kink (leaky forms) are measured by what cancels: :class:`UlpOfTerms`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.measure.ulp import LARGEST, is_normal, unit
+from momentgen.compiler.strategies.homogeneous.forms import OutputForm, T
+
+__all__ = ["Shared", "UlpOfTerms", "assemble", "saturated"]
+
+_SPARE = mpmath.mpf(2) ** 10
+_SCALE = 72  # binary places that a variance above 2^40 is taken down by; a multiple of the factors over v's power
+
+
+class Scaled(Protocol):
+    """Of a graph's precision, whether it is for float32."""
+
+    @property
+    def scaled(self) -> bool:
+        """Whether exponents are kept apart."""
+
+
+class Shared(Protocol):
+    """What ``kink_graph`` has written: nodes for |mu|, v, sigma and the sign of mu."""
+
+    g: Graph
+    mu: int
+    size: int
+    t: int
+    v: int
+    s: int
+    sigma: int
+    negative: int
+
+    @property
+    def precision(self) -> Scaled:
+        """What the graph is for."""
+
+    def expression(self, expr: sp.Expr) -> int:
+        """A polynomial in t and the parameters."""
+
+    def factors(self) -> list[int]:
+        """The factors of 2^n; none in float64."""
+
+
+def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> int:
+    """sigma^power·(C0 + z·2^n), ``plains`` being C0 right of the kink, and left of it where it differs."""
+    g, one = shared.g, shared.g.const(1)
+    huge = g.lt(g.const(mpmath.mpf(2) ** 40), shared.v)
+    wide = g.both(
+        huge, g.lt(shared.t, g.const(4))
+    )  # further out 2^n makes the result smaller than 2^-4 leaves room for
+    down = g.select(wide, g.const(1 / _SPARE), one)
+    leads = [_lead(shared, power, plain, down) for plain in plains]
+    lead = leads[0] if len(leads) == 1 else g.select(shared.negative, leads[1], leads[0])
+    count = power // 2
+    scaled = g.mul(shared.v, g.select(huge, g.const(mpmath.ldexp(1, -_SCALE)), one))
+    steps = [scaled] * count + [shared.sigma] * (power % 2)
+    factors = shared.factors() or [one]
+    back = g.select(huge, g.const(mpmath.ldexp(1, _SCALE * count // len(factors))), one)
+    # Evenly, so that z grows or shrinks all the way: what overflows before the end does so in the end.
+    for i, step in enumerate(steps):
+        for k in range(i * len(factors) // len(steps), (i + 1) * len(factors) // len(steps)):
+            step = g.mul(step, g.mul(g.mul(factors[k], back), one if k else down))
+        z = g.mul(step, z)
+    total = g.mul(g.add(lead, z), g.select(wide, g.const(_SPARE), one))
+    # Where both terms overflow their sum is no number; the sign is C0's.
+    top = _top(shared)
+    beyond = g.select(g.lt(lead, g.const(0)), g.neg(top), top)
+    return g.select(g.le(g.abs(total), top), total, beyond)
+
+
+def _top(shared: Shared) -> int:
+    """The largest number."""
+    return shared.g.const(LARGEST if shared.precision.scaled else sys.float_info.max)
+
+
+def _lead(shared: Shared, power: int, plain: sp.Expr, down: int) -> int:
+    """Σ c_k |mu|^k v^((power-k)/2), times ``down``."""
+    g, total = shared.g, shared.g.const(0)
+    large = g.lt(g.const(1), shared.v)
+    for (k,), coefficient in sp.Poly(plain, T).terms() if plain != 0 else ():
+        steps = [shared.v] * ((power - k) // 2) + [shared.size] * k
+        # A share below 1 goes to |mu|: where that has no room for it the result has none, or C0's part is negligible.
+        number, share = coefficient.as_coeff_Mul()
+        if abs(number) < 1:
+            number, share = sp.Integer(1), coefficient
+        steps[-1] = g.mul(shared.expression(share), steps[-1])
+        first, last = down, shared.expression(number)
+        if abs(number) > 1:  # last it would magnify the rounding of small products, first let large ones overflow
+            first, last = g.select(large, down, last), g.select(large, last, g.const(1))
+        value = g.mul(steps[0], first)
+        for step in steps[1:]:
+            value = g.mul(value, step)
+        total = g.add(total, g.mul(last, value))
+    return total
+
+
+def saturated(shared: Shared, value: int, *, output: bool) -> int:
+    """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
+    g = shared.g
+    top = _top(shared)
+    value = g.select(g.lt(value, g.neg(top)), g.neg(top), value)
+    value = g.select(g.lt(top, value), top, value)
+    if output:
+        value = g.select(g.eq(shared.s, shared.s), value, shared.s)
+        value = g.select(g.eq(shared.mu, shared.mu), value, shared.mu)
+    return value
+
+
+@dataclass(frozen=True)
+class UlpOfTerms:
+    """Errors in ulp; of ``forms``, which change sign, in ulp of the larger of the value and C0's part of it.
+
+    Next to a zero no formula is accurate relatively: there C0's part and the rest cancel, each right to some ulp.
+    """
+
+    forms: Mapping[str, OutputForm]
+    setting: Mapping[str, float] = field(default_factory=dict)
+
+    def at(self, setting: Mapping[str, float]) -> UlpOfTerms:
+        """The same at a setting of the parameters."""
+        return replace(self, setting=setting)
+
+    def __call__(
+        self,
+        output: str,
+        computed: npt.NDArray[np.float32],
+        exact: npt.NDArray[np.float64],
+        mean: npt.NDArray[np.float32],
+        var: npt.NDArray[np.float32],
+    ) -> npt.NDArray[np.float64]:
+        size = np.abs(exact)
+        with np.errstate(all="ignore"):
+            if output in self.forms:
+                mu, v = np.abs(mean.astype(np.float64)), var.astype(np.float64)
+                form = self.forms[output]
+                parts = [self._part(side.plain, form.power, mu, v) for side in (form.plus, form.minus)]
+                size = np.where(
+                    is_normal(exact), np.maximum(size, np.minimum(np.where(mean < 0, *parts[::-1]), LARGEST)), size
+                )
+            error = np.abs(computed.astype(np.float64) - exact) / unit(size)
+        return np.where(is_normal(size), np.where(np.isfinite(computed), error, np.inf), 0.0)
+
+    def _part(
+        self, plain: sp.Expr, power: int, size: npt.NDArray[np.float64], v: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """|C0| sigma^power."""
+        total = np.zeros_like(size)
+        for (k,), c in sp.Poly(plain, T).terms() if plain != 0 else ():
+            value = float(c.subs({s: self.setting[s.name] for s in c.free_symbols}))
+            total = total + value * size**k * v ** ((power - k) // 2)
+        return np.abs(total)

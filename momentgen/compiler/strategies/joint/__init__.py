@@ -1,0 +1,1 @@
+"""Rules of two inputs, or of one and a noise: products, maxima, polynomials."""

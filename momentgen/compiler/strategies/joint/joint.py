@@ -1,0 +1,205 @@
+"""Rules of two inputs, or of one and a noise: which strategy covers them, their variants, truth and measure of error.
+
+=====================  =================================================================
+``polynomial``         polynomials in the inputs, written term by term
+``maximum_graph``      Max(x1, x2), independent or dependent; exact, and with a fitted variance
+=====================  =================================================================
+
+Errors are in ulp of the sum of the magnitudes of an output's terms: where all are positive, that is its ulp.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.derive import JointDerivation
+from momentgen.compiler.derive.proof import function
+from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.fit import Polynomial, fit_parameter
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
+from momentgen.compiler.measure.terms import TermsUlp
+from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
+from momentgen.compiler.strategies.joint.maximum_graph import maximum_graph, maximum_sizes
+from momentgen.compiler.strategies.joint.polynomial import polynomial_graph, polynomial_sizes
+from momentgen.errors import BuildError
+from momentgen.rule import Fitted
+from momentgen.rule_inputs import partial_names
+from momentgen.symbols import S, mu1, mu2, v1, v2, x1, x2
+
+__all__ = ["JointTruth", "stabilise_joint"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+#: the variance of the input with the smaller mean may be 2^254 times the other's: exp(-t²/2) must fall below 2^-278
+#: before t is clamped
+_FORWARD = Precision(fit=2.2e-8, reach=20.5, scaled=True, factors=4)
+_PARTIALS = Precision(fit=2.2e-8, reach=18.6875, scaled=True)
+_AIM, _AIM_FITTED = 0.8, 0.65
+_BOX = {"log2_var": (-50.0, 50.0)}
+_ROOM = 2.0**-118
+
+
+class JointTruth:
+    """Exact outputs of closed forms in several inputs, from rigorous balls; survives pickling."""
+
+    def __init__(self, outputs: Mapping[str, sp.Expr], inputs: tuple[str, ...], params: tuple[str, ...]) -> None:
+        self.names = tuple(outputs)
+        self.function = ball_function(list(outputs.values()), [*inputs, *params])
+        self.inputs = inputs
+
+    def __call__(self, *given: Any) -> dict[str, F64]:
+        *points, params = given
+        values: dict[str, npt.ArrayLike] = {
+            name: array.astype(np.float64) for name, array in zip(self.inputs, points, strict=True)
+        }
+        rows = evaluate(self.function, {**values, **params}).value
+        return dict(zip(self.names, rows, strict=True))
+
+
+def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
+    """All variants of a rule of two inputs, or of one and a noise; ``exact`` first.
+
+    Raises:
+        BuildError: if no strategy covers the rule or a variant of it.
+    """
+    rule = derivation.rule
+    if set(rule.accuracy.ulp) != {"exact"}:
+        cause = "expected an accuracy in ulp of the variant exact, and of no other"
+        raise BuildError(rule.name, "stabilise", cause, rule.accuracy)
+    if derivation.kinked:
+        return _maximum(derivation)
+    if rule.variants or rule.covariance:
+        cause = "a polynomial rule has the exact variant alone, and independent inputs"
+        raise BuildError(rule.name, "stabilise", cause, rule.f)
+    return (_polynomial(derivation),)
+
+
+def _outputs(derivation: JointDerivation) -> dict[str, sp.Expr]:
+    """All outputs in the op's input names, in the order of :attr:`Stable.outputs`."""
+    named = {s: sp.Symbol(name, real=True) for name, s in derivation.rule.moments.items()}
+    pairs = partial_names(tuple(derivation.rule.moments)).values()
+    exprs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
+    order = (*OUTPUTS, *(p[0] for p in pairs), *(p[1] for p in pairs))
+    return {name: exprs[name].subs(named) for name in order}
+
+
+def _stable(
+    derivation: JointDerivation, variant: str, outputs: Mapping[str, sp.Expr], sizes: Graph, **parts: Any
+) -> Stable:
+    rule = derivation.rule
+    goal = rule.accuracy.ulp["exact"]
+    return Stable(
+        variant=variant,
+        truth=JointTruth(outputs, tuple(rule.moments), tuple(p.name for p in rule.parameters)),
+        measure=TermsUlp(sizes, rule.defaults, held=True),
+        goal=goal,
+        aim=goal * (_AIM if variant == "exact" else _AIM_FITTED),
+        unit="ulp of the terms",
+        **parts,
+    )
+
+
+def _polynomial(derivation: JointDerivation) -> Stable:
+    outputs = _outputs(derivation)
+    partials = tuple(name for name in outputs if name not in OUTPUTS)
+    largest = LARGEST, sys.float_info.max
+    graphs = [polynomial_graph(derivation, names, most) for most in largest for names in (OUTPUTS, partials)]
+    return _stable(
+        derivation,
+        "exact",
+        outputs,
+        polynomial_sizes(derivation, tuple(outputs)),
+        forward=graphs[0],
+        partials=graphs[1],
+        forward64=graphs[2],
+        partials64=graphs[3],
+        box=_BOX | {"a": (-18.7, 18.7)},
+        settings=settings_of(derivation.rule),
+        vanishes=derivation.rule.noise is None,
+        doc="polynomials in the moments, term by term",
+    )
+
+
+def _maximum(derivation: JointDerivation) -> tuple[Stable, ...]:
+    rule = derivation.rule
+    if rule.f != sp.Max(x1, x2) or rule.parameters:
+        raise BuildError(rule.name, "stabilise", "of the rules with a kink and two inputs, only Max(x1, x2)", rule.f)
+    stables = [_maximum_variant(derivation, "exact", None, {})]
+    for name, variant in rule.variants.items():
+        if not isinstance(variant, Fitted) or variant.mean is not None or rule.covariance:
+            cause = f"variant {name}: expected a Fitted with the exact mean, of independent inputs"
+            raise BuildError(rule.name, "stabilise", cause, rule.f)
+        tau, facts = _fit(derivation, name, variant)
+        stables.append(_maximum_variant(derivation, name, tau, facts))
+    return tuple(stables)
+
+
+def _maximum_variant(
+    derivation: JointDerivation, variant: str, tau: sp.Rational | None, facts: Mapping[str, Any]
+) -> Stable:
+    rule = derivation.rule
+    if tau is not None:
+        a = (mu1 - mu2) / sp.sqrt(v1 + v2)
+        var = v1 * S(a / tau) + v2 * S(-a / tau)
+        pairs = partial_names(tuple(rule.moments))
+        changed = {pair[1]: sp.diff(var, rule.moments[name]) for name, pair in pairs.items()}
+        derivation = JointDerivation(rule, derivation.mean, var, {**derivation.partials, **changed}, True, {})
+    outputs = _outputs(derivation)
+    partials = tuple(name for name in outputs if name not in OUTPUTS)
+    scale = None if tau is None else mpmath.mpf(tau.p) / tau.q
+
+    def build(precision: Precision, names: tuple[str, ...]) -> tuple[Graph, tuple[Polynomial, ...]]:
+        return maximum_graph(precision, names, covariance=rule.covariance, tau=scale)
+
+    (forward, fits), (backward, more) = build(_FORWARD, OUTPUTS), build(_PARTIALS, partials)
+    return _stable(
+        derivation,
+        variant,
+        outputs,
+        maximum_sizes(FLOAT64, covariance=rule.covariance, tau=scale),
+        forward=forward,
+        partials=backward,
+        forward64=build(FLOAT64, OUTPUTS)[0],
+        partials64=build(FLOAT64, partials)[0],
+        box=_BOX,
+        fits=(*fits, *more),
+        facts=facts,
+        doc="Clark's moments of the larger of two normal variables, as sums of positive terms"
+        if tau is None
+        else "the exact mean, and the variance fitted",
+    )
+
+
+def _fit(derivation: JointDerivation, name: str, variant: Fitted) -> tuple[sp.Rational, dict[str, Any]]:
+    """The scale of v1·S(a/t) + v2·S(-a/t), fitted where x2 is 0: there the rule is the ReLU of x1."""
+    rule = derivation.rule
+    ((free, bounds),) = variant.free.items()
+    (symbol,) = (s for s in variant.var.free_symbols if str(s) == free)
+    a = (mu1 - mu2) / sp.sqrt(v1 + v2)
+    if sp.simplify(variant.var - v1 * S(a / symbol) - v2 * S(-a / symbol)) != 0:
+        cause = f"variant {name}: expected the variance v1*S(a/{free}) + v2*S(-a/{free})"
+        raise BuildError(rule.name, "stabilise", cause, variant.var)
+    at = {mu2: 0, v2: 0, v1: 1}
+    exact, family = function(derivation.var.subs(at), [mu1]), function(variant.var.subs(at), [symbol, mu1])
+    _, low, high = variant.domain
+    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
+    facts = {
+        free: float(mpmath.nstr(fit.value, 10)),
+        "objective": fit.kind,
+        "objective_reached": float(mpmath.nstr(fit.objective, 6)),
+        "reached_at_a": [float(mpmath.nstr(where, 6)) for where in fit.where],
+        "domain_a": [float(low), float(high)],
+        "fitted_at": {"mu2": 0.0, "v2": 0.0},
+    }
+    # The number in the certificate is the number in the code.
+    return sp.Rational(mpmath.nstr(fit.value, 10)), facts

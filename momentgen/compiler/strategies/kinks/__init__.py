@@ -1,0 +1,1 @@
+"""f with kinks or jumps: power series about these and another form above v*, halves, quadrature."""

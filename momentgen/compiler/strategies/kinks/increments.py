@@ -1,0 +1,222 @@
+r"""f(u + d) - f(u) on a graph without cancellation, however small d is: exact identities of differences.
+
+Δ(a + b) = Δa + Δb,   Δ(a b) = a Δb + (b + Δb) Δa,   Δ(1/a) = -Δa/(a (a + Δa)),
+Δ sqrt a = Δa/(sqrt(a + Δa) + sqrt a),   Δ exp a = exp(a) (exp(Δa) - 1),   Δ p = d (p'(u) + d (p''(u)/2 + d (...))).
+
+A polynomial that is all of f is taken in powers of x less a centre: written in powers of x it cancels between kinks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen.compiler.fit import Polynomial, lowest_degree
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.strategies.kit import bounded_exp
+from momentgen.compiler.strategies.smooth.surrogate_graph import GraphPrecision
+from momentgen.errors import BuildError
+from momentgen.symbols import x
+
+__all__ = ["Increments", "plain", "unknown_function"]
+
+_EDGE = mpmath.mpf(1) / 2  # up to where exp(y) - 1 is a polynomial
+
+
+def plain(expr: sp.Expr, towards: int = 0) -> sp.Expr:
+    """``expr`` by the functions that are covered; partial fractions where it is rational in x or in an exponential.
+
+    Args:
+        expr: in ``x``.
+        towards: 1 for a branch that reaches to infinity, -1 to minus infinity: exponentials are written as decaying
+            there, since quotients and products of growing ones overflow on the way to a small value.
+    """
+    expr = expr.rewrite(sp.exp) if expr.has(sp.tanh, sp.sinh, sp.cosh) else expr
+    if expr.is_rational_function(x):
+        return sp.apart(expr, x) if expr.has(x) else expr
+    return _by_decaying(expr, towards) if towards else expr
+
+
+def _by_decaying(expr: sp.Expr, towards: int) -> sp.Expr:
+    """A sum of x^k r_k(E), E = exp(-towards c x), each r_k in partial fractions; other expressions as they are."""
+    found = [e for e in expr.atoms(sp.exp) if e.has(x)]
+    rates = [e.args[0] / x for e in found]
+    if not found or not all(rate.is_Rational for rate in rates):
+        return expr
+    unit = reduce(sp.gcd, map(abs, rates))
+    power = sp.Dummy("E", positive=True)
+    powers = {e: power ** (-towards * rate / unit) for e, rate in zip(found, rates, strict=True)}
+    top, bottom = sp.fraction(sp.cancel(sp.together(expr.subs(powers))))
+    if not (top.is_polynomial(x, power) and bottom.is_polynomial(power)) or bottom.has(x):
+        return expr
+    terms = ((k, sp.apart(c / bottom, power)) for (k,), c in sp.Poly(top, x).terms())
+    return sp.Add(*(x**k * c.subs(power, sp.exp(-towards * unit * x)) for k, c in terms))
+
+
+def unknown_function(expr: sp.Expr) -> str | None:
+    """The first part of ``expr`` that has no form in float32 primitives here; None where all have."""
+    for part in sp.preorder_traversal(plain(expr)):
+        if isinstance(part, (sp.Number, sp.NumberSymbol, sp.Symbol, sp.Add, sp.Mul, sp.exp)):
+            continue
+        if isinstance(part, sp.Pow) and (_is_half_whole(part.exp) or not part.has(x)):
+            continue
+        return str(part.func.__name__ if part.args else part)
+    return None
+
+
+def _is_half_whole(power: sp.Expr) -> bool:
+    return bool((2 * power).is_Integer)
+
+
+@lru_cache
+def _expm1(goal: float) -> Polynomial:
+    """P with exp(y) - 1 = y P(y), |y| <= 1/2."""
+
+    def target(y: Any) -> Any:
+        return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
+
+    what = "(exp(y) - 1)/y, |y| <= 1/2"
+    return lowest_degree(target, (-_EDGE, _EDGE), range(3, 24), goal, what)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """An expression at u, at u + d, and the difference; each by itself, since none follows from the others safely."""
+
+    before: int
+    after: int
+    change: int
+
+
+class Increments:
+    """Values and increments of expressions in ``x`` between u and u + d.
+
+    Args:
+        graph: to write on.
+        start: the node u.
+        step: the node d.
+        precision: of the graph.
+        fits: takes the polynomials used.
+        centre: a float32 number amid the points; polynomials are taken about it.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        start: int,
+        step: int,
+        precision: GraphPrecision,
+        fits: list[Polynomial],
+        centre: float = 0.0,
+    ) -> None:
+        self.g, self.precision, self.fits, self.centre = graph, precision, fits, centre
+        self._seen: dict[sp.Expr, _Change] = {x: _Change(start, graph.add(start, step), step)}
+
+    def value(self, expr: sp.Expr) -> int:
+        """``expr`` at u."""
+        return self._whole(expr).before
+
+    def difference(self, expr: sp.Expr) -> int:
+        """``expr`` at u + d less ``expr`` at u."""
+        return self._whole(expr).change
+
+    def _whole(self, expr: sp.Expr) -> _Change:
+        return self._polynomial(expr) if expr.is_polynomial(x) else self._of(expr)
+
+    def _of(self, expr: sp.Expr) -> _Change:
+        """All three.
+
+        Raises:
+            BuildError: for a function that is not covered.
+        """
+        if expr not in self._seen:
+            self._seen[expr] = self._written(expr)
+        return self._seen[expr]
+
+    def _written(self, expr: sp.Expr) -> _Change:
+        g = self.g
+        if not expr.has(x):
+            with mpmath.workdps(50):
+                number = g.const(mpmath.mpf(sp.N(expr, 50)))
+            return _Change(number, number, g.const(0))
+        if isinstance(expr, sp.Add):
+            terms = [self._of(term) for term in expr.args]
+            total = terms[0]
+            for t in terms[1:]:
+                total = _Change(
+                    g.add(total.before, t.before), g.add(total.after, t.after), g.add(total.change, t.change)
+                )
+            return total
+        if isinstance(expr, sp.Mul):
+            one, two = expr.as_two_terms()
+            return self._product(self._of(one), self._of(two))
+        if isinstance(expr, sp.exp):
+            inner = self._of(expr.args[0])
+            value = bounded_exp(self.g, self.precision.scaled, inner.before)
+            return _Change(
+                value,
+                bounded_exp(self.g, self.precision.scaled, inner.after),
+                g.mul(value, self._exp_less_one(inner.change)),
+            )
+        if isinstance(expr, sp.Pow) and _is_half_whole(expr.exp):
+            return self._power(expr.base, expr.exp)
+        raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
+
+    def _polynomial(self, expr: sp.Expr) -> _Change:
+        """In powers of x - centre, and the change in powers of the step."""
+        g, at, centre = self.g, self._seen[x], self.centre
+        row = sp.Poly(expr.subs(x, x + sp.Rational(centre)), x).all_coeffs()[::-1]
+        start, end = (g.sub(point, g.const(centre)) if centre else point for point in (at.before, at.after))
+
+        def written(coefficients: list[sp.Expr], point: int) -> int:
+            with mpmath.workdps(50):
+                return g.horner(point, [mpmath.mpf(sp.N(c, 50)) for c in coefficients])
+
+        change = g.const(0)
+        for k in reversed(range(1, len(row))):
+            taylor = written([math.comb(n, k) * c for n, c in enumerate(row)][k:], start)
+            change = g.madd(change, at.change, taylor) if k < len(row) - 1 else taylor
+        return _Change(written(row, start), written(row, end), g.mul(change, at.change))
+
+    def _product(self, a: _Change, b: _Change) -> _Change:
+        g = self.g
+        change = g.mul(a.before, b.change)
+        if g.value(a.change) != 0:
+            change = g.madd(b.after, a.change, change)
+        return _Change(g.mul(a.before, b.before), g.mul(a.after, b.after), change)
+
+    def _power(self, base: sp.Expr, power: sp.Expr) -> _Change:
+        g = self.g
+        if power < 0:
+            of = self._of(base ** (-power))
+            before, after = g.recip(of.before), g.recip(of.after)
+            return _Change(before, after, g.neg(g.mul(of.change, g.mul(before, after))))
+        if power == sp.Rational(1, 2):
+            of = self._of(base)
+            before, after = g.sqrt(of.before), g.sqrt(of.after)
+            return _Change(before, after, g.mul(of.change, g.recip(g.add(before, after))))
+        if not power.is_Integer:
+            return self._product(self._of(sp.sqrt(base)), self._of(base ** (power - sp.Rational(1, 2))))
+        one = result = self._of(base)
+        for _ in range(int(power) - 1):
+            result = self._product(result, one)
+        return result
+
+    def _exp_less_one(self, y: int) -> int:
+        g = self.g
+        fitted = _expm1(self.precision.fit)
+        if fitted not in self.fits:
+            self.fits.append(fitted)
+        edge = g.const(_EDGE)
+        small = g.le(g.abs(y), edge)
+        near = g.select(small, y, g.const(0))
+        return g.select(
+            small,
+            g.mul(near, g.horner(near, fitted.coefficients)),
+            g.sub(bounded_exp(self.g, self.precision.scaled, y), g.const(1)),
+        )

@@ -1,0 +1,256 @@
+"""Activations with kinks or jumps that follow a line on either side: hard*, *shrink, ELU and their like.
+
+Below v* the local form of :mod:`momentgen.compiler.strategies.kinks.piecewise_graph`; above, f smoothed by v* is fitted
+by atoms as in :mod:`momentgen.compiler.strategies.smooth.surrogate`.  v* is the largest of a few that both can serve:
+the fit must be within its share of the tolerance, and the local form, evaluated in float64, within a fifth of it.
+
+float64 has more atoms.  Where branches are polynomials the local form leaves nothing out: there it has a v* of its own,
+far larger, and above it the polynomials of :mod:`momentgen.compiler.strategies.surfaces.fine_surface`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from flint import arb
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.ir.graph import outputs_float64
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
+from momentgen.compiler.strategies.claim import Claim
+from momentgen.compiler.strategies.kinks.fine_piecewise_graph import build_fine_piecewise, no_atoms
+from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, build_piecewise
+from momentgen.compiler.strategies.requirements import unmet
+from momentgen.compiler.strategies.smooth.surrogate import Found, facts_of, find_atoms, fine_facts
+from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT32, FLOAT64
+from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.errors import BuildError
+from momentgen.symbols import x
+
+__all__ = ["branches_of", "stable_variants", "why_not"]
+
+_CHOICES = ((1, 3), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6), (8, 8))
+#: sigma at the switch, in units of half the distance between the outer kinks, or of the length
+_SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
+_SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
+_SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
+_FINE = (((5, 6),), ((6, 6),), ((8, 8),))  # its atoms else: those that are best also beyond the points of the fit
+_EXACT = 20.0  # where one atom is f itself the share is all rounding, which is relative to its jump
+_LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
+#: tolerances of float32 over those of float64
+_FINER = {name: {"mean": MEAN, "var": VARIANCE}.get(name, PARTIAL) / allowed for name, allowed in ALLOWED.items()}
+#: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
+_LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
+_LADDER_FINE = (18, 11, 9)
+_DEGREE = 2  # of a polynomial branch; cubics range so far between their kinks that the fits round too much
+
+
+def why_not(derivation: Derivation) -> str | None:
+    """Why f is not served; None if it is: with kinks, and soon a line on either side.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
+    cause = unmet(derivation, kinks=True, exponentially=True)
+    if cause is not None:
+        return cause
+    steep = [p.expr for p in derivation.pieces if p.expr.is_polynomial(x) and sp.degree(p.expr, x) > _DEGREE]
+    return f"expected branches of degree at most {_DEGREE}, got {steep[0]}" if steep else None
+
+
+def branches_of(f: Activation, rule_f: sp.Expr, *, degree: int, terms: int, heat: int) -> Branches:
+    """f's branches and the power series of their differences about the kinks."""
+    expressions = tuple(sp.expand(p.expr) for p in f.pieces)
+    count = len(f.kinks)
+
+    def series(piece: int, kink: float) -> list[arb]:
+        return f.taylor(piece, kink, degree + 1)
+
+    def plain(values: list[arb]) -> tuple[float, ...]:
+        size = max(abs(float(w)) for w in values)
+        row = [float(w) * math.factorial(n) if abs(float(w)) > 1e-17 * size else 0.0 for n, w in enumerate(values)]
+        while len(row) > 1 and row[-1] == 0.0:
+            row.pop()
+        return tuple(row)
+
+    jumps = []
+    squares: list[list[tuple[float, ...]]] = [[] for _ in range(count + 1)]
+    closed = []
+    for i, kink in enumerate(f.kinks):
+        left, right = series(i, kink), series(i + 1, kink)
+        jumps.append(plain([b - a for a, b in zip(left, right, strict=True)]))
+        for base in range(count + 1):
+            own = series(base, kink)
+            before, after = ([w - o for w, o in zip(row, own, strict=True)] for row in (left, right))
+            squares[base].append(plain([a - b for a, b in zip(_square(after), _square(before), strict=True)]))
+        value = float(sp.N(rule_f.subs(x, f.pieces.kinks[i]), 20))
+        closed.append(abs(value - float(left[0])) < abs(value - float(right[0])))
+    polynomial = all(e.is_polynomial(x) for e in expressions)
+    highest = max(int(sp.degree(e, x)) if e.has(x) else 0 for e in expressions) if polynomial else 0
+    return Branches(
+        f.kinks,
+        expressions,
+        tuple(jumps),
+        tuple(tuple(row) for row in squares),
+        tuple(closed),
+        max(highest, 1) if polynomial else terms,
+        highest // 2 + 1 if polynomial else heat,
+    )
+
+
+def _square(series: list[arb]) -> list[arb]:
+    return [sum((series[j] * series[n - j] for j in range(n + 1)), arb(0)) for n in range(len(series))]
+
+
+def _unit(f: Activation) -> float:
+    """Half the distance between the outer kinks; of a single one, f's length."""
+    return (f.kinks[-1] - f.kinks[0]) / 2 or f.length
+
+
+def _switches(f: Activation) -> tuple[float, ...]:
+    sigmas = (_unit(f) * s for s in (_SWITCHES if len(f.kinks) > 1 else _SINGLE))
+    return tuple(float(np.float32(s * s)) for s in sigmas)
+
+
+@dataclass(frozen=True)
+class _Fine:
+    """What float64 has above its v*."""
+
+    surfaces: FineSurfaces
+    switch: float
+
+
+def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth) -> _Fine | None:
+    """The form of the largest v* whose polynomials and local form are accurate; None if there is none."""
+    if _is_one_kink(f) or not all(p.expr.is_polynomial(x) for p in f.pieces):
+        return None
+    switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
+    served = [v for v in switches if _serves_below(v, f, branches, measure, truth)]
+    for goals, switch in itertools.product((BEYOND, ALLOWED), served):
+        with contextlib.suppress(BuildError):
+            surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch, goals=goals)
+            if surfaces.error <= 1:
+                return _Fine(surfaces, switch)
+    return None
+
+
+def _serves_below(
+    switch: float, f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth
+) -> bool:
+    """Whether the local form is as accurate as float64's."""
+    errors = _local_errors(f, branches, switch, measure, truth)
+    return all(error * _FINER[name] <= _LOCAL for name, error in errors.items())
+
+
+def _local_errors(
+    f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: QuadratureTruth
+) -> dict[str, float]:
+    """The local form's largest errors just below the switch, over the tolerance."""
+    atoms = no_atoms(f, switch)
+    sigma = math.sqrt(switch)
+    spread = np.linspace(-6, 6, 61)
+    points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
+    mean = np.tile(points, 2).astype(np.float32)
+    var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
+    exact = truth(mean, var, {})
+    found = {}
+    for outputs in (OUTPUTS, PARTIALS):
+        graph, _ = build_piecewise(atoms, branches, FLOAT64, outputs)
+        for name, computed in outputs_float64(graph, {"mean": mean, "var": var}).items():
+            found[name] = float(measure(name, np.broadcast_to(computed, mean.shape), exact[name], mean, var).max())
+    return found
+
+
+def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any) -> tuple[Found, Branches, float]:
+    """The largest switch that both forms serve.
+
+    Raises:
+        BuildError: if there is none, with how far each form was off.
+    """
+    ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
+    tried = []
+    # Long series last: they serve a larger v*, but rounding in them grows with it.
+    for switch, steps in [(v, ladder[:-1]) for v in _switches(f)] + [(v, ladder[-1:]) for v in _switches(f)]:
+        for branches in steps:
+            local = max(_local_errors(f, branches, switch, measure, truth).values())
+            if local <= _LOCAL:
+                break
+        share = math.inf
+        if local <= _LOCAL:
+            found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch)
+            if found.share <= (_EXACT if _is_one_kink(f) else 1.0):
+                return found, branches, local
+            share = found.share
+        tried.append((switch, share, local))
+    shown = "; ".join(f"v* = {v:.4g}: fit {a:.3g}, local {b:.3g}" for v, a, b in tried)
+    raise BuildError(f.name, "stabilise", f"no switch serves both forms ({shown}, of what is allowed)", f.pieces)
+
+
+def _is_one_kink(f: Activation) -> bool:
+    """Whether f is two lines that meet, or jump: then one atom is f itself."""
+    return len(f.kinks) == 1 and all(p.expr.is_polynomial(x) for p in f.pieces)
+
+
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
+
+    Raises:
+        BuildError: if the two forms cannot be brought within the tolerance.
+    """
+    rule = derivation.rule
+    f = analyse(rule.name, derivation.pieces, {})
+    truth = QuadratureTruth(f)
+    measure = measure_for(f, truth)
+    found, branches, local = _choose(f, rule.f, measure, truth)
+    switch = found.atoms.switch
+    degree, terms, heat = _LADDER_FINE
+    more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
+    fine = _find_fine(f, more, measure, truth)
+    finer = [] if fine or _is_one_kink(f) else [find_atoms(f, choice, switch) for choice in _FINE]
+    atoms = min([found, *finer], key=lambda one: one.share)
+    graphs: dict[str, Any] = {}
+    fits: list[Any] = []
+    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+        graphs[name], made = build_piecewise(found.atoms, branches, FLOAT32, outputs)
+        fits += made
+        if fine:
+            graphs[f"{name}64"] = build_fine_piecewise(f, fine.surfaces, more, fine.switch, outputs)
+        else:
+            graphs[f"{name}64"], _ = build_piecewise(atoms.atoms, more, FLOAT64, outputs)
+    wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
+    yield Stable(
+        variant="exact",
+        truth=truth,
+        measure=measure,
+        goal=1.0,
+        aim=0.9,
+        unit="tolerance",
+        slack=MEAN,
+        reach=f.evaluable,
+        rigorous=BallTruth(f),
+        box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
+        fits=tuple(dict.fromkeys(fits)),
+        facts={
+            **facts_of(f, found, None if fine else atoms),
+            "local_form_leaves_out": float(f"{local:.3g}"),
+            **({"switch_float64": fine.switch, **fine_facts(fine.surfaces)} if fine else {}),
+        },
+        claim=Claim(f, fine.surfaces) if fine else None,
+        doc=(
+            f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, a sum of atoms of "
+            f"{len(found.atoms.taus)} variances fitted to f smoothed by that variance"
+            + (f"; in float64 below v = {fine.switch:.4g}, and above polynomials of two variables" if fine else "")
+        ),
+        **graphs,
+    )

@@ -1,0 +1,360 @@
+r"""The local form of an f with kinks: the branch that mu is on, and what f differs from it beyond every kink.
+
+For v < v*, with p the branch at mu, P_k = E p^(k) = Σ_j v^j/(2^j j!) p^(k+2j)(mu), and D = f - p, which lives beyond
+the kinks and is a power series there,
+
+    E D = Σ_kinks Σ_n d_n sigma^n I_n(-t),    t = |mu - kink|/sigma,   I_n(-t) = φ(t) J_n(t),
+    mean = P_0 + D_0,    V = Σ_{k>=1} v^k/k! P_k (P_k + 2 D_k) + S_0 - D_0²,
+
+D_k = d^k E D/dmu^k, S_k = d^k E D²/dmu^k.  Every term is of the order of L² v or exponentially small: nothing cancels.
+Powers of 1/sigma occur only where the exact partials grow without bound (a kink, a jump).  Above v* in float32 the
+form of :mod:`momentgen.compiler.strategies.smooth.surrogate_graph`, fitted to f smoothed by v*; in float64 that
+of :mod:`momentgen.compiler.strategies.kinks.fine_piecewise_graph`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.fit import Polynomial
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import PARTIALS
+from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.kit import bounded_exp
+from momentgen.compiler.strategies.mills import integrals
+from momentgen.compiler.strategies.smooth.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
+from momentgen.errors import BuildError
+from momentgen.symbols import x
+
+__all__ = ["Branches", "PiecewiseWriter", "build_piecewise"]
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """f by its branches and its kinks.
+
+    Attributes:
+        kinks: from left to right.
+        branches: expressions in ``x``, one more than kinks.
+        jumps: per kink, Taylor coefficients times n! about it of the branch on its right less that on its left.
+        squares: per branch as the base and per kink, the same of (f - base)².
+        closed: per kink, whether f takes the value of the branch on its left there.
+        terms: k up to which the Hermite series of the variance runs.
+        heat: j up to which P_k is expanded in v.
+    """
+
+    kinks: tuple[float, ...]
+    branches: tuple[sp.Expr, ...]
+    jumps: tuple[tuple[float, ...], ...]
+    squares: tuple[tuple[tuple[float, ...], ...], ...]
+    closed: tuple[bool, ...]
+    terms: int
+    heat: int
+
+
+_LEAP = 1e-12  # the branches differ by that much but for rounding
+
+
+class PiecewiseWriter(SurrogateWriter):
+    """Writes both forms."""
+
+    def __init__(self, graph: Graph, atoms: AtomSum, branches: Branches, precision: GraphPrecision) -> None:
+        super().__init__(graph, atoms, precision, held=True)
+        self.branches = branches
+        g, zero, one = graph, graph.const(0), graph.const(1)
+        # The form not chosen is evaluated where it is finite.
+        self.small = g.select(self.near, self.v, g.const(atoms.switch))
+        self.degenerate = g.eq(self.small, zero)
+        root = g.sqrt(g.select(self.degenerate, one, self.small))
+        self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
+        self.inverse = g.select(self.degenerate, zero, g.recip(root))
+        self.gaps = [self.gap(kink) for kink in branches.kinks]
+        self.below = [
+            g.le(gap, zero) if closed else g.lt(gap, zero)
+            for gap, closed in zip(self.gaps, branches.closed, strict=True)
+        ]
+        self.turns = [g.select(b, one, g.const(-1)) for b in self.below]
+        #: whether f jumps somewhere
+        self.leaps = any(len(row) > 0 and abs(row[0]) > _LEAP for row in branches.jumps)
+        self._powers: dict[int, int] = {0: one}
+        self._p: dict[int, int] = {}
+
+    def gap(self, kink: float) -> int:
+        """mu - kink; near the kink exact, also where float32 does not hold it."""
+        g, head = self.g, float(np.float32(kink))
+        return g.sub(g.sub(self.mu, g.const(head)), g.const(kink - head))
+
+    # --- branches ----------------------------------------------------------------
+    def by_branch(self, values: Sequence[int]) -> int:
+        """The value of the branch that mu is on."""
+        g, chosen = self.g, values[-1]
+        for below, value in reversed(list(zip(self.below, values[:-1], strict=True))):
+            chosen = g.select(below, value, chosen)
+        return chosen
+
+    def point(self, index: int) -> int:
+        """mu, held within a branch that is not linear: beyond it its exponentials might overflow."""
+        if self.branches.branches[index].is_polynomial(x):
+            return self.mu
+        g, mu, kinks = self.g, self.mu, self.branches.kinks
+        if index < len(kinks):
+            edge = g.const(kinks[index])
+            mu = g.select(g.lt(edge, mu), edge, mu)
+        if index:
+            edge = g.const(kinks[index - 1])
+            mu = g.select(g.lt(mu, edge), edge, mu)
+        return mu
+
+    @cached_property
+    def _translators(self) -> list[Callable[[sp.Expr], int]]:
+        return [_Translator(self.g, self.point(i), self.precision).node for i in range(len(self.branches.branches))]
+
+    def p(self, k: int) -> int:
+        """P_k."""
+        if k not in self._p:
+            self._p[k] = self.by_branch([self.branch_mean(i, k) for i in range(len(self.branches.branches))])
+        return self._p[k]
+
+    def branch_mean(self, index: int, k: int) -> int:
+        """E p^(k)(X) of one branch, expanded in v."""
+        g, total = self.g, self.g.const(0)
+        expr = self.branches.branches[index]
+        translate = self._translators[index]
+        orders = [k + 2 * j for j in range(self.branches.heat + 1)]
+        derivatives = [sp.expand(sp.diff(expr, x, n)) if n else expr for n in orders]
+        while derivatives and derivatives[-1] == 0:
+            derivatives.pop()
+        if not derivatives:
+            return total
+        last = derivatives[-1]
+        if len(derivatives) > 1 and all(sp.expand(d - last) == 0 for d in derivatives[1:]):
+            # An exponential: one polynomial in v.
+            weights = [mpmath.mpf(1) / (2**j * math.factorial(j)) for j in range(1, len(derivatives))]
+            rest = g.mul(self.small, g.horner(self.small, weights))
+            return g.madd(rest, translate(last), translate(derivatives[0]))
+        for j in range(len(derivatives) - 1, -1, -1):
+            step = g.mul(self.small, g.const(mpmath.mpf(1) / (2 * (j + 1))))
+            total = g.madd(step, total, translate(derivatives[j]))
+        return total
+
+    # --- kinks -------------------------------------------------------------------
+    def power(self, n: int) -> int:
+        """sigma^n."""
+        if n not in self._powers:
+            g = self.g
+            step, before = (self.sigma, n - 1) if n > 0 else (self.inverse, n + 1)
+            value = g.mul(self.power(before), step)
+            if n <= -2 and self.precision.scaled:
+                # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
+                cap = g.const(mpmath.mpf(2) ** 127 * (1 + mpmath.mpf(2) ** -20))
+                value = g.select(g.lt(cap, value), cap, value)
+            self._powers[n] = value
+        return self._powers[n]
+
+    @cached_property
+    def moments(self) -> list[dict[int, int]]:
+        """Per kink, I_n(-t) for n from -1 up to the longest series."""
+        top = max(len(row) for row in (*self.branches.jumps, *(r for base in self.branches.squares for r in base))) - 1
+        return [self.kink_moments(k, max(top, 1)) for k in range(len(self.gaps))]
+
+    def kink_moments(self, index: int, top: int) -> dict[int, int]:
+        g, reach = self.g, self.g.const(self.precision.reach)
+        size = g.abs(self.gaps[index])
+        raw = g.mul(size, self.inverse)
+        beyond = g.either(g.lt(reach, raw), self.degenerate)
+        t = g.comment(g.select(beyond, reach, raw), f"|mean - {self.branches.kinks[index]:.6g}|/sigma")
+        h = g.mul(t, t)
+        exponent = g.mul(h, g.const(-0.5))
+        e = g.exp_mantissa(exponent)
+        if self.precision.scaled:
+            e = g.mul(e, g.exp_factor(exponent, 0, 1))
+        # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
+        e = g.select(beyond, g.const(0), e)
+        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
+        j = integrals(g, t, h, self.mills(2, u), max(top, 2))
+        with mpmath.workdps(40):
+            density = g.mul(e, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
+        table = {n: g.mul(e, value) for n, value in enumerate(j)}
+        table[-1] = density
+        table[1000] = t
+        return table
+
+    def moment(self, kink: int, n: int) -> int:
+        """I_n(-t); derivatives of phi for n < -1."""
+        table, g = self.moments[kink], self.g
+        if n not in table:
+            m = -n - 1  # phi^(m) at -t: A_(m) = t A_(m-1) - (m - 1) A_(m-2)
+            before = self.moment(kink, n + 1)
+            value = g.mul(table[1000], before)
+            if m > 1:
+                value = g.madd(g.const(-(m - 1)), self.moment(kink, n + 2), value)
+            table[n] = value
+        return table[n]
+
+    def jump_sum(self, rows: Sequence[Sequence[int]], k: int, extra: int) -> int:
+        """sigma^extra times derivative k of Σ_kinks Σ_n c_n sigma^n I_n, seen from mu."""
+        g, total = self.g, self.g.const(0)
+        for kink, row in enumerate(rows):
+            odd, even = g.const(0), g.const(0)
+            for n, c in reversed(list(enumerate(row))):
+                if g.value(c) == 0:
+                    continue
+                term = g.mul(self.power(n - k + extra), self.moment(kink, n - k))
+                if n % 2:
+                    odd = g.madd(c, term, odd)
+                else:
+                    even = g.madd(c, term, even)
+            # Even orders change sign with the side, and so does every derivative.
+            turn = self.turns[kink]
+            part = g.add(g.mul(turn, odd), even) if k % 2 else g.add(odd, g.mul(turn, even))
+            total = g.add(total, part)
+        return total
+
+    def dd(self, k: int, extra: int = 0) -> int:
+        """sigma^extra D_k."""
+        g = self.g
+        return self.jump_sum([[g.const(c) for c in row] for row in self.branches.jumps], k, extra)
+
+    def ss(self, k: int) -> int:
+        """S_k."""
+        g, squares = self.g, self.branches.squares
+        rows = []
+        for kink in range(len(self.branches.kinks)):
+            length = max(len(base[kink]) for base in squares)
+            padded = [list(base[kink]) + [0.0] * (length - len(base[kink])) for base in squares]
+            rows.append([self.by_branch([g.const(row[n]) for row in padded]) for n in range(length)])
+        return self.jump_sum(rows, k, 0)
+
+    # --- outputs -----------------------------------------------------------------
+    def local_mean(self) -> int:
+        g = self.g
+        return g.select(self.near, g.add(self.p(0), self.dd(0)), self.mean())
+
+    def weight(self, k: int) -> Any:
+        return mpmath.mpf(1) / math.factorial(k)
+
+    def local_variance(self) -> int:
+        g, two = self.g, self.g.const(2)
+        d0 = self.dd(0)
+        total = g.sub(self.ss(0), g.mul(d0, d0))
+        for k in range(self.branches.terms, 0, -1):
+            p = self.p(k)
+            if g.value(p) == 0:
+                continue
+            # v^k/k! P_k (P_k + 2 D_k), the powers of sigma shared out so that none is negative
+            inner = g.madd(self.power(k), p, g.mul(two, self.dd(k, k)))
+            total = g.madd(g.mul(g.const(self.weight(k)), g.mul(self.power(k), p)), inner, total)
+        return g.select(g.lt(total, g.const(0)), g.const(0), total)
+
+    def local_partials(self) -> dict[str, int]:
+        g, two, half = self.g, self.g.const(2), self.g.const(0.5)
+        d0 = self.dd(0)
+        by_mu = g.madd(g.mul(g.const(-2), d0), self.dd(1), self.ss(1))
+        by_v = g.madd(g.neg(d0), self.dd(2), g.mul(half, self.ss(2)))
+        for k in range(self.branches.terms, -1, -1):
+            p, p1, p2 = self.p(k), self.p(k + 1), self.p(k + 2)
+            w = g.const(self.weight(k))
+            power = self.power(2 * k)
+            # by_v: v^k/k! (P_k+1 (P_k+1 + 2 D_k+1) + P_k P_k+2 + P_k+2 D_k + P_k D_k+2), the last three for k >= 1
+            if g.value(p1) != 0:
+                inner = g.madd(power, p1, g.mul(two, self.dd(k + 1, 2 * k)))
+                by_v = g.madd(g.mul(w, p1), inner, by_v)
+            if k == 0:
+                continue
+            if g.value(p2) != 0:
+                by_v = g.madd(g.mul(w, p2), g.madd(power, p, self.dd(k, 2 * k)), by_v)
+            if g.value(p) != 0:
+                by_v = g.madd(g.mul(w, p), self.dd(k + 2, 2 * k), by_v)
+                by_mu = g.madd(g.mul(g.mul(two, w), p), g.madd(power, p1, self.dd(k + 1, 2 * k)), by_mu)
+            if g.value(p1) != 0:
+                by_mu = g.madd(g.mul(g.mul(two, w), p1), self.dd(k, 2 * k), by_mu)
+        return {
+            "dmean_dmu": g.add(self.p(1), self.dd(1)),
+            "dmean_dvar": g.mul(half, g.add(self.p(2), self.dd(2))),
+            "dvar_dmu": by_mu,
+            "dvar_dvar": by_v,
+        }
+
+    def write(self, outputs: tuple[str, ...]) -> None:
+        """All outputs named."""
+        if outputs != PARTIALS:
+            super().write(outputs)
+            return
+        g = self.g
+        far, close = self.global_partials(), self.local_partials()
+        for name in PARTIALS:
+            value = g.select(self.near, close[name], self.turned(name, far[name]))
+            g.output(name, self.finite(value) if self.leaps else value)
+
+    def turned(self, name: str, value: int) -> int:
+        """A partial above v*, as derivative in mu where atoms give one in u."""
+        return self.g.mul(self.turn, value) if name in ("dmean_dmu", "dvar_dmu") else value
+
+    def finite(self, value: int) -> int:
+        """At most the largest float32 in size: a jump over sigma, squared, may be more."""
+        g = self.g
+        if not self.precision.scaled:
+            return value
+        top, low = g.const(LARGEST), g.const(-LARGEST)
+        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
+
+
+class _Translator:
+    """Writes polynomials, exponentials and whole powers of them at a point."""
+
+    def __init__(self, graph: Graph, point: int, precision: GraphPrecision) -> None:
+        self.g, self.point, self.precision = graph, point, precision
+
+    def node(self, expr: sp.Expr) -> int:
+        """The value of ``expr``.
+
+        Raises:
+            BuildError: for a function that is not covered.
+        """
+        g = self.g
+        if expr.is_number:
+            with mpmath.workdps(50):
+                return g.const(mpmath.mpf(sp.N(expr, 50)))
+        if expr == x:
+            return self.point
+        if isinstance(expr, sp.exp):
+            return bounded_exp(g, self.precision.scaled, self.node(expr.args[0]))
+        if isinstance(expr, sp.Add):
+            constant, rest = expr.as_coeff_Add()
+            total = self.node(constant)
+            for term in rest.args if isinstance(rest, sp.Add) else (rest,):
+                factor, inner = term.as_coeff_Mul()
+                total = g.madd(self.node(factor), self.node(inner), total)
+            return total
+        if isinstance(expr, sp.Mul):
+            total = g.const(1)
+            for part in expr.args:
+                total = g.mul(total, self.node(part))
+            return total
+        if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
+            base = total = self.node(expr.base)
+            for _ in range(abs(int(expr.exp)) - 1):
+                total = g.mul(total, base)
+            return total if expr.exp > 0 else g.recip(total)
+        raise BuildError("", "stabilise", "expected branches made of polynomials and exponentials", expr)
+
+
+def build_piecewise(
+    atoms: AtomSum, branches: Branches, precision: GraphPrecision, outputs: tuple[str, ...]
+) -> tuple[Graph, tuple[Polynomial, ...]]:
+    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""
+    graph = Graph(("mean", "var"))
+    writer = PiecewiseWriter(graph, atoms, branches, precision)
+    writer.write(outputs)
+    return graph, tuple(writer.fits)

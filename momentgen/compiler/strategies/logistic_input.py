@@ -1,0 +1,283 @@
+r"""Step, ReLU and leaky ReLU of a logistic input: the papers' other assumption on a pre-activation, in stable form.
+
+X is logistic with mean mu and scale s = sigma sqrt(3)/pi.  With y = mu/s, e = exp(-|y|), l = log(1 + e),
+D = -Li_2(-e), q = e/(1 + e), H = l + |y| q, and r the ReLU of X, in units of s and s²
+
+    E r = max(y, 0) + l,
+    Cov(X, r) = 2 D + |y| l           (y <= 0),   pi²/3 - 2 D - |y| l             (y > 0),
+    Var r     = 2 D - l²              (y <= 0),   pi²/3 - 2 D - 2 |y| l - l²      (y > 0);
+
+f = alpha x + (1 - alpha) r has the variance alpha² v + 2 alpha (1 - alpha) Cov(X, r) + (1 - alpha)² Var r.  Partials:
+dE r/dmu = S(y), dE r/dv = H s/(2 v), dCov/dmu = s H, dVar r/dmu = 2 E r S(-y), and those of the variance in v by
+homogeneity, 2 v d/dv = 2 var - mu d/dmu.  l/e and D/e are fitted polynomials.  The step has mean S(y) and variance
+S(y) S(-y).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen.compiler.derive import Derivation, derive
+from momentgen.compiler.fit import Polynomial, lowest_degree
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.measure.terms import TermsUlp
+from momentgen.compiler.strategies.formulas.functions import FunctionWriter
+from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
+from momentgen.compiler.strategies.joint.joint import JointTruth
+from momentgen.errors import BuildError
+from momentgen.rule import LogisticInput
+from momentgen.symbols import mu, v, x
+
+__all__ = ["stable_variants"]
+
+_FLOAT32 = Precision(fit=2e-8, reach=300.0, scaled=True, factors=4)
+_GOAL, _SHARE = 8.0, 0.65
+_BOX = {"a": (-100.0, 100.0), "log2_var": (-50.0, 50.0)}
+
+
+@lru_cache
+def _fit(what: str, goal: float) -> Polynomial:
+    """P with log(1 + e) = e P(e - 1/2), or -Li_2(-e) = e P(e - 1/2), 0 <= e <= 1."""
+    of: dict[str, Callable[[Any], Any]] = {
+        "log(1 + e)/e": lambda e: mpmath.log1p(e) / e if e else mpmath.mpf(1),
+        "-Li_2(-e)/e": lambda e: -mpmath.polylog(2, -e).real / e if e else mpmath.mpf(1),
+    }
+    unit = (mpmath.mpf(0), mpmath.mpf(1))
+    return lowest_degree(of[what], unit, range(4, 40, 2), goal, what, centre=mpmath.mpf(1) / 2)
+
+
+@lru_cache
+def _tanh_fit(goal: float) -> Polynomial:
+    """P with tanh(y/2) = y P(y² - 1/2), 0 <= y <= 1."""
+
+    def target(h: Any) -> Any:
+        return mpmath.tanh(mpmath.sqrt(h) / 2) / mpmath.sqrt(h) if h > mpmath.mpf("1e-20") else mpmath.mpf(1) / 2
+
+    what = "tanh(y/2)/y in y^2, 0 <= y <= 1"
+    unit = (mpmath.mpf(0), mpmath.mpf(1))
+    return lowest_degree(target, unit, range(3, 30), goal, what, centre=mpmath.mpf(1) / 2)
+
+
+class _Writer:
+    """Writes the shared values at once, and an output when asked; the sum of the terms' magnitudes with ``sizes``."""
+
+    def __init__(
+        self, precision: Precision, slope: sp.Expr | None, params: tuple[str, ...], *, sizes: bool = False
+    ) -> None:
+        self.g = g = Graph(("mean", "var"), params)
+        self.f, self.precision, self.sizes = FunctionWriter(g, precision), precision, sizes
+        one = g.const(1)
+        alpha = sp.Integer(0) if slope is None else slope
+        self.slope = g.param(alpha.name) if isinstance(alpha, sp.Symbol) else g.const(mpmath.mpf(alpha.p) / alpha.q)
+        self.rest = g.sub(one, self.slope)
+        self.mu, self.v = self.f.mu, self.f.v
+        self.right = g.lt(g.const(0), self.mu)
+        negative = g.lt(self.mu, g.const(0))
+        factor = g.const(mpmath.pi / mpmath.sqrt(3))
+        raw = g.mul(self.f.size(self.f.ratio, negative), factor)
+        most = g.const(precision.reach if precision.scaled else 700)
+        self.y = g.comment(g.select(g.lt(most, raw), most, raw), "|mean|/s, s the logistic's scale")
+        exponent = g.neg(self.y)
+        self.e = g.exp_mantissa(exponent)
+        count = precision.factors if precision.scaled else 0
+        self.factors = [g.exp_factor(exponent, i, count) for i in range(count)]
+        whole = self.last(self.e, self.factors)
+        self.outputs: dict[str, Callable[[], int]]
+        fits = [_fit(what, precision.fit) for what in ("log(1 + e)/e", "-Li_2(-e)/e")]
+        self.fits = tuple(fits)
+        centred = g.sub(whole, g.const(0.5))
+        # l, D, q and H over e.
+        self.l, self.d = (g.horner(centred, fit.coefficients) for fit in fits)
+        self.q = g.recip(g.add(whole, one))
+        self.h = g.madd(self.y, self.q, self.l)
+        self.whole = whole
+        self.scale = g.mul(self.f.sigma, g.const(mpmath.sqrt(3) / mpmath.pi))
+        # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
+        cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
+        inverse = self.f.inverse
+        self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        if slope is None:
+            self.outputs = {
+                "mean": self.step_mean,
+                "var": lambda: self.step(),
+                "dmean_dmu": lambda: self.step(mpmath.pi / mpmath.sqrt(3), self.inverse),
+                "dmean_dvar": lambda: self.opposed(self.step(-0.5, self.inverse, self.y, self.inverse)),
+                "dvar_dmu": lambda: self.opposed(self.step(-mpmath.pi / mpmath.sqrt(3), self.inverse, self.odd())),
+                "dvar_dvar": lambda: self.step(0.5, self.inverse, self.y, self.inverse, self.odd()),
+            }
+            return
+        self.outputs = {
+            "mean": self.mean,
+            "var": self.var,
+            "dmean_dmu": self.mean_by_mean,
+            "dmean_dvar": self.mean_by_var,
+            "dvar_dmu": self.var_by_mean,
+            "dvar_dvar": self.var_by_var,
+        }
+
+    def last(self, node: int, factors: list[int]) -> int:
+        for factor in factors:
+            node = self.g.mul(node, factor)
+        return node
+
+    def tail(self, node: int, *steps: int) -> int:
+        """e·node·steps; of the powers of two one before the steps, so that they do not overflow, and the rest last."""
+        total = self.last(self.g.mul(self.e, node), self.factors[:1])
+        for step in steps:
+            total = self.g.mul(total, step)
+        return self.last(total, self.factors[1:])
+
+    def minus(self, a: int, b: int) -> int:
+        return self.g.add(a, b) if self.sizes else self.g.sub(a, b)
+
+    def sized(self, node: int) -> int:
+        return self.g.abs(node) if self.sizes else node
+
+    # --- the step ------------------------------------------------------------------
+    def step(self, factor: Any = 1, *steps: int) -> int:
+        """S(y) S(-y), times a number and ``steps``; every second exponential factor among them."""
+        g = self.g
+        total = g.mul(g.mul(self.e, g.mul(self.q, self.q)), g.const(factor))
+        factors = list(self.factors)
+        for step in steps:
+            total = g.mul(total, step)
+            if factors:
+                total = g.mul(total, factors.pop(0))
+        return self.last(total, factors)
+
+    def step_mean(self) -> int:
+        return self.g.select(self.right, self.q, self.tail(self.q))
+
+    def odd(self) -> int:
+        """1 - 2 S(-|y|) = tanh(|y|/2): (1 - e)/(1 + e), or near 0 y times a polynomial in y²."""
+        g = self.g
+        one = g.const(1)
+        fit = _tanh_fit(self.precision.fit)
+        near = g.lt(self.y, one)
+        held = g.select(near, self.y, one)
+        small = g.mul(held, g.horner(g.sub(g.mul(held, held), g.const(0.5)), fit.coefficients))
+        return g.select(near, small, g.mul(g.sub(one, self.whole), self.q))
+
+    def opposed(self, node: int) -> int:
+        """The node for mu > 0, its negative for mu <= 0."""
+        return self.sized(self.g.select(self.right, node, self.g.neg(node)))
+
+    # --- outputs -------------------------------------------------------------------
+    def mean(self) -> int:
+        g = self.g
+        line = g.mul(g.select(self.right, g.const(1), self.slope), self.mu)
+        return g.add(self.sized(line), self.tail(self.l, self.scale, self.rest))
+
+    def spread(self) -> tuple[int, int]:
+        """The variance over v: for mu <= 0 what is beside alpha², over e; for mu > 0 what is missing to 1, over e."""
+        g, two = self.g, self.g.const(2)
+        cross, square = g.mul(g.mul(two, self.slope), self.rest), g.mul(self.rest, self.rest)
+        share = g.const(3 / mpmath.pi**2)
+        yl, ll, dd = g.mul(self.y, self.l), g.mul(g.mul(self.whole, self.l), self.l), g.mul(two, self.d)
+        left = g.madd(cross, g.add(dd, yl), g.mul(square, self.minus(dd, ll)))
+        right = g.madd(cross, g.add(dd, yl), g.mul(square, g.add(g.add(dd, ll), g.mul(two, yl))))
+        return g.mul(share, left), g.mul(share, right)
+
+    def var(self) -> int:
+        g = self.g
+        left, right = self.spread()
+        low = g.madd(g.mul(self.slope, self.slope), self.v, self.tail(left, self.v))
+        high = g.mul(self.v, self.minus(g.const(1), g.mul(self.whole, right)))
+        return g.select(self.right, high, low)
+
+    def mean_by_mean(self) -> int:
+        g = self.g
+        q = self.tail(self.q)
+        low = g.madd(self.rest, q, self.slope)
+        return g.select(self.right, g.madd(g.neg(self.rest), q, g.const(1)), low)
+
+    def mean_by_var(self) -> int:
+        g = self.g
+        half = g.const(mpmath.sqrt(3) / (2 * mpmath.pi))
+        return self.tail(g.mul(self.h, half), self.f.inverse, self.rest)
+
+    def gradient(self) -> tuple[int, int]:
+        """dvar/dmu over s and e, for mu <= 0 and for mu > 0."""
+        g, two = self.g, self.g.const(2)
+        cross, square = g.mul(g.mul(two, self.slope), self.rest), g.mul(g.mul(two, self.rest), self.rest)
+        both = g.mul(cross, self.h)
+        left = g.madd(g.mul(square, self.l), self.q, both)
+        right = g.madd(g.mul(square, g.madd(self.whole, self.l, self.y)), self.q, both)
+        return left, right
+
+    def var_by_mean(self) -> int:
+        left, right = self.gradient()
+        return self.tail(self.g.select(self.right, right, left), self.scale)
+
+    def var_by_var(self) -> int:
+        g = self.g
+        share = g.const(3 / (2 * mpmath.pi**2))
+        (low, high), (left, right) = self.spread(), self.gradient()
+        y = g.mul(self.y, share)
+        below = g.madd(self.slope, self.slope, self.tail(g.madd(y, left, low)))
+        above = self.minus(g.const(1), g.mul(self.whole, g.madd(y, right, high)))
+        return g.select(self.right, above, below)
+
+
+def stable_variants(derivation: Derivation) -> list[Stable]:
+    """One :class:`Stable` for each :class:`~momentgen.rule.LogisticInput` of the rule.
+
+    Raises:
+        BuildError: if the rule is neither a step nor max(x, alpha x), alpha a number or a parameter in [0, 1].
+    """
+    named = {n: variant for n, variant in derivation.rule.variants.items() if isinstance(variant, LogisticInput)}
+    return [_stable(derivation, name, variant) for name, variant in named.items()]
+
+
+def _slope(derivation: Derivation) -> sp.Expr | None:
+    """The c of max(x, c x); None for the step [x >= 0]."""
+    pieces = list(derivation.pieces)
+    if len(pieces) == 2 and pieces[1].expr == x and tuple(derivation.kinks) == (0,):
+        slope = sp.cancel(pieces[0].expr / x)
+        if isinstance(slope, sp.Rational) or slope in [p.symbol for p in derivation.rule.parameters]:
+            return slope
+    if [p.expr for p in pieces] == [0, 1] and tuple(derivation.kinks) == (0,):
+        return None
+    cause = "a logistic input is for a step or max(x, c x), c a number or a parameter"
+    raise BuildError(derivation.rule.name, "stabilise", cause, derivation.rule.f)
+
+
+def _stable(derivation: Derivation, name: str, variant: LogisticInput) -> Stable:
+    rule, slope = derivation.rule, _slope(derivation)
+    params = tuple(p.name for p in rule.parameters)
+    logistic = derive(replace(rule, input="logistic", mean=None, var=None, partials={}, variants={}))
+    exprs: Mapping[str, Any] = {"mean": logistic.mean, "var": logistic.var, **logistic.partials}
+    inputs = {mu: sp.Symbol("mean", real=True), v: sp.Symbol("var", positive=True)}
+
+    def build(precision: Precision, names: tuple[str, ...], *, sizes: bool = False) -> tuple[Graph, _Writer]:
+        writer = _Writer(precision, slope, params, sizes=sizes)
+        for output in names:
+            writer.g.output(output, writer.f.like_inputs(writer.outputs[output]()))
+        return writer.g, writer
+
+    (forward, writer), (partials, _) = build(_FLOAT32, OUTPUTS), build(_FLOAT32, PARTIALS)
+    names = (*OUTPUTS, *PARTIALS)
+    return Stable(
+        variant=name,
+        forward=forward,
+        partials=partials,
+        forward64=build(FLOAT64, OUTPUTS)[0],
+        partials64=build(FLOAT64, PARTIALS)[0],
+        truth=JointTruth({n: exprs[n].subs(inputs) for n in names}, ("mean", "var"), params),
+        measure=TermsUlp(build(FLOAT64, names, sizes=True)[0], rule.defaults, held=True),
+        goal=_GOAL,
+        aim=_GOAL * _SHARE,
+        unit="ulp of the terms",
+        box=_BOX,
+        settings=settings_of(rule),
+        vanishes=slope is not None,
+        fits=writer.fits if slope is not None else (_tanh_fit(_FLOAT32.fit),),
+        doc=f"moments under a logistic input{f' ({variant.citation})' if variant.citation else ''}",
+    )

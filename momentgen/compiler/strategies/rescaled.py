@@ -1,0 +1,309 @@
+r"""Rules that are another function in other units: f(x) = A g((x - c)/h) + B, A and h positive.
+
+The base g is stabilised as any rule; its graphs are then copied with the input mapped and the outputs mapped back,
+
+    m = A m_g + B,   V = A² V_g,   m_mu = A/h m_g,mu,   m_v = A/h² m_g,v,   V_mu = A²/h V_g,mu,   V_v = A²/h² V_g,v
+
+at ((mu - c)/h, v/h²), whatever strategy made them.  Two things are the copy's own:
+
+- near a kink k of g, (mu - c)/h - k is wanted to the digits of sigma: it is taken as (mu - (c + h k))/h;
+- v/h² may overflow where v does not.  Far out f is homogeneous, of degree 1 if a side slopes and 0 if both are level,
+  or a line and something of degree 0: there mean and variance are taken 2^-16- and 2^-32-fold, and the outputs are
+  scaled back.
+
+v/h² below 2^-127 is beyond what bounds are certified for; the measure says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.function.activation import Line
+from momentgen.compiler.ir.graph import Graph, Node
+from momentgen.compiler.ir.stable import ErrorMeasure, Errors, Stable, Truth, settings_of
+from momentgen.compiler.measure.moments import MEAN, held, shares
+from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
+from momentgen.compiler.strategies.joint.polynomial import parameter_node
+from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
+from momentgen.errors import BuildError
+from momentgen.rule import Rescaled, Rule
+
+__all__ = ["Units", "rescaled_variant"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+_HUGE_VAR, _HUGE_MEAN, _LEAST_VAR = 100, 110, -60  # binary exponents: far out, and what may not be scaled down
+_STEP = 16
+_SMALLEST = 2.0**-126
+#: output -> powers of A and of 1/h in it
+_POWERS = {
+    "mean": (1, 0),
+    "var": (2, 0),
+    "dmean_dmu": (1, 1),
+    "dmean_dvar": (1, 2),
+    "dvar_dmu": (2, 1),
+    "dvar_dvar": (2, 2),
+}
+
+
+@dataclass(frozen=True)
+class Units:
+    """c, h, A and B at one setting."""
+
+    centre: float
+    width: float
+    scale: float
+    offset: float
+
+    @staticmethod
+    def at(settled: Settled, rescaled: Rescaled, setting: Mapping[str, float]) -> Units:
+        """The units of a rule at a setting of its parameters."""
+        names = ("centre", "width", "scale", "offset")
+        return Units(*(settled.number(getattr(rescaled, name), setting) for name in names))
+
+    def of(self, output: str) -> float:
+        """What one unit of the base's output is in f's."""
+        a, h = _POWERS[output]
+        return self.scale**a / self.width**h
+
+
+@dataclass(frozen=True)
+class RescaledMeasure:
+    """The base's tolerance in f's units, at one setting; the mean's rounding is relative to the mean of f."""
+
+    base: Any
+    settled: Settled
+    rescaled: Rescaled
+    units: Units
+
+    def at(self, setting: Mapping[str, float]) -> RescaledMeasure:
+        """The measure at ``setting``."""
+        at = getattr(self.base, "at", None)
+        units = Units.at(self.settled, self.rescaled, setting)
+        return replace(self, base=self.base if at is None else at(setting), units=units)
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        units = self.units
+        own = (exact - (units.offset if output == "mean" else 0.0)) / units.of(output)
+        limit = units.of(output) * self.base.allowed(
+            output, own, (mean - units.centre) / units.width, var / units.width**2
+        )
+        if output == "mean":
+            limit = np.maximum(limit, MEAN * np.abs(exact))
+        if output.startswith("dvar"):
+            limit = np.maximum(limit, _SMALLEST * (1 + var))
+        return np.asarray(np.maximum(limit, _SMALLEST), np.float64)
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        return self.over(output, exact, mean, var)(computed)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
+        allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
+        without = var.astype(np.float64) < 2.0**-127 * self.units.width**2
+        target = held(exact)
+        return lambda computed: np.where(without, 0.0, shares(target, allowed, computed))
+
+
+@dataclass(frozen=True)
+class RescaledTruth:
+    """The base's exact values in f's units; survives pickling.
+
+    In float64 (mu - c)/h is right to the digits of sigma where f is smooth, and about a kink at c.
+    """
+
+    base: Any
+    settled: Settled
+    rescaled: Rescaled
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        units = Units.at(self.settled, self.rescaled, params)
+        at = (mean.astype(np.float64) - units.centre) / units.width, var.astype(np.float64) / units.width**2
+        values = self.base(*at, params)
+        found = {name: units.of(name) * np.asarray(value, np.float64) for name, value in values.items()}
+        found["mean"] = found["mean"] + units.offset
+        return found
+
+
+class _Copy:
+    """A base's graph between the two maps."""
+
+    def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, lines: tuple[Line, Line], *, scaled: bool) -> None:
+        self.base, self.rule, self.scaled, self.lines = base, rule.name, scaled, lines
+        self.growth = "homogeneous" if lines[0].slope != lines[1].slope else "line" if lines[0].slope else "bounded"
+        self.g = g = Graph(base.inputs, tuple(p.name for p in rule.parameters))
+        self.width, self.scale, self.offset = (
+            parameter_node(g, e, rule.name) for e in (rescaled.width, rescaled.scale, rescaled.offset)
+        )
+        self.units = rescaled
+        mean, var, one = g.input("mean"), g.input("var"), g.const(1)
+        self.down = self.up = self.down_var = self.up_var = one
+        moved, spread = self.from_(rescaled.centre), var
+        if rescaled.width != 1:
+            if scaled:
+                power = [g.const(mpmath.mpf(2) ** k) for k in (_HUGE_VAR, _HUGE_MEAN, _LEAST_VAR, -_STEP, _STEP)]
+                far = g.either(g.lt(power[0], var), g.lt(power[1], g.abs(mean)))
+                wide = g.both(far, g.lt(power[2], var))
+                self.down, self.up = g.select(far, power[3], one), g.select(far, power[4], one)
+                self.down_var, self.up_var = g.select(wide, power[3], one), g.select(wide, power[4], one)
+                spread = g.mul(g.mul(var, self.down_var), self.down_var)
+            spread = g.mul(spread, g.recip(g.mul(self.width, self.width)))
+        self.inner = {"mean": g.comment(self.in_units(moved), "mean in units of the base"), "var": spread}
+        self.nodes = self.copied()
+
+    def from_(self, place: sp.Expr) -> int:
+        """mu less a function of the parameters; near it exact, also where float32 does not hold it."""
+        g, mean = self.g, self.g.input("mean")
+        node = parameter_node(g, place, self.rule)
+        if not self.scaled:
+            return g.sub(mean, node)
+        constant = g.value(node)
+        if constant is not None:
+            head = float(np.float32(float(constant)))
+            return g.sub(g.sub(mean, g.const(head)), g.const(constant - head))
+        return g.sub(g.sub(mean, g.head(node)), g.tail(node))
+
+    def in_units(self, length: int) -> int:
+        """A length in units of the base, brought down far out."""
+        g = self.g
+        return length if self.units.width == 1 else g.over(g.mul(length, self.down), self.width)
+
+    def copied(self) -> dict[int, int]:
+        """The base's nodes, by their index there."""
+        g, nodes = self.g, {}
+        for index in self.base.live():
+            node = self.base.nodes[index]
+            if node.kind == "input":
+                nodes[index] = self.inner[node.payload]
+                continue
+            kink = self.kink(node)
+            new = g._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload) if kink is None else kink
+            nodes[index] = new
+            if index in self.base.comments:
+                g.comment(new, self.base.comments[index])
+            if index in self.base.surfaces:
+                surface = self.base.surfaces[index]
+                g.surfaces[new] = replace(surface, y=nodes[surface.y], z=nodes[surface.z], cell=nodes[surface.cell])
+        g.suspects = {nodes[i] for i in self.base.suspects if i in nodes}
+        if g.suspects:
+            g.suspects |= set(self.inner.values())
+        return nodes
+
+    def kink(self, node: Node) -> int | None:
+        """The distance from a constant place, where the node is that."""
+        if node.kind != "sub" or self.base.nodes[node.args[0]] != Node("input", (), "mean"):
+            return None
+        place = self.base.value(node.args[1])
+        if place is None:
+            return None
+        return self.in_units(self.from_(sp.expand(self.units.centre + self.units.width * sp.Rational(float(place)))))
+
+    def write(self) -> Graph:
+        """The graph, its outputs mapped back."""
+        g = self.g
+        per = g.recip(self.width) if self.units.width != 1 else g.const(1)
+        for name, index in self.base.outputs.items():
+            a, h = _POWERS[name]
+            value, factor = self.nodes[index], g.const(1)
+            level = self.level() if name == "mean" and self.up != factor else g.const(0)
+            value = g.sub(value, level)
+            for part in (*[self.scale] * a, *[per] * h):
+                factor = g.mul(factor, part)
+            value = g.mul(factor, value)
+            for part in self.back(name):
+                value = g.mul(value, part)
+            value = g.madd(factor, level, value)
+            g.output(name, g.add(value, self.offset) if name == "mean" else value)
+        for index in g.outputs.values():
+            if g.suspects:
+                g.suspects.add(index)
+        return g
+
+    def level(self) -> int:
+        """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
+        g, (left, right) = self.g, self.lines
+        if self.growth == "bounded":
+            return g.const(0)
+        offsets = (g.const(0 if line.slope else line.offset) for line in (left, right))
+        return g.select(g.lt(g.input("mean"), g.const(0)), *offsets)
+
+    def back(self, name: str) -> list[int]:
+        """Powers of two that undo the inputs' scaling."""
+        bounded = {"dmean_dvar": [self.down_var, self.down_var]}
+        grown = {"mean": [self.up], "var": [self.up_var, self.up_var]}
+        table = {
+            "homogeneous": grown | {"dmean_dvar": [self.down_var], "dvar_dmu": [self.up_var]},
+            # what f has beside the line is bounded, and dvar_dmu has v times a partial of it
+            "line": grown | bounded,
+            "bounded": bounded
+            | {"dmean_dmu": [self.down], "dvar_dmu": [self.down], "dvar_dvar": [self.down_var, self.down_var]},
+        }
+        return table[self.growth].get(name, [])
+
+
+def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
+    """The variant ``exact`` of a rule, from that of its base.
+
+    Raises:
+        BuildError: if the base takes scalars that the host derives, or f has no tolerance of its own.
+    """
+    rule, rescaled = derivation.rule, derivation.rule.rescaled
+    if rescaled is None or base.scalars_source or not hasattr(base.measure, "allowed"):
+        raise BuildError(rule.name, "stabilise", "expected a base measured by moments, without derived scalars", rule.f)
+    settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
+    g = own.at({})
+    if g.left is None or g.right is None:
+        raise BuildError(rule.name, "stabilise", "expected f to follow a line on either side", rule.f)
+    lines = g.left, g.right
+
+    def copy(graph: Graph, scaled: bool) -> Graph:
+        return _Copy(graph, rule, rescaled, lines, scaled=scaled).write()
+
+    units = Units.at(settled, rescaled, {})
+    measure: ErrorMeasure = RescaledMeasure(base.measure, settled, rescaled, units)
+    truth: Truth
+    rigorous: Truth | None
+    if isinstance(base.truth, ClosedFormTruth) or (derivation.is_piecewise_polynomial and g.jumps):
+        # Beside tiny variances a jump shows from further away than quadrature reaches.
+        truth, rigorous = closed_form_truth(derivation), None
+    elif derivation.is_piecewise_polynomial:
+        truth, rigorous = SettledTruth(settled), SettledBalls(settled)
+    else:
+        truth = RescaledTruth(base.truth, settled, rescaled)
+        rigorous = None if base.rigorous is None else RescaledTruth(base.rigorous, settled, rescaled)
+
+    def places(setting: Mapping[str, float]) -> tuple[float, ...]:
+        here = Units.at(settled, rescaled, setting)
+        return tuple(here.centre + here.width * kink for kink in own.at(setting).kinks)
+
+    low, high = base.box["mu"]
+    return replace(
+        base,
+        forward=copy(base.forward, True),
+        partials=copy(base.partials, True),
+        forward64=copy(base.forward64, False),
+        partials64=copy(base.partials64, False),
+        truth=truth,
+        rigorous=rigorous,
+        measure=measure,
+        settings=settings_of(rule),
+        box={**base.box, "mu": (units.centre + units.width * low, units.centre + units.width * high)},
+        unit_at=lambda setting: Units.at(settled, rescaled, setting).scale,
+        places=places,
+        domain={"var": f"0 or 2^-127 max(1, ({rescaled.width})^2) <= var < 2^128"} if rescaled.width != 1 else {},
+        facts={**base.facts, "base": str(rescaled.of), "rescaled": _shown(rescaled)},
+        doc=f"{rescaled.of} in other units: {base.doc}",
+    )
+
+
+def _shown(rescaled: Rescaled) -> dict[str, str]:
+    return {name: str(getattr(rescaled, name)) for name in ("centre", "width", "scale", "offset")}

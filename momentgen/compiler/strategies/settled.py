@@ -1,0 +1,133 @@
+"""Exact values and measures of an f with parameters: what they are at each setting.
+
+Fits and kernels may come from another function (a rule's base, its halves); what they are measured against is f itself
+with its parameters set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.stable import Errors
+from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
+from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
+from momentgen.rule import Rule
+
+__all__ = ["Settled", "SettledBalls", "SettledMeasure", "SettledTruth", "closed_form_truth"]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Setting = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A function of x and parameters; at a setting, a function of x.
+
+    Attributes:
+        name: of the rule.
+        f: the function.
+        defaults: (parameter's symbol, default), in the rule's order; what a setting does not name has its default.
+    """
+
+    name: str
+    f: sp.Expr
+    defaults: tuple[tuple[sp.Symbol, float], ...]
+
+    @staticmethod
+    def of(rule: Rule, f: sp.Expr | None = None) -> Settled:
+        """The rule's f, or another expression in the rule's parameters."""
+        return Settled(
+            rule.name, rule.f if f is None else f, tuple((p.symbol, p.default or 0.0) for p in rule.parameters)
+        )
+
+    def values(self, setting: Setting) -> dict[sp.Symbol, sp.Rational]:
+        """The parameters' values as exact numbers."""
+        return {symbol: sp.Rational(float(setting.get(symbol.name, default))) for symbol, default in self.defaults}
+
+    def number(self, expression: sp.Expr, setting: Setting) -> float:
+        """An expression in the parameters alone."""
+        return float(sp.N(sp.sympify(expression).subs(self.values(setting)), 30))
+
+    def at(self, setting: Setting) -> Activation:
+        """f with its parameters set, analysed."""
+        return _activation(self.name, self.f.subs(self.values(setting)))
+
+
+@lru_cache(maxsize=64)
+def _activation(name: str, f: sp.Expr) -> Activation:
+    return analyse(name, split(f), {})
+
+
+@lru_cache(maxsize=64)
+def _quadrature(name: str, f: sp.Expr) -> QuadratureTruth:
+    return QuadratureTruth(_activation(name, f))
+
+
+@lru_cache(maxsize=64)
+def _measure(name: str, f: sp.Expr) -> MomentsMeasure:
+    return measure_for(_activation(name, f), _quadrature(name, f))
+
+
+def closed_form_truth(derivation: Derivation) -> ClosedFormTruth:
+    """The six outputs by balls from the closed forms that derive found, where arguments of exp stay small."""
+    outputs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
+    return ClosedFormTruth(outputs, tuple(p.name for p in derivation.rule.parameters))
+
+
+@dataclass(frozen=True)
+class SettledTruth:
+    """The six outputs in float64, at any setting; survives pickling."""
+
+    settled: Settled
+
+    def __call__(self, mean: F32, var: F32, params: Setting) -> dict[str, F64]:
+        return _quadrature(self.settled.name, self.settled.f.subs(self.settled.values(params)))(mean, var, {})
+
+
+@dataclass(frozen=True)
+class SettledBalls:
+    """The six outputs by balls, at any setting; survives pickling."""
+
+    settled: Settled
+
+    def __call__(self, mean: F32, var: F32, params: Setting) -> dict[str, F64]:
+        return BallTruth(self.settled.at(params))(mean, var, {})
+
+
+@dataclass(frozen=True)
+class SettledMeasure:
+    """The tolerance at the defaults; ``at`` has that of a setting."""
+
+    settled: Settled
+    setting: tuple[tuple[str, float], ...] = ()
+
+    def at(self, setting: Setting) -> SettledMeasure:
+        """The measure of f at ``setting``."""
+        return replace(self, setting=tuple(setting.items()))
+
+    @cached_property
+    def measure(self) -> MomentsMeasure:
+        """The measure of f with its parameters set."""
+        return _measure(self.settled.name, self.settled.f.subs(self.settled.values(dict(self.setting))))
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        return self.measure.allowed(output, exact, mean, var)
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        return self.measure(output, computed, exact, mean, var)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
+        return self.measure.over(output, exact, mean, var)

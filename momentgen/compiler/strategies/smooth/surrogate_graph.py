@@ -1,0 +1,360 @@
+r"""Moments of a sum of atoms on a graph of real operations: a global form and, for smooth f, a local one.
+
+With u = -|mu - centre|, f = near line + F̃(u) and D_j = d^j E F̃/du^j, all of them sums of the same atoms
+(:mod:`momentgen.compiler.fit.atoms`), u-slope a of the near line and B_j = d^j E F̃²/du^j from a fit of its own,
+
+    global   V = a² v + 2 a v D_1 + B_0 - D_0²                       v >= v*
+    local    V = Σ_{k>=1} v^k/k! (a [k=1] + D_k)²                     v < v*
+
+The local form is the Hermite expansion of Var f: every term is positive, nothing cancels as v -> 0.  Atoms are seen
+from their tail only, t = |u|/w >= 0, w² = v + tau, through exp(-t²/2) and fitted polynomials,
+
+    T_-2 = w² φ J_2,   T_-1 = w φ J_1,   T_0 = φ J_0,   T_1 = φ/w,   T_(n+1) = (t/w) T_n - (n - 1)/w² T_(n-1).
+
+On the right side of the centre u runs the other way: coefficients of even order change sign.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.fit import Polynomial
+from momentgen.compiler.function.activation import Line
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
+
+__all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter"]
+
+F64 = npt.NDArray[np.float64]
+_SHORT = 0.05  # v* below which the local form takes f's length as its unit
+
+
+@dataclass(frozen=True)
+class GraphPrecision:
+    """What the graph is for: float32 with the exponential's power of two kept apart, or float64.
+
+    ``quick``: an atom takes two divisions instead of four, for an error of some units in its last place.
+    """
+
+    fit: float
+    reach: float
+    scaled: bool
+    quick: bool = False
+
+
+FLOAT32 = GraphPrecision(fit=2e-8, reach=13.0, scaled=True)
+FLOAT64 = GraphPrecision(fit=1e-16, reach=37.5, scaled=False)
+
+
+@dataclass(frozen=True, eq=False)
+class AtomSum:
+    """f by atoms.
+
+    Attributes:
+        centre: a float32 number.
+        left, right: the lines, in x.
+        taus: variances of the atoms, at v = 0.
+        mean: coefficients of F̃ from the left, shape (K, orders).
+        second: coefficients of F̃² from the left and from the right, shape (K, orders) each.
+        lows: the lowest order in ``mean`` and in ``second``.
+        switch: v*.
+        terms: how many terms the local form has.
+        bounded: whether both lines are level.
+    """
+
+    centre: float
+    left: Line
+    right: Line
+    taus: tuple[float, ...]
+    mean: F64
+    second: tuple[F64, F64]
+    lows: tuple[int, int]
+    switch: float
+    terms: int
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both lines are level."""
+        return self.left.slope == 0 == self.right.slope
+
+    def grows(self, atom: int) -> bool:
+        """Whether the mean contains an atom in an order that grows with sigma."""
+        return self.lows[0] < 0 and bool(self.mean[atom, : -self.lows[0]].any())
+
+
+class SurrogateWriter:
+    """Writes the values that outputs and partials share.
+
+    Args:
+        graph: with inputs ``mean`` and ``var``.
+        atoms: f, or f smoothed by the variance v*.
+        precision: of the graph.
+        held: whether the global form is only right from v* on, and is evaluated at v* below.
+    """
+
+    def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision, held: bool = False) -> None:
+        self.g, self.atoms, self.precision = graph, atoms, precision
+        g = graph
+        self.fits: list[Polynomial] = []
+        zero, one = g.const(0), g.const(1)
+        self.mu, v = g.input("mean"), g.input("var")
+        valid = g.sqrt(g.select(g.le(zero, v), one, g.const(-1)))
+        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
+        distance = g.sub(self.mu, g.const(atoms.centre))
+        self.negative = g.lt(distance, zero)
+        size = g.comment(g.abs(distance), "|mean - centre|")
+        self.near = g.lt(self.v, g.const(atoms.switch))
+        self.little = g.select(self.near, self.v, zero)
+        # Far out only what grows counts, and that is homogeneous: sums there must not overflow on the way.
+        self.shrunk: tuple[int, int] | None = None
+        self.wide = g.select(self.near, g.const(atoms.switch), self.v) if held else self.v
+        if precision.scaled and atoms.left.slope != atoms.right.slope:
+            huge = g.lt(g.const(mpmath.mpf(2) ** 100), self.v)
+            down = g.select(huge, g.const(mpmath.mpf(2) ** -8), one)
+            up = g.select(huge, g.const(mpmath.mpf(2) ** 8), one)
+            self.shrunk = down, up
+            self.wide = g.mul(g.mul(self.wide, down), down)
+            size = g.mul(size, down)
+        self.size = size
+        self.turn = g.comment(g.select(self.negative, one, g.const(-1)), "direction of u")
+        self.tables = [self.atom(tau, atoms.grows(k)) for k, tau in enumerate(atoms.taus)]
+        self.sums: dict[int, int] = {}
+        self.squares: dict[int, int] = {}
+        self.slope = self.by_side(atoms.left.slope, -atoms.right.slope)
+
+    def by_side(self, left: Any, right: Any) -> int:
+        """A constant that depends on the side."""
+        g = self.g
+        return g.select(self.negative, g.const(left), g.const(right))
+
+    # --- atoms -------------------------------------------------------------------
+    def atom(self, tau: float, grows: bool) -> dict[int, int]:
+        """T_n, as far as they are needed; started here, continued by :meth:`order`."""
+        g, reach = self.g, self.g.const(self.precision.reach)
+        w2 = g.add(self.wide, g.const(tau))
+        w = g.sqrt(w2)
+        r = g.recip(w)
+        raw = g.mul(self.size, r)
+        beyond = g.lt(reach, raw)
+        t = g.select(beyond, reach, raw)
+        if self.precision.quick:
+            w, direct = g.mul(w2, r), g.mul(t, t)
+            h = direct
+        else:  # not t², which would double the rounding of the root in the exponent
+            direct = g.mul(g.mul(self.size, g.recip(w2)), self.size)
+            h = g.select(beyond, g.const(mpmath.mpf(self.precision.reach) ** 2), direct)
+        exponent = g.mul(h, g.const(-0.5))
+        e = g.exp_mantissa(exponent)
+        if self.precision.scaled:
+            e = g.mul(e, g.exp_factor(exponent, 0, 1))
+        nearer, farther = g.madd(t, g.const(0.25), g.const(1)), g.add(h, g.const(1))
+        if min(self.atoms.lows) < 0 and self.precision.quick:
+            both = g.recip(g.mul(nearer, farther))
+            u, over = g.mul(both, farther), g.mul(both, nearer)
+        else:
+            u, over = g.recip(nearer), None
+        with mpmath.workdps(40):
+            density = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
+        table: dict[int, int] = {}
+        if min(self.atoms.lows) < 0:
+            # (1 + t²) J_1 = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels, and J_1 is exact at t = 0.
+            j2, two = self.mills(2, u), g.const(2)
+            over = g.recip(farther) if over is None else over
+            j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), over)
+            j0 = g.madd(t, j1, g.mul(j2, two))
+            table = {-2: g.mul(w2, g.mul(e, j2)), -1: g.mul(w, g.mul(e, j1)), 0: g.mul(e, j0)}
+            if grows:  # what the mean far from the centre, of the order of sigma, owes its last digits to
+                self.g.suspects |= {w2, w, r, t, direct, h, exponent, e, j1, g.mul(e, j1), table[-1], table[0]}
+                self.g.suspects |= {*g.nodes[direct].args, *g.nodes[j1].args, g.nodes[e].args[0]}
+        elif min(self.atoms.lows) == 0:
+            table[0] = g.mul(e, self.mills(0, u))
+        table[1] = g.mul(g.mul(e, density), r)
+        table[100] = g.mul(t, r)  # u/w² and 1/w² of the recursion
+        table[101] = g.mul(r, r)
+        return table
+
+    def mills(self, n: int, u: int) -> int:
+        """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4)."""
+        g = self.g
+        fitted = core(n, self.precision.reach, self.precision.fit, 4.0)
+        self.fits.append(fitted)
+        value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
+        for _ in range(n + 1):
+            value = g.mul(value, u)
+        return value
+
+    def order(self, atom: int, n: int) -> int:
+        """T_n of an atom."""
+        table, g = self.tables[atom], self.g
+        if n not in table:
+            before, earlier = self.order(atom, n - 1), (self.order(atom, n - 2) if n > 2 else g.const(0))
+            last = g.mul(g.mul(g.const(-(n - 2)), table[101]), earlier)
+            table[n] = g.madd(table[100], before, last)
+        return table[n]
+
+    def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> int | None:
+        """Σ c_kn T_(n + shift), of the orders of one parity if asked; None where there are none."""
+        g, found = self.g, None
+        # High orders first: they are small, and what rounding costs grows with the sum so far.
+        for n in reversed(range(low, low + coefficients.shape[1])):
+            for k, c in enumerate(coefficients[:, n - low].tolist()):
+                if c == 0 or (parity is not None and n % 2 != parity):
+                    continue
+                term = self.order(k, n + shift)
+                found = g.mul(g.const(c), term) if found is None else g.madd(g.const(c), term, found)
+                if shift == 0 and n <= 0 and parity is not None:
+                    g.suspects.add(found)
+        return found
+
+    def d(self, j: int) -> int:
+        """D_j."""
+        if j not in self.sums:
+            g = self.g
+            odd, even = (self.total(self.atoms.mean, self.atoms.lows[0], j, parity) for parity in (1, 0))
+            turned = None if even is None else g.mul(self.turn, even)
+            if odd is None or turned is None:
+                found = odd if odd is not None else turned
+                value = g.const(0) if found is None else found
+            else:
+                value = g.add(odd, turned)
+            self.sums[j] = g.comment(value, f"D_{j}: derivative {j} of the mean less its line")
+        return self.sums[j]
+
+    def b(self, j: int) -> int:
+        """B_j."""
+        if j not in self.squares:
+            g = self.g
+            left, right = self.atoms.second
+            low = self.atoms.lows[1]
+            if np.array_equal(left, right):
+                value = self.total(left, low, j)
+                result = g.const(0) if value is None else value
+            else:
+                result = g.const(0)
+                for k in range(len(left)):
+                    for i, n in enumerate(range(low, low + left.shape[1])):
+                        c = self.by_side(float(left[k, i]), float(right[k, i]))
+                        if g.value(c) != 0:
+                            result = g.madd(c, self.order(k, n + j), result)
+            self.squares[j] = g.comment(result, f"B_{j}: derivative {j} of the mean square less its line")
+        return self.squares[j]
+
+    # --- outputs -----------------------------------------------------------------
+    def mean(self) -> int:
+        """near line + D_0."""
+        g, atoms = self.g, self.atoms
+        d0 = self.d(0)
+        if self.shrunk is not None:
+            d0 = g.mul(d0, self.shrunk[1])
+        offset = self.by_side(atoms.left.offset, atoms.right.offset)
+        slope = self.by_side(atoms.left.slope, atoms.right.slope)
+        line = g.madd(slope, self.mu, offset)
+        mean = g.add(line, d0)
+        g.suspects.add(d0)  # not the line: a second word of a sum that overflows would be NaN
+        return mean
+
+    def gain(self, k: int) -> int:
+        """D_k with the line's slope."""
+        return self.g.add(self.slope, self.d(1)) if k == 1 else self.d(k)
+
+    def global_variance(self) -> int:
+        g = self.g
+        d0, d1 = self.d(0), self.d(1)
+        var = g.sub(self.b(0), g.mul(d0, d0))
+        if not self.atoms.bounded:
+            inner = g.madd(self.slope, self.slope, g.mul(g.mul(self.slope, g.const(2)), d1))
+            var = g.madd(self.wide, inner, var)
+        gain = self.gain(1)
+        floor = g.mul(g.mul(self.wide, gain), gain)
+        var = g.select(g.lt(var, floor), floor, var)
+        if self.shrunk is not None:
+            var = g.mul(g.mul(var, self.shrunk[1]), self.shrunk[1])
+        return var
+
+    def global_partials(self) -> dict[str, int]:
+        g, a, v = self.g, self.slope, self.wide
+        d0, d1, d2 = self.d(0), self.d(1), self.d(2)
+        two, half = g.const(2), g.const(0.5)
+        by_mu = g.madd(g.mul(g.const(-2), d0), d1, self.b(1))
+        by_v = g.madd(g.neg(d0), d2, g.mul(half, self.b(2)))
+        second = d2
+        if not self.atoms.bounded:
+            twice = g.mul(two, a)
+            by_mu = g.madd(twice, g.mul(v, d2), by_mu)
+            by_v = g.madd(a, g.madd(v, self.d(3), g.madd(two, d1, a)), by_v)
+        if self.shrunk is not None:
+            by_mu, second = g.mul(by_mu, self.shrunk[1]), g.mul(d2, self.shrunk[0])
+        return {
+            "dmean_dmu": self.gain(1),
+            "dmean_dvar": g.mul(half, second),
+            "dvar_dmu": by_mu,
+            "dvar_dvar": by_v,
+        }
+
+    def local_mean(self) -> int:
+        """The mean on either side of v*: where f is smooth, the same."""
+        return self.mean()
+
+    @cached_property
+    def unit(self) -> mpmath.mpf:
+        """A power of two near f's length where that is short: squares of high derivatives would overflow otherwise."""
+        short = self.precision.scaled and self.atoms.switch < _SHORT
+        return mpmath.mpf(2) ** round(math.log2(self.atoms.switch) / 2) if short else mpmath.mpf(1)
+
+    def local_gain(self, k: int) -> int:
+        """unit^(k-1) D_k, with the line's slope."""
+        gain = self.gain(k)
+        return gain if k == 1 or self.unit == 1 else self.g.mul(gain, self.g.const(self.unit ** (k - 1)))
+
+    def local_step(self, k: int) -> int:
+        """v/(k unit²)."""
+        return self.g.mul(self.little, self.g.const(1 / (k * self.unit**2)))
+
+    def local_variance(self) -> int:
+        """v (D_1² + v/2 (D_2² + v/3 (...)))."""
+        g, total = self.g, self.g.const(0)
+        for k in range(self.atoms.terms, 0, -1):
+            d = self.local_gain(k)
+            total = g.madd(d, d, g.mul(self.local_step(k + 1), total))
+        return g.mul(self.little, total)
+
+    def local_partials(self) -> dict[str, int]:
+        g, v = self.g, self.little
+        by_mu, by_v = g.const(0), g.const(0)
+        for k in range(self.atoms.terms, 0, -1):
+            by_mu = g.madd(self.local_gain(k), self.local_gain(k + 1), g.mul(self.local_step(k + 1), by_mu))
+        for k in range(self.atoms.terms, -1, -1):
+            by_v = g.madd(self.local_gain(k + 1), self.local_gain(k + 1), g.mul(self.local_step(k + 1), by_v))
+            if k:
+                by_v = g.madd(self.local_gain(k), self.local_gain(k + 2), by_v)
+        return {
+            "dmean_dmu": self.gain(1),
+            "dmean_dvar": g.mul(g.const(0.5), self.d(2)),
+            "dvar_dmu": g.mul(g.mul(g.const(2 / self.unit), v), by_mu),
+            "dvar_dvar": by_v,
+        }
+
+    def write(self, outputs: tuple[str, ...]) -> None:
+        """All outputs named."""
+        g = self.g
+        if outputs == OUTPUTS:
+            var = g.select(self.near, self.local_variance(), self.global_variance())
+            for name, value in (("mean", self.local_mean()), ("var", var)):
+                g.output(name, g.select(g.eq(self.mu, self.mu), value, self.mu))  # NaN stays NaN
+            return
+        far = self.global_partials()
+        close: Mapping[str, int] = self.local_partials()
+        for name in PARTIALS:
+            value = g.select(self.near, close[name], far[name])
+            if name in ("dmean_dmu", "dvar_dmu"):
+                value = g.mul(self.turn, value)
+            g.output(name, value)

@@ -1,0 +1,217 @@
+r"""f(mu) itself on a graph of real operations, to a few ulp of float32: what the mean is at v = 0.
+
+Written from the expression, function by function, each in a form that neither cancels nor overflows; E = exp(-|g|):
+
+    S(g) = 1/(1 + E) or E/(1 + E)             tanh g = ±(1 - E²)/(1 + E²), near 0 a polynomial
+    log(1 + exp g) = max(g, 0) + 2 atanh(E/(2 + E))
+    1 + tanh g = 2 S(2g)
+    tanh(log(1 + exp g)) = n/(n + 2), n = exp(g) (exp(g) + 2), for g >= 0 divided by exp(2g)
+    Phi(g) by the Mills ratio                 erf g = 2 Phi(sqrt(2) g) - 1, near 0 a polynomial
+
+An f of other functions has no such form (None): its mean at v = 0 is as near to f(mu) as the tolerance asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import mpmath
+import sympy as sp
+
+from momentgen.compiler.fit import Polynomial, lowest_degree
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.strategies.formulas.functions import mills_core
+from momentgen.errors import BuildError
+from momentgen.symbols import Phi, S, x
+
+__all__ = ["PointWriter", "has_point_form"]
+
+_LEAST = -87.25  # exp of it is still a normal float32
+_FIT = 1e-8
+_NEAR = {"tanh": 0.55, "erf": 0.75}  # below it a polynomial
+_CENTRE = mpmath.mpf(1) / 4
+_FUNCTIONS = (S, Phi, sp.tanh, sp.erf)
+
+
+def _is_softplus(expr: sp.Expr) -> sp.Expr | None:
+    """g, where the expression is log(1 + exp(g))."""
+    if isinstance(expr, sp.log) and isinstance(expr.args[0], sp.Add):
+        rest = expr.args[0] - 1
+        if isinstance(rest, sp.exp):
+            return rest.args[0]
+    return None
+
+
+def has_point_form(expr: sp.Expr) -> bool:
+    """Whether every function in an expression of x has a form here.
+
+    >>> has_point_form(x * S(x)), has_point_form(sp.atan(x))
+    (True, False)
+    """
+    inner = _is_softplus(expr)
+    if inner is not None:
+        return has_point_form(inner)
+    if expr == x or expr.is_number:
+        return True
+    if isinstance(expr, sp.Pow):
+        return bool(expr.exp.is_Integer and expr.exp > 0) and has_point_form(expr.base)
+    return isinstance(expr, (sp.Add, sp.Mul, *_FUNCTIONS)) and all(has_point_form(part) for part in expr.args)
+
+
+@lru_cache
+def _near_zero(name: str) -> Polynomial:
+    """P with f(g) = g P(g²) near 0."""
+    function: Callable[[Any], Any] = getattr(mpmath, name)
+
+    def target(h: Any) -> Any:
+        root = mpmath.sqrt(h)
+        return function(root) / root if root > 0 else mpmath.diff(function, 0)
+
+    return _lowest(target, mpmath.mpf(_NEAR[name]) ** 2, f"{name}(g)/g in g², |g| <= {_NEAR[name]}")
+
+
+@lru_cache
+def _log1p() -> Polynomial:
+    """P with 2 atanh(s) = s P(s²), s <= 1/3."""
+
+    def target(h: Any) -> Any:
+        root = mpmath.sqrt(h)
+        return 2 * mpmath.atanh(root) / root if root > 0 else mpmath.mpf(2)
+
+    return _lowest(target, mpmath.mpf(1) / 9, "2 atanh(s)/s in s², s <= 1/3")
+
+
+def _lowest(target: Callable[[Any], Any], end: Any, what: str) -> Polynomial:
+    return lowest_degree(target, (mpmath.mpf(0), end), range(2, 16), _FIT, what)
+
+
+class PointWriter:
+    """Writes expressions of x at a node.
+
+    Args:
+        graph: to write on.
+        at: the node of x.
+    """
+
+    def __init__(self, graph: Graph, at: int) -> None:
+        self.g, self.at = graph, at
+        self.fits: list[Polynomial] = []
+
+    def node(self, expr: sp.Expr) -> int:
+        """The value of ``expr``.
+
+        Raises:
+            BuildError: if :func:`has_point_form` does not hold.
+        """
+        g = self.g
+        inner = _is_softplus(expr)
+        if inner is not None:
+            return self.softplus(self.node(inner))
+        if expr.is_number:
+            with mpmath.workdps(60):
+                return g.const(mpmath.mpf(sp.N(expr, 65)))
+        if expr == x:
+            return self.at
+        if isinstance(expr, sp.Add) and len(expr.args) == 2 and expr.args[0] == 1 and isinstance(expr.args[1], sp.tanh):
+            return g.mul(g.const(2), self.logistic(self.node(2 * expr.args[1].args[0])))
+        if isinstance(expr, sp.Add):
+            constant, rest = expr.as_coeff_Add()
+            total = self.node(constant)
+            for part in sp.Add.make_args(rest):
+                total = g.add(total, self.node(part))
+            return total
+        if isinstance(expr, sp.Mul):
+            constant, rest = expr.as_coeff_Mul()
+            total = self.node(constant)
+            parts = sp.Mul.make_args(rest)
+            powers = [part for part in parts if part.is_Pow and part.base == x]
+            for part in parts:
+                if part not in powers:
+                    total = g.mul(self.node(part), total)
+            for power in powers:  # an x at a time, last: x² overflows where what decays with x is 0
+                for _ in range(int(power.exp)):
+                    total = g.mul(self.at, total)
+            return total
+        if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
+            base = total = self.node(expr.base)
+            for _ in range(int(expr.exp) - 1):
+                total = g.mul(total, base)
+            return total
+        if isinstance(expr, sp.tanh) and (within := _is_softplus(expr.args[0])) is not None:
+            return self.tanh_softplus(self.node(within))
+        writers = {S: self.logistic, Phi: self.normal_cdf, sp.tanh: self.tanh, sp.erf: self.erf}
+        if type(expr) not in writers:
+            raise BuildError("", "stabilise", "expected sums, products, S, Phi, tanh, erf and log(1 + exp)", expr)
+        return writers[type(expr)](self.node(expr.args[0]))
+
+    # --- functions ---------------------------------------------------------------
+    def exp(self, exponent: int) -> int:
+        """exp of something not positive; 0 where it is below the normal range: x times it stays small for every x."""
+        g, least = self.g, self.g.const(_LEAST)
+        below = g.lt(exponent, least)
+        held = g.select(below, least, exponent)
+        return g.select(below, g.const(0), g.mul(g.exp_mantissa(held), g.exp_factor(held, 0, 1)))
+
+    def decay(self, z: int, rate: float = 1.0) -> tuple[int, int]:
+        """exp(-rate |z|), and whether z < 0."""
+        g = self.g
+        return self.exp(g.mul(g.abs(z), g.const(-rate))), g.lt(z, g.const(0))
+
+    def logistic(self, z: int) -> int:
+        """S(z)."""
+        g = self.g
+        e, negative = self.decay(z)
+        return g.mul(g.select(negative, e, g.const(1)), g.recip(g.add(e, g.const(1))))
+
+    def softplus(self, z: int) -> int:
+        """log(1 + exp z)."""
+        g, zero, fit = self.g, self.g.const(0), _log1p()
+        self.fits.append(fit)
+        e, negative = self.decay(z)
+        s = g.mul(e, g.recip(g.add(e, g.const(2))))
+        return g.madd(s, g.horner(g.mul(s, s), fit.coefficients), g.select(negative, zero, z))
+
+    def tanh_softplus(self, z: int) -> int:
+        """tanh(log(1 + exp z))."""
+        g, one, two = self.g, self.g.const(1), self.g.const(2)
+        e, negative = self.decay(z)
+        above = g.select(negative, g.mul(e, g.add(e, two)), g.madd(e, two, one))
+        rest = g.select(negative, two, g.mul(g.mul(e, e), two))
+        return g.mul(above, g.recip(g.add(above, rest)))
+
+    def tanh(self, z: int) -> int:
+        """tanh z."""
+        g, one = self.g, self.g.const(1)
+        e, negative = self.decay(z, 2.0)
+        far = g.mul(g.sub(one, e), g.recip(g.add(e, one)))
+        return self.joined("tanh", z, g.select(negative, g.neg(far), far))
+
+    def erf(self, z: int) -> int:
+        """erf z."""
+        g = self.g
+        tail = self.normal_tail(g.mul(g.mul(z, z), g.const(-1)), g.mul(g.abs(z), g.const(mpmath.sqrt(2))))
+        far = g.madd(g.const(-2), tail, g.const(1))
+        return self.joined("erf", z, g.select(g.lt(z, g.const(0)), g.neg(far), far))
+
+    def normal_cdf(self, z: int) -> int:
+        """Phi(z)."""
+        g = self.g
+        tail = self.normal_tail(g.mul(g.mul(z, z), g.const(-0.5)), g.abs(z))
+        return g.select(g.lt(z, g.const(0)), tail, g.sub(g.const(1), tail))
+
+    def normal_tail(self, exponent: int, t: int) -> int:
+        """Phi(-t), the exponent -t²/2 given."""
+        g, core = self.g, mills_core(2e-8)
+        self.fits.append(core)
+        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
+        ratio = g.mul(g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients), u)
+        return g.mul(self.exp(exponent), ratio)
+
+    def joined(self, name: str, z: int, far: int) -> int:
+        """A polynomial near 0, ``far`` elsewhere."""
+        g, fit = self.g, _near_zero(name)
+        self.fits.append(fit)
+        near = g.mul(z, g.horner(g.mul(z, z), fit.coefficients))
+        return g.select(g.lt(g.abs(z), g.const(_NEAR[name])), near, far)

@@ -1,0 +1,337 @@
+r"""Moments of a smooth activation as polynomials of two variables, for float32: which variables, and what is fitted.
+
+With w² = v + c, r = 1/w, t = (mu - centre) r and s = t/sqrt(kappa² + t²), all six outputs are smooth functions of s
+and of r: v = 0 is r² c = 1, v = oo is r = 0, and for |t| beyond ``reach`` nothing changes any more.  What an output
+grows or vanishes with is divided out first (:func:`unit_of`), and where f follows lines of different slopes, the mean
+of the kink between them, smoothed by N(0, w²), is subtracted:
+
+    mean = a mu + b + (a' - a) w J(|t|) + r P(s, r),   J(t) = E (Z - t)_+,      line a x + b on mu's side
+    V = v P(s, r), or for bounded f  V = v r² c P(s, r).
+
+An f that has the same line on both sides (a bump) is felt the less the wider the input is: everything falls by a power
+of r more, and by another where the integral of f less its line is 0 (:func:`decay`).
+
+What is left of a mean is, far out, a sum of derivatives of the density φ(t)/w: it changes its sign with that of
+(t, w).  So do its derivatives in mu and v; their even and odd parts in s are polynomials in r² c, one of them
+multiplied by r.  Variances have no such symmetry and are polynomials in r.
+
+c and kappa are those of a few that need the fewest terms.  There is nothing to prove here: errors are those at the
+nodes of the fit, and what counts is the certificate's comparison of the finished program with exact values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
+from momentgen.compiler.exact.smoothing import Side
+from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, fit_bivariate, rows, terms_needed
+from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.measure.moments import USUAL, VARIANCE, Limits
+from momentgen.errors import BuildError
+
+__all__ = [
+    "VANISHING",
+    "Frame",
+    "Surface",
+    "Targets",
+    "decay",
+    "end_of",
+    "find_surfaces",
+    "flip_of",
+    "is_level",
+    "kink_of",
+    "lines_of",
+    "plain_of",
+    "steps",
+]
+
+F64 = npt.NDArray[np.float64]
+_ROWS, _COLUMNS = 24, 72
+_SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
+_WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
+_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
+#: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
+_NORMAL = {False: 5.5, True: 6.25}
+_TRIED = 2  # frames whose terms are counted by a fit
+_FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
+_NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
+_erfc = np.vectorize(math.erfc, otypes=[float])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The variables: c, kappa, the |t| beyond which they stop, and the least v."""
+
+    c: float
+    bend: float
+    reach: float
+    start: float = 0.0
+
+    @property
+    def least(self) -> float:
+        """The least w²."""
+        return self.start + self.c
+
+    @property
+    def largest(self) -> float:
+        """s at the reach; x = s/largest runs from -1 to 1."""
+        return self.reach / math.hypot(self.bend, self.reach)
+
+    @property
+    def slowest(self) -> float:
+        """q where sigma is as far as mu is at the reach, of an f that nears its lines slowly."""
+        return 1.0 / self.reach
+
+
+@dataclass(frozen=True)
+class Surface:
+    """One output.
+
+    Attributes:
+        frame: its variables.
+        fit: its polynomial in x = s/largest and 2 z - 1, z = r sqrt(c) or, where ``flip`` is not 0, r² c.
+        flip: 1 where the odd part is multiplied by r sqrt(c), -1 where the even part is, 0 where neither is.
+    """
+
+    frame: Frame
+    fit: Bivariate
+    flip: int
+
+
+class _Targets:
+    """Exact outputs over a frame's nodes, normalised, with the errors allowed."""
+
+    def __init__(self, f: Activation, frame: Frame, squared: bool, truth: QuadratureTruth) -> None:
+        self.f, self.frame = f, frame
+        z = (1 + rows(_ROWS)) / 2
+        share = z if squared else z * z  # c/(v + c)
+        self.v = np.maximum(frame.c * (1 / share - 1), 1e-7 * frame.c)[:, None]
+        s = columns(_COLUMNS)[None, :] * frame.largest
+        t = frame.bend * s / np.sqrt(1 - s * s)
+        self.w = np.sqrt(self.v + frame.c)
+        self.u = t * self.w
+        v = np.broadcast_to(self.v, self.u.shape)
+        exact = truth.outputs((self.u + f.centre).ravel(), v.ravel())
+        self.values = {name: values.reshape(self.u.shape) for name, values in exact.items()}
+
+    def of(self, name: str, limits: Limits) -> BivariateTarget:
+        """What is fitted for an output."""
+        f, v, w, values = self.f, self.v, self.w, self.values[name]
+        unit = unit_of(f, name, v, w, self.frame.c)
+        if name == "mean":
+            allowed = np.full(v.shape, limits.small_mean)
+        elif name == "var":
+            allowed = np.minimum(VARIANCE * np.minimum(f.lipschitz**2 * v, (f.span / 2) ** 2), limits.var)
+        else:
+            allowed = limits.partial * np.abs(values).max(axis=1, keepdims=True)
+        weight = (unit / (_SHARE * allowed))[:, 0]
+        one, root = np.ones(_ROWS), (math.sqrt(self.frame.c) / w)[:, 0]
+        factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
+        return BivariateTarget((values - plain_of(f, name, self.u, w)) / unit, weight, factors)
+
+
+def flip_of(f: Activation, name: str) -> int:
+    """The sign that a fitted output takes with that of (t, w); 0 if it has no such symmetry."""
+    if (name.endswith("var") and name != "dmean_dvar") or name.startswith("dvar"):
+        return 0
+    return 1 if decay(f)[name] % 2 else -1
+
+
+def is_level(f: Activation) -> bool:
+    """Whether f is bounded."""
+    return math.isfinite(f.span)
+
+
+def unit_of(f: Activation, name: str, v: F64, w: F64, c: float) -> F64:
+    """What an output grows or vanishes with."""
+    base = w**0
+    if name in VANISHING:
+        base = v * c / (v + c) if is_level(f) else v
+    return np.asarray(base * w ** -float(decay(f)[name]))
+
+
+#: outputs that are 0 at v = 0
+VANISHING = ("var", "dvar_dmu")
+
+
+@lru_cache
+def decay(f: Activation) -> Mapping[str, int]:
+    """Per output, the power of r that it falls with at large sigma, beside what it grows with there."""
+    level, stepped = is_level(f), steps(f)
+    _, b, _, b2 = lines_of(f)
+    mean = int(b == b2)
+    if mean and not stepped:
+        _, weight, excess, _ = Side(f, 1).nodes
+        mean += int(abs(np.sum(weight * excess)) < _NOTHING * np.sum(weight * np.abs(excess)))
+    bump = int(mean > 0 and not stepped)
+    return {
+        "mean": mean,
+        "dmean_dmu": 0 if stepped else mean + 1,
+        "dmean_dvar": 1 if stepped else mean + 2,
+        "var": bump if level else 0,
+        "dvar_dmu": 1 if stepped else bump + 1 if level else mean + 2,
+        "dvar_dvar": bump + 2 if level else 0,
+    }
+
+
+def plain_of(f: Activation, name: str, u: F64, w: F64) -> F64:
+    """What is subtracted from an output at mu = centre + u before it is fitted."""
+    a, b, a2, b2 = lines_of(f)
+    if name == "dmean_dmu":
+        return np.full(u.shape, (a + a2) / 2)
+    if name != "mean":
+        return np.zeros(u.shape)
+    line = np.where(u < 0, a, a2) * u + (b + b2) / 2
+    return line + kink_of(f, u, w) if steps(f) else line
+
+
+def kink_of(f: Activation, u: F64, w: F64) -> F64:
+    """The mean of the kink between f's lines, smoothed by N(0, w²), less the line on mu's side."""
+    a, _, a2, _ = lines_of(f)
+    t = np.abs(u / w)
+    kink = np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * _erfc(t / math.sqrt(2)) / 2
+    return np.asarray((a2 - a) * w * kink)
+
+
+def steps(f: Activation) -> bool:
+    """Whether f's lines differ in slope."""
+    return lines_of(f)[0] != lines_of(f)[2]
+
+
+def lines_of(f: Activation) -> tuple[float, float, float, float]:
+    """Slope and value at the centre of the line on the left, then of that on the right."""
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    left, right = f.left, f.right
+    at = f.centre
+    return left.slope, left.offset + left.slope * at, right.slope, right.offset + right.slope * at
+
+
+def end_of(f: Activation, mean: float, var: float) -> float:
+    """|x - centre| beyond which f and f' are their lines', but for errors of so much, over L² in f'²."""
+    u = f.length * np.linspace(0, 60, 1201)
+    if f.reach > u[-1]:  # a bump may be wider than that
+        u = np.concatenate([u, np.linspace(u[-1], f.reach, 1201)])
+    end = 0.0
+    for sign, line in ((-1, f.left), (1, f.right)):
+        jet = f.jet(f.centre + sign * u, 2)
+        if line is None:
+            raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+        value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > mean
+        slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > var * f.lipschitz**2
+        end = max([end, *(float(u[mask].max()) for mask in (value, slope) if mask.any())])
+    return end
+
+
+#: exact outputs over the nodes of a frame, with even powers of z or with both
+Targets = dict[tuple[Frame, bool], _Targets]
+
+
+def find_surfaces(
+    f: Activation,
+    truth: QuadratureTruth,
+    outputs: tuple[str, ...],
+    known: Targets | None = None,
+    limits: Limits = USUAL,
+) -> dict[str, Surface]:
+    """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
+
+    Args:
+        f: the activation.
+        truth: its exact moments.
+        outputs: which of them.
+        known: of an earlier search for the same f; taken from, and added to.
+        limits: what the rule asks for beyond the usual tolerance.
+
+    Raises:
+        BuildError: if no frame reaches the tolerance.
+    """
+    search = _Search(f, truth, outputs, {} if known is None else known, limits)
+    shared, *apart = (search.best(group) for group in groups_of(f, outputs))
+    if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
+        return {name: surface for found in apart for name, surface in found.items()}
+    if shared:
+        return shared
+    cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
+    raise BuildError(f.name, "stabilise", cause, f.length)
+
+
+def groups_of(f: Activation, outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Outputs that may share a frame: all, those with a symmetry, those without."""
+    return list(outputs), [n for n in outputs if flip_of(f, n)], [n for n in outputs if not flip_of(f, n)]
+
+
+def _cost(found: Mapping[str, Surface]) -> int:
+    return sum(surface.fit.terms for surface in found.values())
+
+
+class _Search:
+    """Over frames."""
+
+    def __init__(
+        self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets, limits: Limits
+    ) -> None:
+        self.f, self.truth, self.limits = f, truth, limits
+        self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
+        self.needed: dict[Frame, dict[str, int]] = {}
+        self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
+        self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
+        for width in _WIDTHS:
+            self.add(width, outputs, known)
+        # Wider ones as long as they gain much: a bump of variance c is a polynomial in a frame of that c.
+        groups = [group for group in groups_of(f, outputs) if group]
+        while any(self.likely(group)[0].c == self.c(width) for group in groups) and width < _WIDEST:
+            width *= _WIDER
+            before = [self.terms(self.likely(group)[0], group) for group in groups]
+            self.add(width, outputs, known)
+            after = [self.terms(self.likely(group)[0], group) for group in groups]
+            if not any(now < _GAIN * then for now, then in zip(after, before, strict=True)):
+                self.needed = {frame: needed for frame, needed in self.needed.items() if frame.c != self.c(width)}
+
+    def c(self, width: float) -> float:
+        """The variance that a width in units of f's length stands for."""
+        return float(np.float32(width * self.f.length**2))
+
+    def add(self, width: float, outputs: tuple[str, ...], known: Targets) -> None:
+        """The frames of a width, with what they are to be fitted to and about how many terms it takes."""
+        f, c = self.f, self.c(width)
+        reach = float(np.float32(max(_NORMAL[steps(f)], self.end / math.sqrt(c))))
+        for bend in _BENDS:
+            frame = Frame(c, bend, reach)
+            for even in {flip_of(f, name) != 0 for name in outputs}:
+                if (frame, even) not in known:
+                    known[frame, even] = _Targets(f, frame, even, self.truth)
+            self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name, self.limits) for name in outputs}
+            self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+
+    def likely(self, names: Sequence[str]) -> list[Frame]:
+        """The frames, that first which seems to take the fewest terms for those outputs."""
+        return sorted(self.needed, key=lambda frame: self.terms(frame, names))
+
+    def terms(self, frame: Frame, names: Sequence[str]) -> int:
+        """About how many terms those outputs take in a frame."""
+        return sum(self.needed[frame][name] for name in names)
+
+    def best(self, names: list[str]) -> dict[str, Surface]:
+        """Those outputs in the frame, of the likeliest few, where they take the fewest terms; empty if none serves."""
+        found = [surfaces for frame in self.likely(names)[:_TRIED] if (surfaces := self.fitted(frame, names))]
+        return min(found, key=_cost, default={})
+
+    def fitted(self, frame: Frame, names: list[str]) -> dict[str, Surface]:
+        """The polynomials in a frame; empty if one of them would take too many terms."""
+        surfaces = {}
+        for name in names:
+            if (frame, name) not in self.fits:
+                self.fits[frame, name] = fit_bivariate(self.targets[frame][name])
+            fit = self.fits[frame, name]
+            if fit is None:
+                return {}
+            surfaces[name] = Surface(frame, fit, flip_of(self.f, name))
+        return surfaces

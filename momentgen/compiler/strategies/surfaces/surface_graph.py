@@ -1,0 +1,230 @@
+r"""The graph of ``surface``: outputs as polynomials of two variables, for float32.
+
+Besides the polynomials there are two square roots and two reciprocals, and one exponential where f follows lines of
+different slopes.  A variance is at least 0, a mean is not beyond a level that f itself does not pass: what a polynomial
+leaves beyond such a bound is its error, and is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from momentgen.compiler.fit import J, Polynomial, lowest_degree
+from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.ir.graph import Graph, Patch
+from momentgen.compiler.ir.stable import PARTIALS
+from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
+from momentgen.compiler.strategies.surfaces.point import PointWriter
+from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
+
+__all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "held"]
+
+_FARTHEST = 13.0  # exp(-t²/2) is a normal float32 up to here
+_LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
+
+
+@lru_cache
+def kink_fit(frame: Frame, cancels: bool) -> Polynomial:
+    """P with J_1(t)/sqrt(2 pi) = P(x - 1/2), x = |s|/largest: exp(-t²/2) P is E (Z - t)_+.
+
+    It is accurate where that counts: a fifth of the tolerance of the mean, relative, and of what it allows to sigma;
+    of the latter alone where the mean ``cancels``: between lines that both rise it is 0 somewhere, at any sigma.
+
+    Raises:
+        BuildError: if no polynomial is accurate enough.
+    """
+    largest, bend = (mpmath.mpf(number) for number in (frame.largest, frame.bend))
+
+    def t_of(x: mpmath.mpf) -> mpmath.mpf:
+        s = x * largest
+        return bend * s / mpmath.sqrt(1 - s * s)
+
+    def target(x: mpmath.mpf) -> mpmath.mpf:
+        return J(1, t_of(x)) / mpmath.sqrt(2 * mpmath.pi)
+
+    def weight(x: mpmath.mpf) -> mpmath.mpf:
+        density = mpmath.exp(-(t_of(x) ** 2) / 2)
+        relative = 0 if cancels else MEAN * density * target(x)
+        allowed = max(relative, mpmath.mpf(MEAN_SPREAD)) / 5
+        return max(density / allowed, mpmath.mpf(1000))
+
+    what = f"J_1(t)/sqrt(2 pi), t = {frame.bend:g} s/sqrt(1 - s²), s = {frame.largest:.6g} x, 0 <= x <= 1"
+    unit = (mpmath.mpf(0), mpmath.mpf(1))
+    return lowest_degree(target, unit, range(4, 24), 1, what, weight=weight, centre=mpmath.mpf(0.5))
+
+
+class Variables:
+    """A frame's variables on a graph: w, r = 1/w, t, h = t², x = s/largest = t ``share``, y = 2x² - 1.
+
+    Of the input ``var``, or of another value ``v``.
+    """
+
+    def __init__(self, g: Graph, frame: Frame, centre: float, v: int | None = None) -> None:
+        self.frame, reach = frame, g.const(frame.reach)
+        v = g.input("var") if v is None else v
+        shifted = g.add(v, g.const(frame.c))
+        w2 = g.select(g.le(g.const(0), v), shifted, g.const(-1))
+        self.w = g.sqrt(g.comment(w2, "a root of it is NaN for v < 0"))
+        self.r = g.recip(self.w)
+        raw = g.mul(g.sub(g.input("mean"), g.const(centre)), self.r)
+        low = g.select(g.lt(raw, g.neg(reach)), g.neg(reach), raw)
+        t = g.comment(g.select(g.lt(reach, low), reach, low), "(mean - centre)/w")
+        self.beyond = g.lt(reach, g.abs(raw))
+        self.h = g.mul(t, t)
+        # x = s/largest: the factor goes into the root.
+        bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
+        root = g.sqrt(g.madd(self.h, g.const(largest2), g.const(bend2 * largest2)))
+        self.t, self.share = t, g.recip(root)
+        self.x = g.comment(g.mul(t, self.share), "t against its reach, by way of t/sqrt(kappa² + t²)")
+        self.y = g.madd(g.mul(self.x, g.const(2)), self.x, g.const(-1))
+        g.suspects |= {w2, self.w, self.r, raw, t, self.h}
+
+
+class SurfaceWriter:
+    """Writes the values that outputs and partials share.
+
+    Args:
+        f: the activation.
+        surfaces: its polynomials.
+        point: f as an expression, written for v = 0; None where it has no form for that.
+    """
+
+    def __init__(self, f: Activation, surfaces: Mapping[str, Surface], point: sp.Expr | None) -> None:
+        self.f, self.surfaces, self.point = f, surfaces, point
+        self.g = g = Graph(("mean", "var"))
+        self.fits: list[Polynomial] = []
+        self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
+        frames = dict.fromkeys(surface.frame for surface in surfaces.values())
+        self.variables = {frame: Variables(g, frame, f.centre) for frame in frames}
+
+    def at(self, name: str) -> Variables:
+        """The variables of an output."""
+        return self.variables[self.surfaces[name].frame]
+
+    def surface(self, name: str) -> int:
+        """The polynomial of an output."""
+        g, found, at = self.g, self.surfaces[name], self.at(name)
+        share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.c))))
+        z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
+        even, odd = (g.surface(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
+        odd = g.mul(odd, at.x)
+        if found.flip > 0:
+            value = g.madd(odd, share, even)
+        elif found.flip < 0:
+            value = g.madd(even, share, odd)
+        else:
+            value = g.add(odd, even)
+        return g.comment(value, f"{name}, normalised")
+
+    def unit(self, name: str) -> int:
+        """What an output is a multiple of: powers of r, and of variances v, or v c/(v + c) where f is bounded."""
+        g, at = self.g, self.at(name)
+        value = g.const(1)
+        if name in VANISHING:
+            value = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))) if is_level(self.f) else self.v
+        for _ in range(decay(self.f)[name]):
+            value = g.mul(value, at.r)
+        return value
+
+    # --- outputs -----------------------------------------------------------------
+    def kink(self) -> int:
+        """E (Z - |t|)_+."""
+        g, at = self.g, self.at("mean")
+        a, _, a2, _ = lines_of(self.f)
+        fit = kink_fit(at.frame, a * a2 > 0)
+        self.fits.append(fit)
+        exponent = g.mul(at.h, g.const(-0.5))
+        if at.frame.reach > _FARTHEST:
+            least = g.const(-(mpmath.mpf(_FARTHEST) ** 2) / 2)
+            exponent = g.select(g.lt(exponent, least), least, exponent)
+        density = g.mul(g.exp_mantissa(exponent), g.exp_factor(exponent, 0, 1))
+        core = g.horner(g.sub(g.abs(at.x), g.const(0.5)), fit.coefficients)
+        value = g.mul(density, core)
+        g.suspects |= {exponent, density, core, value, g.nodes[density].args[0]}
+        return value
+
+    def mean(self) -> int:
+        """Its lines, the kink between them smoothed, and the rest."""
+        g, at = self.g, self.at("mean")
+        a, b, a2, b2 = lines_of(self.f)
+        rest = self.surface("mean")
+        middle = g.const((mpmath.mpf(b) + b2) / 2)
+        if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
+            rest = g.select(at.beyond, g.const(0), g.mul(rest, self.unit("mean")))
+        if not steps(self.f):
+            return g.madd(g.const(a), self.u, g.add(rest, middle))
+        slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
+        rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
+        near = g.madd(at.w, rise, g.add(rest, middle))
+        value = g.madd(slope, self.u, near)
+        g.suspects |= {rise, near}
+        return value
+
+    def at_zero(self, mean: int) -> int:
+        """At v = 0 f(mu) itself, where f has a form for it."""
+        if self.point is None:
+            return mean
+        writer = PointWriter(self.g, self.g.input("mean"))
+        value = writer.node(self.point)
+        self.fits += writer.fits
+        return self.g.select(self.g.eq(self.v, self.g.const(0)), value, mean)
+
+    def variance(self) -> int:
+        """At least 0, and finite where v is."""
+        g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
+        value = g.mul(self.unit("var"), self.surface("var"))
+        value = g.select(g.lt(value, zero), zero, value)
+        return value if is_level(self.f) else g.select(g.lt(most, value), most, value)
+
+    def partials(self, names: tuple[str, ...]) -> dict[str, int]:
+        """Each its polynomial times what it grows or vanishes with."""
+        g = self.g
+        a, _, a2, _ = lines_of(self.f)
+        units = {name: self.unit(name) for name in names}
+        plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
+        return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in names}
+
+    def write(self, outputs: tuple[str, ...]) -> None:
+        """All outputs named."""
+        if "mean" in outputs:
+            self.g.output("mean", self.at_zero(held(self.g, self.f, self.mean())))
+        if "var" in outputs:
+            self.g.output("var", self.variance())
+        for name, value in self.partials(tuple(name for name in outputs if name in PARTIALS)).items():
+            self.g.output(name, value)
+
+
+def held(g: Graph, f: Activation, mean: int) -> int:
+    """A mean, within the levels that f does not pass."""
+    low, high = _levels(f)
+    if low is not None:
+        mean = g.select(g.lt(mean, g.const(low)), g.const(low), mean)
+    if high is not None:
+        mean = g.select(g.lt(g.const(high), mean), g.const(high), mean)
+    return mean
+
+
+def _levels(f: Activation) -> tuple[float | None, float | None]:
+    """The lowest and the highest value of f, where they are levels that f approaches."""
+    a, b, a2, b2 = lines_of(f)
+    ends = [offset for slope, offset in ((a, b), (a2, b2)) if slope == 0]
+    if not ends:
+        return None, None
+    values = f.jet(f.centre + f.length * np.linspace(-60, 60, 2401), 1)[:, 0]
+    low = min(ends) if values.min() >= min(ends) else None
+    high = max(ends) if values.max() <= max(ends) else None
+    return low, high
+
+
+def build_surface_graph(
+    f: Activation, surfaces: Mapping[str, Surface], outputs: tuple[str, ...], point: sp.Expr | None = None
+) -> tuple[Graph, tuple[Polynomial, ...]]:
+    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials of one variable fitted for it."""
+    writer = SurfaceWriter(f, surfaces, point)
+    writer.write(outputs)
+    return writer.g, tuple(writer.fits)

@@ -1,0 +1,1 @@
+"""C libraries that the compiler uses itself: compiled once, called by ctypes."""
