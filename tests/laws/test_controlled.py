@@ -400,6 +400,14 @@ def test_an_event_that_all_rows_may_miss_is_in_the_stated_error(name: str) -> No
         assert ((found.mean - drawn.mean(0)).abs() < 4 * found.mean_error + 0.005 * drawn.std(0)).all()
 
 
+def test_values_that_no_row_changes_have_a_note_where_a_kink_may_keep_them() -> None:
+    x = noisy(torch.tensor([[-5.0, 1.0]]), std=0.3)
+    for function, said in ((F.relu, True), (torch.tanh, False), (lambda x: F.pad(x.tanh(), (1, 0)), False)):
+        with torch.no_grad(), listening() as notes:
+            momentgen.convert(Of(function).eval())(x)
+        assert any("1 value(s) are the same in all 64 rows" in note for note in notes) == said
+
+
 def test_what_is_written_into_a_random_tensor_keeps_the_linear_part() -> None:
     def written(x: Tensor) -> Tensor:
         y = 2 * x.clone()

@@ -182,6 +182,7 @@ class _Answer:
                 f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
             )
         self._say_what_is_not_finite()
+        self._say_what_stays(parts)
         return self._returned(parts)
 
     def _say_what_is_not_finite(self) -> None:
@@ -194,6 +195,16 @@ class _Answer:
             note(
                 f"controlled: in {wrong} of {len(self._rows)} draws of the noise the network returns values that are "
                 "not finite, whose moments are NaN. Keep the noise within the domain of its functions"
+            )
+
+    def _say_what_stays(self, parts: list[Estimate]) -> None:
+        """A note on values that all rows have in common in a network with kinks: σ 0 may be a rare event's."""
+        still = sum(int((part.var == 0).sum()) for part in parts) if self._few else 0
+        if still:
+            note(
+                f"controlled: {still} value(s) are the same in all {len(self._rows)} rows, so that their σ and its "
+                "error are 0. Where a kink keeps them, as a ReLU that is seldom on, ask for more rows by rtol and "
+                "max_rows, or sample"
             )
 
     # ------------------------------------------------------------------ rows
