@@ -102,6 +102,15 @@ def test_the_table_of_newcomers_is_that_of_the_result() -> None:
         assert f"| {' | '.join(cells)} |\n" in page
 
 
+def test_the_page_on_installing_has_the_figures_of_the_result() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    found = result("benchmarks/results/install.json")["found"]["3.11.7, torch for the CPU"]
+    install, code = (found[name]["processor seconds"] for name in ("install after the download", "README's code"))
+    assert f"takes {install} s of processor time, and README's first code {code} s" in page
+    torch_s, sympy_s, numpy_s, own = (found["of it byte-compiling"][n] for n in ("torch", "sympy", "numpy", "momentgen"))
+    assert f"{torch_s} s of it for torch, {sympy_s} s for sympy, {numpy_s} s for numpy and {own} s for momentgen" in page
+
+
 def test_the_picture_of_the_first_page_is_drawn_from_the_results(tmp_path: Path) -> None:
     script, picture = ROOT / "benchmarks" / "first_page.py", tmp_path / "first_page.svg"
     subprocess.run([sys.executable, str(script), "--out", str(picture)], check=True, timeout=120)
