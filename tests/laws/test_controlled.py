@@ -448,3 +448,22 @@ def test_a_random_complex_output_is_refused_with_what_to_return() -> None:
         momentgen.convert(Of(torch.fft.fft).eval())(x)
     found = momentgen.convert(Of(lambda x: torch.view_as_real(torch.fft.fft(x))).eval())(x)
     torch.testing.assert_close(found.std[:, 1].square().sum(-1), torch.tensor([4.0, 4.0]))
+
+
+@pytest.mark.parametrize("std", [1.0, 2.0, 3.0])
+def test_slopes_that_overflow_or_are_orders_apart_leave_the_answer_right(std: float) -> None:
+    class Bump(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.square().exp().reciprocal()  # the slope of exp is beyond all bounds where that of 1 / y is 0
+
+    x = momentgen.noisy(torch.tensor([[0.5, 1.0, 1.5]]), std=std)
+    found = momentgen.convert(Bump().eval())(x)
+    draws = (x.mean + std * torch.randn(200_000, 3, generator=torch.Generator().manual_seed(0))).square().neg().exp()
+    assert ((found.mean - draws.mean(0)).abs() <= 4 * found.mean_error).all()
+    assert ((found.std - draws.std(0)).abs() <= 4 * found.std_error).all()
+
+
+def test_dropout_of_a_single_value_is_drawn() -> None:
+    net = momentgen.convert(nn.Dropout(0.5), "controlled", max_rows=2048, rtol=0.02)
+    found = net(momentgen.noisy(torch.ones(()), std=1.0))
+    assert abs(found.std.item() - 3**0.5) <= 4 * found.std_error.item()  # E (2 b x)^2 - 1, of b half the time 1

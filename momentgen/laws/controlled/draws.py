@@ -46,7 +46,7 @@ def _dropout(call: Call) -> Shifted | None:
     lone = channels and x.dim() == int(call.name[-2]) + 1  # without a batch
     shape = (x.shape[:1] if lone else x.shape[:2]) if channels else x.shape
     kept = torch.rand(shape, device=x.device) >= p
-    kept = kept.view(*shape, *[1] * (x.dim() - len(shape)))
+    kept = kept.view((*shape, *[1] * (x.dim() - len(shape))))  # of no dimensions too
     call.out = x * kept / (1 - p)
     if _in_common(call, x, x):
         call.mode.common.drawn(call.out, kept.to(x.dtype) / (1 - p) - 1, p / (1 - p), lambda: x)

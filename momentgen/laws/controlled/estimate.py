@@ -15,7 +15,8 @@ towards their average, by as much as chance explains how far they are apart.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ from torch import Tensor
 from momentgen.laws.numerics.root import scale_of
 
 __all__ = ["Estimate", "Rows", "estimated", "with_unseen"]
+
+
+#: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
+_WILD: Final = 1e3
 
 
 class Rows(NamedTuple):
@@ -155,7 +160,10 @@ def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
     # As James and Stein: chance over what is seen; few outputs do not tell what chance is.
     weight = torch.where(apart > chance, chance / torch.where(apart > chance, apart, 1), 1) * (count / (count + 10))
     weight = torch.where((mean > 0) & (count > 1), weight, 0)
-    return torch.where(usable, own + weight * (mean * exact - own), own)
+    drawn = own + weight * (mean * exact - own)
+    # Shares may be orders apart: none moves by more than chance may have moved it (Efron & Morris 1972).
+    limit = math.exp(2 * (2 / (2 * pairs - 1)) ** 0.5)
+    return torch.where(usable, torch.clamp(drawn, own / limit, own * limit), own)
 
 
 def estimated(rows: Rows, errors: bool = True) -> Estimate:
@@ -205,9 +213,12 @@ def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
     """The rows about their centre in units of their size, in which no square is beyond range; size and centre first."""
     with torch.no_grad():
         centre = rows.outputs[0]
-        away = torch.stack([(rows.outputs - centre).abs().amax(0), rows.linear.abs().amax(0), rows.root.abs().amax(-2)])
-        size = scale_of(away.nan_to_num(0, 0, 0).amax(0))
-    linear, root = rows.linear / size, rows.root / size[:, None]
+        spread = (rows.outputs - centre).abs().amax(0)
+        extent = torch.maximum(rows.linear.abs().amax(0), rows.root.abs().amax(-2))
+        sound = extent <= _WILD * spread  # also false where it is not finite
+        away = torch.where(sound, torch.maximum(spread, extent), spread)
+        size = scale_of(away.nan_to_num(0, 0, 0))
+    linear, root = torch.where(sound, rows.linear / size, 0), torch.where(sound[:, None], rows.root / size[:, None], 0)
     return size, centre, Rows((rows.outputs - centre) / size, linear, root, rows.fresh)
 
 

@@ -283,7 +283,12 @@ def _pointwise(call: Call) -> Shifted | None:
         if slopes is None:
             return None
         slope = call.average(slopes)
-    return lambda: call.shift(x) * slope()
+    return lambda: call.shift(x) * _finite(slope())
+
+
+def _finite(slope: Tensor) -> Tensor:
+    """The mean of slopes, 0 where one overflows: there the shift ends, and the rows alone are right."""
+    return torch.where(slope.isfinite(), slope, 0)
 
 
 def _as(like: Tensor, value: Tensor) -> Tensor:
