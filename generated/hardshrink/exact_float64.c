@@ -147,7 +147,22 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
     }
 }
 
-static const double surface0[116] = {
+static const double surface0[76] = {
+    0,14814,0,-9366,0,-103634,0,59339,0,394736,0,-329943,1150,-998976,-2128,1990925,40,-1049162,1864,-561627,-892,
+    983830,-187,-447123,183,26367,-29,39092,0,-9272,0,1413617,0,2250672,-81974,-8908570,-2821,-21748481,682786,
+    12927333,384222,94285991,-2596578,82585459,-3421074,-211782902,5461031,-600750001,16250466,30308490,-4091127,
+    2379655378,-58686875,1965765190,-11678790,-8375451519,203137444,-10239754156,-24465126,36097882222,-667588221,
+    19299909325,1109503583,-182046720393,-719605447,326206295584,-2783734,-322107192654,327045658,199154836227,
+    -230518736,-77427378262,72101744,17467801763,-9046433,-1756230311
+};
+static const uint8_t terms0[2] = {
+    15,23
+};
+static const Patch patches0[1] = {
+    {0, 0, 2, 1e-12, 1.0, -0.0, 1.0, -0.0},
+};
+
+static const double surface1[116] = {
     0,12122,0,-17408,5145,-33695,-6372,37426,-8050,108606,11217,-165327,3406,-29585,-6000,184236,-613,-99449,1306,
     -30782,94,47641,-142,-13387,10,-1211,1,814,0,-86572,0,-107815,0,547511,0,1025978,24058,-1327630,-58390,-5062264,
     -87360,664296,566492,18397079,-977990,1913467,509861,-49602176,704015,-5592161,-1181582,147105892,363123,
@@ -158,26 +173,11 @@ static const double surface0[116] = {
     -75568930740,308352380,17106166812,-199895446,42528040131,3736647,-51156276023,54392936,27266978747,-25930809,
     -7507587932,4039377,870460254
 };
-static const uint8_t terms0[3] = {
+static const uint8_t terms1[3] = {
     14,20,24
 };
-static const Patch patches0[1] = {
-    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
-};
-
-static const double surface1[76] = {
-    0,14814,0,-9366,0,-103634,0,59339,0,394736,0,-329943,1150,-998976,-2128,1990925,40,-1049162,1864,-561627,-892,
-    983830,-187,-447123,183,26367,-29,39092,0,-9272,0,1413617,0,2250672,-81974,-8908570,-2821,-21748481,682786,
-    12927333,384222,94285991,-2596578,82585459,-3421074,-211782902,5461031,-600750001,16250466,30308490,-4091127,
-    2379655378,-58686875,1965765190,-11678790,-8375451519,203137444,-10239754156,-24465126,36097882222,-667588221,
-    19299909325,1109503583,-182046720393,-719605447,326206295584,-2783734,-322107192654,327045658,199154836227,
-    -230518736,-77427378262,72101744,17467801763,-9046433,-1756230311
-};
-static const uint8_t terms1[2] = {
-    15,23
-};
 static const Patch patches1[1] = {
-    {0, 0, 2, 1e-12, 1.0, -0.0, 1.0, -0.0},
+    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
 };
 
 static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -190,12 +190,12 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
     for (int i = 0; i < LANES; ++i) {
         s[16][i] = p_lambd * p_lambd;
         double t1 = var[i] * (1.0 / s[16][i]);
-        s[12][i] = mean[i] / p_lambd;
+        s[7][i] = mean[i] / p_lambd;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
-        s[6][i] = t4 < 100.0;
-        s[5][i] = s[6][i] ? 100.0 : t4;
-        double t7 = s[6][i] ? t4 : 100.0;
+        s[11][i] = t4 < 100.0;
+        s[10][i] = s[11][i] ? 100.0 : t4;
+        double t7 = s[11][i] ? t4 : 100.0;
         _Bool t8 = t7 == 0.0;
         double t9 = t8 ? 1.0 : t7;
         double t10 = SQRT(t9);
@@ -208,78 +208,78 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         _Bool t17 = t15 <= 0.0;
         double t18 = t16 ? 1.0 : (-1.0);
         double t19 = t17 ? 1.0 : (-1.0);
-        double t20 = (0.0 <= s[5][i]) ? s[5][i] : (-1.0);
-        double t21 = 1.0 / (SQRT(t20));
-        double t22 = s[12][i] * t21;
-        double t23 = (t22 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t22;
-        double t24 = (0x1.e3d39cp2 < t23) ? 0x1.e3d39cp2 : t23;
-        s[11][i] = 0x1.e3d39cp2 < (ABS(t22));
-        s[8][i] = t24 * (1.0 / (SQRT(FMA(t24 * t24, 0.6956802446866316, 17.39200611716579))));
-        s[0][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
-        double t28 = t21 * 10.0;
-        double t29 = t13 * (ABS(t14));
-        _Bool t30 = t8 | (37.5 < t29);
-        double t31 = t30 ? 37.5 : t29;
-        double t32 = t31 * t31;
-        double t33 = exp64(t32 * (-0.5));
-        double t34 = t30 ? 0.0 : t33;
-        double t35 = 1.0 / (FMA(t31, 0.25, 1.0));
-        double t36 = t35 * (t35 * (t35 * (polynomial0(-0.01441178831143662, t35 - 0.25))));
-        double t37 = (FMA(t36, -(t31 * 2.0), 0.3989422804014327)) / (1.0 + t32);
-        double t38 = t34 * (FMA(t31, t37, t36 * 2.0));
-        double t39 = t13 * (ABS(t15));
-        _Bool t40 = t8 | (37.5 < t39);
-        double t41 = t40 ? 37.5 : t39;
-        double t42 = t41 * t41;
-        double t43 = exp64(t42 * (-0.5));
-        double t44 = t40 ? 0.0 : t43;
-        double t45 = 1.0 / (FMA(t41, 0.25, 1.0));
-        double t46 = t45 * (t45 * (t45 * (polynomial0(-0.01441178831143662, t45 - 0.25))));
-        double t47 = (FMA(t46, -(t41 * 2.0), 0.3989422804014327)) / (1.0 + t42);
-        double t48 = t44 * (FMA(t41, t47, t46 * 2.0));
-        double t49 = t11 * (t34 * t37);
-        double t50 = t11 * (t44 * t47);
-        double t51 = ((t38 * t18) - t49) + (t50 + (t48 * t19));
-        double t52 = t17 ? (-1.0) : 1.0;
-        double t53 = t16 ? 1.0 : t52;
-        double t54 = t17 ? 2.0 : (-2.0);
-        double t55 = t16 ? (-2.0) : t54;
-        double t56 = t17 ? (-2.0) : 2.0;
-        double t57 = t16 ? 2.0 : t56;
-        double t58 = t16 ? (-1.0) : t19;
-        double t59 = t11 * t11;
-        double t60 = (t49 * t55) + ((FMA(t38, t53, t57 * ((t34 * t36) * t59))) * t18);
-        double t61 = t17 ? 0.0 : 1.0;
-        double t62 = t16 ? 1.0 : t61;
-        double t63 = (t34 * 0.3989422804014327) + ((-(t11 * t38)) * t18);
-        double t64 = (t60 + ((t50 * t55) + ((FMA(t48, t58, t55 * ((t44 * t46) * t59))) * t19))) - (t51 * t51);
-        double t65 = FMA(t11, t62, (t63 + ((t44 * 0.3989422804014327) + ((t11 * t48) * t19))) * 2.0);
-        double t66 = FMA(t65, t11 * t62, t64);
-        s[7][i] = (t66 < 0.0) ? 0.0 : t66;
-        s[10][i] = t21 * t21;
-        s[3][i] = s[5][i] * (t21 * s[10][i]);
-        s[1][i] = FMA(t28, 2.0, (-1.0));
-        double t71 = t17 ? 0.0 : s[12][i];
-        double t72 = t16 ? s[12][i] : t71;
-        s[13][i] = t51 + t72;
-        s[2][i] = FMA(t28, t28 * 2.0, (-1.0));
-        s[14][i] = s[12][i] == s[12][i];
-        s[15][i] = (t1 == 0.0) & (s[12][i] == 1.0);
+        double t20 = t17 ? 0.0 : s[7][i];
+        double t21 = t16 ? s[7][i] : t20;
+        double t22 = t13 * (ABS(t14));
+        _Bool t23 = t8 | (37.5 < t22);
+        double t24 = t23 ? 37.5 : t22;
+        double t25 = t24 * t24;
+        double t26 = exp64(t25 * (-0.5));
+        double t27 = t23 ? 0.0 : t26;
+        double t28 = 1.0 / (FMA(t24, 0.25, 1.0));
+        double t29 = t28 * (t28 * (t28 * (polynomial0(-0.01441178831143662, t28 - 0.25))));
+        double t30 = (FMA(t29, -(t24 * 2.0), 0.3989422804014327)) / (1.0 + t25);
+        double t31 = t27 * (FMA(t24, t30, t29 * 2.0));
+        double t32 = t13 * (ABS(t15));
+        _Bool t33 = t8 | (37.5 < t32);
+        double t34 = t33 ? 37.5 : t32;
+        double t35 = t34 * t34;
+        double t36 = exp64(t35 * (-0.5));
+        double t37 = t33 ? 0.0 : t36;
+        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
+        double t39 = t38 * (t38 * (t38 * (polynomial0(-0.01441178831143662, t38 - 0.25))));
+        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
+        double t41 = t37 * (FMA(t34, t40, t39 * 2.0));
+        double t42 = t11 * (t27 * t30);
+        double t43 = t11 * (t37 * t40);
+        double t44 = ((t31 * t18) - t42) + (t43 + (t41 * t19));
+        s[12][i] = t21 + t44;
+        double t46 = t17 ? (-1.0) : 1.0;
+        double t47 = t16 ? 1.0 : t46;
+        double t48 = t17 ? 2.0 : (-2.0);
+        double t49 = t16 ? (-2.0) : t48;
+        double t50 = t17 ? (-2.0) : 2.0;
+        double t51 = t16 ? 2.0 : t50;
+        double t52 = t16 ? (-1.0) : t19;
+        double t53 = t11 * t11;
+        double t54 = (t42 * t49) + ((FMA(t31, t47, t51 * ((t27 * t29) * t53))) * t18);
+        double t55 = t17 ? 0.0 : 1.0;
+        double t56 = t16 ? 1.0 : t55;
+        double t57 = (t27 * 0.3989422804014327) + ((-(t11 * t31)) * t18);
+        double t58 = (t54 + ((t43 * t49) + ((FMA(t41, t52, t49 * ((t37 * t39) * t53))) * t19))) - (t44 * t44);
+        double t59 = FMA(t11, t56, (t57 + ((t37 * 0.3989422804014327) + ((t11 * t41) * t19))) * 2.0);
+        double t60 = FMA(t59, t11 * t56, t58);
+        s[14][i] = (t60 < 0.0) ? 0.0 : t60;
+        double t62 = (0.0 <= s[10][i]) ? s[10][i] : (-1.0);
+        double t63 = 1.0 / (SQRT(t62));
+        double t64 = s[7][i] * t63;
+        double t65 = (t64 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t64;
+        double t66 = (0x1.e3d39cp2 < t65) ? 0x1.e3d39cp2 : t65;
+        s[6][i] = 0x1.e3d39cp2 < (ABS(t64));
+        s[3][i] = t66 * (1.0 / (SQRT(FMA(t66 * t66, 0.6956802446866316, 17.39200611716579))));
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        double t70 = t63 * 10.0;
+        s[1][i] = FMA(t70, t70 * 2.0, (-1.0));
+        s[5][i] = t63 * t63;
+        s[8][i] = s[10][i] * (t63 * s[5][i]);
+        s[2][i] = FMA(t70, 2.0, (-1.0));
+        s[13][i] = s[7][i] == s[7][i];
+        s[15][i] = (t1 == 0.0) & (s[7][i] == 1.0);
     }
     surface(surface0, terms0, patches0, s[0], s[1], s[4]);
     surface(surface1, terms1, patches1, s[0], s[2], s[9]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[5][i] + (s[3][i] * s[4][i]);
-        double t1 = (t0 < 0.0) ? 0.0 : t0;
-        double t2 = s[6][i] ? s[7][i] : t1;
-        double t3 = s[10][i] * (s[8][i] * s[9][i]);
-        double t4 = s[11][i] ? 0.0 : t3;
-        double t5 = s[12][i] + t4;
-        double t6 = s[6][i] ? s[13][i] : t5;
-        double t7 = s[14][i] ? t6 : s[12][i];
-        double t8 = s[14][i] ? t2 : s[12][i];
-        double t9 = s[15][i] ? 0.0 : t7;
+        double t0 = (s[3][i] * s[4][i]) * s[5][i];
+        double t1 = s[6][i] ? 0.0 : t0;
+        double t2 = s[10][i] + (s[8][i] * s[9][i]);
+        double t3 = (t2 < 0.0) ? 0.0 : t2;
+        double t4 = s[7][i] + t1;
+        double t5 = s[11][i] ? s[12][i] : t4;
+        double t6 = s[13][i] ? t5 : s[7][i];
+        double t7 = s[11][i] ? s[14][i] : t3;
+        double t8 = s[13][i] ? t7 : s[7][i];
+        double t9 = s[15][i] ? 0.0 : t6;
         out_mean[i] = p_lambd * t9;
         out_var[i] = s[16][i] * t8;
     }
@@ -321,92 +321,92 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         _Bool t16 = t14 <= 0.0;
         double t17 = t15 ? 1.0 : (-1.0);
         double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = (0.0 <= t5) ? t5 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t19));
-        double t21 = (mean[i] / p_lambd) * s[10][i];
-        double t22 = (t21 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t21;
-        s[12][i] = (0x1.e3d39cp2 < t22) ? 0x1.e3d39cp2 : t22;
-        s[16][i] = 0x1.e3d39cp2 < (ABS(t21));
-        double t25 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.6956802446866316, 17.39200611716579)));
-        s[3][i] = s[12][i] * t25;
+        double t19 = t12 * (ABS(t13));
+        _Bool t20 = t7 | (37.5 < t19);
+        double t21 = t20 ? 37.5 : t19;
+        double t22 = t21 * t21;
+        double t23 = exp64(t22 * (-0.5));
+        double t24 = t20 ? 0.0 : t23;
+        double t25 = 1.0 / (FMA(t21, 0.25, 1.0));
+        double t26 = t25 * (t25 * (t25 * (polynomial0(-0.01441178831143662, t25 - 0.25))));
+        double t27 = (FMA(t26, -(t21 * 2.0), 0.3989422804014327)) / (1.0 + t22);
+        double t28 = t24 * 0.3989422804014327;
+        double t29 = t24 * (FMA(t21, t27, t26 * 2.0));
+        double t30 = t12 * (ABS(t14));
+        _Bool t31 = t7 | (37.5 < t30);
+        double t32 = t31 ? 37.5 : t30;
+        double t33 = t32 * t32;
+        double t34 = exp64(t33 * (-0.5));
+        double t35 = t31 ? 0.0 : t34;
+        double t36 = 1.0 / (FMA(t32, 0.25, 1.0));
+        double t37 = t36 * (t36 * (t36 * (polynomial0(-0.01441178831143662, t36 - 0.25))));
+        double t38 = (FMA(t37, -(t32 * 2.0), 0.3989422804014327)) / (1.0 + t33);
+        double t39 = t35 * 0.3989422804014327;
+        double t40 = t35 * (FMA(t32, t38, t37 * 2.0));
+        double t41 = t10 * (t24 * t27);
+        double t42 = t10 * (t35 * t38);
+        double t43 = t40 * t18;
+        double t44 = ((t29 * t17) - t41) + (t42 + t43);
+        double t45 = t12 * t28;
+        double t46 = t12 * t39;
+        double t47 = (t45 + ((-t29) * t17)) + (t43 + t46);
+        double t48 = t16 ? (-1.0) : 1.0;
+        double t49 = t15 ? 1.0 : t48;
+        double t50 = t16 ? 2.0 : (-2.0);
+        double t51 = t15 ? (-2.0) : t50;
+        double t52 = t16 ? (-2.0) : 2.0;
+        double t53 = t15 ? 2.0 : t52;
+        double t54 = t15 ? (-1.0) : t18;
+        double t55 = t40 * t51;
+        double t56 = (FMA(t45, t49, t41 * t53)) + ((t29 * t51) * t17);
+        double t57 = t12 * t12;
+        double t58 = t21 * t28;
+        double t59 = t57 * t58;
+        double t60 = t32 * t39;
+        double t61 = t57 * t60;
+        double t62 = ((t59 * t17) - t45) + (t46 + (t61 * t18));
+        double t63 = (t45 * t51) + ((FMA(t49, t59, t29 * t53)) * t17);
+        double t64 = t16 ? 0.0 : 1.0;
+        double t65 = t15 ? 1.0 : t64;
+        double t66 = t60 * t18;
+        double t67 = ((t12 * ((t21 * t58) - t28)) + ((-t58) * t17)) + ((t12 * ((t32 * t60) - t39)) + t66);
+        double t68 = FMA(t44 * (-2.0), t47, t56 + ((FMA(t46, t54, t42 * t51)) + (t55 * t18)));
+        s[25][i] = FMA(t65 * 2.0, ((t58 * t17) - (t10 * t28)) + (t66 + (t10 * t39)), t68);
+        double t70 = FMA(t65, t67, FMA(-t44, t62, (t63 + ((t46 * t51) + ((FMA(t54, t61, t55)) * t18))) * 0.5));
+        s[26][i] = FMA(t65, t65 + (t47 * 2.0), t70);
+        s[23][i] = t47 + t65;
+        s[24][i] = t62 * 0.5;
+        double t74 = (0.0 <= t5) ? t5 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t74));
+        double t76 = (mean[i] / p_lambd) * s[10][i];
+        double t77 = (t76 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t76;
+        s[12][i] = (0x1.e3d39cp2 < t77) ? 0x1.e3d39cp2 : t77;
+        s[16][i] = 0x1.e3d39cp2 < (ABS(t76));
+        double t80 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.6956802446866316, 17.39200611716579)));
+        s[3][i] = s[12][i] * t80;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 10.0;
-        double t29 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t29, (-1.0));
+        double t84 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t84, (-1.0));
         s[6][i] = s[3][i] * 4.0;
-        s[8][i] = t29 * 2.0;
-        double t33 = (t25 * t25) * (t25 * 17.39200611716579);
-        s[9][i] = s[16][i] ? 0.0 : t33;
+        s[8][i] = t84 * 2.0;
+        double t88 = (t80 * t80) * (t80 * 17.39200611716579);
+        s[9][i] = s[16][i] ? 0.0 : t88;
         s[14][i] = s[10][i] * s[10][i];
         s[13][i] = s[14][i] * (-0.5);
         s[15][i] = s[14][i] * (-s[14][i]);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
-        double t39 = s[10][i] * s[14][i];
-        s[19][i] = t5 * t39;
-        s[21][i] = t39 + (s[19][i] * (s[14][i] * (-1.5)));
-        double t42 = t12 * (ABS(t13));
-        _Bool t43 = t7 | (37.5 < t42);
-        double t44 = t43 ? 37.5 : t42;
-        double t45 = t44 * t44;
-        double t46 = exp64(t45 * (-0.5));
-        double t47 = t43 ? 0.0 : t46;
-        double t48 = 1.0 / (FMA(t44, 0.25, 1.0));
-        double t49 = t48 * (t48 * (t48 * (polynomial0(-0.01441178831143662, t48 - 0.25))));
-        double t50 = (FMA(t49, -(t44 * 2.0), 0.3989422804014327)) / (1.0 + t45);
-        double t51 = t47 * 0.3989422804014327;
-        double t52 = t47 * (FMA(t44, t50, t49 * 2.0));
-        double t53 = t12 * (ABS(t14));
-        _Bool t54 = t7 | (37.5 < t53);
-        double t55 = t54 ? 37.5 : t53;
-        double t56 = t55 * t55;
-        double t57 = exp64(t56 * (-0.5));
-        double t58 = t54 ? 0.0 : t57;
-        double t59 = 1.0 / (FMA(t55, 0.25, 1.0));
-        double t60 = t59 * (t59 * (t59 * (polynomial0(-0.01441178831143662, t59 - 0.25))));
-        double t61 = (FMA(t60, -(t55 * 2.0), 0.3989422804014327)) / (1.0 + t56);
-        double t62 = t58 * 0.3989422804014327;
-        double t63 = t58 * (FMA(t55, t61, t60 * 2.0));
-        double t64 = t10 * (t47 * t50);
-        double t65 = t10 * (t58 * t61);
-        double t66 = t63 * t18;
-        double t67 = ((t52 * t17) - t64) + (t65 + t66);
-        double t68 = t12 * t51;
-        double t69 = t12 * t62;
-        double t70 = (t68 + ((-t52) * t17)) + (t66 + t69);
-        double t71 = t16 ? (-1.0) : 1.0;
-        double t72 = t15 ? 1.0 : t71;
-        double t73 = t16 ? 2.0 : (-2.0);
-        double t74 = t15 ? (-2.0) : t73;
-        double t75 = t16 ? (-2.0) : 2.0;
-        double t76 = t15 ? 2.0 : t75;
-        double t77 = t15 ? (-1.0) : t18;
-        double t78 = t63 * t74;
-        double t79 = (FMA(t68, t72, t64 * t76)) + ((t52 * t74) * t17);
-        double t80 = t12 * t12;
-        double t81 = t44 * t51;
-        double t82 = t80 * t81;
-        double t83 = t55 * t62;
-        double t84 = t80 * t83;
-        double t85 = ((t82 * t17) - t68) + (t69 + (t84 * t18));
-        double t86 = (t68 * t74) + ((FMA(t72, t82, t52 * t76)) * t17);
-        double t87 = t16 ? 0.0 : 1.0;
-        double t88 = t15 ? 1.0 : t87;
-        double t89 = t83 * t18;
-        double t90 = ((t12 * ((t44 * t81) - t51)) + ((-t81) * t17)) + ((t12 * ((t55 * t83) - t62)) + t89);
-        double t91 = FMA(t67 * (-2.0), t70, t79 + ((FMA(t69, t77, t65 * t74)) + (t78 * t18)));
-        s[25][i] = FMA(t88 * 2.0, ((t81 * t17) - (t10 * t51)) + (t89 + (t10 * t62)), t91);
-        double t93 = FMA(t88, t90, FMA(-t67, t85, (t86 + ((t69 * t74) + ((FMA(t77, t84, t78)) * t18))) * 0.5));
-        s[26][i] = FMA(t88, t88 + (t70 * 2.0), t93);
-        s[23][i] = t70 + t88;
-        s[24][i] = t85 * 0.5;
+        double t94 = s[10][i] * s[14][i];
+        s[19][i] = t5 * t94;
+        s[21][i] = t94 + (s[19][i] * (s[14][i] * (-1.5)));
         double t97 = 1.0 / p_lambd;
         s[27][i] = p_lambd * t97;
         s[28][i] = t97 * s[27][i];
         s[29][i] = t0 * t97;
         s[30][i] = t97 * s[29][i];
     }
-    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[4], s[5], s[7]);
-    surface_slopes(surface0, terms0, patches0, s[0], s[2], s[20], s[17], s[18]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[4], s[5], s[7]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[2], s[20], s[17], s[18]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[4][i] + ((s[3][i] * s[5][i]) * s[6][i])) * s[9][i];

@@ -3,11 +3,11 @@
 # f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 #
 # rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-# operations   hardshrink_exact_forward 483, hardshrink_exact_backward 612
+# operations   hardshrink_exact_forward 405, hardshrink_exact_backward 538
 #
 # Certificate:
-#   mean 0.415, var 0.781, dmean_dmu 0.00374, dmean_dvar 0.0127, dvar_dmu 0.0173, dvar_dvar 0.0106 tolerance,
-#   against exact values at 91055 points over all of float32; where, in exact.json
+#   mean 0.651, var 0.9, dmean_dmu 0.648, dmean_dvar 0.415, dvar_dmu 0.653, dvar_dvar 0.644 tolerance,
+#   against exact values at 92152 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -29,9 +29,45 @@ def _polynomial4(x, y, c0, c1, c2, c3):
 
 
 @triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
 def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
     return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
         c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
+
+
+@triton.jit
+def _part0(p0):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
+    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
+    return t1
 
 
 @triton.jit
@@ -43,216 +79,124 @@ def _part1(p0, p1):
 
 
 @triton.jit
-def _part2(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18):
-    t0 = (tl.fma(p0, -2.4171203e-13, tl.fma(p1, -1.2404429e-11, tl.fma(p2, 1.2646198e-11, tl.fma(p3, -8.193966e-14,
-        tl.fma(p4, 1.6127625e-12, p5 * 8.1239816e-13))))) + (p18 * tl.fma(p6, 0.22094236, tl.fma(p7, 0.59344363,
-        tl.fma(p8, -0.14771938, tl.fma(p9, -0.032392345, tl.fma(p10, -0.11735477, tl.fma(p11, 0.0017161578, tl.fma(p12,
-        0.0019360975, tl.fma(p13, 0.0011483137, tl.fma(p14, 0.00014712433, tl.fma(p15, -5.198824e-5, tl.fma(p16,
-        -0.00018722237, p17 * 1.3014203e-6)))))))))))))
-    return t0
-
-
-@triton.jit
-def _part3(p0):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
-    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
-        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
-    return t1
-
-
-@triton.jit
-def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17):
-    t0 = (tl.fma(p0, -0.5829545, tl.fma(p1, 3.7468882, tl.fma(p2, -2.497267, tl.fma(p3, 1.6828802e-12, tl.fma(p4,
-        -2.7741056e-12, tl.fma(p5, 1.0912488e-12, tl.fma(p6, 0.08967335, tl.fma(p7, -0.16856287, tl.fma(p8,
-        -0.10747666, tl.fma(p9, -2.9604628e-13, tl.fma(p10, -1.0366136e-13, tl.fma(p11, 7.261356e-14, tl.fma(p12,
-        -0.0055805244, tl.fma(p13, 0.014624207, tl.fma(p14, -0.001127321, tl.fma(p15, 0.00015039911, tl.fma(p16,
-        4.4504188e-5, p17 * (-1.4217551e-6)))))))))))))))))))
-    return t0
-
-
-@triton.jit
-def _atom0(p0, p1, p2):
-    t0 = p0 + p1
-    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
-    t2 = t1 * t1
-    t3 = p2 * t1
-    t4 = 13.0 < t3
-    t5 = (-0.5) * tl.where(t4, 169.0, p2 * (p2 * tl.div_rn(1.0, t0)))
-    t6 = t1 * tl.where(t4, 13.0, t3)
-    t7 = tl.fma(1.442695, t5, 12582912.0)
-    t8 = (t1 * (0.3989423 * (_part1(t7, t5) * (((127 + (t7.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))))
-    t9 = t8 * t6
-    t10 = tl.fma(t6, t9, t8 * (t2 * -1.0))
-    t11 = tl.fma(t6, t10, t9 * (t2 * (-2.0)))
-    t12 = tl.fma(t6, t11, t10 * (t2 * (-3.0)))
-    t13 = tl.fma(t6, t12, t11 * (t2 * (-4.0)))
-    t14 = tl.fma(t6, t13, t12 * (t2 * (-5.0)))
-    t15 = tl.fma(t6, t14, t13 * (t2 * (-6.0)))
-    t16 = tl.fma(t6, t15, t14 * (t2 * (-7.0)))
-    return (t8, t9, t10, t11, t12, t13, t14, t15, t16)
-
-
-@triton.jit
 def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
-    t0 = lambd_hi * lambd_hi
-    t1 = tl.abs(mean)
-    t2 = 1.2676506e+30 < var
-    t3 = 1.2980742e+33 < t1
-    t4 = 8.6736174e-19 < var
-    t5 = t2 | t3
-    t6 = tl.div_rn(1.0, lambd_hi)
-    t7 = t5 & t4
-    t8 = tl.where(t7, 1.5258789e-5, 1.0)
-    t9 = tl.where(t7, 65536.0, 1.0)
-    t10 = t8 * (var * t8)
-    t11 = tl.where(t5, 1.5258789e-5, 1.0)
-    t12 = tl.where(t5, 65536.0, 1.0)
-    t13 = (mean * t11) * t6  # mean in units of the base
-    t14 = tl.abs(t13)  # |mean - centre|
-    t15 = tl.where(t13 < 0.0, 1.0, -1.0)  # direction of u
-    t16 = t15 * 2.0
-    t17 = t13 == t13
-    t18 = 1.0 == t13
-    t19 = tl.div_rn(1.0, t0)
-    t20 = t19 * -1.0
-    t21 = tl.fma(t0, t20, 1.0)
-    t22 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
-    t23 = tl.fma(t22, t20, t21)
-    t24 = t0 + t22
-    t25 = t10 * (t19 + (t19 * t23))
-    t26 = t25 * tl.sqrt_rn(tl.where(0.0 <= t25, 1.0, -1.0))  # NaN for a negative variance
-    t27 = (0.0 == t25) & t18
-    t28 = t26 < 0.49
-    t29 = tl.where(t28, 0.49, t26)
-    t30 = tl.where(t28, t26, 0.49)
-    t31 = 0.0 == t30
-    t32 = tl.sqrt_rn(tl.where(t31, 1.0, t30))
-    t33 = tl.where(t31, 0.0, tl.div_rn(1.0, t32))
-    t34 = tl.where(t31, 0.0, t32)  # standard deviation
-    t35 = t34 * t34
-    t36 = tl.div_rn(1.0, tl.sqrt_rn(t29))
-    t37 = t14 * t36
-    t38 = 13.0 < t37
-    t39 = t36 * tl.where(t38, 13.0, t37)
-    t40 = t36 * t36
-    t41 = t40 * -1.0
-    t42 = t40 * (-2.0)
-    t43 = t40 * (-3.0)
-    t44 = t40 * (-4.0)
-    t45 = t40 * (-5.0)
-    t46 = t40 * (-6.0)
-    t47 = t40 * (-7.0)
-    t48, t49, t50, t51, t52, t53, t54, t55, t56 = _atom0(t29, 0.3587049, t14)
-    t57, t58, t59, t60, t61, t62, t63, t64, t65 = _atom0(t29, 0.98, t14)
-    t66 = tl.where(t38, 169.0, t14 * (t14 * tl.div_rn(1.0, t29))) * (-0.5)
-    t67 = tl.fma(t66, 1.442695, 12582912.0)
-    t68 = (((t67.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t69 = t36 * ((_part1(t67, t66) * t68) * 0.3989423)
-    t70 = t69 * t41
-    t71 = t69 * t39
-    t72 = tl.fma(t39, t71, t70)
-    t73 = t72 * t43
-    t74 = tl.fma(t39, t72, t71 * t42)
-    t75 = tl.fma(t39, t74, t73)
-    t76 = t75 * t45
-    t77 = tl.fma(t39, t75, t74 * t44)
-    t78 = tl.fma(t39, t77, t76)
-    t79 = t78 * t47
-    t80 = tl.fma(t39, t78, t77 * t46)
-    t81 = (t15 * tl.fma(t59, 0.22094236, tl.fma(t50, 0.59344363, tl.fma(t72, -0.14771938, tl.fma(t61, -0.032392345,
-        tl.fma(t52, -0.11735477, tl.fma(t75, 0.0017161578, tl.fma(t63, 0.0019360975, tl.fma(t54, 0.0011483137,
-        tl.fma(t78, 0.00014712433, tl.fma(-5.198824e-5, t65, tl.fma(-0.00018722237, t56, 1.3014203e-6 * tl.fma(t39,
-        t80, t79)))))))))))))
-    # B_0: derivative 0 of the mean square less its line
-    t82 = _part4(t57, t48, t69, t58, t49, t71, t59, t50, t72, t60, t51, t74, t61, t52, t75, t63, t54, t78)
-    # D_1: derivative 1 of the mean less its line
-    t83 = (tl.fma(t58, -2.4171203e-13, tl.fma(t49, -1.2404429e-11, tl.fma(t71, 1.2646198e-11, tl.fma(-8.193966e-14,
-        t60, tl.fma(1.6127625e-12, t51, 8.1239816e-13 * t74))))) + t81)
-    t84 = tl.fma(t15, t15, t83 * t16)
-    t85 = t15 + t83
-    # D_0: derivative 0 of the mean less its line
-    t86 = _part2(t57, t48, t69, t59, t50, t72, t58, t49, t71, t60, t51, t74, t62, t53, t77, t64, t55, t80, t15)
-    t87 = tl.fma(t29, t84, t82 - (t86 * t86))
-    t88 = t13 + t86
-    t89 = t85 * (t29 * t85)
-    t90 = tl.where(t87 < t89, t89, t87)
-    t91 = t11 * (lambd_lo + (lambd_hi + mean))
-    t92 = t6 * t91
-    t93 = t92 * -1.0
-    t94 = t6 * tl.fma(lambd_lo, t93, tl.fma(lambd_hi, t93, t91))
-    t95 = t94 * -1.0
-    t96 = (t92 + t94) < 0.0
-    t97 = tl.where(t96, 1.0, -1.0)
-    t98 = tl.abs(t92)
-    t99 = tl.where(t92 < 0.0, t95, t94)
-    t100 = t33 * t98
-    t101 = t100 + tl.fma(t33, t99, tl.fma(t33, t98, t100 * -1.0))
-    t102 = t31 | (13.0 < t100)
-    t103 = tl.where(t102, 13.0, t101)  # |mean - -1|/sigma
-    t104 = _part3(t103)
-    t105 = 2.0 * t104
-    t106 = t103 * t103
-    t107 = (-0.5) * t106
-    t108 = tl.div_rn(1.0, 1.0 + t106)
-    t109 = tl.fma(1.442695, t107, 12582912.0)
-    t110 = ((127 + (t109.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t111 = tl.where(t102, 0.0, _part1(t109, t107) * t110)
-    t112 = (t111 * t104) * t35
-    t113 = 0.3989423 * t111
-    t114 = tl.fma(t104, (2.0 * t103) * -1.0, 0.3989423) * t108
-    t115 = t111 * tl.fma(t103, t114, t105)
-    t116 = t34 * (t111 * t114)
-    t117 = t113 + (t97 * ((t34 * t115) * -1.0))
-    t118 = (t97 * t115) - t116
-    t119 = t11 * ((mean - lambd_hi) - lambd_lo)
-    t120 = t6 * t119
-    t121 = t120 * -1.0
-    t122 = t6 * tl.fma(lambd_lo, t121, tl.fma(lambd_hi, t121, t119))
-    t123 = t122 * -1.0
-    t124 = tl.abs(t120)
-    t125 = t33 * t124
-    t126 = tl.fma(t33, t124, t125 * -1.0)
-    t127 = t31 | (13.0 < t125)
-    t128 = tl.where(t127, 13.0, t125 + tl.fma(t33, tl.where(t120 < 0.0, t123, t122), t126))  # |mean - 1|/sigma
-    t129 = t120 <= 0.0
-    t130 = tl.where(t96, -2.0, tl.where(t129, 2.0, -2.0))
-    t131 = t116 * t130
-    t132 = tl.where(t96, 2.0, tl.where(t129, -2.0, 2.0)) * t112
-    t133 = tl.where(t129, 1.0, -1.0)
-    t134 = tl.where(t96, -1.0, t133)
-    t135 = t131 + (t97 * tl.fma(t115, tl.where(t96, 1.0, tl.where(t129, -1.0, 1.0)), t132))
-    t136 = tl.where(t96, 1.0, tl.where(t129, 0.0, 1.0))
-    t137 = tl.where(t96, t13, tl.where(t129, 0.0, t13))
-    t138 = t34 * t136
-    t139 = _part3(t128)
-    t140 = 2.0 * t139
-    t141 = t128 * t128
-    t142 = (-0.5) * t141
-    t143 = tl.fma(1.442695, t142, 12582912.0)
-    t144 = t143 - 12582912.0
-    t145 = tl.fma(-0.69314575, t144, t142)
-    t146 = ((127 + (t143.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t147 = tl.fma(t128, t128, t141 * -1.0)
-    t148 = tl.div_rn(1.0, 1.0 + (t141 + t147))
-    t149 = t145 + tl.fma(-1.4286068e-6, t144, (-0.5) * t147)
-    t150 = (tl.where(t127, 0.0, (1.0 + tl.fma(_polynomial4(t149, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t149 * t149, t149)) * t146))
-    t151 = t130 * ((t150 * t139) * t35)
-    t152 = 0.3989423 * t150
-    t153 = tl.fma(t139, (2.0 * t128) * -1.0, 0.3989423) * t148
-    t154 = t150 * tl.fma(t128, t153, t140)
-    t155 = tl.fma(t154, t134, t151)
-    t156 = t34 * (t150 * t153)
-    t157 = t135 + ((t156 * t130) + (t133 * t155))
-    t158 = t117 + (t152 + (t133 * (t34 * t154)))
-    t159 = t118 + (t156 + (t133 * t154))
-    t160 = tl.where(t27, 0.0, tl.where(t17, tl.where(t28, t159 + t137, t88), t13))  # f(1) = 0 at the jump itself
-    t161 = t12 * (lambd_hi * t160)
-    t162 = t157 - (t159 * t159)
-    t163 = tl.fma(tl.fma(t34, t136, 2.0 * t158), t138, t162)
-    t164 = t9 * (t9 * (tl.where(t17, tl.where(t28, tl.where(t163 < 0.0, 0.0, t163), t90), t13) * t24))
-    return (t161, t164)
+    t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
+    t1 = t0 & (8.6736174e-19 < var)
+    t2 = tl.where(t1, 1.5258789e-5, 1.0)
+    t3 = lambd_hi * lambd_hi
+    t4 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t3 * -1.0)))
+    t5 = tl.div_rn(1.0, t3)
+    t6 = t5 * -1.0
+    t7 = (t2 * (var * t2)) * (t5 + (t5 * tl.fma(t4, t6, tl.fma(t3, t6, 1.0))))
+    t8 = t7 * tl.sqrt_rn(tl.where(0.0 <= t7, 1.0, -1.0))  # NaN for a negative variance
+    t9 = t8 < 0.49
+    t10 = tl.where(t9, t8, 0.49)
+    t11 = 0.0 == t10
+    t12 = tl.sqrt_rn(tl.where(t11, 1.0, t10))
+    t13 = tl.where(t11, 0.0, tl.div_rn(1.0, t12))
+    t14 = tl.where(t0, 1.5258789e-5, 1.0)
+    t15 = tl.div_rn(1.0, lambd_hi)
+    t16 = t15 * (t14 * (lambd_lo + (lambd_hi + mean)))
+    t17 = tl.abs(t16)
+    t18 = t13 * t17
+    t19 = t11 | (13.0 < t18)
+    t20 = tl.where(t19, 13.0, t18)  # |mean - -1|/sigma
+    t21 = t20 * t20
+    t22 = tl.where(t19, 0.0, tl.fma(t13, t17, t18 * -1.0))
+    t23 = t21 + tl.fma(t20, t22, tl.fma(t20, t22, tl.fma(t20, t20, t21 * -1.0)))
+    t24 = (-0.5) * t23
+    t25 = tl.fma(t24, 1.442695, 12582912.0)
+    t26 = (tl.where(t19, 0.0, _part1(t25, t24) * ((((t25.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t27 = t20 + t22
+    t28 = _part0(t27)
+    t29 = tl.fma(t28, (t27 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t23)
+    t30 = tl.where(t11, 0.0, t12)  # standard deviation
+    t31 = t30 * (t26 * t29)
+    t32 = t26 * tl.fma(t27, t29, t28 * 2.0)
+    t33 = t16 < 0.0
+    t34 = tl.where(t33, 1.0, -1.0)
+    t35 = t15 * (t14 * ((mean - lambd_hi) - lambd_lo))
+    t36 = tl.abs(t35)
+    t37 = t13 * t36
+    t38 = t11 | (13.0 < t37)
+    t39 = tl.where(t38, 13.0, t37)  # |mean - 1|/sigma
+    t40 = t39 * t39
+    t41 = (-0.5) * t40
+    t42 = tl.fma(1.442695, t41, 12582912.0)
+    t43 = t42 - 12582912.0
+    t44 = tl.where(t38, 0.0, tl.fma(t13, t36, t37 * -1.0))
+    t45 = tl.fma(t39, t44, tl.fma(t39, t44, tl.fma(t39, t39, t40 * -1.0)))
+    t46 = tl.fma(-0.69314575, t43, t41) + tl.fma(-1.4286068e-6, t43, (-0.5) * t45)
+    t47 = (tl.where(t38, 0.0, (1.0 + tl.fma(_polynomial4(t46, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t46 * t46, t46)) * (((127 + (t42.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t48 = t39 + t44
+    t49 = _part0(t48)
+    t50 = tl.fma(t49, (2.0 * t48) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t40 + t45))
+    t51 = t30 * (t47 * t50)
+    t52 = t47 * tl.fma(t48, t50, 2.0 * t49)
+    t53 = t35 <= 0.0
+    t54 = tl.where(t53, 1.0, -1.0)
+    t55 = ((t34 * t32) - t31) + (t51 + (t54 * t52))
+    t56 = (mean * t14) * t15  # mean in units of the base
+    t57 = tl.where(t9, 0.49, t8)
+    t58 = tl.where(0.0 <= t57, t57 + 0.21, -1.0)  # a root of it is NaN for v < 0
+    t59 = tl.div_rn(1.0, tl.sqrt_rn(t58))
+    t60 = t56 * t59
+    t61 = tl.where(t60 < (-5.5), -5.5, t60)
+    t62 = tl.where(5.5 < t61, 5.5, t61)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t63 = t62 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t62 * t62, 0.7117647, 8.719118)))
+    t64 = tl.fma(t63, 2.0 * t63, -1.0)
+    t65 = t59 * 0.83666
+    t66 = tl.fma(t65, 2.0 * t65, -1.0)
+    t67 = t56 == t56
+    t68 = tl.where(t0, 65536.0, 1.0)
+    t69 = (0.0 == t7) & (1.0 == t56)
+    t70 = tl.where(t33, t56, tl.where(t53, 0.0, t56)) + t55
+    t71 = 5.5 < tl.abs(t60)
+    # mean, normalised
+    t72 = (t63 * tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, _polynomial5(t64, -9.3478804e-5, 0.000117700154,
+        3.4834076e-5, -7.2978815e-5, 9.997186e-6, 3.4250832e-6), _polynomial8(t64, -0.00039698387, 0.0011390828,
+        0.00088613125, -0.003784402, 0.0016159697, 0.0015841859, -0.0011628963, 7.276163e-5, 4.8566562e-5)),
+        _polynomial9(t64, -0.0020107587, 0.0005133339, 0.0068970947, -0.0013222139, -0.014954165, 0.013591732,
+        0.001124081, -0.0057880296, 0.0020015205, -5.5841138e-5)), _polynomial10(t64, -0.00072442, -0.0008046229,
+        0.0021435635, 0.005460129, -0.0033205838, -0.01723463, 0.018243756, 0.0029792057, -0.009745222, 0.0027869656,
+        0.00021642163)), _polynomial11(t64, 0.0015296811, -0.0014940122, -0.0068084286, 0.0035487146, 0.020164784,
+        0.005664526, -0.060384735, -0.044379514, 0.27131844, -0.3222854, 0.16599126, -0.032864954)))
+    # f(1) = 0 at the jump itself
+    t73 = tl.where(t69, 0.0, tl.where(t67, tl.where(t9, t70, t56 + tl.where(t71, 0.0, t72 * (t59 * t59))), t56))
+    t74 = t68 * (lambd_hi * t73)
+    t75 = t30 * t30
+    t76 = tl.where(t33, -2.0, tl.where(t53, 2.0, -2.0))
+    t77 = tl.where(t33, 1.0, tl.where(t53, 0.0, 1.0))
+    t78 = (tl.fma(tl.fma(t30, t77, 2.0 * (((t26 * 0.3989423) + (t34 * ((t30 * t32) * -1.0))) + ((0.3989423 * t47) +
+        (t54 * (t30 * t52))))), t30 * t77, (((t31 * t76) + (t34 * tl.fma(t32, tl.where(t33, 1.0, tl.where(t53, -1.0,
+        1.0)), tl.where(t33, 2.0, tl.where(t53, -2.0, 2.0)) * ((t26 * t28) * t75)))) + ((t51 * t76) + (t54 *
+        tl.fma(t52, tl.where(t33, -1.0, t54), t76 * ((t47 * t49) * t75))))) - (t55 * t55)))
+    t79 = tl.fma(2.0, t65, -1.0)
+    # var, normalised
+    t80 = (tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, _polynomial8(t64,
+        -0.020999288, 0.0141930105, 0.050935395, -0.037260756, -0.035046637, 0.02819597, 0.0050104395, -0.0056110234,
+        0.000590607), _polynomial8(t64, -0.04215136, 0.012816939, 0.115082294, -0.058414694, -0.08458805, 0.05652949,
+        0.011473704, -0.012445691, 0.0016032103)), _polynomial9(t64, 0.023105517, -0.020301236, -0.069222435,
+        0.10227094, 0.006026635, -0.093035355, 0.055412933, 0.009723621, -0.017670073, 0.0036829778)),
+        _polynomial10(t64, 0.028288495, 0.023468537, -0.07740825, -0.083442055, 0.17212698, -0.00019070931,
+        -0.14809911, 0.09348097, 0.019487718, -0.035978906, 0.008430051)), _polynomial10(t64, 0.02489645, -0.006521253,
+        -0.08833738, -0.021941416, 0.2357707, -0.012856285, -0.346752, 0.2086143, 0.11121894, -0.14077589,
+        0.036687996)), _polynomial10(t64, -0.004316792, -0.0037425626, -0.026103113, -0.037037645, 0.20442978,
+        0.10189817, -0.59723127, 0.32862478, 0.25518972, -0.30501726, 0.08323245)), _polynomial11(t64, 0.004067289,
+        0.0020281058, -0.006715999, -0.031205473, -0.03160586, 0.15182929, 0.12608728, -0.5222516, 0.27317998,
+        0.23689313, -0.2796927, 0.07738744)), _polynomial11(t64, 0.0024209323, 0.0037646575, -0.005909191,
+        -0.017349822, -0.004334288, 0.05118711, 0.0400909, -0.16791844, 0.086461365, 0.07678718, -0.0902747,
+        1.0250801)))
+    t81 = t57 * t80
+    t82 = tl.where(t81 < 0.0, 0.0, t81)
+    t83 = tl.where(t1, 65536.0, 1.0)
+    t84 = (t83 * (t83 * (tl.where(t67, tl.where(t9, tl.where(t78 < 0.0, 0.0, t78), tl.where(3.4028234663852886e+38 <
+        t82, 3.4028234663852886e+38, t82)), t56) * (t3 + t4))))
+    return (t74, t84)
 
 
 @triton.jit
@@ -276,178 +220,153 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo
     t2 = tl.div_rn(1.0, lambd_hi)
     t3 = tl.where(t1 & (8.6736174e-19 < var), 1.5258789e-5, 1.0)
     t4 = tl.where(t1, 1.5258789e-5, 1.0)
-    t5 = (mean * t4) * t2  # mean in units of the base
-    t6 = tl.abs(t5)  # |mean - centre|
-    t7 = tl.where(t5 < 0.0, 1.0, -1.0)  # direction of u
-    t8 = t2 * -1.0
-    t9 = t2 * tl.fma(lambd_lo, t8, tl.fma(lambd_hi, t8, 1.0))
-    t10 = lambd_hi * t2
-    t11 = tl.fma(lambd_hi, t9, tl.fma(lambd_lo, t2, tl.fma(lambd_hi, t2, t10 * -1.0)))
-    t12 = t2 * t10
-    t13 = t0 * t2
-    t14 = t2 * t13
-    t15 = tl.div_rn(1.0, t0)
-    t16 = t15 * -1.0
-    t17 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
-    t18 = tl.fma(t0, t9, tl.fma(t17, t2, tl.fma(t0, t2, t13 * -1.0)))
-    t19 = (t3 * (var * t3)) * (t15 + (t15 * tl.fma(t17, t16, tl.fma(t0, t16, 1.0))))
-    t20 = t19 * tl.sqrt_rn(tl.where(0.0 <= t19, 1.0, -1.0))  # NaN for a negative variance
-    t21 = t20 < 0.49
-    t22 = tl.where(t21, 0.49, t20)
-    t23 = tl.where(t21, t20, 0.49)
-    t24 = 0.0 == t23
-    t25 = tl.sqrt_rn(tl.where(t24, 1.0, t23))
-    t26 = tl.where(t24, 0.0, tl.div_rn(1.0, t25))
-    t27 = tl.where(t24, 0.0, t25)  # standard deviation
-    t28 = t26 * t26
-    t29 = tl.where(1.7014135e+38 < t28, 1.7014135e+38, t28)
-    t30 = tl.div_rn(1.0, tl.sqrt_rn(t22))
-    t31 = t6 * t30
-    t32 = 13.0 < t31
-    t33 = t30 * tl.where(t32, 13.0, t31)
-    t34 = t30 * t30
-    t35 = t22 + 0.3587049
-    t36 = tl.div_rn(1.0, tl.sqrt_rn(t35))
-    t37 = t6 * t36
-    t38 = 13.0 < t37
-    t39 = t36 * tl.where(t38, 13.0, t37)
-    t40 = (-0.5) * tl.where(t38, 169.0, t6 * (t6 * tl.div_rn(1.0, t35)))
-    t41 = tl.fma(1.442695, t40, 12582912.0)
-    t42 = (t36 * (0.3989423 * (_part1(t41, t40) * (((127 + (t41.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))))
-    t43 = t36 * t36
-    t44 = t42 * t39
-    t45 = tl.fma(t39, t44, t42 * (t43 * -1.0))
-    t46 = tl.fma(t39, t45, t44 * (t43 * (-2.0)))
-    t47 = tl.fma(t39, t46, t45 * (t43 * (-3.0)))
-    t48 = tl.fma(t39, t47, t46 * (t43 * (-4.0)))
-    t49 = tl.fma(t39, t48, t47 * (t43 * (-5.0)))
-    t50 = tl.fma(t39, t49, t48 * (t43 * (-6.0)))
-    t51 = tl.fma(t39, t50, t49 * (t43 * (-7.0)))
-    t52 = tl.fma(t39, t51, t50 * (t43 * (-8.0)))
-    t53 = t22 + 0.98
-    t54 = tl.div_rn(1.0, tl.sqrt_rn(t53))
-    t55 = t6 * t54
-    t56 = 13.0 < t55
-    t57 = t54 * tl.where(t56, 13.0, t55)
-    t58 = (-0.5) * tl.where(t56, 169.0, t6 * (t6 * tl.div_rn(1.0, t53)))
-    t59 = tl.fma(1.442695, t58, 12582912.0)
-    t60 = (t54 * (0.3989423 * (_part1(t59, t58) * (((127 + (t59.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))))
-    t61 = t54 * t54
-    t62 = t60 * t57
-    t63 = tl.fma(t57, t62, t60 * (t61 * -1.0))
-    t64 = tl.fma(t57, t63, t62 * (t61 * (-2.0)))
-    t65 = tl.fma(t57, t64, t63 * (t61 * (-3.0)))
-    t66 = tl.fma(t57, t65, t64 * (t61 * (-4.0)))
-    t67 = tl.fma(t57, t66, t65 * (t61 * (-5.0)))
-    t68 = tl.fma(t57, t67, t66 * (t61 * (-6.0)))
-    t69 = tl.fma(t57, t68, t67 * (t61 * (-7.0)))
-    t70 = tl.fma(t57, t69, t68 * (t61 * (-8.0)))
-    t71 = tl.where(t32, 169.0, t6 * (t6 * tl.div_rn(1.0, t22))) * (-0.5)
-    t72 = tl.fma(t71, 1.442695, 12582912.0)
-    t73 = (t30 * ((_part1(t72, t71) * ((((t72.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)))
-        * 0.3989423))
-    t74 = t73 * t33
-    t75 = tl.fma(t33, t74, t73 * (t34 * -1.0))
-    t76 = tl.fma(t33, t75, t74 * (t34 * (-2.0)))
-    t77 = tl.fma(t33, t76, t75 * (t34 * (-3.0)))
-    t78 = tl.fma(t33, t77, t76 * (t34 * (-4.0)))
-    t79 = tl.fma(t33, t78, t77 * (t34 * (-5.0)))
-    t80 = tl.fma(t33, t79, t78 * (t34 * (-6.0)))
-    t81 = tl.fma(t33, t80, t79 * (t34 * (-7.0)))
-    t82 = tl.fma(t33, t81, t80 * (t34 * (-8.0)))
-    # D_2: derivative 2 of the mean less its line
-    t83 = _part2(t63, t45, t75, t65, t47, t77, t64, t46, t76, t66, t48, t78, t68, t50, t80, t70, t52, t82, t7)
-    # D_1: derivative 1 of the mean less its line
-    t84 = _part2(t62, t44, t74, t64, t46, t76, t63, t45, t75, t65, t47, t77, t67, t49, t79, t69, t51, t81, t7)
-    # D_0: derivative 0 of the mean less its line
-    t85 = _part2(t60, t42, t73, t63, t45, t75, t62, t44, t74, t64, t46, t76, t66, t48, t78, t68, t50, t80, t7)
-    t86 = t2 * (t4 * (lambd_lo + (lambd_hi + mean)))
-    t87 = t26 * tl.abs(t86)
-    t88 = t86 < 0.0
-    t89 = tl.where(t88, 1.0, -1.0)
-    t90 = t24 | (13.0 < t87)
-    t91 = tl.where(t90, 13.0, t87)  # |mean - -1|/sigma
-    t92 = _part3(t91)
-    t93 = t91 * t91
-    t94 = (-0.5) * t93
-    t95 = tl.fma(1.442695, t94, 12582912.0)
-    t96 = (tl.where(t90, 0.0, _part1(t95, t94) * (((127 + (t95.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t5 = t2 * -1.0
+    t6 = t2 * tl.fma(lambd_lo, t5, tl.fma(lambd_hi, t5, 1.0))
+    t7 = lambd_hi * t2
+    t8 = tl.fma(lambd_hi, t6, tl.fma(lambd_lo, t2, tl.fma(lambd_hi, t2, t7 * -1.0)))
+    t9 = t2 * t7
+    t10 = t0 * t2
+    t11 = t2 * t10
+    t12 = tl.div_rn(1.0, t0)
+    t13 = t12 * -1.0
+    t14 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
+    t15 = tl.fma(t0, t6, tl.fma(t14, t2, tl.fma(t0, t2, t10 * -1.0)))
+    t16 = (t3 * (var * t3)) * (t12 + (t12 * tl.fma(t14, t13, tl.fma(t0, t13, 1.0))))
+    t17 = t16 * tl.sqrt_rn(tl.where(0.0 <= t16, 1.0, -1.0))  # NaN for a negative variance
+    t18 = t17 < 0.49
+    t19 = tl.where(t18, t17, 0.49)
+    t20 = tl.where(t18, 0.49, t17)
+    t21 = tl.where(0.0 <= t20, t20 + 0.21, -1.0)  # a root of it is NaN for v < 0
+    t22 = tl.div_rn(1.0, tl.sqrt_rn(t21))
+    t23 = (mean * t4) * t2  # mean in units of the base
+    t24 = t23 * t22
+    t25 = tl.where(t24 < (-5.5), -5.5, t24)
+    t26 = 5.5 < tl.abs(t24)
+    t27 = tl.where(5.5 < t25, 5.5, t25)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t28 = t27 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t27 * t27, 0.7117647, 8.719118)))
+    t29 = tl.fma(t28, 2.0 * t28, -1.0)
+    t30 = t22 * 0.83666
+    t31 = tl.fma(t30, 2.0 * t30, -1.0)
+    t32 = tl.fma(2.0, t30, -1.0)
+    t33 = t22 * (t22 * t22)
+    t34 = 0.0 == t19
+    t35 = tl.sqrt_rn(tl.where(t34, 1.0, t19))
+    t36 = tl.where(t34, 0.0, tl.div_rn(1.0, t35))
+    t37 = tl.where(t34, 0.0, t35)  # standard deviation
+    t38 = t36 * t36
+    t39 = tl.where(1.7014135e+38 < t38, 1.7014135e+38, t38)
+    t40 = t2 * (t4 * (lambd_lo + (lambd_hi + mean)))
+    t41 = t36 * tl.abs(t40)
+    t42 = t40 < 0.0
+    t43 = tl.where(t42, 1.0, -1.0)
+    t44 = t34 | (13.0 < t41)
+    t45 = tl.where(t44, 13.0, t41)  # |mean - -1|/sigma
+    t46 = _part0(t45)
+    t47 = t45 * t45
+    t48 = t47 * (-0.5)
+    t49 = tl.fma(t48, 1.442695, 12582912.0)
+    t50 = (tl.where(t44, 0.0, _part1(t49, t48) * ((((t49.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t97 = 0.3989423 * t96
-    t98 = t91 * t97
-    t99 = t29 * t98
-    t100 = t26 * t97
-    t101 = tl.fma(t92, (2.0 * t91) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t93)
-    t102 = t96 * tl.fma(t91, t101, 2.0 * t92)
-    t103 = t27 * (t96 * t101)
-    t104 = t2 * (t4 * ((mean - lambd_hi) - lambd_lo))
-    t105 = t26 * tl.abs(t104)
-    t106 = t104 <= 0.0
-    t107 = tl.where(t88, -2.0, tl.where(t106, 2.0, -2.0))
-    t108 = tl.where(t88, 2.0, tl.where(t106, -2.0, 2.0))
-    t109 = tl.where(t106, 1.0, -1.0)
-    t110 = tl.where(t88, -1.0, t109)
-    t111 = tl.where(t88, 1.0, tl.where(t106, -1.0, 1.0))
-    t112 = tl.where(t88, 1.0, tl.where(t106, 0.0, 1.0))
-    t113 = t24 | (13.0 < t105)
-    t114 = tl.where(t113, 13.0, t105)  # |mean - 1|/sigma
-    t115 = _part3(t114)
-    t116 = t114 * t114
-    t117 = (-0.5) * t116
-    t118 = tl.fma(1.442695, t117, 12582912.0)
-    t119 = (tl.where(t113, 0.0, _part1(t118, t117) * (((127 + (t118.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t51 = t50 * 0.3989423
+    t52 = t45 * t51
+    t53 = t39 * t52
+    t54 = t36 * t51
+    t55 = tl.fma(t46, (2.0 * t45) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t47)
+    t56 = t50 * tl.fma(t45, t55, 2.0 * t46)
+    t57 = t37 * (t50 * t55)
+    t58 = t2 * (t4 * ((mean - lambd_hi) - lambd_lo))
+    t59 = t36 * tl.abs(t58)
+    t60 = t58 <= 0.0
+    t61 = tl.where(t42, -2.0, tl.where(t60, 2.0, -2.0))
+    t62 = tl.where(t42, 2.0, tl.where(t60, -2.0, 2.0))
+    t63 = tl.where(t60, 1.0, -1.0)
+    t64 = tl.where(t42, -1.0, t63)
+    t65 = tl.where(t42, 1.0, tl.where(t60, -1.0, 1.0))
+    t66 = tl.where(t42, 1.0, tl.where(t60, 0.0, 1.0))
+    t67 = t34 | (13.0 < t59)
+    t68 = tl.where(t67, 13.0, t59)  # |mean - 1|/sigma
+    t69 = _part0(t68)
+    t70 = t68 * t68
+    t71 = (-0.5) * t70
+    t72 = tl.fma(1.442695, t71, 12582912.0)
+    t73 = (tl.where(t67, 0.0, _part1(t72, t71) * (((127 + (t72.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t120 = 0.3989423 * t119
-    t121 = t114 * t120
-    t122 = t29 * t121
-    t123 = t109 * t121
-    t124 = t26 * t120
-    t125 = ((t89 * t99) - t100) + (t124 + (t109 * t122))
-    t126 = tl.where(t21, 0.5 * t125, t83 * 0.5)
-    t127 = tl.fma(t115, (2.0 * t114) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t116)
-    t128 = t119 * tl.fma(t114, t127, 2.0 * t115)
-    t129 = t27 * (t119 * t127)
-    t130 = t128 * t107
-    t131 = t109 * t128
-    t132 = ((t89 * t102) - t103) + (t129 + t131)
-    t133 = (t100 + (t89 * (t102 * -1.0))) + (t131 + t124)
-    t134 = tl.where(t21, t133 + t112, t7 * (t7 + t84))
-    t135 = (tl.fma(t112, t112 + (2.0 * t133), tl.fma(t112, ((t26 * ((t91 * t98) - t97)) + (t89 * (t98 * -1.0))) + ((t26
-        * ((t114 * t121) - t120)) + t123), tl.fma(t132 * -1.0, t125, 0.5 * (((t100 * t107) + (t89 * tl.fma(t111, t99,
-        t102 * t108))) + ((t124 * t107) + (t109 * tl.fma(t110, t122, t130))))))))
-    # D_3: derivative 3 of the mean less its line
-    t136 = (tl.fma(-2.4171203e-13, t64, tl.fma(-1.2404429e-11, t46, tl.fma(1.2646198e-11, t76, tl.fma(-8.193966e-14,
-        t66, tl.fma(1.6127625e-12, t48, 8.1239816e-13 * t78))))) + (t7 * tl.fma(t65, 0.22094236, tl.fma(t47,
-        0.59344363, tl.fma(t77, -0.14771938, tl.fma(t67, -0.032392345, tl.fma(t49, -0.11735477, tl.fma(t79,
-        0.0017161578, tl.fma(0.0019360975, t69, tl.fma(0.0011483137, t51, tl.fma(0.00014712433, t81,
-        tl.fma(-5.198824e-5, tl.fma(t57, t70, t69 * (t61 * (-9.0))), tl.fma(-0.00018722237, tl.fma(t39, t52, t51 * (t43
-        * (-9.0))), 1.3014203e-6 * tl.fma(t33, t82, t81 * (t34 * (-9.0))))))))))))))))
-    t137 = tl.fma(t22, t136, tl.fma(t84, 2.0, t7))
-    t138 = t85 * -1.0
-    # B_2: derivative 2 of the mean square less its line
-    t139 = _part4(t63, t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t67, t49, t79, t69, t51, t81)
-    t140 = tl.where(t21, t135, tl.fma(t7, t137, tl.fma(t83, t138, 0.5 * t139)))
-    t141 = (tl.fma(2.0 * t112, ((t89 * t98) - (t27 * t97)) + (t123 + (t27 * t120)), tl.fma((-2.0) * t132, t133,
-        (tl.fma(t100, t111, t103 * t108) + (t89 * (t102 * t107))) + (tl.fma(t124, t110, t129 * t107) + (t109 *
-        t130)))))
-    t142 = t7 * 2.0
-    t143 = t22 * t83
-    t144 = (-2.0) * t85
-    # B_1: derivative 1 of the mean square less its line
-    t145 = _part4(t62, t44, t74, t63, t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t68, t50, t80)
-    t146 = tl.where(t21, t141, t7 * tl.fma(t142, t143, tl.fma(t84, t144, t145)))
-    t147 = (tl.fma(tl.where(3.4028234663852886e+38 < t146, 3.4028234663852886e+38, tl.where(t146 <
-        (-3.4028234663852886e+38), -3.4028234663852886e+38, t146)) * (t13 + t18), grad_var,
-        (tl.where(3.4028234663852886e+38 < t134, 3.4028234663852886e+38, tl.where(t134 < (-3.4028234663852886e+38),
-        -3.4028234663852886e+38, t134)) * (t10 + t11)) * grad_mean))
-    t148 = (tl.fma(tl.where(3.4028234663852886e+38 < t140, 3.4028234663852886e+38, tl.where(t140 <
-        (-3.4028234663852886e+38), -3.4028234663852886e+38, t140)) * (t14 + tl.fma(t2, t18, tl.fma(t9, t13, tl.fma(t2,
-        t13, t14 * -1.0)))), grad_var, (t3 * (t3 * (tl.where(3.4028234663852886e+38 < t126, 3.4028234663852886e+38,
-        tl.where(t126 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t126)) * (t12 + tl.fma(t2, t11, tl.fma(t9,
-        t10, tl.fma(t2, t10, t12 * -1.0))))))) * grad_mean))
-    return (t147, t148)
+    t74 = 0.3989423 * t73
+    t75 = t68 * t74
+    t76 = t39 * t75
+    t77 = t63 * t75
+    t78 = t36 * t74
+    t79 = ((t43 * t53) - t54) + (t78 + (t63 * t76))
+    t80 = 0.5 * t79
+    t81 = tl.where(t26, 0.0, t22 * t33)
+    # dmean_dvar, normalised
+    t82 = (t28 * tl.fma(t31, tl.fma(t31, tl.fma(t31, _polynomial8(t29, 0.0058363127, -0.0048555806, -0.017671138,
+        0.021665072, 0.0043955557, -0.013272028, 0.0031075939, 0.0010653985, -0.00027485657), _polynomial9(t29,
+        0.008214501, 0.011694676, -0.03655071, -0.042425923, 0.105101064, -0.021287084, -0.04933316, 0.025859997,
+        2.2357972e-5, -0.0012829517)), _polynomial10(t29, -0.006871609, 0.013601904, 0.027225364, -0.05262032,
+        -0.05810581, 0.13616626, -0.0259655, -0.06749777, 0.034909453, 0.0013384414, -0.0021756918)),
+        _polynomial11(t29, -0.014081326, -0.007931531, 0.053829536, 0.05703837, -0.08538655, -0.21224669, 0.09477365,
+        0.6216658, -0.7693473, 0.18607557, 0.13928461, -0.0636839)))
+    t83 = tl.where(t18, t80, t81 * t82)
+    t84 = tl.fma(t69, (2.0 * t68) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t70)
+    t85 = t73 * tl.fma(t68, t84, 2.0 * t69)
+    t86 = t37 * (t73 * t84)
+    t87 = t85 * t61
+    t88 = t63 * t85
+    t89 = ((t43 * t56) - t57) + (t86 + t88)
+    t90 = (t54 + (t43 * (t56 * -1.0))) + (t88 + t78)
+    t91 = t90 + t66
+    t92 = tl.where(t26, 0.0, t33)
+    # dmean_dmu, normalised
+    t93 = (tl.fma(t31, tl.fma(t31, _polynomial6(t29, 0.01796899, -0.025518524, -0.012274247, 0.027293382,
+        -0.0038417901, -0.004560685, 0.0008927493), _polynomial8(t29, -0.021861041, 0.0039579556, 0.06459493,
+        -0.03204424, -0.044960782, 0.031908825, 0.0036851699, -0.0060670576, 0.00082407804)), _polynomial8(t29,
+        -0.016706157, -0.015301812, 0.095883265, 0.0789834, -0.3855618, 0.25076503, 0.121220015, -0.18171762,
+        0.05242835)))
+    t94 = tl.where(t18, t91, tl.fma(t92, t93, 1.0))
+    t95 = (tl.fma(t66, t66 + (2.0 * t90), tl.fma(t66, ((t36 * ((t45 * t52) - t51)) + (t43 * (t52 * -1.0))) + ((t36 *
+        ((t68 * t75) - t74)) + t77), tl.fma(t89 * -1.0, t79, 0.5 * (((t54 * t61) + (t43 * tl.fma(t65, t53, t56 * t62)))
+        + ((t78 * t61) + (t63 * tl.fma(t64, t76, t87))))))))
+    # dvar_dvar, normalised
+    t96 = (tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, _polynomial8(t29, 0.18108337,
+        -0.023703855, -0.38410994, 0.05003022, 0.25921327, -0.030183593, -0.05858978, 0.004631785, 0.0025317855),
+        _polynomial9(t29, -0.22788176, 0.17717877, 0.5655614, -0.525028, -0.36838892, 0.4378328, 0.027977137,
+        -0.10028382, 0.009136553, 0.003589998)), _polynomial9(t29, -0.24022171, -0.071149625, 0.77457064, -0.23243403,
+        -0.5237589, 0.32597515, -2.4164134e-5, -0.045387294, 0.011863479, -0.000843482)), _polynomial9(t29,
+        0.011624285, -0.058622018, 0.33028898, -0.25693062, -0.48932815, 0.5028059, 0.19260786, -0.2501641,
+        -0.02116145, 0.039260633)), _polynomial11(t29, 0.11268028, -0.050070863, -0.37969512, 0.12759228, 0.88752353,
+        -0.28873304, -1.4822655, 0.85018003, 0.943427, -0.7571617, -0.08963835, 0.12670052)), _polynomial11(t29,
+        0.05486408, -0.050606806, -0.28051746, 0.110787, 0.7614829, -0.093789436, -1.4934901, 0.6979747, 1.0201465,
+        -0.76677716, -0.088768326, 0.12858891)), _polynomial11(t29, -0.022370242, -0.0068556457, 0.026105016,
+        0.010403317, 0.11531704, 0.010021202, -0.43702084, 0.21180797, 0.3349772, -0.25744718, -0.028050214,
+        1.0430849)))
+    t97 = tl.where(t18, t95, t96)
+    t98 = (tl.fma(2.0 * t66, ((t43 * t52) - (t37 * t51)) + (t77 + (t37 * t74)), tl.fma(t89 * (-2.0), t90, (tl.fma(t54,
+        t65, t57 * t62) + (t43 * (t56 * t61))) + (tl.fma(t78, t64, t86 * t61) + (t63 * t87)))))
+    t99 = tl.where(t26, 0.0, t22 * (t22 * (t22 * (t20 * t22))))
+    # dvar_dmu, normalised
+    t100 = (t28 * tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, _polynomial8(t29, 0.11347692, -0.1392252,
+        -0.16071674, 0.24812017, 0.019537212, -0.112520844, 0.025095038, 0.008518778, -0.002192441), _polynomial8(t29,
+        0.16306363, -0.18294184, -0.30070844, 0.4294086, 0.047650516, -0.22757944, 0.059741084, 0.017245851,
+        -0.0057649026)), _polynomial10(t29, -0.071868144, 0.007808264, 0.21881832, -0.014550826, -0.45672628,
+        0.3987226, 0.08426291, -0.27771384, 0.10877578, 0.011266096, -0.008929679)), _polynomial10(t29, -0.049396913,
+        -0.0033748108, 0.15501553, 0.08590661, -0.57551134, 0.47019857, 0.19157979, -0.44791996, 0.15628093,
+        0.038643766, -0.021527618)), _polynomial10(t29, 0.016487682, -0.014652654, 0.018079326, 0.08788225,
+        -0.41735545, 0.3369011, 0.27650696, -0.4529851, 0.10592002, 0.07252559, -0.029259633)), _polynomial11(t29,
+        -0.025935473, -0.020223508, 0.10484028, 0.19860698, -0.12965563, -0.8855473, 0.16428043, 2.585427, -2.845447,
+        0.40101635, 0.7489244, -0.29629365)))
+    t101 = tl.where(t18, t98, t99 * t100)
+    t102 = (tl.fma(tl.where(3.4028234663852886e+38 < t101, 3.4028234663852886e+38, tl.where(t101 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t101)) * (t10 + t15), grad_var,
+        (tl.where(3.4028234663852886e+38 < t94, 3.4028234663852886e+38, tl.where(t94 < (-3.4028234663852886e+38),
+        -3.4028234663852886e+38, t94)) * (t7 + t8)) * grad_mean))
+    t103 = (tl.fma(tl.where(3.4028234663852886e+38 < t97, 3.4028234663852886e+38, tl.where(t97 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t97)) * (t11 + tl.fma(t2, t15, tl.fma(t6, t10, tl.fma(t2,
+        t10, t11 * -1.0)))), grad_var, (t3 * (t3 * (tl.where(3.4028234663852886e+38 < t83, 3.4028234663852886e+38,
+        tl.where(t83 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t83)) * (t9 + tl.fma(t2, t8, tl.fma(t6, t7,
+        tl.fma(t2, t7, t9 * -1.0))))))) * grad_mean))
+    return (t102, t103)
 
 
 @triton.jit

@@ -3,11 +3,11 @@
 # f(x) = Max(0, Min(1, x/6 + 1/2))
 #
 # rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
-# operations   hardsigmoid_exact_forward 445, hardsigmoid_exact_backward 530
+# operations   hardsigmoid_exact_forward 307, hardsigmoid_exact_backward 398
 #
 # Certificate:
-#   mean 0.223, var 0.096, dmean_dmu 0.00431, dmean_dvar 0.00865, dvar_dmu 0.0482, dvar_dvar 0.0951 tolerance,
-#   against exact values at 17005 points over all of float32; where, in exact.json
+#   mean 0.654, var 0.507, dmean_dmu 0.446, dmean_dvar 0.653, dvar_dmu 0.668, dvar_dvar 0.551 tolerance,
+#   against exact values at 17196 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -29,13 +29,48 @@ def _polynomial4(x, y, c0, c1, c2, c3):
 
 
 @triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial7(x, y, c0, c1, c2, c3, c4, c5, c6):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
 def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
     return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
         c1), c2), c3), c4), c5), c6), c7), c8), c9))
 
 
 @triton.jit
-def _part5(p0, p1):
+def _part0(p0):
+    t0 = tl.div_rn(1.0, tl.fma(p0, 0.25, 1.0))
+    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
+    return t1
+
+
+@triton.jit
+def _part1(p0, p1):
     t0 = p0 - 12582912.0
     t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
     t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
@@ -43,218 +78,93 @@ def _part5(p0, p1):
 
 
 @triton.jit
-def _part3(p0):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
-    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
-        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
-    return t1
-
-
-@triton.jit
-def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19):
-    t0 = (tl.fma(p0, 0.90310067, tl.fma(p1, 0.07072813, tl.fma(p2, -0.02488894, tl.fma(p3, -0.98609936, tl.fma(p4,
-        0.010987655, tl.fma(p5, -0.047409628, tl.fma(p6, 0.7847423, tl.fma(p7, 0.02931229, tl.fma(p8, 0.042969134,
-        tl.fma(p9, -0.085281774, tl.fma(p10, 0.0045626448, tl.fma(p11, 0.035660475, tl.fma(p12, -0.25935024,
-        tl.fma(p13, 0.004197714, tl.fma(p14, -0.028090082, tl.fma(p15, 0.13369843, tl.fma(p16, 0.00046911376,
-        tl.fma(p17, -0.012570196, tl.fma(p18, -0.0047759847, p19 * 0.00020697548))))))))))))))))))))
-    return t0
-
-
-@triton.jit
-def _atom0(p0, p1, p2):
-    t0 = p0 + p1
-    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
-    t2 = p2 * t1
-    t3 = 13.0 < t2
-    t4 = t1 * t1
-    t5 = t4 * (-2.0)
-    t6 = t4 * (-3.0)
-    t7 = t4 * (-4.0)
-    t8 = t4 * (-5.0)
-    t9 = t4 * -1.0
-    t10 = tl.where(t3, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
-    t11 = tl.fma(t10, 1.442695, 12582912.0)
-    t12 = t11.to(tl.int32, bitcast=True)
-    t13 = tl.where(t3, 13.0, t2)
-    t14 = t1 * t13
-    t15 = tl.div_rn(1.0, tl.fma(t13, 0.25, 1.0))
-    t16 = (t15 * _polynomial10(t15 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
-        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
-    t17 = _part5(t11, t10)
-    return (t1, t5, t6, t7, t8, t9, t12, t14, t16, t17)
-
-
-@triton.jit
-def _atom1(p0, p1, p2):
-    t0 = p0 + p1
-    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
-    t2 = t1 * t1
-    t3 = t2 * (-2.0)
-    t4 = t2 * (-3.0)
-    t5 = t2 * (-4.0)
-    t6 = t2 * (-5.0)
-    t7 = t2 * (-6.0)
-    t8 = t2 * -1.0
-    t9 = p2 * t1
-    t10 = 13.0 < t9
-    t11 = tl.where(t10, 13.0, t9)
-    t12 = tl.div_rn(1.0, tl.fma(t11, 0.25, 1.0))
-    t13 = t1 * t11
-    t14 = (t12 * _polynomial10(t12 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
-        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
-    t15 = tl.where(t10, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
-    t16 = tl.fma(t15, 1.442695, 12582912.0)
-    t17 = t16.to(tl.int32, bitcast=True)
-    t18 = _part5(t16, t15)
-    return (t1, t3, t4, t5, t6, t7, t8, t13, t14, t17, t18)
-
-
-@triton.jit
-def _part2(p0):
-    t0 = (-0.5) * p0
-    t1 = tl.fma(1.442695, t0, 12582912.0)
-    t2 = _part5(t1, t0) * (((127 + (t1.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
-    return t2
-
-
-@triton.jit
 def hardsigmoid_exact_forward(mean, var):
-    t0 = 0.0 <= var
-    t1 = tl.abs(mean)  # |mean - centre|
-    t2 = mean - (-3.0)
-    t3 = mean - 3.0
-    t4 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
-    t5 = t4 < 4.41
-    t6 = tl.where(t5, 4.41, t4)
-    t7 = tl.where(t5, t4, 4.41)
-    t8 = 0.0 == t7
-    t9 = tl.sqrt_rn(tl.where(t8, 1.0, t7))
-    t10 = tl.where(t8, 0.0, tl.div_rn(1.0, t9))
-    t11 = tl.where(t8, 0.0, t9)  # standard deviation
-    t12 = t11 * t11
-    t13, t14, t15, t16, t17, t18, t19, t20, t21, t22 = _atom0(t6, -1.7639999, t1)
-    t23 = t22 * (((t19 + 127) << 23).to(tl.float32, bitcast=True))
-    t24 = t13 * (t23 * 0.3989423)
-    t25 = t24 * t18
-    t26 = t23 * t21
-    t27 = t24 * t20
-    t28 = tl.fma(t20, t27, t25)
-    t29 = t28 * t15
-    t30 = tl.fma(t20, t28, t27 * t14)
-    t31 = tl.fma(t20, t30, t29)
-    t32 = t31 * t17
-    t33 = tl.fma(t20, t31, t30 * t16)
-    t34 = 0.0001940493 * tl.fma(t20, t33, t32)
-    t35 = t33 * 0.0001940493
-    t36 = 9.972339e-15 * t33
-    t37 = t31 * 9.972339e-15
-    t38, t39, t40, t41, t42, t43, t44, t45, t46, t47 = _atom0(t6, 1.5066358, t1)
-    t48 = t47 * (((127 + t44) << 23).to(tl.float32, bitcast=True))
-    t49 = t38 * (0.3989423 * t48)
-    t50 = t49 * t43
-    t51 = t48 * t46
-    t52 = t49 * t45
-    t53 = tl.fma(t45, t52, t50)
-    t54 = t53 * t40
-    t55 = tl.fma(t45, t53, t52 * t39)
-    t56 = tl.fma(t45, t55, t54)
-    t57 = t56 * t42
-    t58 = tl.fma(t56, -3.8298813e-13, t37)
-    t59 = tl.fma(t45, t56, t55 * t41)
-    t60 = tl.fma(-0.006568621, tl.fma(t45, t59, t57), t34)
-    t61 = tl.fma(t59, -0.006568621, t35)
-    t62 = tl.fma(-3.8298813e-13, t59, t36)
-    t63, t64, t65, t66, t67, t68, t69, t70, t71, t72 = _atom0(t6, 8.82, t1)
-    t73 = t72 * (((127 + t69) << 23).to(tl.float32, bitcast=True))
-    t74 = t63 * (0.3989423 * t73)
-    t75 = t74 * t68
-    t76 = t73 * t71
-    t77 = t74 * t70
-    t78 = tl.fma(t70, t77, t75)
-    t79 = t78 * t65
-    t80 = tl.fma(t70, t78, t77 * t64)
-    t81 = tl.fma(t70, t80, t79)
-    t82 = t81 * t67
-    t83 = (tl.fma(t74, 3.047272e-13, tl.fma(t49, -4.863886e-13, tl.fma(t24, 1.8199349e-13, tl.fma(t78, -6.1779114e-13,
-        tl.fma(t53, -2.717193e-13, tl.fma(t28, 8.3025126e-14, tl.fma(t81, 5.9469557e-13, t58))))))))
-    t84 = tl.fma(t70, t81, t80 * t66)
-    t85 = (tl.fma(t74, 0.029655267, tl.fma(t49, 0.90219027, tl.fma(t24, 0.06815447, tl.fma(t78, -0.05424415,
-        tl.fma(t53, 0.7758833, tl.fma(t28, 0.02805664, tl.fma(t81, 0.041367773, tl.fma(t56, -0.26177162, tl.fma(t31,
-        0.003983251, tl.fma(-0.015030655, tl.fma(t70, t84, t82), t60)))))))))))
-    # B_0: derivative 0 of the mean square less its line
-    t86 = (tl.fma(t76, 0.026171213, _part4(t51, t26, t74, t49, t24, t77, t52, t27, t78, t53, t28, t80, t55, t30, t81,
-        t56, t31, t84, t59, t33)))
-    t87 = tl.fma(t84, -0.015030655, t61)
-    t88 = tl.fma(t30, 8.3025126e-14, tl.fma(5.9469557e-13, t84, t62))
-    t89 = tl.fma(t55, -0.26177162, tl.fma(t30, 0.003983251, t87))
-    t90 = tl.fma(t80, -6.1779114e-13, tl.fma(t55, -2.717193e-13, t88))
-    t91 = tl.fma(t27, 0.02805664, tl.fma(t80, 0.041367773, t89))
-    t92 = tl.fma(t52, -4.863886e-13, tl.fma(t27, 1.8199349e-13, t90))
-    t93 = (tl.fma(t76, 0.029655267, tl.fma(t51, 0.90219027, tl.fma(t26, 0.06815447, tl.fma(t77, -0.05424415,
-        tl.fma(t52, 0.7758833, t91))))))
-    t94 = tl.fma(t77, 3.047272e-13, t92)
-    t95 = t10 * tl.abs(t3)
-    t96 = t3 < 0.0
-    t97 = tl.where(t96, -0.055555556, 0.055555556)
-    t98 = tl.where(t96, 0.055555556, -0.055555556)
-    t99 = tl.where(t96, 0.0, -2.220446e-16)
-    t100 = tl.where(t96, 0.0, -0.33333334)
-    t101 = tl.where(t96, 1.0, -1.0)
-    t102 = tl.where(t96, 0.16666667, 0.0)
-    t103 = t8 | (13.0 < t95)
-    t104 = tl.where(t103, 13.0, t95)  # |mean - 3|/sigma
-    t105 = _part3(t104)
-    t106 = 2.0 * t105
-    t107 = t104 * t104
-    t108 = tl.div_rn(1.0, 1.0 + t107)
-    t109 = tl.where(t103, 0.0, _part2(t107))
-    t110 = (t109 * t105) * t12
-    t111 = tl.fma(t105, (2.0 * t104) * -1.0, 0.3989423) * t108
-    t112 = t109 * tl.fma(t104, t111, t106)
-    t113 = t11 * (t109 * t111)
-    t114 = (-0.16666667) * t113
-    t115 = t101 * ((-0.16666667) * (t11 * t112))
-    t116 = t10 * tl.abs(t2)
-    t117 = t2 <= 0.0
-    t118 = tl.where(t117, 0.055555556, t97)
-    t119 = tl.where(t117, -0.055555556, t98) * t110
-    t120 = tl.where(t117, 0.0, t99)
-    t121 = tl.where(t117, 0.0, t100)
-    t122 = tl.where(t117, 0.0, t102)
-    t123 = t11 * t122
-    t124 = t101 * tl.fma(t112, tl.where(t117, 2.220446e-16, 0.0), t119)
-    t125 = tl.where(t117, 1.0, -1.0)
-    t126 = (t113 * tl.where(t117, -0.33333334, 0.0)) + t124
-    t127 = t8 | (13.0 < t116)
-    t128 = tl.where(t127, 13.0, t116)  # |mean - -3|/sigma
-    t129 = _part3(t128)
-    t130 = 2.0 * t129
-    t131 = t128 * t128
-    t132 = tl.div_rn(1.0, 1.0 + t131)
-    t133 = tl.where(t127, 0.0, _part2(t131))
-    t134 = t118 * ((t133 * t129) * t12)
-    t135 = tl.fma(t129, (2.0 * t128) * -1.0, 0.3989423) * t132
-    t136 = t133 * tl.fma(t128, t135, t130)
-    t137 = tl.fma(t136, t120, t134)
-    t138 = t11 * (t133 * t135)
-    t139 = t138 * t121
-    t140 = (0.16666667 * t138) + t114
-    t141 = (t139 + (t125 * t137)) + t126
-    t142 = tl.fma(tl.fma(t11, t122, 2.0 * ((t125 * (0.16666667 * (t11 * t136))) + t115)), t123, t141 - (t140 * t140))
-    t143 = tl.where(t142 < 0.0, 0.0, t142)
-    t144 = mean < 0.0
-    t145 = tl.where(t144, 1.0, -1.0)  # direction of u
-    t146 = t83 + (t145 * t93)  # D_0: derivative 0 of the mean less its line
-    t147 = t94 + (t145 * t85)  # D_1: derivative 1 of the mean less its line
-    t148 = t147 * (t6 * t147)
-    t149 = t146 + tl.where(t144, 0.0, 1.0)
-    t150 = t86 - (t146 * t146)
-    t151 = tl.where(t5, t143, tl.where(t150 < t148, t148, t150))
-    t152 = tl.where(t5, t140 + tl.where(t117, 0.0, tl.where(t96, tl.fma(mean, 0.16666667, 0.5), 1.0)), t149)
-    t153 = mean == mean
-    t154 = tl.where(t153, t152, mean)
-    t155 = tl.where(t153, t151, mean)
-    return (t154, t155)
+    t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t1 = t0 < 4.41
+    t2 = tl.where(t1, 4.41, t0)
+    t3 = tl.where(0.0 <= t2, t2 + 1.8900001, -1.0)  # a root of it is NaN for v < 0
+    t4 = tl.div_rn(1.0, tl.sqrt_rn(t3))
+    t5 = mean * t4
+    t6 = tl.where(t5 < (-5.5), -5.5, t5)
+    t7 = tl.where(5.5 < t6, 5.5, t6)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t8 = t7 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t7 * t7, 0.7117647, 8.719118)))
+    t9 = tl.fma(t8, 2.0 * t8, -1.0)
+    t10 = t4 * 2.50998
+    t11 = tl.fma(t10, 2.0 * t10, -1.0)
+    # mean, normalised
+    t12 = (t8 * tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, _polynomial4(t9, 5.5521024e-5, -4.695494e-5,
+        -2.8017066e-5, 2.1403934e-5, 1.7263288e-7), _polynomial6(t9, 0.00018434468, -0.0002186164, -0.00022316449,
+        0.00032608488, -8.489217e-6, -7.2810646e-5, 1.2289497e-5)), _polynomial8(t9, -0.0003858129, 2.685181e-5,
+        0.0016664945, -0.00016564725, -0.004515747, 0.0047429996, -0.0007658778, -0.000981352, 0.000375474)),
+        _polynomial9(t9, -0.0002445421, -0.0005328063, 0.0011152799, 0.0030468476, -0.0034069116, -0.011341551,
+        0.026279796, -0.02264152, 0.009197419, -0.0014718032)), _polynomial9(t9, -0.00023475675, -0.00067951775,
+        0.00056430517, 0.0042601493, 0.0016275122, -0.01907161, -0.0100255655, 0.12640034, -0.30155036, 0.6987098)))
+    t13 = 0.5 + t12
+    t14 = tl.where(t13 < 0.0, 0.0, t13)
+    t15 = tl.where(t1, t0, 4.41)
+    t16 = 0.0 == t15
+    t17 = tl.sqrt_rn(tl.where(t16, 1.0, t15))
+    t18 = tl.where(t16, 0.0, tl.div_rn(1.0, t17))
+    t19 = mean - (-3.0)
+    t20 = t18 * tl.abs(t19)
+    t21 = t16 | (13.0 < t20)
+    t22 = tl.where(t21, 13.0, t20)  # |mean - -3|/sigma
+    t23 = t22 * t22
+    t24 = t23 * (-0.5)
+    t25 = tl.fma(t24, 1.442695, 12582912.0)
+    t26 = (tl.where(t21, 0.0, _part1(t25, t24) * ((((t25.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t27 = _part0(t22)
+    t28 = tl.fma(t27, (t22 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t23)
+    t29 = tl.where(t16, 0.0, t17)  # standard deviation
+    t30 = t29 * (t26 * t28)
+    t31 = mean - 3.0
+    t32 = t18 * tl.abs(t31)
+    t33 = t16 | (13.0 < t32)
+    t34 = tl.where(t33, 13.0, t32)  # |mean - 3|/sigma
+    t35 = t34 * t34
+    t36 = (-0.5) * t35
+    t37 = tl.fma(1.442695, t36, 12582912.0)
+    t38 = (tl.where(t33, 0.0, _part1(t37, t36) * (((127 + (t37.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t39 = _part0(t34)
+    t40 = tl.fma(t39, (2.0 * t34) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t35)
+    t41 = t29 * (t38 * t40)
+    t42 = (0.16666667 * t30) + ((-0.16666667) * t41)
+    t43 = t31 < 0.0
+    t44 = t19 <= 0.0
+    t45 = mean == mean
+    t46 = (tl.where(t45, tl.where(t1, tl.where(t44, 0.0, tl.where(t43, tl.fma(mean, 0.16666667, 0.5), 1.0)) + t42,
+        tl.where(1.0 < t14, 1.0, t14)), mean))
+    t47 = t26 * tl.fma(t22, t28, t27 * 2.0)
+    t48 = t29 * t29
+    t49 = tl.where(t44, 1.0, -1.0)
+    t50 = t38 * tl.fma(t34, t40, 2.0 * t39)
+    t51 = tl.where(t43, 1.0, -1.0)
+    t52 = tl.where(t44, 0.0, tl.where(t43, 0.16666667, 0.0))
+    t53 = (tl.fma(tl.fma(t29, t52, 2.0 * ((t49 * (0.16666667 * (t29 * t47))) + (t51 * ((-0.16666667) * (t29 * t50))))),
+        t29 * t52, (((t30 * tl.where(t44, 0.0, tl.where(t43, 0.0, -0.33333334))) + (t49 * tl.fma(t47, tl.where(t44,
+        0.0, tl.where(t43, 0.0, -2.220446e-16)), tl.where(t44, 0.055555556, tl.where(t43, -0.055555556, 0.055555556)) *
+        ((t26 * t27) * t48)))) + ((t41 * tl.where(t44, -0.33333334, 0.0)) + (t51 * tl.fma(t50, tl.where(t44,
+        2.220446e-16, 0.0), tl.where(t44, -0.055555556, tl.where(t43, 0.055555556, -0.055555556)) * ((t38 * t39) *
+        t48))))) - (t42 * t42)))
+    t54 = tl.fma(2.0, t10, -1.0)
+    t55 = (t2 * t4) * (t4 * 6.3)
+    # var, normalised
+    t56 = (tl.fma(t54, tl.fma(t54, tl.fma(t54, tl.fma(t54, tl.fma(t54, tl.fma(t54, tl.fma(t9, -2.8086545e-6,
+        6.972156e-7), _polynomial6(t9, 7.437853e-5, -2.802569e-5, -0.00010105858, 3.6291014e-5, 2.4248131e-5,
+        -2.0999746e-6, -1.7667037e-6)), _polynomial8(t9, 0.00010859016, -7.033882e-5, -0.00027238787, 0.00022460756,
+        0.0001481708, -0.00018283828, 4.6580786e-5, 2.612376e-6, -1.4448747e-6)), _polynomial8(t9, 0.00012085904,
+        -2.9444554e-5, -0.00058086554, 0.0005213504, 0.00023647417, -0.0003161372, -8.5616075e-6, 7.687856e-5,
+        -2.2960196e-5)), _polynomial9(t9, -3.3567016e-5, 3.4726836e-5, 0.00012130054, -0.00060465396, 0.0010273345,
+        -0.00030767822, -0.0010020887, 0.001240251, -0.0005797524, 0.000102543054)), _polynomial9(t9, -4.9579452e-5,
+        1.5805452e-5, 0.00018923925, -0.00035568525, 0.00086348347, -0.0019564866, 0.0026114618, -0.0020168177,
+        0.0008491348, -0.00014997978)), _polynomial9(t9, -1.6141219e-5, 1.7505077e-5, 0.00027325298, -0.00025998318,
+        -0.0022926677, 0.0072396174, -0.00979585, 0.007169472, -0.0027917637, 0.00045668698)))
+    t57 = t55 * t56
+    t58 = tl.where(t45, tl.where(t1, tl.where(t53 < 0.0, 0.0, t53), tl.where(t57 < 0.0, 0.0, t57)), mean)
+    return (t46, t58)
 
 
 @triton.jit
@@ -270,178 +180,119 @@ def hardsigmoid_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_pt
 
 @triton.jit
 def hardsigmoid_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = 0.0 <= var
-    t1 = tl.abs(mean)  # |mean - centre|
-    t2 = mean - (-3.0)
-    t3 = mean - 3.0
-    t4 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
-    t5 = t4 < 4.41
-    t6 = tl.where(t5, 4.41, t4)
-    t7 = tl.where(t5, t4, 4.41)
-    t8 = 0.0 == t7
-    t9 = tl.sqrt_rn(tl.where(t8, 1.0, t7))
-    t10 = tl.where(t8, 0.0, tl.div_rn(1.0, t9))
-    t11 = tl.where(t8, 0.0, t9)  # standard deviation
-    t12 = t10 * t10
-    t13 = tl.where(1.7014135e+38 < t12, 1.7014135e+38, t12)
-    t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24 = _atom1(t6, -1.7639999, t1)
-    t25 = t24 * (((t23 + 127) << 23).to(tl.float32, bitcast=True))
-    t26 = t14 * (t25 * 0.3989423)
-    t27 = t26 * t20
-    t28 = t25 * t22
-    t29 = t26 * t21
-    t30 = tl.fma(t21, t29, t27)
-    t31 = t30 * t16
-    t32 = tl.fma(t21, t30, t29 * t15)
-    t33 = tl.fma(t21, t32, t31)
-    t34 = t33 * t18
-    t35 = tl.fma(t21, t33, t32 * t17)
-    t36 = tl.fma(t21, t35, t34)
-    t37 = tl.fma(t21, t36, t35 * t19)
-    t38 = 0.0001940493 * t37
-    t39 = 0.0001940493 * t36
-    t40 = 9.972339e-15 * t36
-    t41 = t35 * 0.0001940493
-    t42 = 9.972339e-15 * t35
-    t43 = t33 * 9.972339e-15
-    t44, t45, t46, t47, t48, t49, t50, t51, t52, t53, t54 = _atom1(t6, 1.5066358, t1)
-    t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65 = _atom1(t6, 8.82, t1)
-    t66 = t65 * (((127 + t64) << 23).to(tl.float32, bitcast=True))
-    t67 = t55 * (0.3989423 * t66)
-    t68 = t67 * t61
-    t69 = t66 * t63
-    t70 = t67 * t62
-    t71 = tl.fma(t62, t70, t68)
-    t72 = t71 * t57
-    t73 = tl.fma(t62, t71, t70 * t56)
-    t74 = tl.fma(t62, t73, t72)
-    t75 = t74 * t59
-    t76 = tl.fma(t62, t74, t73 * t58)
-    t77 = tl.fma(t62, t76, t75)
-    t78 = tl.fma(t62, t77, t76 * t60)
-    t79 = t54 * (((127 + t53) << 23).to(tl.float32, bitcast=True))
-    t80 = t44 * (0.3989423 * t79)
-    t81 = t80 * t50
-    t82 = t79 * t52
-    t83 = t80 * t51
-    t84 = tl.fma(t51, t83, t81)
-    t85 = t84 * t46
-    t86 = tl.fma(t51, t84, t83 * t45)
-    t87 = tl.fma(t51, t86, t85)
-    t88 = t87 * t48
-    t89 = (tl.fma(t67, 3.047272e-13, tl.fma(t80, -4.863886e-13, tl.fma(t26, 1.8199349e-13, tl.fma(t71, -6.1779114e-13,
-        tl.fma(t84, -2.717193e-13, tl.fma(t30, 8.3025126e-14, tl.fma(t74, 5.9469557e-13, tl.fma(t87, -3.8298813e-13,
-        t43)))))))))
-    t90 = tl.fma(t51, t87, t86 * t47)
-    t91 = tl.fma(t51, t90, t88)
-    # B_1: derivative 1 of the mean square less its line
-    t92 = (tl.fma(t67, 0.026171213, _part4(t80, t26, t70, t83, t29, t71, t84, t30, t73, t86, t32, t74, t87, t33, t76,
-        t90, t35, t77, t91, t36)))
-    t93 = (tl.fma(t67, 0.029655267, tl.fma(t80, 0.90219027, tl.fma(t26, 0.06815447, tl.fma(t71, -0.05424415,
-        tl.fma(t84, 0.7758833, tl.fma(t30, 0.02805664, tl.fma(t74, 0.041367773, tl.fma(t87, -0.26177162, tl.fma(t33,
-        0.003983251, tl.fma(-0.015030655, t77, tl.fma(-0.006568621, t91, t39))))))))))))
-    t94 = (tl.fma(t71, 3.047272e-13, tl.fma(t84, -4.863886e-13, tl.fma(t30, 1.8199349e-13, tl.fma(t74, -6.1779114e-13,
-        tl.fma(t87, -2.717193e-13, tl.fma(t33, 8.3025126e-14, tl.fma(5.9469557e-13, t77, tl.fma(-3.8298813e-13, t91,
-        t40)))))))))
-    t95 = tl.fma(t51, t91, t90 * t49)
-    t96 = (tl.fma(t70, 0.029655267, tl.fma(t83, 0.90219027, tl.fma(t29, 0.06815447, tl.fma(t73, -0.05424415,
-        tl.fma(t86, 0.7758833, tl.fma(t32, 0.02805664, tl.fma(t76, 0.041367773, tl.fma(t90, -0.26177162, tl.fma(t35,
-        0.003983251, tl.fma(-0.015030655, t78, tl.fma(-0.006568621, t95, t38))))))))))))
-    # B_2: derivative 2 of the mean square less its line
-    t97 = (tl.fma(t70, 0.026171213, _part4(t83, t29, t71, t84, t30, t73, t86, t32, t74, t87, t33, t76, t90, t35, t77,
-        t91, t36, t78, t95, t37)))
-    t98 = 0.5 * t97
-    t99 = tl.fma(t90, -0.006568621, t41)
-    t100 = tl.fma(5.9469557e-13, t76, tl.fma(-3.8298813e-13, t90, t42))
-    t101 = tl.fma(t32, 0.003983251, tl.fma(t76, -0.015030655, t99))
-    t102 = tl.fma(t86, -2.717193e-13, tl.fma(t32, 8.3025126e-14, t100))
-    t103 = tl.fma(t73, 0.041367773, tl.fma(t86, -0.26177162, t101))
-    t104 = tl.fma(t29, 1.8199349e-13, tl.fma(t73, -6.1779114e-13, t102))
-    t105 = tl.fma(t83, 0.7758833, tl.fma(t29, 0.02805664, t103))
-    t106 = tl.fma(t70, 3.047272e-13, tl.fma(t83, -4.863886e-13, t104))
-    t107 = tl.fma(t69, 0.029655267, tl.fma(t82, 0.90219027, tl.fma(t28, 0.06815447, tl.fma(t70, -0.05424415, t105))))
-    t108 = t10 * tl.abs(t3)
-    t109 = t3 < 0.0
-    t110 = tl.where(t109, -0.055555556, 0.055555556)
-    t111 = tl.where(t109, 0.055555556, -0.055555556)
-    t112 = tl.where(t109, 0.0, -2.220446e-16)
-    t113 = tl.where(t109, 0.0, -0.33333334)
-    t114 = tl.where(t109, 1.0, -1.0)
-    t115 = tl.where(t109, 0.16666667, 0.0)
-    t116 = t8 | (13.0 < t108)
-    t117 = tl.where(t116, 13.0, t108)  # |mean - 3|/sigma
-    t118 = _part3(t117)
-    t119 = 2.0 * t118
-    t120 = t117 * t117
-    t121 = tl.div_rn(1.0, 1.0 + t120)
-    t122 = tl.where(t116, 0.0, _part2(t120))
-    t123 = 0.3989423 * t122
-    t124 = t117 * t123
-    t125 = t13 * t124
-    t126 = t114 * ((-0.16666667) * t124)
-    t127 = t10 * t123
-    t128 = (-0.16666667) * (t11 * t123)
-    t129 = (-0.16666667) * t127
-    t130 = tl.fma(t118, (2.0 * t117) * -1.0, 0.3989423) * t121
-    t131 = t122 * tl.fma(t117, t130, t119)
-    t132 = t11 * (t122 * t130)
-    t133 = (-0.16666667) * t132
-    t134 = t114 * ((-0.16666667) * t131)
-    t135 = t10 * tl.abs(t2)
-    t136 = t2 <= 0.0
-    t137 = tl.where(t136, 0.055555556, t110)
-    t138 = tl.where(t136, -0.055555556, t111)
-    t139 = t132 * t138
-    t140 = t131 * t138
-    t141 = tl.where(t136, 0.0, t112)
-    t142 = tl.where(t136, 0.0, t113)
-    t143 = tl.where(t136, 0.0, t115)
-    t144 = 2.0 * t143
-    t145 = tl.where(t136, 2.220446e-16, 0.0)
-    t146 = tl.fma(t145, t125, t140)
-    t147 = tl.fma(t145, t127, t139)
-    t148 = t114 * t146
-    t149 = tl.where(t136, 1.0, -1.0)
-    t150 = tl.where(t136, -0.33333334, 0.0)
-    t151 = (t150 * t127) + t148
-    t152 = t147 + (t114 * (t131 * t150))
-    t153 = t8 | (13.0 < t135)
-    t154 = tl.where(t153, 13.0, t135)  # |mean - -3|/sigma
-    t155 = _part3(t154)
-    t156 = 2.0 * t155
-    t157 = t154 * t154
-    t158 = tl.div_rn(1.0, 1.0 + t157)
-    t159 = tl.where(t153, 0.0, _part2(t157))
-    t160 = 0.3989423 * t159
-    t161 = t10 * t160
-    t162 = t142 * t161
-    t163 = (0.16666667 * t161) + t129
-    t164 = 0.5 * t163
-    t165 = t154 * t160
-    t166 = t13 * t165
-    t167 = (t149 * (0.16666667 * t165)) + t126
-    t168 = (0.16666667 * (t11 * t160)) + t128
-    t169 = tl.fma(t155, (2.0 * t154) * -1.0, 0.3989423) * t158
-    t170 = t159 * tl.fma(t154, t169, t156)
-    t171 = t11 * (t159 * t169)
-    t172 = t149 * (t170 * t142)
-    t173 = (tl.fma(t141, t161, t171 * t137) + t172) + t152
-    t174 = (0.16666667 * t171) + t133
-    t175 = 0.5 * ((t162 + (t149 * tl.fma(t141, t166, t170 * t137))) + t151)
-    t176 = (t149 * (0.16666667 * t170)) + t134
-    t177 = t143 + (2.0 * t176)
-    t178 = t176 + t143
-    t179 = tl.fma(t143, t177, tl.fma(t143, t167, tl.fma(t174 * -1.0, t163, t175)))
-    t180 = tl.fma(t144, t168, tl.fma((-2.0) * t174, t176, t173))
-    t181 = tl.where(mean < 0.0, 1.0, -1.0)  # direction of u
-    t182 = t89 + (t181 * t107)  # D_0: derivative 0 of the mean less its line
-    t183 = t106 + (t181 * t93)  # D_1: derivative 1 of the mean less its line
-    t184 = t94 + (t181 * t96)  # D_2: derivative 2 of the mean less its line
-    t185 = tl.where(t5, t164, t184 * 0.5) * grad_mean
-    t186 = tl.where(t5, t178, t181 * t183) * grad_mean
-    t187 = tl.fma(tl.where(t5, t180, t181 * tl.fma(t183, (-2.0) * t182, t92)), grad_var, t186)
-    t188 = tl.fma(tl.where(t5, t179, tl.fma(t184, t182 * -1.0, t98)), grad_var, t185)
-    return (t187, t188)
+    t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t1 = t0 < 4.41
+    t2 = tl.where(t1, t0, 4.41)
+    t3 = 0.0 == t2
+    t4 = tl.sqrt_rn(tl.where(t3, 1.0, t2))
+    t5 = tl.where(t3, 0.0, tl.div_rn(1.0, t4))
+    t6 = mean - (-3.0)
+    t7 = t5 * tl.abs(t6)
+    t8 = t3 | (13.0 < t7)
+    t9 = tl.where(t8, 13.0, t7)  # |mean - -3|/sigma
+    t10 = t9 * t9
+    t11 = t10 * (-0.5)
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = (tl.where(t8, 0.0, _part1(t12, t11) * ((((t12.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t14 = _part0(t9)
+    t15 = tl.fma(t14, (2.0 * t9) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t10)
+    t16 = tl.where(t3, 0.0, t4)  # standard deviation
+    t17 = t16 * (t13 * t15)
+    t18 = mean - 3.0
+    t19 = t18 < 0.0
+    t20 = t6 <= 0.0
+    t21 = tl.where(t20, 0.055555556, tl.where(t19, -0.055555556, 0.055555556))
+    t22 = t13 * 0.3989423
+    t23 = t5 * t22
+    t24 = tl.where(t20, 0.0, tl.where(t19, 0.0, -2.220446e-16))
+    t25 = t13 * tl.fma(t9, t15, 2.0 * t14)
+    t26 = tl.where(t20, 0.0, tl.where(t19, 0.0, -0.33333334))
+    t27 = tl.where(t20, 1.0, -1.0)
+    t28 = t5 * tl.abs(t18)
+    t29 = t3 | (13.0 < t28)
+    t30 = tl.where(t29, 13.0, t28)  # |mean - 3|/sigma
+    t31 = t30 * t30
+    t32 = (-0.5) * t31
+    t33 = tl.fma(1.442695, t32, 12582912.0)
+    t34 = (tl.where(t29, 0.0, _part1(t33, t32) * (((127 + (t33.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t35 = _part0(t30)
+    t36 = tl.fma(t35, (2.0 * t30) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t31)
+    t37 = t16 * (t34 * t36)
+    t38 = tl.where(t20, -0.055555556, tl.where(t19, 0.055555556, -0.055555556))
+    t39 = 0.3989423 * t34
+    t40 = t5 * t39
+    t41 = tl.where(t20, 2.220446e-16, 0.0)
+    t42 = t34 * tl.fma(t30, t36, 2.0 * t35)
+    t43 = tl.where(t20, -0.33333334, 0.0)
+    t44 = tl.where(t19, 1.0, -1.0)
+    t45 = (0.16666667 * t17) + ((-0.16666667) * t37)
+    t46 = (t27 * (0.16666667 * t25)) + (t44 * ((-0.16666667) * t42))
+    t47 = tl.where(t20, 0.0, tl.where(t19, 0.16666667, 0.0))
+    t48 = tl.where(t1, 4.41, t0)
+    t49 = tl.where(0.0 <= t48, t48 + 1.8900001, -1.0)  # a root of it is NaN for v < 0
+    t50 = tl.div_rn(1.0, tl.sqrt_rn(t49))
+    t51 = mean * t50
+    t52 = tl.where(t51 < (-5.5), -5.5, t51)
+    t53 = tl.where(5.5 < t52, 5.5, t52)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t54 = t53 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t53 * t53, 0.77070063, 6.9363055)))
+    t55 = tl.fma(t54, 2.0 * t54, -1.0)
+    t56 = t50 * 2.50998
+    t57 = tl.fma(2.0, t56, -1.0)
+    t58 = tl.fma(t56, 2.0 * t56, -1.0)
+    t59 = (tl.fma(2.0 * t47, (0.16666667 * (t16 * t22)) + ((-0.16666667) * (t16 * t39)), tl.fma(t45 * (-2.0), t46,
+        (tl.fma(t24, t23, t17 * t21) + (t27 * (t25 * t26))) + (tl.fma(t41, t40, t37 * t38) + (t44 * (t42 * t43))))))
+    t60 = t50 * ((t48 * t50) * (t50 * 6.3))
+    # dvar_dmu, normalised
+    t61 = (t54 * tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, _polynomial7(t55, 0.00042773256, -0.0005249396,
+        -0.00065423094, 0.0010759035, -4.29077e-5, -0.0004518585, 0.00018894523, -1.8142451e-5), _polynomial7(t55,
+        0.0006578051, -0.0005137277, -0.002024155, 0.0028341275, -0.00057232776, -0.0005645908, 0.0001425778,
+        4.0507046e-5)), _polynomial9(t55, -0.00039537917, 0.00023920444, 0.0014532482, -0.0008682077, -0.0041810498,
+        0.0067415438, -0.00207792, -0.0029111982, 0.0026430655, -0.0006436482)), _polynomial9(t55, -0.0003177442,
+        -4.07338e-5, 0.0010174547, -7.5342476e-5, -0.0022522015, 0.005716399, -0.01010165, 0.010152883, -0.0051300144,
+        0.0010306711)), _polynomial9(t55, -8.461445e-5, -0.00025460246, 0.0008257483, 0.0022532733, -0.0041228924,
+        -0.011468139, 0.035634425, -0.037625704, 0.01834729, -0.003504668)))
+    t62 = tl.where(t1, t59, t60 * t61)
+    t63 = t46 + t47
+    # dmean_dmu, normalised
+    t64 = (tl.fma(t58, tl.fma(t58, _polynomial6(t55, 0.0026325632, 0.0015359235, -0.00899849, 0.0018869258,
+        0.005257513, -0.002188053, -9.7711076e-5), _polynomial8(t55, -0.0032502962, 0.00058858906, 0.014066121,
+        -0.001147042, -0.035950378, 0.0283609, 0.009278589, -0.01663416, 0.0046869833)), _polynomial8(t55,
+        -0.0050167358, -0.0033249934, 0.018345894, 0.022386897, -0.03803755, -0.08504029, 0.18567745, -0.123546034,
+        0.028541429)))
+    t65 = tl.fma(t62, grad_var, tl.where(t1, t63, t50 * t64) * grad_mean)
+    t66 = t9 * t22
+    t67 = t5 * t5
+    t68 = tl.where(1.7014135e+38 < t67, 1.7014135e+38, t67)
+    t69 = t30 * t39
+    t70 = (0.16666667 * t23) + ((-0.16666667) * t40)
+    t71 = t50 * t50
+    t72 = (tl.fma(t47, t47 + (2.0 * t46), tl.fma(t47, (t27 * (0.16666667 * t66)) + (t44 * ((-0.16666667) * t69)),
+        tl.fma(t45 * -1.0, t70, 0.5 * (((t26 * t23) + (t27 * tl.fma(t24, t68 * t66, t25 * t21))) + ((t43 * t40) + (t44
+        * tl.fma(t41, t68 * t69, t42 * t38))))))))
+    # dvar_dvar, normalised
+    t73 = (tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, _polynomial6(t55, -0.0018516455, 0.0018365482,
+        0.0016553033, -0.001946497, 2.4355997e-5, 0.0002985577, -4.4685363e-5), _polynomial6(t55, -0.0012003357,
+        0.0023217786, -0.0006256608, -0.0015622617, 0.0013444267, -0.00023337798, -5.7929974e-5)), _polynomial8(t55,
+        -0.0020941522, 0.0008849926, 0.008417086, -0.0041772374, -0.01010435, 0.0062064747, 0.0030231858, -0.002292739,
+        0.00017424367)), _polynomial9(t55, -0.001480595, -0.0036368489, 0.0076193986, 0.016046239, -0.029513113,
+        -0.00359513, 0.026714886, -0.011108793, -0.0030285034, 0.001997003)), _polynomial9(t55, -9.338144e-6,
+        -0.0004467361, 0.0020237886, 0.0010821437, -0.02638858, 0.050905988, -0.022712074, -0.024138533, 0.027198603,
+        -0.00752833)), _polynomial10(t55, 0.00202937, 0.0009457899, -0.008463131, -0.009773224, 0.022101184,
+        0.046083074, -0.10148478, 0.016412646, 0.08735986, -0.073584616, 0.0183726)))
+    t74 = tl.where(t1, t72, t71 * t73)
+    t75 = 0.5 * t70
+    # dmean_dvar, normalised
+    t76 = (t54 * tl.fma(t58, tl.fma(t58, tl.fma(t58, _polynomial5(t55, 0.0007775283, -0.00046636496, -0.00086921203,
+        0.00046862528, 0.00016203153, -5.885075e-5), _polynomial8(t55, 0.0032924593, -0.0019475038, -0.011350283,
+        0.005122514, 0.019432547, -0.015941504, -0.0025618768, 0.00470664, -0.00075883174)), _polynomial9(t55,
+        0.0047610626, 0.003180032, -0.017053474, -0.017692361, 0.030575559, 0.04668011, -0.08126311, 0.024459291,
+        0.012414377, -0.0060688)), _polynomial9(t55, 0.0047279703, 0.005760088, -0.011816701, -0.02867869,
+        -0.0016246971, 0.07455949, 0.050424498, -0.2265671, 0.17847, -0.045250114)))
+    t77 = tl.fma(t74, grad_var, tl.where(t1, t75, t71 * t76) * grad_mean)
+    return (t65, t77)
 
 
 @triton.jit

@@ -3,12 +3,12 @@
 // f(x) = Max(min_val, Min(max_val, x))
 //
 // rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-// program      he114ee2b8e0f2ab9e4f47152c1ef3f3d0e4b1fc8e6b86ce392da9493a5714ca7
-// operations   hardtanh_exact_forward 491, hardtanh_exact_backward 596
+// program      ha7b173c806fd686eb3806c7d8b044991d0c9cd453b8ad16078fc689fc05ee6c5
+// operations   hardtanh_exact_forward 360, hardtanh_exact_backward 473
 //
 // Certificate:
-//   mean 0.441, var 0.11, dmean_dmu 0.00403, dmean_dvar 0.0102, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
-//   against exact values at 160973 points over all of float32; where, in exact.json
+//   mean 0.846, var 0.521, dmean_dmu 0.446, dmean_dvar 0.651, dvar_dmu 0.665, dvar_dvar 0.55 tolerance,
+//   against exact values at 162476 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -52,15 +52,7 @@ static inline float as_float(uint32_t u)
 #define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
 
-INLINE float hardtanh_exact_part6(float p0, float p1)
-{
-    float t0 = p0 - 12582912.0f;
-    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
-    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
-    return t2;
-}
-
-INLINE float hardtanh_exact_part3(float p0)
+INLINE float hardtanh_exact_part0(float p0)
 {
     float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
     float t1 = t0 - 0.25f;
@@ -69,115 +61,11 @@ INLINE float hardtanh_exact_part3(float p0)
     return t2;
 }
 
-INLINE float hardtanh_exact_part4(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+INLINE float hardtanh_exact_part1(float p0, float p1)
 {
-    float t0 = FMA(p0, 3.6124027f, FMA(p1, 0.28291246f, FMA(p2, -0.03318527f, FMA(p3, -1.3147992f, FMA(p4,
-        0.014650219f, FMA(p5, -0.021070946f, FMA(p6, 0.3487743f, FMA(p7, 0.013027682f, FMA(p8, 0.006365801f, FMA(p9,
-        -0.012634318f, FMA(p10, 0.0006759479f, FMA(p11, 0.0017610112f, FMA(p12, -0.012807422f, FMA(p13, 0.00020729449f,
-        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897227e-5f, FMA(p18,
-        -2.620557e-5f, p19 * 1.1356677e-6f)))))))))))))))))));
-    return t0;
-}
-
-INLINE float hardtanh_exact_part5(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18)
-{
-    float t0 = FMA(p0, -2.7831684e-12f, FMA(p1, 3.9657704e-12f, FMA(p2, -1.1844716e-12f, FMA(p3, 6.377272e-13f, FMA(p4,
-        3.2503451e-13f, p5 * (-5.5711224e-14f)))))) + (p18 * FMA(p6, 0.05310392f, FMA(p7, 1.8069891f, FMA(p8,
-        0.13990697f, FMA(p9, -0.010678871f, FMA(p10, 0.17402875f, FMA(p11, 0.0064247614f, FMA(p12, 0.000890947f,
-        FMA(p13, -0.0064075454f, FMA(p14, 0.00010180367f, FMA(p15, -3.4771136e-5f, FMA(p16, -1.4154151e-5f, p17 *
-        5.53779e-7f))))))))))));
-    return t0;
-}
-
-INLINE void hardtanh_exact_atom0(
-    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
-    float *restrict r4, float *restrict r5, uint32_t *restrict r6, float *restrict r7, float *restrict r8,
-    float *restrict r9)
-{
-    float t0 = p0 + p1;
-    float t1 = 1.0f / SQRT(t0);
-    float t2 = p2 * t1;
-    _Bool t3 = 13.0f < t2;
-    float t4 = t1 * t1;
-    float t5 = t4 * (-2.0f);
-    float t6 = t4 * (-3.0f);
-    float t7 = t4 * (-4.0f);
-    float t8 = t4 * (-5.0f);
-    float t9 = -t4;
-    float t10 = p2 * (p2 * (1.0f / t0));
-    float t11 = t3 ? 169.0f : t10;
-    float t12 = (-0.5f) * t11;
-    float t13 = FMA(t12, 1.442695f, 12582912.0f);
-    uint32_t t14 = as_bits(t13);
-    float t15 = t3 ? 13.0f : t2;
-    float t16 = t1 * t15;
-    float t17 = 1.0f / FMA(t15, 0.25f, 1.0f);
-    float t18 = t17 - 0.25f;
-    float t19 = t17 * POLY10(t18, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
-        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
-    float t20 = hardtanh_exact_part6(t13, t12);
-    *r0 = t1;
-    *r1 = t5;
-    *r2 = t6;
-    *r3 = t7;
-    *r4 = t8;
-    *r5 = t9;
-    *r6 = t14;
-    *r7 = t16;
-    *r8 = t19;
-    *r9 = t20;
-}
-
-INLINE void hardtanh_exact_atom1(
-    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
-    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
-    uint32_t *restrict r9, float *restrict r10)
-{
-    float t0 = p0 + p1;
-    float t1 = 1.0f / SQRT(t0);
-    float t2 = t1 * t1;
-    float t3 = t2 * (-2.0f);
-    float t4 = t2 * (-3.0f);
-    float t5 = t2 * (-4.0f);
-    float t6 = t2 * (-5.0f);
-    float t7 = t2 * (-6.0f);
-    float t8 = -t2;
-    float t9 = p2 * t1;
-    _Bool t10 = 13.0f < t9;
-    float t11 = t10 ? 13.0f : t9;
-    float t12 = 1.0f / FMA(t11, 0.25f, 1.0f);
-    float t13 = t1 * t11;
-    float t14 = t12 - 0.25f;
-    float t15 = t12 * POLY10(t14, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
-        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
-    float t16 = p2 * (p2 * (1.0f / t0));
-    float t17 = t10 ? 169.0f : t16;
-    float t18 = (-0.5f) * t17;
-    float t19 = FMA(t18, 1.442695f, 12582912.0f);
-    uint32_t t20 = as_bits(t19);
-    float t21 = hardtanh_exact_part6(t19, t18);
-    *r0 = t1;
-    *r1 = t3;
-    *r2 = t4;
-    *r3 = t5;
-    *r4 = t6;
-    *r5 = t7;
-    *r6 = t8;
-    *r7 = t13;
-    *r8 = t15;
-    *r9 = t20;
-    *r10 = t21;
-}
-
-INLINE float hardtanh_exact_part2(float p0)
-{
-    float t0 = (-0.5f) * p0;
-    float t1 = FMA(1.442695f, t0, 12582912.0f);
-    float t2 = hardtanh_exact_part6(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
     return t2;
 }
 
@@ -208,124 +96,112 @@ INLINE void hardtanh_exact_forward_element(
     float t20 = (((mean - t8) - t13) * t4) * t19;  // mean in units of the base
     float t21 = t19 * (t4 * ((mean - max_val_hi) - max_val_lo));
     float t22 = t19 * (t4 * ((mean - min_val_hi) - min_val_lo));
-    float t23 = ABS(t20);  // |mean - centre|
-    _Bool t24 = t21 < 0.0f;
-    _Bool t25 = t22 < 0.0f;
-    _Bool t26 = t20 < 0.0f;
-    _Bool t27 = t20 == t20;
-    float t28 = (0.0f <= t18) ? 1.0f : (-1.0f);
-    float t29 = t18 * SQRT(t28);  // NaN for a negative variance
-    float t30 = t24 ? 1.0f : (-1.0f);
-    float t31 = t25 ? 1.0f : (-1.0f);
-    float t32 = t26 ? 1.0f : (-1.0f);  // direction of u
-    float t33 = t24 ? 1.0f : 0.0f;
-    float t34 = t25 ? 0.0f : t33;
-    _Bool t35 = t29 < 0.49f;
-    float t36 = t35 ? 0.49f : t29;
-    float t37 = t35 ? t29 : 0.49f;
-    float t38, t39, t40, t41, t42, t43, t45, t46, t47;
-    uint32_t t44;
-    hardtanh_exact_atom0(t36, -0.19600001f, t23, &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
-    float t48, t49, t50, t51, t52, t53, t55, t56, t57;
-    uint32_t t54;
-    hardtanh_exact_atom0(t36, 0.167404f, t23, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57);
-    float t58, t59, t60, t61, t62, t63, t65, t66, t67;
-    uint32_t t64;
-    hardtanh_exact_atom0(t36, 0.98f, t23, &t58, &t59, &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67);
-    _Bool t68 = 0.0f == t37;
-    float t69 = t68 ? 1.0f : t37;
-    float t70 = SQRT(t69);
-    float t71 = t68 ? 0.0f : t70;  // standard deviation
-    float t72 = 1.0f / t70;
-    float t73 = t68 ? 0.0f : t72;
-    float t74 = t73 * ABS(t21);
-    float t75 = t73 * ABS(t22);
-    float t76 = t71 * t71;
-    _Bool t77 = t68 | (13.0f < t74);
-    float t78 = t77 ? 13.0f : t74;  // |mean - 1|/sigma
-    _Bool t79 = t68 | (13.0f < t75);
-    float t80 = t79 ? 13.0f : t75;  // |mean - -1|/sigma
-    float t81 = t78 * t78;
-    float t82 = t80 * t80;
-    float t83 = t47 * as_float((t44 + 127u) << 23u);
-    float t84 = t57 * as_float((127u + t54) << 23u);
-    float t85 = t67 * as_float((127u + t64) << 23u);
-    float t86 = t83 * t46;
-    float t87 = t38 * (t83 * 0.3989423f);
-    float t88 = t84 * t56;
-    float t89 = t48 * (0.3989423f * t84);
-    float t90 = t85 * t66;
-    float t91 = t58 * (0.3989423f * t85);
-    float t92 = hardtanh_exact_part3(t78);
-    float t93 = FMA(t92, -(2.0f * t78), 0.3989423f) * (1.0f / (1.0f + t81));
-    float t94 = hardtanh_exact_part3(t80);
-    float t95 = FMA(t94, -(2.0f * t80), 0.3989423f) * (1.0f / (1.0f + t82));
-    float t96 = hardtanh_exact_part2(t81);
-    float t97 = t77 ? 0.0f : t96;
-    float t98 = hardtanh_exact_part2(t82);
-    float t99 = t79 ? 0.0f : t98;
-    float t100 = t87 * t45;
-    float t101 = FMA(t45, t100, t87 * t43);
-    float t102 = FMA(t45, t101, t100 * t39);
-    float t103 = FMA(t45, t102, t101 * t40);
-    float t104 = FMA(t45, t103, t102 * t41);
-    float t105 = t89 * t55;
-    float t106 = FMA(t55, t105, t89 * t53);
-    float t107 = FMA(t55, t106, t105 * t49);
-    float t108 = FMA(t55, t107, t106 * t50);
-    float t109 = FMA(t55, t108, t107 * t51);
-    float t110 = t91 * t65;
-    float t111 = FMA(t65, t110, t91 * t63);
-    float t112 = FMA(t65, t111, t110 * t59);
-    float t113 = FMA(t65, t112, t111 * t60);
-    float t114 = FMA(t65, t113, t112 * t61);
-    // D_1: derivative 1 of the mean less its line
-    float t115 = FMA(t110, -2.7831684e-12f, FMA(t105, 3.9657704e-12f, FMA(t100, -1.1844716e-12f, FMA(6.377272e-13f,
-        t112, FMA(3.2503451e-13f, t107, (-5.5711224e-14f) * t102))))) + (t32 * FMA(t91, 0.05310392f, FMA(t89,
-        1.8069891f, FMA(t87, 0.13990697f, FMA(t111, -0.010678871f, FMA(t106, 0.17402875f, FMA(t101, 0.0064247614f,
-        FMA(t113, 0.000890947f, FMA(t108, -0.0064075454f, FMA(t103, 0.00010180367f, FMA(-3.4771136e-5f, FMA(t65, t114,
-        t113 * t62), FMA(-1.4154151e-5f, FMA(t55, t109, t108 * t52), 5.53779e-7f * FMA(t45, t104, t103 *
-        t42)))))))))))));
-    float t116 = t115 * (t36 * t115);
-    // D_0: derivative 0 of the mean less its line
-    float t117 = hardtanh_exact_part5(t91, t89, t87, t111, t106, t101, t90, t88, t86, t110, t105, t100, t112, t107,
-        t102, t114, t109, t104, t32);
-    // B_0: derivative 0 of the mean square less its line
-    float t118 = FMA(t90, 0.10468484f, hardtanh_exact_part4(t88, t86, t91, t89, t87, t110, t105, t100, t111, t106,
-        t101, t112, t107, t102, t113, t108, t103, t114, t109, t104));
-    float t119 = t118 - (t117 * t117);
-    float t120 = t71 * (t97 * t93);
-    float t121 = t71 * (t99 * t95);
-    float t122 = t121 - t120;
-    float t123 = FMA(t71, t34, 2.0f * ((t31 * (t71 * (t99 * FMA(t80, t95, 2.0f * t94)))) + (t30 * (-(t71 * (t97 *
-        FMA(t78, t93, 2.0f * t92)))))));
-    float t124 = t71 * t34;
-    float t125 = t24 ? 0.0f : (-4.0f);
-    float t126 = t25 ? 0.0f : t125;
-    float t127 = t121 * t126;
-    float t128 = t24 ? (-2.0f) : 2.0f;
-    float t129 = t25 ? 2.0f : t128;
-    float t130 = t127 + (t31 * (t129 * ((t99 * t94) * t76)));
-    float t131 = t25 ? (-4.0f) : 0.0f;
-    float t132 = t120 * t131;
-    float t133 = t24 ? 2.0f : (-2.0f);
-    float t134 = t25 ? (-2.0f) : t133;
-    float t135 = FMA(t123, t124, (t130 + (t132 + (t30 * (t134 * ((t97 * t92) * t76))))) - (t122 * t122));
-    float t136 = t24 ? t20 : 1.0f;
-    float t137 = t25 ? (-1.0f) : t136;
-    float t138 = t122 + t137;
-    float t139 = t26 ? (-1.0f) : 1.0f;
-    float t140 = t117 + t139;
-    float t141 = t35 ? t138 : t140;
-    float t142 = t27 ? t141 : t20;
-    float t143 = (t16 * t142) + (t8 + t13);
-    float t144 = (t135 < 0.0f) ? 0.0f : t135;
-    float t145 = (t119 < t116) ? t116 : t119;
-    float t146 = t35 ? t144 : t145;
-    float t147 = t27 ? t146 : t20;
-    float t148 = t147 * (t11 + t15);
-    *out_mean = t143;
-    *out_var = t148;
+    _Bool t23 = t21 < 0.0f;
+    _Bool t24 = t22 < 0.0f;
+    _Bool t25 = t20 == t20;
+    float t26 = (0.0f <= t18) ? 1.0f : (-1.0f);
+    float t27 = t18 * SQRT(t26);  // NaN for a negative variance
+    float t28 = t24 ? 1.0f : (-1.0f);
+    float t29 = t23 ? 1.0f : (-1.0f);
+    float t30 = t23 ? 1.0f : 0.0f;
+    float t31 = t24 ? 0.0f : t30;
+    _Bool t32 = t27 < 0.49f;
+    float t33 = t32 ? 0.49f : t27;
+    float t34 = t32 ? t27 : 0.49f;
+    _Bool t35 = 0.0f <= t33;
+    float t36 = t33 + 0.21f;
+    float t37 = t35 ? t36 : (-1.0f);  // a root of it is NaN for v < 0
+    float t38 = 1.0f / SQRT(t37);
+    _Bool t39 = 0.0f == t34;
+    float t40 = t39 ? 1.0f : t34;
+    float t41 = SQRT(t40);
+    float t42 = t39 ? 0.0f : t41;  // standard deviation
+    float t43 = 1.0f / t41;
+    float t44 = t39 ? 0.0f : t43;
+    float t45 = t44 * ABS(t21);
+    float t46 = t44 * ABS(t22);
+    float t47 = t42 * t42;
+    float t48 = t20 * t38;
+    float t49 = t38 * 0.83666f;
+    float t50 = (t48 < (-5.5f)) ? (-5.5f) : t48;
+    float t51 = FMA(t49, 2.0f * t49, -1.0f);
+    float t52 = FMA(2.0f, t49, -1.0f);
+    _Bool t53 = t39 | (13.0f < t45);
+    float t54 = t53 ? 13.0f : t45;  // |mean - 1|/sigma
+    _Bool t55 = t39 | (13.0f < t46);
+    float t56 = t55 ? 13.0f : t46;  // |mean - -1|/sigma
+    float t57 = (5.5f < t50) ? 5.5f : t50;  // (mean - centre)/w
+    float t58 = t56 * t56;
+    float t59 = t54 * t54;
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t60 = t57 * (1.0f / SQRT(FMA(t57 * t57, 0.7117647f, 8.719118f)));
+    float t61 = (-0.5f) * t58;
+    float t62 = (-0.5f) * t59;
+    float t63 = FMA(t61, 1.442695f, 12582912.0f);
+    float t64 = FMA(1.442695f, t62, 12582912.0f);
+    float t65 = hardtanh_exact_part0(t54);
+    float t66 = FMA(t65, -(2.0f * t54), 0.3989423f) * (1.0f / (1.0f + t59));
+    float t67 = hardtanh_exact_part0(t56);
+    float t68 = FMA(t67, -(t56 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t58));
+    float t69 = hardtanh_exact_part1(t63, t61) * as_float((as_bits(t63) + 127u) << 23u);
+    float t70 = t55 ? 0.0f : t69;
+    float t71 = hardtanh_exact_part1(t64, t62) * as_float((127u + as_bits(t64)) << 23u);
+    float t72 = t53 ? 0.0f : t71;
+    float t73 = FMA(t60, 2.0f * t60, -1.0f);
+    // mean, normalised
+    float t74 = t60 * FMA(t51, FMA(t51, FMA(t51, FMA(t51, POLY5(t73, -0.00018900263f, 0.00019912087f, 0.00010731378f,
+        -0.00012802388f, 1.1259954e-6f, 7.526806e-6f), POLY6(t73, 0.00038526164f, -0.0004017434f, -0.00048750362f,
+        0.0006179758f, 3.3378726e-6f, -0.00013980451f, 2.368276e-5f)), POLY8(t73, -0.00075382536f, 6.201994e-5f,
+        0.003307144f, -0.00014844119f, -0.009115723f, 0.009282718f, -0.0014563176f, -0.0019192914f, 0.0007434723f)),
+        POLY9(t73, -0.0004888942f, -0.0010829851f, 0.002217493f, 0.0061207465f, -0.006820917f, -0.022679092f,
+        0.05257616f, -0.045292042f, 0.018391613f, -0.002943274f)), POLY10(t73, 0.00050786877f, -0.000691038f,
+        -0.0025392612f, 0.0015713375f, 0.009471418f, 0.0029385006f, -0.038438153f, -0.019953994f, 0.2528241f,
+        -0.6031109f, 1.3974198f));
+    float t75 = (t33 * t38) * (t38 * 0.7f);
+    // var, normalised
+    float t76 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t73, -0.00010111154f, 2.5099756e-5f),
+        POLY6(t73, 0.002677627f, -0.0010089253f, -0.0036381083f, 0.001306477f, 0.0008729325f, -7.559917e-5f,
+        -6.3601314e-5f)), POLY8(t73, 0.0039092437f, -0.002532198f, -0.009805958f, 0.00808587f, 0.005334145f,
+        -0.006582176f, 0.0016769082f, 9.404526e-5f, -5.2015424e-5f)), POLY8(t73, 0.004350924f, -0.001060005f,
+        -0.020911153f, 0.01876861f, 0.008513067f, -0.011380936f, -0.00030821847f, 0.0027676283f, -0.00082656706f)),
+        POLY9(t73, -0.0012084118f, 0.0012501671f, 0.0043668165f, -0.021767542f, 0.03698404f, -0.011076417f,
+        -0.03607519f, 0.044649035f, -0.020871086f, 0.0036915499f)), POLY9(t73, -0.0017848597f, 0.0005689969f,
+        0.0068126107f, -0.012804671f, 0.031085411f, -0.07043353f, 0.094012626f, -0.07260543f, 0.03056885f,
+        -0.0053992714f)), POLY9(t73, -0.00058108394f, 0.0006301828f, 0.009837107f, -0.009359395f, -0.08253604f,
+        0.26062623f, -0.35265058f, 0.258101f, -0.1005035f, 0.01644073f));
+    float t77 = t75 * t76;
+    float t78 = t42 * (t72 * t66);
+    float t79 = t42 * (t70 * t68);
+    float t80 = t79 - t78;
+    float t81 = FMA(t42, t31, 2.0f * ((t28 * (t42 * (t70 * FMA(t56, t68, t67 * 2.0f)))) + (t29 * (-(t42 * (t72 *
+        FMA(t54, t66, 2.0f * t65)))))));
+    float t82 = t42 * t31;
+    float t83 = t23 ? 0.0f : (-4.0f);
+    float t84 = t24 ? 0.0f : t83;
+    float t85 = t79 * t84;
+    float t86 = t23 ? (-2.0f) : 2.0f;
+    float t87 = t24 ? 2.0f : t86;
+    float t88 = t85 + (t28 * (t87 * ((t70 * t67) * t47)));
+    float t89 = t24 ? (-4.0f) : 0.0f;
+    float t90 = t78 * t89;
+    float t91 = t23 ? 2.0f : (-2.0f);
+    float t92 = t24 ? (-2.0f) : t91;
+    float t93 = FMA(t81, t82, (t88 + (t90 + (t29 * (t92 * ((t72 * t65) * t47))))) - (t80 * t80));
+    float t94 = (t74 < (-1.0f)) ? (-1.0f) : t74;
+    float t95 = t23 ? t20 : 1.0f;
+    float t96 = t24 ? (-1.0f) : t95;
+    float t97 = t96 + t80;
+    float t98 = (1.0f < t94) ? 1.0f : t94;
+    float t99 = t32 ? t97 : t98;
+    float t100 = t25 ? t99 : t20;
+    float t101 = (t16 * t100) + (t8 + t13);
+    float t102 = (t93 < 0.0f) ? 0.0f : t93;
+    float t103 = (t77 < 0.0f) ? 0.0f : t77;
+    float t104 = t32 ? t102 : t103;
+    float t105 = t25 ? t104 : t20;
+    float t106 = t105 * (t11 + t15);
+    *out_mean = t101;
+    *out_var = t106;
 }
 
 void hardtanh_exact_forward(
@@ -336,11 +212,14 @@ void hardtanh_exact_forward(
     const float min_val_lo = params[1];
     const float max_val_hi = params[2];
     const float max_val_lo = params[3];
-#pragma omp parallel for simd if(parallel : n > 8192)
+    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+#pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         hardtanh_exact_forward_element(
             mean[i], var[i], min_val_hi, min_val_lo, max_val_hi, max_val_lo, &out_mean[i], &out_var[i]);
+        narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
+    (void)narrow;
 }
 
 INLINE void hardtanh_exact_backward_element(
@@ -369,145 +248,137 @@ INLINE void hardtanh_exact_backward_element(
     float t19 = t12 * FMA(t10, t16, FMA(t7, t16, 1.0f));
     float t20 = FMA(t7, t19, FMA(t10, t12, FMA(t7, t12, -t17)));
     float t21 = 1.0f / (t7 + t10);
+    float t22 = t21 * (t4 * ((mean - min_val_hi) - min_val_lo));
+    float t23 = t21 * (t4 * ((mean - max_val_hi) - max_val_lo));
+    float t24 = t12 * t17;
+    float t25 = FMA(t11, t19, FMA(t15, t12, FMA(t11, t12, -t18)));
+    float t26 = t12 * t18;
+    float t27 = -t14;
+    float t28 = (t5 * (var * t5)) * (t14 + (t14 * FMA(t15, t27, FMA(t11, t27, 1.0f))));
+    _Bool t29 = t22 < 0.0f;
+    _Bool t30 = t23 < 0.0f;
+    float t31 = (0.0f <= t28) ? 1.0f : (-1.0f);
+    float t32 = t28 * SQRT(t31);  // NaN for a negative variance
+    float t33 = t30 ? (-2.0f) : 2.0f;
+    float t34 = t29 ? 2.0f : t33;
+    float t35 = t30 ? 2.0f : (-2.0f);
+    float t36 = t29 ? (-2.0f) : t35;
+    float t37 = t30 ? 0.0f : (-4.0f);
+    float t38 = t29 ? 0.0f : t37;
+    float t39 = t29 ? 1.0f : (-1.0f);
+    float t40 = t29 ? (-4.0f) : 0.0f;
+    float t41 = t30 ? 1.0f : (-1.0f);
+    float t42 = t30 ? 1.0f : 0.0f;
+    float t43 = t29 ? 0.0f : t42;
+    _Bool t44 = t32 < 0.49f;
+    float t45 = t44 ? t32 : 0.49f;
+    float t46 = t44 ? 0.49f : t32;
+    _Bool t47 = 0.0f == t45;
+    float t48 = t47 ? 1.0f : t45;
+    float t49 = SQRT(t48);
+    _Bool t50 = 0.0f <= t46;
+    float t51 = t46 + 0.21f;
+    float t52 = t50 ? t51 : (-1.0f);  // a root of it is NaN for v < 0
+    float t53 = 1.0f / SQRT(t52);
     // mean in units of the base
-    float t22 = (((mean - t8) - (((t0 - (t8 - t13)) + (t6 - t13)) + (t2 + (0.5f * min_val_lo)))) * t4) * t21;
-    float t23 = t21 * (t4 * ((mean - min_val_hi) - min_val_lo));
-    float t24 = t21 * (t4 * ((mean - max_val_hi) - max_val_lo));
-    float t25 = t12 * t17;
-    float t26 = FMA(t11, t19, FMA(t15, t12, FMA(t11, t12, -t18)));
-    float t27 = t12 * t18;
-    float t28 = -t14;
-    float t29 = (t5 * (var * t5)) * (t14 + (t14 * FMA(t15, t28, FMA(t11, t28, 1.0f))));
-    float t30 = ABS(t22);  // |mean - centre|
-    float t31 = (t22 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    _Bool t32 = t23 < 0.0f;
-    _Bool t33 = t24 < 0.0f;
-    float t34 = (0.0f <= t29) ? 1.0f : (-1.0f);
-    float t35 = t29 * SQRT(t34);  // NaN for a negative variance
-    float t36 = t33 ? (-2.0f) : 2.0f;
-    float t37 = t32 ? 2.0f : t36;
-    float t38 = t33 ? 2.0f : (-2.0f);
-    float t39 = t32 ? (-2.0f) : t38;
-    float t40 = t33 ? 0.0f : (-4.0f);
-    float t41 = t32 ? 0.0f : t40;
-    float t42 = t32 ? 1.0f : (-1.0f);
-    float t43 = t32 ? (-4.0f) : 0.0f;
-    float t44 = t33 ? 1.0f : (-1.0f);
-    float t45 = t33 ? 1.0f : 0.0f;
-    float t46 = t32 ? 0.0f : t45;
-    _Bool t47 = t35 < 0.49f;
-    float t48 = t47 ? 0.49f : t35;
-    float t49 = t47 ? t35 : 0.49f;
-    float t50, t51, t52, t53, t54, t55, t56, t57, t58, t60;
-    uint32_t t59;
-    hardtanh_exact_atom1(t48, -0.19600001f, t30, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59, &t60);
-    float t61, t62, t63, t64, t65, t66, t67, t68, t69, t71;
-    uint32_t t70;
-    hardtanh_exact_atom1(t48, 0.167404f, t30, &t61, &t62, &t63, &t64, &t65, &t66, &t67, &t68, &t69, &t70, &t71);
-    float t72, t73, t74, t75, t76, t77, t78, t79, t80, t82;
-    uint32_t t81;
-    hardtanh_exact_atom1(t48, 0.98f, t30, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79, &t80, &t81, &t82);
-    _Bool t83 = 0.0f == t49;
-    float t84 = t83 ? 1.0f : t49;
-    float t85 = SQRT(t84);
-    float t86 = t83 ? 0.0f : t85;  // standard deviation
-    float t87 = 1.0f / t85;
-    float t88 = t83 ? 0.0f : t87;
-    float t89 = t88 * ABS(t23);
-    float t90 = t88 * ABS(t24);
-    _Bool t91 = t83 | (13.0f < t89);
-    float t92 = t91 ? 13.0f : t89;  // |mean - -1|/sigma
-    _Bool t93 = t83 | (13.0f < t90);
-    float t94 = t93 ? 13.0f : t90;  // |mean - 1|/sigma
-    float t95 = t92 * t92;
-    float t96 = t94 * t94;
-    float t97 = t60 * as_float((t59 + 127u) << 23u);
-    float t98 = t71 * as_float((127u + t70) << 23u);
-    float t99 = t82 * as_float((127u + t81) << 23u);
-    float t100 = t50 * (t97 * 0.3989423f);
-    float t101 = t61 * (0.3989423f * t98);
-    float t102 = t72 * (0.3989423f * t99);
-    float t103 = hardtanh_exact_part3(t92);
-    float t104 = FMA(t103, -(2.0f * t92), 0.3989423f) * (1.0f / (1.0f + t95));
-    float t105 = hardtanh_exact_part3(t94);
-    float t106 = FMA(t105, -(2.0f * t94), 0.3989423f) * (1.0f / (1.0f + t96));
-    float t107 = hardtanh_exact_part2(t95);
-    float t108 = t91 ? 0.0f : t107;
-    float t109 = t108 * FMA(t92, t104, 2.0f * t103);
-    float t110 = 0.3989423f * t108;
-    float t111 = t86 * (t108 * t104);
-    float t112 = hardtanh_exact_part2(t96);
-    float t113 = t93 ? 0.0f : t112;
-    float t114 = t113 * FMA(t94, t106, 2.0f * t105);
-    float t115 = 0.3989423f * t113;
-    float t116 = t86 * (t113 * t106);
-    float t117 = t100 * t57;
-    float t118 = FMA(t57, t117, t100 * t56);
-    float t119 = FMA(t57, t118, t117 * t51);
-    float t120 = FMA(t57, t119, t118 * t52);
-    float t121 = FMA(t57, t120, t119 * t53);
-    float t122 = FMA(t57, t121, t120 * t54);
-    float t123 = FMA(t57, t122, t121 * t55);
-    float t124 = t101 * t68;
-    float t125 = FMA(t68, t124, t101 * t67);
-    float t126 = FMA(t68, t125, t124 * t62);
-    float t127 = FMA(t68, t126, t125 * t63);
-    float t128 = FMA(t68, t127, t126 * t64);
-    float t129 = FMA(t68, t128, t127 * t65);
-    float t130 = FMA(t68, t129, t128 * t66);
-    float t131 = t102 * t79;
-    float t132 = FMA(t79, t131, t102 * t78);
-    float t133 = FMA(t79, t132, t131 * t73);
-    float t134 = FMA(t79, t133, t132 * t74);
-    float t135 = FMA(t79, t134, t133 * t75);
-    float t136 = FMA(t79, t135, t134 * t76);
-    float t137 = FMA(t79, t136, t135 * t77);
-    float t138 = t88 * t110;
-    float t139 = t88 * t115;
-    // D_0: derivative 0 of the mean less its line
-    float t140 = FMA(t102, -2.7831684e-12f, FMA(t101, 3.9657704e-12f, FMA(t100, -1.1844716e-12f, FMA(t132,
-        6.377272e-13f, FMA(t125, 3.2503451e-13f, t118 * (-5.5711224e-14f)))))) + (t31 * FMA(t99 * t80, 0.05310392f,
-        FMA(t98 * t69, 1.8069891f, FMA(t97 * t58, 0.13990697f, FMA(t131, -0.010678871f, FMA(t124, 0.17402875f,
-        FMA(t117, 0.0064247614f, FMA(t133, 0.000890947f, FMA(t126, -0.0064075454f, FMA(t119, 0.00010180367f, FMA(t135,
-        -3.4771136e-5f, FMA(t128, -1.4154151e-5f, t121 * 5.53779e-7f))))))))))));
-    // D_1: derivative 1 of the mean less its line
-    float t141 = hardtanh_exact_part5(t131, t124, t117, t133, t126, t119, t102, t101, t100, t132, t125, t118, t134,
-        t127, t120, t136, t129, t122, t31);
-    // D_2: derivative 2 of the mean less its line
-    float t142 = hardtanh_exact_part5(t132, t125, t118, t134, t127, t120, t131, t124, t117, t133, t126, t119, t135,
-        t128, t121, t137, t130, t123, t31);
-    float t143 = t138 - t139;
-    float t144 = t111 - t116;
-    float t145 = (t42 * t109) + (t44 * (-t114));
-    float t146 = FMA(2.0f * t46, (t86 * t110) - (t86 * t115), FMA((-2.0f) * t144, t145, ((t111 * t37) + (t42 * (t109 *
-        t41))) + ((t116 * t39) + (t44 * (t114 * t43)))));
-    float t147 = (-2.0f) * t140;
-    // B_1: derivative 1 of the mean square less its line
-    float t148 = FMA(t102, 0.10468484f, hardtanh_exact_part4(t101, t100, t131, t124, t117, t132, t125, t118, t133,
-        t126, t119, t134, t127, t120, t135, t128, t121, t136, t129, t122));
-    float t149 = t31 * FMA(t141, t147, t148);
-    float t150 = t47 ? t146 : t149;
-    float t151 = t4 * (t150 * (t18 + t26));
-    float t152 = t145 + t46;
-    float t153 = t31 * t141;
-    float t154 = t47 ? t152 : t153;
-    float t155 = FMA(t151, grad_var, (t4 * (t154 * (t17 + t20))) * grad_mean);
-    float t156 = FMA(t46, t46 + (2.0f * t145), FMA(t46, (t42 * (t92 * t110)) + (t44 * (-(t94 * t115))), FMA(-t144,
-        t143, 0.5f * (((t41 * t138) + (t42 * (t109 * t37))) + ((t43 * t139) + (t44 * (t114 * t39)))))));
-    float t157 = -t140;
-    // B_2: derivative 2 of the mean square less its line
-    float t158 = FMA(t131, 0.10468484f, hardtanh_exact_part4(t124, t117, t132, t125, t118, t133, t126, t119, t134,
-        t127, t120, t135, t128, t121, t136, t129, t122, t137, t130, t123));
-    float t159 = FMA(t142, t157, 0.5f * t158);
-    float t160 = t47 ? t156 : t159;
-    float t161 = t5 * (t5 * (t160 * (t27 + FMA(t12, t26, FMA(t19, t18, FMA(t12, t18, -t27))))));
-    float t162 = 0.5f * t143;
-    float t163 = 0.5f * t142;
-    float t164 = t47 ? t162 : t163;
-    float t165 = FMA(t161, grad_var, (t5 * (t5 * (t164 * (t25 + FMA(t12, t20, FMA(t19, t17, FMA(t12, t17, -t25))))))) *
+    float t54 = (((mean - t8) - (((t0 - (t8 - t13)) + (t6 - t13)) + (t2 + (0.5f * min_val_lo)))) * t4) * t21;
+    float t55 = t54 * t53;
+    float t56 = t47 ? 0.0f : t49;  // standard deviation
+    float t57 = 1.0f / t49;
+    float t58 = t47 ? 0.0f : t57;
+    float t59 = t58 * ABS(t22);
+    float t60 = t58 * ABS(t23);
+    float t61 = t53 * 0.83666f;
+    float t62 = t53 * t53;
+    float t63 = (t55 < (-5.5f)) ? (-5.5f) : t55;
+    float t64 = FMA(t61, 2.0f * t61, -1.0f);
+    float t65 = FMA(2.0f, t61, -1.0f);
+    _Bool t66 = t47 | (13.0f < t59);
+    float t67 = t66 ? 13.0f : t59;  // |mean - -1|/sigma
+    _Bool t68 = t47 | (13.0f < t60);
+    float t69 = t68 ? 13.0f : t60;  // |mean - 1|/sigma
+    float t70 = (5.5f < t63) ? 5.5f : t63;  // (mean - centre)/w
+    float t71 = t67 * t67;
+    float t72 = t69 * t69;
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t73 = t70 * (1.0f / SQRT(FMA(t70 * t70, 0.77070063f, 6.9363055f)));
+    float t74 = (-0.5f) * t71;
+    float t75 = (-0.5f) * t72;
+    float t76 = FMA(t74, 1.442695f, 12582912.0f);
+    float t77 = FMA(1.442695f, t75, 12582912.0f);
+    float t78 = hardtanh_exact_part0(t67);
+    float t79 = FMA(t78, -(2.0f * t67), 0.3989423f) * (1.0f / (1.0f + t71));
+    float t80 = hardtanh_exact_part0(t69);
+    float t81 = FMA(t80, -(2.0f * t69), 0.3989423f) * (1.0f / (1.0f + t72));
+    float t82 = hardtanh_exact_part1(t76, t74) * as_float((as_bits(t76) + 127u) << 23u);
+    float t83 = t66 ? 0.0f : t82;
+    float t84 = t83 * FMA(t67, t79, 2.0f * t78);
+    float t85 = t83 * 0.3989423f;
+    float t86 = t56 * (t83 * t79);
+    float t87 = hardtanh_exact_part1(t77, t75) * as_float((127u + as_bits(t77)) << 23u);
+    float t88 = t68 ? 0.0f : t87;
+    float t89 = t88 * FMA(t69, t81, 2.0f * t80);
+    float t90 = 0.3989423f * t88;
+    float t91 = t56 * (t88 * t81);
+    float t92 = FMA(t73, 2.0f * t73, -1.0f);
+    float t93 = t58 * t85;
+    float t94 = t58 * t90;
+    float t95 = t93 - t94;
+    float t96 = t86 - t91;
+    float t97 = (t39 * t84) + (t41 * (-t89));
+    float t98 = FMA(2.0f * t43, (t56 * t85) - (t56 * t90), FMA(t96 * (-2.0f), t97, ((t86 * t34) + (t39 * (t84 * t38)))
+        + ((t91 * t36) + (t41 * (t89 * t40)))));
+    float t99 = t53 * ((t46 * t53) * (t53 * 0.7f));
+    // dvar_dmu, normalised
+    float t100 = t73 * FMA(t65, FMA(t65, FMA(t65, FMA(t65, POLY7(t92, 0.015398364f, -0.018897822f, -0.02355229f,
+        0.038732506f, -0.0015446849f, -0.016266897f, 0.0068020266f, -0.0006531283f), POLY7(t92, 0.023680976f,
+        -0.018494198f, -0.07286955f, 0.102028556f, -0.020603802f, -0.020325258f, 0.0051327976f, 0.001458254f)),
+        POLY9(t92, -0.014233644f, 0.008611365f, 0.052316926f, -0.031255495f, -0.15051776f, 0.24269558f, -0.074805126f,
+        -0.10480313f, 0.09515036f, -0.023171335f)), POLY9(t92, -0.01143879f, -0.0014664141f, 0.03662837f,
+        -0.0027123413f, -0.08107925f, 0.20579039f, -0.3636594f, 0.3655038f, -0.1846805f, 0.037104156f)), POLY9(t92,
+        -0.00304612f, -0.009165688f, 0.02972694f, 0.08111783f, -0.14842412f, -0.41285297f, 1.2828392f, -1.3545253f,
+        0.66050243f, -0.12616804f));
+    float t101 = t99 * t100;
+    float t102 = t44 ? t98 : t101;
+    float t103 = t4 * (t102 * (t18 + t25));
+    float t104 = t97 + t43;
+    // dmean_dmu, normalised
+    float t105 = FMA(t64, FMA(t64, POLY6(t92, 0.005265126f, 0.0030718448f, -0.017996976f, 0.0037738523f, 0.010515023f,
+        -0.0043761055f, -0.00019542204f), POLY8(t92, -0.006500591f, 0.0011771797f, 0.028132237f, -0.0022940903f,
+        -0.07190075f, 0.05672181f, 0.018557172f, -0.033268325f, 0.0093739685f)), POLY8(t92, -0.0100334715f,
+        -0.0066499854f, 0.036691785f, 0.04477379f, -0.0760751f, -0.17008059f, 0.3713549f, -0.24709208f, 0.057082858f));
+    float t106 = t53 * t105;
+    float t107 = t44 ? t104 : t106;
+    float t108 = FMA(t103, grad_var, (t4 * (t107 * (t17 + t20))) * grad_mean);
+    float t109 = FMA(t43, t43 + (2.0f * t97), FMA(t43, (t39 * (t67 * t85)) + (t41 * (-(t69 * t90))), FMA(-t96, t95,
+        0.5f * (((t38 * t93) + (t39 * (t84 * t34))) + ((t40 * t94) + (t41 * (t89 * t36)))))));
+    // dvar_dvar, normalised
+    float t110 = FMA(t65, FMA(t65, FMA(t65, FMA(t65, FMA(t65, POLY6(t92, -0.00740658f, 0.0073461905f, 0.0066212113f,
+        -0.0077859857f, 9.742407e-5f, 0.0011942305f, -0.00017874142f), POLY6(t92, -0.004801343f, 0.009287113f,
+        -0.002502641f, -0.0062490474f, 0.005377705f, -0.00093351136f, -0.0002317199f)), POLY8(t92, -0.008376606f,
+        0.0035399706f, 0.033668328f, -0.016708942f, -0.040417388f, 0.024825891f, 0.012092743f, -0.009170954f,
+        0.00069697446f)), POLY9(t92, -0.0059223804f, -0.014547393f, 0.030477598f, 0.06418495f, -0.11805245f,
+        -0.014380515f, 0.106859535f, -0.044435173f, -0.0121140145f, 0.007988012f)), POLY9(t92, -3.735357e-5f,
+        -0.0017869453f, 0.008095159f, 0.004328578f, -0.10555433f, 0.20362395f, -0.09084828f, -0.09655413f,
+        0.108794406f, -0.03011332f)), POLY10(t92, 0.00811748f, 0.0037831587f, -0.03385252f, -0.03909289f, 0.08840474f,
+        0.18433228f, -0.40593913f, 0.06565059f, 0.34943944f, -0.29433846f, 0.0734904f));
+    float t111 = t62 * t110;
+    float t112 = t44 ? t109 : t111;
+    float t113 = t5 * (t5 * (t112 * (t26 + FMA(t12, t25, FMA(t19, t18, FMA(t12, t18, -t26))))));
+    float t114 = 0.5f * t95;
+    // dmean_dvar, normalised
+    float t115 = t73 * FMA(t64, FMA(t64, FMA(t64, POLY5(t92, 0.0015550569f, -0.0009327311f, -0.0017384232f,
+        0.000937251f, 0.00032406268f, -0.00011770147f), POLY8(t92, 0.006584916f, -0.0038950073f, -0.022700557f,
+        0.010245029f, 0.03886508f, -0.031883f, -0.00512375f, 0.009413278f, -0.0015176632f)), POLY9(t92, 0.009522125f,
+        0.006360061f, -0.03410695f, -0.035384715f, 0.061151125f, 0.09336021f, -0.16252622f, 0.048918597f, 0.02482875f,
+        -0.012137601f)), POLY9(t92, 0.009455942f, 0.011520175f, -0.023633404f, -0.057357375f, -0.0032493882f,
+        0.14911897f, 0.10084899f, -0.4531342f, 0.35694f, -0.090500236f));
+    float t116 = t62 * t115;
+    float t117 = t44 ? t114 : t116;
+    float t118 = FMA(t113, grad_var, (t5 * (t5 * (t117 * (t24 + FMA(t12, t20, FMA(t19, t17, FMA(t12, t17, -t24))))))) *
         grad_mean);
-    *out_grad_mean = t155;
-    *out_grad_var = t165;
+    *out_grad_mean = t108;
+    *out_grad_var = t118;
 }
 
 void hardtanh_exact_backward(
@@ -519,10 +390,13 @@ void hardtanh_exact_backward(
     const float min_val_lo = params[1];
     const float max_val_hi = params[2];
     const float max_val_lo = params[3];
-#pragma omp parallel for simd if(parallel : n > 8192)
+    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+#pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         hardtanh_exact_backward_element(
             mean[i], var[i], grad_mean[i], grad_var[i], min_val_hi, min_val_lo, max_val_hi, max_val_lo,
             &out_grad_mean[i], &out_grad_var[i]);
+        narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
+    (void)narrow;
 }

@@ -147,7 +147,23 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
     }
 }
 
-static const double surface0[110] = {
+static const double surface0[78] = {
+    0,-73134,0,-128152,0,295341,0,757122,0,-325854,0,-2245127,0,-551374,0,5227321,-5145,1769077,10821,-13079088,-3681,
+    11298658,-5236,-1201438,3686,-3288813,-328,1869494,-116,-324036,0,-13071112,0,-22265594,0,65130153,0,157559480,0,
+    -47413741,-2677330,-400535118,-4023252,-379763305,12266572,114089194,27202642,964917749,-10117215,1788478214,
+    -76427407,765301698,-67276911,-4140756584,89552872,-9346700858,288722905,-1253150077,108935448,28373987750,
+    -708674340,36665188217,-821520609,-66474110526,1846654519,-170554441579,2223077011,256830482183,-8006444165,
+    603675027121,8741291389,-2419656453246,-4909857577,4504470746350,1448416546,-6884281120424,-179101102,
+    14122698874057
+};
+static const uint8_t terms0[2] = {
+    15,24
+};
+static const Patch patches0[1] = {
+    {0, 0, 2, 1e-13, 1.0, -0.0, 1.0, -0.0},
+};
+
+static const double surface1[110] = {
     0,10778,0,-7540,0,-71384,0,245749,2824,-351943,-6152,85671,1719,366170,4944,-417817,-4194,107701,480,78896,534,
     -56878,-154,10604,0,305206,0,513529,0,-1581830,45835,-3782671,6626,2679374,-302587,13103574,-147403,675073,984966,
     -28440474,747090,-3624864,-2245120,28271546,-1501040,-33831421,2517478,211861176,6008612,-431429329,-11298990,
@@ -158,27 +174,11 @@ static const double surface0[110] = {
     -235390720016,-8996725369,289006711245,8218615354,-211826263038,-4164585654,94097748781,1142258083,-23582292474,
     -133448641,2576280156
 };
-static const uint8_t terms0[3] = {
+static const uint8_t terms1[3] = {
     12,19,24
 };
-static const Patch patches0[1] = {
-    {0, 0, 3, 1e-12, 1.0, -0.0, 1.0, -0.0},
-};
-
-static const double surface1[78] = {
-    0,-73134,0,-128152,0,295341,0,757122,0,-325854,0,-2245127,0,-551374,0,5227321,-5145,1769077,10821,-13079088,-3681,
-    11298658,-5236,-1201438,3686,-3288813,-328,1869494,-116,-324036,0,-13071112,0,-22265594,0,65130153,0,157559480,0,
-    -47413741,-2677330,-400535118,-4023252,-379763305,12266572,114089194,27202642,964917749,-10117215,1788478214,
-    -76427407,765301698,-67276911,-4140756584,89552872,-9346700858,288722905,-1253150077,108935448,28373987750,
-    -708674340,36665188217,-821520609,-66474110526,1846654519,-170554441579,2223077011,256830482183,-8006444165,
-    603675027121,8741291389,-2419656453246,-4909857577,4504470746350,1448416546,-6884281120424,-179101102,
-    14122698874057
-};
-static const uint8_t terms1[2] = {
-    15,24
-};
 static const Patch patches1[1] = {
-    {0, 0, 2, 1e-13, 1.0, -0.0, 1.0, -0.0},
+    {0, 0, 3, 1e-12, 1.0, -0.0, 1.0, -0.0},
 };
 
 static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -195,12 +195,12 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         s[12][i] = t0 + (p_min_val * 0.5);
         s[13][i] = s[11][i] * s[11][i];
         double t4 = var[i] * (1.0 / s[13][i]);
-        s[10][i] = (mean[i] - s[12][i]) / s[11][i];
+        s[9][i] = (mean[i] - s[12][i]) / s[11][i];
         double t6 = (0.0 <= t4) ? 1.0 : (-1.0);
         double t7 = t4 * (SQRT(t6));
-        s[4][i] = t7 < 100.0;
-        double t9 = s[4][i] ? 100.0 : t7;
-        double t10 = s[4][i] ? t7 : 100.0;
+        s[6][i] = t7 < 100.0;
+        double t9 = s[6][i] ? 100.0 : t7;
+        double t10 = s[6][i] ? t7 : 100.0;
         _Bool t11 = t10 == 0.0;
         double t12 = t11 ? 1.0 : t10;
         double t13 = SQRT(t12);
@@ -213,71 +213,71 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         _Bool t20 = t18 < 0.0;
         double t21 = t19 ? 1.0 : (-1.0);
         double t22 = t20 ? 1.0 : (-1.0);
-        double t23 = (0.0 <= t9) ? t9 : (-1.0);
-        double t24 = 1.0 / (SQRT(t23));
-        double t25 = s[10][i] * t24;
-        double t26 = (t25 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t25;
-        double t27 = (0x1.e3d39cp2 < t26) ? 0x1.e3d39cp2 : t26;
-        s[6][i] = t27 * (1.0 / (SQRT(FMA(t27 * t27, 0.7812726581889415, 12.500362531023065))));
-        s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
-        double t30 = t24 * 10.0;
-        double t31 = t16 * (ABS(t17));
-        _Bool t32 = t11 | (37.5 < t31);
-        double t33 = t32 ? 37.5 : t31;
-        double t34 = t33 * t33;
-        double t35 = exp64(t34 * (-0.5));
-        double t36 = t32 ? 0.0 : t35;
-        double t37 = 1.0 / (FMA(t33, 0.25, 1.0));
-        double t38 = t37 * (t37 * (t37 * (polynomial0(-0.01441178831143662, t37 - 0.25))));
-        double t39 = (FMA(t38, -(t33 * 2.0), 0.3989422804014327)) / (1.0 + t34);
-        double t40 = t16 * (ABS(t18));
-        _Bool t41 = t11 | (37.5 < t40);
-        double t42 = t41 ? 37.5 : t40;
-        double t43 = t42 * t42;
-        double t44 = exp64(t43 * (-0.5));
-        double t45 = t41 ? 0.0 : t44;
-        double t46 = 1.0 / (FMA(t42, 0.25, 1.0));
-        double t47 = t46 * (t46 * (t46 * (polynomial0(-0.01441178831143662, t46 - 0.25))));
-        double t48 = (FMA(t47, -(t42 * 2.0), 0.3989422804014327)) / (1.0 + t43);
-        double t49 = t14 * (t36 * t39);
-        double t50 = t14 * (t45 * t48);
-        double t51 = t49 - t50;
-        double t52 = t20 ? 0.0 : (-4.0);
-        double t53 = t19 ? 0.0 : t52;
-        double t54 = t20 ? (-2.0) : 2.0;
-        double t55 = t19 ? 2.0 : t54;
-        double t56 = t19 ? (-4.0) : 0.0;
-        double t57 = t20 ? 2.0 : (-2.0);
-        double t58 = t19 ? (-2.0) : t57;
-        double t59 = t14 * t14;
-        double t60 = (t49 * t53) + ((t55 * ((t36 * t38) * t59)) * t21);
-        double t61 = t20 ? 1.0 : 0.0;
-        double t62 = t19 ? 0.0 : t61;
-        double t63 = (-(t14 * (t45 * (FMA(t42, t48, t47 * 2.0))))) * t22;
-        double t64 = FMA(t14, t62, (((t14 * (t36 * (FMA(t33, t39, t38 * 2.0)))) * t21) + t63) * 2.0);
-        double t65 = (t60 + ((t50 * t56) + ((t58 * ((t45 * t47) * t59)) * t22))) - (t51 * t51);
-        double t66 = FMA(t64, t14 * t62, t65);
-        s[5][i] = (t66 < 0.0) ? 0.0 : t66;
-        s[1][i] = FMA(t30, 2.0, (-1.0));
-        double t69 = t20 ? s[10][i] : 1.0;
-        double t70 = t19 ? (-1.0) : t69;
-        s[8][i] = t51 + t70;
-        s[2][i] = FMA(t30, t30 * 2.0, (-1.0));
-        s[9][i] = s[10][i] == s[10][i];
+        double t23 = t20 ? s[9][i] : 1.0;
+        double t24 = t19 ? (-1.0) : t23;
+        double t25 = t16 * (ABS(t17));
+        _Bool t26 = t11 | (37.5 < t25);
+        double t27 = t26 ? 37.5 : t25;
+        double t28 = t27 * t27;
+        double t29 = exp64(t28 * (-0.5));
+        double t30 = t26 ? 0.0 : t29;
+        double t31 = 1.0 / (FMA(t27, 0.25, 1.0));
+        double t32 = t31 * (t31 * (t31 * (polynomial0(-0.01441178831143662, t31 - 0.25))));
+        double t33 = (FMA(t32, -(t27 * 2.0), 0.3989422804014327)) / (1.0 + t28);
+        double t34 = t16 * (ABS(t18));
+        _Bool t35 = t11 | (37.5 < t34);
+        double t36 = t35 ? 37.5 : t34;
+        double t37 = t36 * t36;
+        double t38 = exp64(t37 * (-0.5));
+        double t39 = t35 ? 0.0 : t38;
+        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial0(-0.01441178831143662, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t36 * 2.0), 0.3989422804014327)) / (1.0 + t37);
+        double t43 = t14 * (t30 * t33);
+        double t44 = t14 * (t39 * t42);
+        double t45 = t43 - t44;
+        s[7][i] = t24 + t45;
+        double t47 = t20 ? 0.0 : (-4.0);
+        double t48 = t19 ? 0.0 : t47;
+        double t49 = t20 ? (-2.0) : 2.0;
+        double t50 = t19 ? 2.0 : t49;
+        double t51 = t19 ? (-4.0) : 0.0;
+        double t52 = t20 ? 2.0 : (-2.0);
+        double t53 = t19 ? (-2.0) : t52;
+        double t54 = t14 * t14;
+        double t55 = (t43 * t48) + ((t50 * ((t30 * t32) * t54)) * t21);
+        double t56 = t20 ? 1.0 : 0.0;
+        double t57 = t19 ? 0.0 : t56;
+        double t58 = (-(t14 * (t39 * (FMA(t36, t42, t41 * 2.0))))) * t22;
+        double t59 = FMA(t14, t57, (((t14 * (t30 * (FMA(t27, t33, t32 * 2.0)))) * t21) + t58) * 2.0);
+        double t60 = (t55 + ((t44 * t51) + ((t53 * ((t39 * t41) * t54)) * t22))) - (t45 * t45);
+        double t61 = FMA(t59, t14 * t57, t60);
+        s[10][i] = (t61 < 0.0) ? 0.0 : t61;
+        double t63 = (0.0 <= t9) ? t9 : (-1.0);
+        double t64 = 1.0 / (SQRT(t63));
+        double t65 = s[9][i] * t64;
+        double t66 = (t65 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t65;
+        double t67 = (0x1.e3d39cp2 < t66) ? 0x1.e3d39cp2 : t66;
+        s[3][i] = t67 * (1.0 / (SQRT(FMA(t67 * t67, 0.7812726581889415, 12.500362531023065))));
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        double t70 = t64 * 10.0;
+        s[1][i] = FMA(t70, t70 * 2.0, (-1.0));
+        s[2][i] = FMA(t70, 2.0, (-1.0));
+        s[8][i] = s[9][i] == s[9][i];
     }
-    surface(surface0, terms0, patches0, s[0], s[1], s[3]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[5]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
-        double t1 = s[4][i] ? s[5][i] : t0;
-        double t2 = s[6][i] * s[7][i];
-        double t3 = (t2 < (-1.0)) ? (-1.0) : t2;
-        double t4 = (1.0 < t3) ? 1.0 : t3;
-        double t5 = s[4][i] ? s[8][i] : t4;
-        double t6 = s[9][i] ? t5 : s[10][i];
-        double t7 = s[9][i] ? t1 : s[10][i];
-        out_mean[i] = s[12][i] + (s[11][i] * t6);
+        double t0 = s[3][i] * s[4][i];
+        double t1 = (t0 < (-1.0)) ? (-1.0) : t0;
+        double t2 = (1.0 < t1) ? 1.0 : t1;
+        double t3 = (s[5][i] < 0.0) ? 0.0 : s[5][i];
+        double t4 = s[6][i] ? s[7][i] : t2;
+        double t5 = s[8][i] ? t4 : s[9][i];
+        double t6 = s[6][i] ? s[10][i] : t3;
+        double t7 = s[8][i] ? t6 : s[9][i];
+        out_mean[i] = s[12][i] + (s[11][i] * t5);
         out_var[i] = s[13][i] * t7;
     }
 }
@@ -321,76 +321,76 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         _Bool t18 = t16 < 0.0;
         double t19 = t17 ? 1.0 : (-1.0);
         double t20 = t18 ? 1.0 : (-1.0);
-        double t21 = (0.0 <= t7) ? t7 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t21));
-        double t23 = ((mean[i] - (t0 + (p_min_val * 0.5))) / t1) * s[10][i];
-        double t24 = (t23 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t23;
-        s[12][i] = (0x1.e3d39cp2 < t24) ? 0x1.e3d39cp2 : t24;
-        double t26 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
-        s[3][i] = s[12][i] * t26;
+        double t21 = t14 * (ABS(t15));
+        _Bool t22 = t9 | (37.5 < t21);
+        double t23 = t22 ? 37.5 : t21;
+        double t24 = t23 * t23;
+        double t25 = exp64(t24 * (-0.5));
+        double t26 = t22 ? 0.0 : t25;
+        double t27 = 1.0 / (FMA(t23, 0.25, 1.0));
+        double t28 = t27 * (t27 * (t27 * (polynomial0(-0.01441178831143662, t27 - 0.25))));
+        double t29 = (FMA(t28, -(t23 * 2.0), 0.3989422804014327)) / (1.0 + t24);
+        double t30 = t26 * 0.3989422804014327;
+        double t31 = t26 * (FMA(t23, t29, t28 * 2.0));
+        double t32 = t14 * (ABS(t16));
+        _Bool t33 = t9 | (37.5 < t32);
+        double t34 = t33 ? 37.5 : t32;
+        double t35 = t34 * t34;
+        double t36 = exp64(t35 * (-0.5));
+        double t37 = t33 ? 0.0 : t36;
+        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
+        double t39 = t38 * (t38 * (t38 * (polynomial0(-0.01441178831143662, t38 - 0.25))));
+        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
+        double t41 = t37 * 0.3989422804014327;
+        double t42 = t37 * (FMA(t34, t40, t39 * 2.0));
+        double t43 = t12 * (t26 * t29);
+        double t44 = t12 * (t37 * t40);
+        double t45 = t43 - t44;
+        double t46 = (t31 * t19) + ((-t42) * t20);
+        double t47 = t18 ? 0.0 : (-4.0);
+        double t48 = t17 ? 0.0 : t47;
+        double t49 = t18 ? (-2.0) : 2.0;
+        double t50 = t17 ? 2.0 : t49;
+        double t51 = t17 ? (-4.0) : 0.0;
+        double t52 = t18 ? 2.0 : (-2.0);
+        double t53 = t17 ? (-2.0) : t52;
+        double t54 = ((t43 * t50) + ((t31 * t48) * t19)) + ((t44 * t53) + ((t42 * t51) * t20));
+        double t55 = t14 * t30;
+        double t56 = t14 * t41;
+        double t57 = t55 - t56;
+        double t58 = (((t48 * t55) + ((t31 * t50) * t19)) + ((t56 * t51) + ((t42 * t53) * t20))) * 0.5;
+        double t59 = t18 ? 1.0 : 0.0;
+        double t60 = t17 ? 0.0 : t59;
+        s[19][i] = FMA(t60 * 2.0, (t12 * t30) - (t12 * t41), FMA(t45 * (-2.0), t46, t54));
+        double t62 = FMA(t60, ((t23 * t30) * t19) + ((-(t34 * t41)) * t20), FMA(-t45, t57, t58));
+        s[20][i] = FMA(t60, t60 + (t46 * 2.0), t62);
+        s[17][i] = t46 + t60;
+        s[18][i] = t57 * 0.5;
+        double t66 = (0.0 <= t7) ? t7 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t66));
+        double t68 = ((mean[i] - (t0 + (p_min_val * 0.5))) / t1) * s[10][i];
+        double t69 = (t68 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t68;
+        s[12][i] = (0x1.e3d39cp2 < t69) ? 0x1.e3d39cp2 : t69;
+        double t71 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
+        s[3][i] = s[12][i] * t71;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 10.0;
-        double t30 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t30, (-1.0));
+        double t75 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t75, (-1.0));
         s[5][i] = s[3][i] * 4.0;
-        s[7][i] = t30 * 2.0;
-        double t34 = (t26 * t26) * (t26 * 12.500362531023065);
-        s[9][i] = (0x1.e3d39cp2 < (ABS(t23))) ? 0.0 : t34;
+        s[7][i] = t75 * 2.0;
+        double t79 = (t71 * t71) * (t71 * 12.500362531023065);
+        s[9][i] = (0x1.e3d39cp2 < (ABS(t68))) ? 0.0 : t79;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
-        double t38 = t14 * (ABS(t15));
-        _Bool t39 = t9 | (37.5 < t38);
-        double t40 = t39 ? 37.5 : t38;
-        double t41 = t40 * t40;
-        double t42 = exp64(t41 * (-0.5));
-        double t43 = t39 ? 0.0 : t42;
-        double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
-        double t45 = t44 * (t44 * (t44 * (polynomial0(-0.01441178831143662, t44 - 0.25))));
-        double t46 = (FMA(t45, -(t40 * 2.0), 0.3989422804014327)) / (1.0 + t41);
-        double t47 = t43 * 0.3989422804014327;
-        double t48 = t43 * (FMA(t40, t46, t45 * 2.0));
-        double t49 = t14 * (ABS(t16));
-        _Bool t50 = t9 | (37.5 < t49);
-        double t51 = t50 ? 37.5 : t49;
-        double t52 = t51 * t51;
-        double t53 = exp64(t52 * (-0.5));
-        double t54 = t50 ? 0.0 : t53;
-        double t55 = 1.0 / (FMA(t51, 0.25, 1.0));
-        double t56 = t55 * (t55 * (t55 * (polynomial0(-0.01441178831143662, t55 - 0.25))));
-        double t57 = (FMA(t56, -(t51 * 2.0), 0.3989422804014327)) / (1.0 + t52);
-        double t58 = t54 * 0.3989422804014327;
-        double t59 = t54 * (FMA(t51, t57, t56 * 2.0));
-        double t60 = t12 * (t43 * t46);
-        double t61 = t12 * (t54 * t57);
-        double t62 = t60 - t61;
-        double t63 = (t48 * t19) + ((-t59) * t20);
-        double t64 = t18 ? 0.0 : (-4.0);
-        double t65 = t17 ? 0.0 : t64;
-        double t66 = t18 ? (-2.0) : 2.0;
-        double t67 = t17 ? 2.0 : t66;
-        double t68 = t17 ? (-4.0) : 0.0;
-        double t69 = t18 ? 2.0 : (-2.0);
-        double t70 = t17 ? (-2.0) : t69;
-        double t71 = ((t60 * t67) + ((t48 * t65) * t19)) + ((t61 * t70) + ((t59 * t68) * t20));
-        double t72 = t14 * t47;
-        double t73 = t14 * t58;
-        double t74 = t72 - t73;
-        double t75 = (((t65 * t72) + ((t48 * t67) * t19)) + ((t73 * t68) + ((t59 * t70) * t20))) * 0.5;
-        double t76 = t18 ? 1.0 : 0.0;
-        double t77 = t17 ? 0.0 : t76;
-        s[19][i] = FMA(t77 * 2.0, (t12 * t47) - (t12 * t58), FMA(t62 * (-2.0), t63, t71));
-        double t79 = FMA(t77, ((t40 * t47) * t19) + ((-(t51 * t58)) * t20), FMA(-t62, t74, t75));
-        s[20][i] = FMA(t77, t77 + (t63 * 2.0), t79);
-        s[17][i] = t63 + t77;
-        s[18][i] = t74 * 0.5;
         double t83 = 1.0 / t1;
         s[21][i] = t1 * t83;
         s[22][i] = t83 * s[21][i];
         s[23][i] = t2 * t83;
         s[24][i] = t83 * s[23][i];
     }
-    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
-    surface_slopes(surface0, terms0, patches0, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];

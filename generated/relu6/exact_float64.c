@@ -147,7 +147,23 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
     }
 }
 
-static const double surface0[110] = {
+static const double surface0[78] = {
+    0,-219361,0,-384477,0,885892,0,2271424,0,-977395,0,-6735447,0,-1654229,0,15682000,-15434,5307267,32462,-39237273,
+    -11043,33895967,-15708,-3604313,11059,-9866439,-985,5608483,-347,-972109,0,-39563747,0,-66779321,0,197199115,0,
+    472602987,0,-146194143,-8031929,-1201471059,-12069795,-1134552367,36799504,342137882,81608086,2891399345,-30351358,
+    5365514330,-229282489,2297293076,-201830907,-12422309112,268658856,-28040396164,866168753,-3759431482,326806220,
+    85121973273,-2126023013,109995557532,-2464561788,-199422323692,5539963552,-511663323144,6669231027,770491445211,
+    -24019332493,1811025081201,26223874167,-7258969359673,-14729572731,13513412239055,4345249637,-20652843361272,
+    -537303307,42368096622171
+};
+static const uint8_t terms0[2] = {
+    15,24
+};
+static const Patch patches0[1] = {
+    {0, 0, 2, 1e-13, 1.0, -0.0, 1.0, -0.0},
+};
+
+static const double surface1[110] = {
     0,9700,0,-6786,0,-64246,0,221174,2542,-316749,-5537,77104,1547,329553,4450,-376036,-3774,96931,432,71006,481,
     -51190,-139,9543,0,274684,0,462177,0,-1423642,41253,-3404408,5963,2411429,-272333,11793223,-132660,607572,886476,
     -25596432,672378,-3262380,-2020613,25444394,-1350934,-30448278,2265732,190675058,5407750,-388286396,-10169091,
@@ -158,27 +174,11 @@ static const double surface0[110] = {
     -8097052832,260106040121,7396753819,-190643636734,-3748127089,84687973903,1028032274,-21224063227,-120103777,
     2318652141
 };
-static const uint8_t terms0[3] = {
+static const uint8_t terms1[3] = {
     12,19,24
 };
-static const Patch patches0[1] = {
-    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
-};
-
-static const double surface1[78] = {
-    0,-219361,0,-384477,0,885892,0,2271424,0,-977395,0,-6735447,0,-1654229,0,15682000,-15434,5307267,32462,-39237273,
-    -11043,33895967,-15708,-3604313,11059,-9866439,-985,5608483,-347,-972109,0,-39563747,0,-66779321,0,197199115,0,
-    472602987,0,-146194143,-8031929,-1201471059,-12069795,-1134552367,36799504,342137882,81608086,2891399345,-30351358,
-    5365514330,-229282489,2297293076,-201830907,-12422309112,268658856,-28040396164,866168753,-3759431482,326806220,
-    85121973273,-2126023013,109995557532,-2464561788,-199422323692,5539963552,-511663323144,6669231027,770491445211,
-    -24019332493,1811025081201,26223874167,-7258969359673,-14729572731,13513412239055,4345249637,-20652843361272,
-    -537303307,42368096622171
-};
-static const uint8_t terms1[2] = {
-    15,24
-};
 static const Patch patches1[1] = {
-    {0, 0, 2, 1e-13, 1.0, -0.0, 1.0, -0.0},
+    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
 };
 
 static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -191,9 +191,9 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
-        s[4][i] = t1 < 900.0;
-        double t3 = s[4][i] ? 900.0 : t1;
-        double t4 = s[4][i] ? t1 : 900.0;
+        s[6][i] = t1 < 900.0;
+        double t3 = s[6][i] ? 900.0 : t1;
+        double t4 = s[6][i] ? t1 : 900.0;
         _Bool t5 = t4 == 0.0;
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
@@ -205,70 +205,70 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
         _Bool t13 = t11 < 0.0;
         double t14 = t12 ? 1.0 : (-1.0);
         double t15 = t13 ? 1.0 : (-1.0);
-        double t16 = (0.0 <= t3) ? t3 : (-1.0);
-        double t17 = 1.0 / (SQRT(t16));
-        double t18 = (mean[i] - 3.0) * t17;
-        double t19 = (t18 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t18;
-        double t20 = (0x1.e3d39cp2 < t19) ? 0x1.e3d39cp2 : t19;
-        s[6][i] = t20 * (1.0 / (SQRT(FMA(t20 * t20, 0.7812726581889415, 12.500362531023065))));
-        s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
-        double t23 = t17 * 30.0;
-        double t24 = t10 * (ABS(mean[i]));
-        _Bool t25 = t5 | (37.5 < t24);
-        double t26 = t25 ? 37.5 : t24;
-        double t27 = t26 * t26;
-        double t28 = exp64(t27 * (-0.5));
-        double t29 = t25 ? 0.0 : t28;
-        double t30 = 1.0 / (FMA(t26, 0.25, 1.0));
-        double t31 = t30 * (t30 * (t30 * (polynomial0(-0.01441178831143662, t30 - 0.25))));
-        double t32 = (FMA(t31, -(t26 * 2.0), 0.3989422804014327)) / (1.0 + t27);
-        double t33 = t10 * (ABS(t11));
-        _Bool t34 = t5 | (37.5 < t33);
-        double t35 = t34 ? 37.5 : t33;
-        double t36 = t35 * t35;
-        double t37 = exp64(t36 * (-0.5));
-        double t38 = t34 ? 0.0 : t37;
-        double t39 = 1.0 / (FMA(t35, 0.25, 1.0));
-        double t40 = t39 * (t39 * (t39 * (polynomial0(-0.01441178831143662, t39 - 0.25))));
-        double t41 = (FMA(t40, -(t35 * 2.0), 0.3989422804014327)) / (1.0 + t36);
-        double t42 = t8 * (t29 * t32);
-        double t43 = t8 * (t38 * t41);
-        double t44 = t42 - t43;
-        double t45 = t13 ? 0.0 : (-12.0);
-        double t46 = t12 ? 0.0 : t45;
-        double t47 = t13 ? (-2.0) : 2.0;
-        double t48 = t12 ? 2.0 : t47;
-        double t49 = t12 ? (-12.0) : 0.0;
-        double t50 = t13 ? 2.0 : (-2.0);
-        double t51 = t12 ? (-2.0) : t50;
-        double t52 = t8 * t8;
-        double t53 = (t42 * t46) + ((t48 * ((t29 * t31) * t52)) * t14);
-        double t54 = t13 ? 1.0 : 0.0;
-        double t55 = t12 ? 0.0 : t54;
-        double t56 = (-(t8 * (t38 * (FMA(t35, t41, t40 * 2.0))))) * t15;
-        double t57 = FMA(t8, t55, (((t8 * (t29 * (FMA(t26, t32, t31 * 2.0)))) * t14) + t56) * 2.0);
-        double t58 = (t53 + ((t43 * t49) + ((t51 * ((t38 * t40) * t52)) * t15))) - (t44 * t44);
-        double t59 = FMA(t57, t8 * t55, t58);
-        s[5][i] = (t59 < 0.0) ? 0.0 : t59;
-        s[1][i] = FMA(t23, 2.0, (-1.0));
-        double t62 = t13 ? mean[i] : 6.0;
-        double t63 = t12 ? 0.0 : t62;
-        s[8][i] = t44 + t63;
-        s[2][i] = FMA(t23, t23 * 2.0, (-1.0));
-        s[9][i] = mean[i] == mean[i];
+        double t16 = t13 ? mean[i] : 6.0;
+        double t17 = t12 ? 0.0 : t16;
+        double t18 = t10 * (ABS(mean[i]));
+        _Bool t19 = t5 | (37.5 < t18);
+        double t20 = t19 ? 37.5 : t18;
+        double t21 = t20 * t20;
+        double t22 = exp64(t21 * (-0.5));
+        double t23 = t19 ? 0.0 : t22;
+        double t24 = 1.0 / (FMA(t20, 0.25, 1.0));
+        double t25 = t24 * (t24 * (t24 * (polynomial0(-0.01441178831143662, t24 - 0.25))));
+        double t26 = (FMA(t25, -(t20 * 2.0), 0.3989422804014327)) / (1.0 + t21);
+        double t27 = t10 * (ABS(t11));
+        _Bool t28 = t5 | (37.5 < t27);
+        double t29 = t28 ? 37.5 : t27;
+        double t30 = t29 * t29;
+        double t31 = exp64(t30 * (-0.5));
+        double t32 = t28 ? 0.0 : t31;
+        double t33 = 1.0 / (FMA(t29, 0.25, 1.0));
+        double t34 = t33 * (t33 * (t33 * (polynomial0(-0.01441178831143662, t33 - 0.25))));
+        double t35 = (FMA(t34, -(t29 * 2.0), 0.3989422804014327)) / (1.0 + t30);
+        double t36 = t8 * (t23 * t26);
+        double t37 = t8 * (t32 * t35);
+        double t38 = t36 - t37;
+        s[7][i] = t17 + t38;
+        double t40 = t13 ? 0.0 : (-12.0);
+        double t41 = t12 ? 0.0 : t40;
+        double t42 = t13 ? (-2.0) : 2.0;
+        double t43 = t12 ? 2.0 : t42;
+        double t44 = t12 ? (-12.0) : 0.0;
+        double t45 = t13 ? 2.0 : (-2.0);
+        double t46 = t12 ? (-2.0) : t45;
+        double t47 = t8 * t8;
+        double t48 = (t36 * t41) + ((t43 * ((t23 * t25) * t47)) * t14);
+        double t49 = t13 ? 1.0 : 0.0;
+        double t50 = t12 ? 0.0 : t49;
+        double t51 = (-(t8 * (t32 * (FMA(t29, t35, t34 * 2.0))))) * t15;
+        double t52 = FMA(t8, t50, (((t8 * (t23 * (FMA(t20, t26, t25 * 2.0)))) * t14) + t51) * 2.0);
+        double t53 = (t48 + ((t37 * t44) + ((t46 * ((t32 * t34) * t47)) * t15))) - (t38 * t38);
+        double t54 = FMA(t52, t8 * t50, t53);
+        s[9][i] = (t54 < 0.0) ? 0.0 : t54;
+        double t56 = (0.0 <= t3) ? t3 : (-1.0);
+        double t57 = 1.0 / (SQRT(t56));
+        double t58 = (mean[i] - 3.0) * t57;
+        double t59 = (t58 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t58;
+        double t60 = (0x1.e3d39cp2 < t59) ? 0x1.e3d39cp2 : t59;
+        s[3][i] = t60 * (1.0 / (SQRT(FMA(t60 * t60, 0.7812726581889415, 12.500362531023065))));
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        double t63 = t57 * 30.0;
+        s[1][i] = FMA(t63, t63 * 2.0, (-1.0));
+        s[2][i] = FMA(t63, 2.0, (-1.0));
+        s[8][i] = mean[i] == mean[i];
     }
-    surface(surface0, terms0, patches0, s[0], s[1], s[3]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[5]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
-        double t1 = s[4][i] ? s[5][i] : t0;
-        double t2 = (s[6][i] * s[7][i]) + 3.0;
-        double t3 = (t2 < 0.0) ? 0.0 : t2;
-        double t4 = (6.0 < t3) ? 6.0 : t3;
-        double t5 = s[4][i] ? s[8][i] : t4;
-        out_mean[i] = s[9][i] ? t5 : mean[i];
-        out_var[i] = s[9][i] ? t1 : mean[i];
+        double t0 = (s[3][i] * s[4][i]) + 3.0;
+        double t1 = (t0 < 0.0) ? 0.0 : t0;
+        double t2 = (6.0 < t1) ? 6.0 : t1;
+        double t3 = (s[5][i] < 0.0) ? 0.0 : s[5][i];
+        double t4 = s[6][i] ? s[7][i] : t2;
+        double t5 = s[6][i] ? s[9][i] : t3;
+        out_mean[i] = s[8][i] ? t4 : mean[i];
+        out_var[i] = s[8][i] ? t5 : mean[i];
     }
 }
 
@@ -305,71 +305,71 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         _Bool t13 = t11 < 0.0;
         double t14 = t12 ? 1.0 : (-1.0);
         double t15 = t13 ? 1.0 : (-1.0);
-        double t16 = (0.0 <= t3) ? t3 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t16));
-        double t18 = (mean[i] - 3.0) * s[10][i];
-        double t19 = (t18 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t18;
-        s[12][i] = (0x1.e3d39cp2 < t19) ? 0x1.e3d39cp2 : t19;
-        double t21 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
-        s[3][i] = s[12][i] * t21;
+        double t16 = t10 * (ABS(mean[i]));
+        _Bool t17 = t5 | (37.5 < t16);
+        double t18 = t17 ? 37.5 : t16;
+        double t19 = t18 * t18;
+        double t20 = exp64(t19 * (-0.5));
+        double t21 = t17 ? 0.0 : t20;
+        double t22 = 1.0 / (FMA(t18, 0.25, 1.0));
+        double t23 = t22 * (t22 * (t22 * (polynomial0(-0.01441178831143662, t22 - 0.25))));
+        double t24 = (FMA(t23, -(t18 * 2.0), 0.3989422804014327)) / (1.0 + t19);
+        double t25 = t21 * 0.3989422804014327;
+        double t26 = t21 * (FMA(t18, t24, t23 * 2.0));
+        double t27 = t10 * (ABS(t11));
+        _Bool t28 = t5 | (37.5 < t27);
+        double t29 = t28 ? 37.5 : t27;
+        double t30 = t29 * t29;
+        double t31 = exp64(t30 * (-0.5));
+        double t32 = t28 ? 0.0 : t31;
+        double t33 = 1.0 / (FMA(t29, 0.25, 1.0));
+        double t34 = t33 * (t33 * (t33 * (polynomial0(-0.01441178831143662, t33 - 0.25))));
+        double t35 = (FMA(t34, -(t29 * 2.0), 0.3989422804014327)) / (1.0 + t30);
+        double t36 = t32 * 0.3989422804014327;
+        double t37 = t32 * (FMA(t29, t35, t34 * 2.0));
+        double t38 = t8 * (t21 * t24);
+        double t39 = t8 * (t32 * t35);
+        double t40 = t38 - t39;
+        double t41 = (t26 * t14) + ((-t37) * t15);
+        double t42 = t13 ? 0.0 : (-12.0);
+        double t43 = t12 ? 0.0 : t42;
+        double t44 = t13 ? (-2.0) : 2.0;
+        double t45 = t12 ? 2.0 : t44;
+        double t46 = t12 ? (-12.0) : 0.0;
+        double t47 = t13 ? 2.0 : (-2.0);
+        double t48 = t12 ? (-2.0) : t47;
+        double t49 = ((t38 * t45) + ((t26 * t43) * t14)) + ((t39 * t48) + ((t37 * t46) * t15));
+        double t50 = t10 * t25;
+        double t51 = t10 * t36;
+        double t52 = t50 - t51;
+        double t53 = (((t43 * t50) + ((t26 * t45) * t14)) + ((t51 * t46) + ((t37 * t48) * t15))) * 0.5;
+        double t54 = t13 ? 1.0 : 0.0;
+        double t55 = t12 ? 0.0 : t54;
+        s[19][i] = FMA(t55 * 2.0, (t8 * t25) - (t8 * t36), FMA(t40 * (-2.0), t41, t49));
+        double t57 = FMA(t55, ((t18 * t25) * t14) + ((-(t29 * t36)) * t15), FMA(-t40, t52, t53));
+        s[20][i] = FMA(t55, t55 + (t41 * 2.0), t57);
+        s[17][i] = t41 + t55;
+        s[18][i] = t52 * 0.5;
+        double t61 = (0.0 <= t3) ? t3 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t61));
+        double t63 = (mean[i] - 3.0) * s[10][i];
+        double t64 = (t63 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t63;
+        s[12][i] = (0x1.e3d39cp2 < t64) ? 0x1.e3d39cp2 : t64;
+        double t66 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
+        s[3][i] = s[12][i] * t66;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 30.0;
-        double t25 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t25, (-1.0));
+        double t70 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t70, (-1.0));
         s[5][i] = s[3][i] * 4.0;
-        s[7][i] = t25 * 2.0;
-        double t29 = (t21 * t21) * (t21 * 12.500362531023065);
-        s[9][i] = (0x1.e3d39cp2 < (ABS(t18))) ? 0.0 : t29;
+        s[7][i] = t70 * 2.0;
+        double t74 = (t66 * t66) * (t66 * 12.500362531023065);
+        s[9][i] = (0x1.e3d39cp2 < (ABS(t63))) ? 0.0 : t74;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
-        double t33 = t10 * (ABS(mean[i]));
-        _Bool t34 = t5 | (37.5 < t33);
-        double t35 = t34 ? 37.5 : t33;
-        double t36 = t35 * t35;
-        double t37 = exp64(t36 * (-0.5));
-        double t38 = t34 ? 0.0 : t37;
-        double t39 = 1.0 / (FMA(t35, 0.25, 1.0));
-        double t40 = t39 * (t39 * (t39 * (polynomial0(-0.01441178831143662, t39 - 0.25))));
-        double t41 = (FMA(t40, -(t35 * 2.0), 0.3989422804014327)) / (1.0 + t36);
-        double t42 = t38 * 0.3989422804014327;
-        double t43 = t38 * (FMA(t35, t41, t40 * 2.0));
-        double t44 = t10 * (ABS(t11));
-        _Bool t45 = t5 | (37.5 < t44);
-        double t46 = t45 ? 37.5 : t44;
-        double t47 = t46 * t46;
-        double t48 = exp64(t47 * (-0.5));
-        double t49 = t45 ? 0.0 : t48;
-        double t50 = 1.0 / (FMA(t46, 0.25, 1.0));
-        double t51 = t50 * (t50 * (t50 * (polynomial0(-0.01441178831143662, t50 - 0.25))));
-        double t52 = (FMA(t51, -(t46 * 2.0), 0.3989422804014327)) / (1.0 + t47);
-        double t53 = t49 * 0.3989422804014327;
-        double t54 = t49 * (FMA(t46, t52, t51 * 2.0));
-        double t55 = t8 * (t38 * t41);
-        double t56 = t8 * (t49 * t52);
-        double t57 = t55 - t56;
-        double t58 = (t43 * t14) + ((-t54) * t15);
-        double t59 = t13 ? 0.0 : (-12.0);
-        double t60 = t12 ? 0.0 : t59;
-        double t61 = t13 ? (-2.0) : 2.0;
-        double t62 = t12 ? 2.0 : t61;
-        double t63 = t12 ? (-12.0) : 0.0;
-        double t64 = t13 ? 2.0 : (-2.0);
-        double t65 = t12 ? (-2.0) : t64;
-        double t66 = ((t55 * t62) + ((t43 * t60) * t14)) + ((t56 * t65) + ((t54 * t63) * t15));
-        double t67 = t10 * t42;
-        double t68 = t10 * t53;
-        double t69 = t67 - t68;
-        double t70 = (((t60 * t67) + ((t43 * t62) * t14)) + ((t68 * t63) + ((t54 * t65) * t15))) * 0.5;
-        double t71 = t13 ? 1.0 : 0.0;
-        double t72 = t12 ? 0.0 : t71;
-        s[19][i] = FMA(t72 * 2.0, (t8 * t42) - (t8 * t53), FMA(t57 * (-2.0), t58, t66));
-        double t74 = FMA(t72, ((t35 * t42) * t14) + ((-(t46 * t53)) * t15), FMA(-t57, t69, t70));
-        s[20][i] = FMA(t72, t72 + (t58 * 2.0), t74);
-        s[17][i] = t58 + t72;
-        s[18][i] = t69 * 0.5;
     }
-    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
-    surface_slopes(surface0, terms0, patches0, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];

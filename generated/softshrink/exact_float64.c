@@ -147,7 +147,23 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
     }
 }
 
-static const double surface0[114] = {
+static const double surface0[78] = {
+    0,73134,0,128152,0,-295341,0,-757122,0,325854,0,2245127,0,551374,0,-5227321,5145,-1769077,-10821,13079088,3681,
+    -11298658,5236,1201438,-3686,3288813,328,-1869494,116,324036,0,13071112,0,22265594,0,-65130153,0,-157559480,0,
+    47413741,2677330,400535118,4023252,379763305,-12266572,-114089194,-27202642,-964917749,10117215,-1788478214,
+    76427407,-765301698,67276911,4140756584,-89552872,9346700858,-288722905,1253150077,-108935448,-28373987750,
+    708674340,-36665188217,821520609,66474110526,-1846654519,170554441579,-2223077011,-256830482183,8006444165,
+    -603675027121,-8741291389,2419656453246,4909857577,-4504470746350,-1448416546,6884281120424,179101102,
+    -14122698874057
+};
+static const uint8_t terms0[2] = {
+    15,24
+};
+static const Patch patches0[1] = {
+    {0, 0, 2, 1e-13, 1.0, -0.0, 1.0, -0.0},
+};
+
+static const double surface1[114] = {
     0,4137,0,3591,0,-20443,0,-20878,1101,56904,-2528,39285,816,-108513,2338,1096,-2445,92086,496,-45069,470,-16179,
     -301,17831,53,-3848,0,-97327,0,-136638,0,471426,0,934185,-12726,-547464,-11475,-2630890,66019,-1699046,69268,
     3105136,-147172,7863395,-162495,3073626,98718,-17072171,108165,-23150754,1185769,36192454,-2696153,53173973,
@@ -157,27 +173,11 @@ static const double surface0[114] = {
     1847976654,-31024267,-2861952080,-3077585,-7729703329,616376378,8078835092,-1408971004,22251766789,1515497955,
     -54678505299,-931649596,53266564306,333853836,-27974662703,-64043582,7864497284,4910439,-936379926
 };
-static const uint8_t terms0[3] = {
+static const uint8_t terms1[3] = {
     13,20,24
 };
-static const Patch patches0[1] = {
-    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
-};
-
-static const double surface1[78] = {
-    0,73134,0,128152,0,-295341,0,-757122,0,325854,0,2245127,0,551374,0,-5227321,5145,-1769077,-10821,13079088,3681,
-    -11298658,5236,1201438,-3686,3288813,328,-1869494,116,324036,0,13071112,0,22265594,0,-65130153,0,-157559480,0,
-    47413741,2677330,400535118,4023252,379763305,-12266572,-114089194,-27202642,-964917749,10117215,-1788478214,
-    76427407,-765301698,67276911,4140756584,-89552872,9346700858,-288722905,1253150077,-108935448,-28373987750,
-    708674340,-36665188217,821520609,66474110526,-1846654519,170554441579,-2223077011,-256830482183,8006444165,
-    -603675027121,-8741291389,2419656453246,4909857577,-4504470746350,-1448416546,6884281120424,179101102,
-    -14122698874057
-};
-static const uint8_t terms1[2] = {
-    15,24
-};
 static const Patch patches1[1] = {
-    {0, 0, 2, 1e-13, 1.0, -0.0, 1.0, -0.0},
+    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
 };
 
 static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -190,12 +190,12 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
     for (int i = 0; i < LANES; ++i) {
         s[13][i] = p_lambd * p_lambd;
         double t1 = var[i] * (1.0 / s[13][i]);
-        s[10][i] = mean[i] / p_lambd;
+        s[5][i] = mean[i] / p_lambd;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
-        s[6][i] = t4 < 100.0;
-        s[5][i] = s[6][i] ? 100.0 : t4;
-        double t7 = s[6][i] ? t4 : 100.0;
+        s[9][i] = t4 < 100.0;
+        s[8][i] = s[9][i] ? 100.0 : t4;
+        double t7 = s[9][i] ? t4 : 100.0;
         _Bool t8 = t7 == 0.0;
         double t9 = t8 ? 1.0 : t7;
         double t10 = SQRT(t9);
@@ -208,73 +208,73 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         _Bool t17 = t15 < 0.0;
         double t18 = t16 ? 1.0 : (-1.0);
         double t19 = t17 ? 1.0 : (-1.0);
-        double t20 = (0.0 <= s[5][i]) ? s[5][i] : (-1.0);
-        double t21 = 1.0 / (SQRT(t20));
-        double t22 = s[10][i] * t21;
-        double t23 = (t22 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t22;
-        double t24 = (0x1.e3d39cp2 < t23) ? 0x1.e3d39cp2 : t23;
-        s[8][i] = t24 * (1.0 / (SQRT(FMA(t24 * t24, 0.7812726581889415, 12.500362531023065))));
-        s[0][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
-        double t27 = t21 * 10.0;
-        double t28 = t13 * (ABS(t14));
-        _Bool t29 = t8 | (37.5 < t28);
-        double t30 = t29 ? 37.5 : t28;
-        double t31 = t30 * t30;
-        double t32 = exp64(t31 * (-0.5));
-        double t33 = t29 ? 0.0 : t32;
-        double t34 = 1.0 / (FMA(t30, 0.25, 1.0));
-        double t35 = t34 * (t34 * (t34 * (polynomial0(-0.01441178831143662, t34 - 0.25))));
-        double t36 = (FMA(t35, -(t30 * 2.0), 0.3989422804014327)) / (1.0 + t31);
-        double t37 = t13 * (ABS(t15));
-        _Bool t38 = t8 | (37.5 < t37);
-        double t39 = t38 ? 37.5 : t37;
-        double t40 = t39 * t39;
-        double t41 = exp64(t40 * (-0.5));
-        double t42 = t38 ? 0.0 : t41;
-        double t43 = 1.0 / (FMA(t39, 0.25, 1.0));
-        double t44 = t43 * (t43 * (t43 * (polynomial0(-0.01441178831143662, t43 - 0.25))));
-        double t45 = (FMA(t44, -(t39 * 2.0), 0.3989422804014327)) / (1.0 + t40);
-        double t46 = t11 * (t33 * t36);
-        double t47 = t11 * (t42 * t45);
-        double t48 = t47 - t46;
-        double t49 = t17 ? 0.0 : (-4.0);
-        double t50 = t16 ? 0.0 : t49;
-        double t51 = t17 ? (-2.0) : 2.0;
-        double t52 = t16 ? 2.0 : t51;
-        double t53 = t16 ? (-4.0) : 0.0;
-        double t54 = t17 ? 2.0 : (-2.0);
-        double t55 = t16 ? (-2.0) : t54;
-        double t56 = t11 * t11;
-        double t57 = (t46 * t50) + ((t52 * ((t33 * t35) * t56)) * t18);
-        double t58 = t17 ? 0.0 : 1.0;
-        double t59 = t16 ? 1.0 : t58;
-        double t60 = (-(t11 * (t33 * (FMA(t30, t36, t35 * 2.0))))) * t18;
-        double t61 = FMA(t11, t59, (t60 + ((t11 * (t42 * (FMA(t39, t45, t44 * 2.0)))) * t19)) * 2.0);
-        double t62 = (t57 + ((t47 * t53) + ((t55 * ((t42 * t44) * t56)) * t19))) - (t48 * t48);
-        double t63 = FMA(t61, t11 * t59, t62);
-        s[7][i] = (t63 < 0.0) ? 0.0 : t63;
-        s[3][i] = s[5][i] * t21;
-        s[1][i] = FMA(t27, 2.0, (-1.0));
-        double t67 = s[10][i] + (-1.0);
-        double t68 = t17 ? 0.0 : t67;
-        double t69 = s[10][i] + 1.0;
-        double t70 = t16 ? t69 : t68;
-        s[11][i] = t48 + t70;
-        s[2][i] = FMA(t27, t27 * 2.0, (-1.0));
-        s[12][i] = s[10][i] == s[10][i];
+        double t20 = s[5][i] + (-1.0);
+        double t21 = t17 ? 0.0 : t20;
+        double t22 = s[5][i] + 1.0;
+        double t23 = t16 ? t22 : t21;
+        double t24 = t13 * (ABS(t14));
+        _Bool t25 = t8 | (37.5 < t24);
+        double t26 = t25 ? 37.5 : t24;
+        double t27 = t26 * t26;
+        double t28 = exp64(t27 * (-0.5));
+        double t29 = t25 ? 0.0 : t28;
+        double t30 = 1.0 / (FMA(t26, 0.25, 1.0));
+        double t31 = t30 * (t30 * (t30 * (polynomial0(-0.01441178831143662, t30 - 0.25))));
+        double t32 = (FMA(t31, -(t26 * 2.0), 0.3989422804014327)) / (1.0 + t27);
+        double t33 = t13 * (ABS(t15));
+        _Bool t34 = t8 | (37.5 < t33);
+        double t35 = t34 ? 37.5 : t33;
+        double t36 = t35 * t35;
+        double t37 = exp64(t36 * (-0.5));
+        double t38 = t34 ? 0.0 : t37;
+        double t39 = 1.0 / (FMA(t35, 0.25, 1.0));
+        double t40 = t39 * (t39 * (t39 * (polynomial0(-0.01441178831143662, t39 - 0.25))));
+        double t41 = (FMA(t40, -(t35 * 2.0), 0.3989422804014327)) / (1.0 + t36);
+        double t42 = t11 * (t29 * t32);
+        double t43 = t11 * (t38 * t41);
+        double t44 = t43 - t42;
+        s[10][i] = t23 + t44;
+        double t46 = t17 ? 0.0 : (-4.0);
+        double t47 = t16 ? 0.0 : t46;
+        double t48 = t17 ? (-2.0) : 2.0;
+        double t49 = t16 ? 2.0 : t48;
+        double t50 = t16 ? (-4.0) : 0.0;
+        double t51 = t17 ? 2.0 : (-2.0);
+        double t52 = t16 ? (-2.0) : t51;
+        double t53 = t11 * t11;
+        double t54 = (t42 * t47) + ((t49 * ((t29 * t31) * t53)) * t18);
+        double t55 = t17 ? 0.0 : 1.0;
+        double t56 = t16 ? 1.0 : t55;
+        double t57 = (-(t11 * (t29 * (FMA(t26, t32, t31 * 2.0))))) * t18;
+        double t58 = FMA(t11, t56, (t57 + ((t11 * (t38 * (FMA(t35, t41, t40 * 2.0)))) * t19)) * 2.0);
+        double t59 = (t54 + ((t43 * t50) + ((t52 * ((t38 * t40) * t53)) * t19))) - (t44 * t44);
+        double t60 = FMA(t58, t11 * t56, t59);
+        s[12][i] = (t60 < 0.0) ? 0.0 : t60;
+        double t62 = (0.0 <= s[8][i]) ? s[8][i] : (-1.0);
+        double t63 = 1.0 / (SQRT(t62));
+        double t64 = s[5][i] * t63;
+        double t65 = (t64 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t64;
+        double t66 = (0x1.e3d39cp2 < t65) ? 0x1.e3d39cp2 : t65;
+        s[3][i] = t66 * (1.0 / (SQRT(FMA(t66 * t66, 0.7812726581889415, 12.500362531023065))));
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        double t69 = t63 * 10.0;
+        s[1][i] = FMA(t69, t69 * 2.0, (-1.0));
+        s[6][i] = s[8][i] * t63;
+        s[2][i] = FMA(t69, 2.0, (-1.0));
+        s[11][i] = s[5][i] == s[5][i];
     }
     surface(surface0, terms0, patches0, s[0], s[1], s[4]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[9]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[5][i] + (s[3][i] * s[4][i]);
+        double t0 = s[8][i] + (s[6][i] * s[7][i]);
         double t1 = (t0 < 0.0) ? 0.0 : t0;
-        double t2 = s[6][i] ? s[7][i] : t1;
-        double t3 = s[10][i] + (s[8][i] * s[9][i]);
-        double t4 = s[6][i] ? s[11][i] : t3;
-        double t5 = s[12][i] ? t4 : s[10][i];
-        double t6 = s[12][i] ? t2 : s[10][i];
-        out_mean[i] = p_lambd * t5;
+        double t2 = s[5][i] + (s[3][i] * s[4][i]);
+        double t3 = s[9][i] ? s[10][i] : t2;
+        double t4 = s[11][i] ? t3 : s[5][i];
+        double t5 = s[9][i] ? s[12][i] : t1;
+        double t6 = s[11][i] ? t5 : s[5][i];
+        out_mean[i] = p_lambd * t4;
         out_var[i] = s[13][i] * t6;
     }
 }
@@ -315,78 +315,78 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         _Bool t16 = t14 < 0.0;
         double t17 = t15 ? 1.0 : (-1.0);
         double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = (0.0 <= t5) ? t5 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t19));
-        double t21 = (mean[i] / p_lambd) * s[10][i];
-        double t22 = (t21 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t21;
-        s[12][i] = (0x1.e3d39cp2 < t22) ? 0x1.e3d39cp2 : t22;
-        double t24 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
-        s[3][i] = s[12][i] * t24;
+        double t19 = t12 * (ABS(t13));
+        _Bool t20 = t7 | (37.5 < t19);
+        double t21 = t20 ? 37.5 : t19;
+        double t22 = t21 * t21;
+        double t23 = exp64(t22 * (-0.5));
+        double t24 = t20 ? 0.0 : t23;
+        double t25 = 1.0 / (FMA(t21, 0.25, 1.0));
+        double t26 = t25 * (t25 * (t25 * (polynomial0(-0.01441178831143662, t25 - 0.25))));
+        double t27 = (FMA(t26, -(t21 * 2.0), 0.3989422804014327)) / (1.0 + t22);
+        double t28 = t24 * 0.3989422804014327;
+        double t29 = t24 * (FMA(t21, t27, t26 * 2.0));
+        double t30 = t12 * (ABS(t14));
+        _Bool t31 = t7 | (37.5 < t30);
+        double t32 = t31 ? 37.5 : t30;
+        double t33 = t32 * t32;
+        double t34 = exp64(t33 * (-0.5));
+        double t35 = t31 ? 0.0 : t34;
+        double t36 = 1.0 / (FMA(t32, 0.25, 1.0));
+        double t37 = t36 * (t36 * (t36 * (polynomial0(-0.01441178831143662, t36 - 0.25))));
+        double t38 = (FMA(t37, -(t32 * 2.0), 0.3989422804014327)) / (1.0 + t33);
+        double t39 = t35 * 0.3989422804014327;
+        double t40 = t35 * (FMA(t32, t38, t37 * 2.0));
+        double t41 = t10 * (t24 * t27);
+        double t42 = t10 * (t35 * t38);
+        double t43 = t42 - t41;
+        double t44 = ((-t29) * t17) + (t40 * t18);
+        double t45 = t16 ? 0.0 : (-4.0);
+        double t46 = t15 ? 0.0 : t45;
+        double t47 = t16 ? (-2.0) : 2.0;
+        double t48 = t15 ? 2.0 : t47;
+        double t49 = t15 ? (-4.0) : 0.0;
+        double t50 = t16 ? 2.0 : (-2.0);
+        double t51 = t15 ? (-2.0) : t50;
+        double t52 = ((t41 * t48) + ((t29 * t46) * t17)) + ((t42 * t51) + ((t40 * t49) * t18));
+        double t53 = t12 * t28;
+        double t54 = t12 * t39;
+        double t55 = t54 - t53;
+        double t56 = (((t46 * t53) + ((t29 * t48) * t17)) + ((t54 * t49) + ((t40 * t51) * t18))) * 0.5;
+        double t57 = t16 ? 0.0 : 1.0;
+        double t58 = t15 ? 1.0 : t57;
+        s[22][i] = FMA(t58 * 2.0, (t10 * t39) - (t10 * t28), FMA(t43 * (-2.0), t44, t52));
+        double t60 = FMA(t58, ((-(t21 * t28)) * t17) + ((t32 * t39) * t18), FMA(-t43, t55, t56));
+        s[23][i] = FMA(t58, t58 + (t44 * 2.0), t60);
+        s[20][i] = t44 + t58;
+        s[21][i] = t55 * 0.5;
+        double t64 = (0.0 <= t5) ? t5 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t64));
+        double t66 = (mean[i] / p_lambd) * s[10][i];
+        double t67 = (t66 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t66;
+        s[12][i] = (0x1.e3d39cp2 < t67) ? 0x1.e3d39cp2 : t67;
+        double t69 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
+        s[3][i] = s[12][i] * t69;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 10.0;
-        double t28 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t28, (-1.0));
+        double t73 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t73, (-1.0));
         s[5][i] = s[3][i] * 4.0;
-        s[7][i] = t28 * 2.0;
-        double t32 = (t24 * t24) * (t24 * 12.500362531023065);
-        s[9][i] = (0x1.e3d39cp2 < (ABS(t21))) ? 0.0 : t32;
+        s[7][i] = t73 * 2.0;
+        double t77 = (t69 * t69) * (t69 * 12.500362531023065);
+        s[9][i] = (0x1.e3d39cp2 < (ABS(t66))) ? 0.0 : t77;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
         s[16][i] = t5 * s[10][i];
         s[18][i] = s[10][i] + (s[13][i] * s[16][i]);
-        double t38 = t12 * (ABS(t13));
-        _Bool t39 = t7 | (37.5 < t38);
-        double t40 = t39 ? 37.5 : t38;
-        double t41 = t40 * t40;
-        double t42 = exp64(t41 * (-0.5));
-        double t43 = t39 ? 0.0 : t42;
-        double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
-        double t45 = t44 * (t44 * (t44 * (polynomial0(-0.01441178831143662, t44 - 0.25))));
-        double t46 = (FMA(t45, -(t40 * 2.0), 0.3989422804014327)) / (1.0 + t41);
-        double t47 = t43 * 0.3989422804014327;
-        double t48 = t43 * (FMA(t40, t46, t45 * 2.0));
-        double t49 = t12 * (ABS(t14));
-        _Bool t50 = t7 | (37.5 < t49);
-        double t51 = t50 ? 37.5 : t49;
-        double t52 = t51 * t51;
-        double t53 = exp64(t52 * (-0.5));
-        double t54 = t50 ? 0.0 : t53;
-        double t55 = 1.0 / (FMA(t51, 0.25, 1.0));
-        double t56 = t55 * (t55 * (t55 * (polynomial0(-0.01441178831143662, t55 - 0.25))));
-        double t57 = (FMA(t56, -(t51 * 2.0), 0.3989422804014327)) / (1.0 + t52);
-        double t58 = t54 * 0.3989422804014327;
-        double t59 = t54 * (FMA(t51, t57, t56 * 2.0));
-        double t60 = t10 * (t43 * t46);
-        double t61 = t10 * (t54 * t57);
-        double t62 = t61 - t60;
-        double t63 = ((-t48) * t17) + (t59 * t18);
-        double t64 = t16 ? 0.0 : (-4.0);
-        double t65 = t15 ? 0.0 : t64;
-        double t66 = t16 ? (-2.0) : 2.0;
-        double t67 = t15 ? 2.0 : t66;
-        double t68 = t15 ? (-4.0) : 0.0;
-        double t69 = t16 ? 2.0 : (-2.0);
-        double t70 = t15 ? (-2.0) : t69;
-        double t71 = ((t60 * t67) + ((t48 * t65) * t17)) + ((t61 * t70) + ((t59 * t68) * t18));
-        double t72 = t12 * t47;
-        double t73 = t12 * t58;
-        double t74 = t73 - t72;
-        double t75 = (((t65 * t72) + ((t48 * t67) * t17)) + ((t73 * t68) + ((t59 * t70) * t18))) * 0.5;
-        double t76 = t16 ? 0.0 : 1.0;
-        double t77 = t15 ? 1.0 : t76;
-        s[22][i] = FMA(t77 * 2.0, (t10 * t58) - (t10 * t47), FMA(t62 * (-2.0), t63, t71));
-        double t79 = FMA(t77, ((-(t40 * t47)) * t17) + ((t51 * t58) * t18), FMA(-t62, t74, t75));
-        s[23][i] = FMA(t77, t77 + (t63 * 2.0), t79);
-        s[20][i] = t63 + t77;
-        s[21][i] = t74 * 0.5;
         double t83 = 1.0 / p_lambd;
         s[24][i] = p_lambd * t83;
         s[25][i] = t83 * s[24][i];
         s[26][i] = t0 * t83;
         s[27][i] = t83 * s[26][i];
     }
-    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
-    surface_slopes(surface0, terms0, patches0, s[0], s[2], s[17], s[14], s[15]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[2], s[17], s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];

@@ -3,11 +3,11 @@
 # f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 #
 # rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-# operations   softshrink_exact_forward 476, softshrink_exact_backward 602
+# operations   softshrink_exact_forward 344, softshrink_exact_backward 442
 #
 # Certificate:
-#   mean 0.41, var 0.131, dmean_dmu 0.00356, dmean_dvar 0.00819, dvar_dmu 0.053, dvar_dvar 0.0486 tolerance,
-#   against exact values at 92100 points over all of float32; where, in exact.json
+#   mean 0.741, var 0.597, dmean_dmu 0.573, dmean_dvar 0.662, dvar_dmu 0.461, dvar_dvar 0.608 tolerance,
+#   against exact values at 92837 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -29,13 +29,48 @@ def _polynomial4(x, y, c0, c1, c2, c3):
 
 
 @triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial7(x, y, c0, c1, c2, c3, c4, c5, c6):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
 def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
     return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
         c1), c2), c3), c4), c5), c6), c7), c8), c9))
 
 
 @triton.jit
-def _part6(p0, p1):
+def _part0(p0):
+    t0 = tl.div_rn(1.0, tl.fma(p0, 0.25, 1.0))
+    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
+    return t1
+
+
+@triton.jit
+def _part1(p0, p1):
     t0 = p0 - 12582912.0
     t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
     t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
@@ -43,233 +78,103 @@ def _part6(p0, p1):
 
 
 @triton.jit
-def _part3(p0):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
-    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
-        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
-    return t1
-
-
-@triton.jit
-def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19):
-    t0 = (tl.fma(p0, 3.6124027, tl.fma(p1, 0.28291246, tl.fma(p2, -0.03318527, tl.fma(p3, -1.3147992, tl.fma(p4,
-        0.014650219, tl.fma(p5, -0.021070946, tl.fma(p6, 0.3487743, tl.fma(p7, 0.013027682, tl.fma(p8, 0.006365801,
-        tl.fma(p9, -0.012634318, tl.fma(p10, 0.0006759479, tl.fma(p11, 0.0017610112, tl.fma(p12, -0.012807422,
-        tl.fma(p13, 0.00020729449, tl.fma(p14, -0.00046238847, tl.fma(p15, 0.0022007977, tl.fma(p16, 7.722043e-6,
-        tl.fma(p17, -6.897227e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
-    return t0
-
-
-@triton.jit
-def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18):
-    t0 = (tl.fma(p0, 2.7831684e-12, tl.fma(p1, -3.9657704e-12, tl.fma(p2, 1.1844716e-12, tl.fma(p3, -6.377272e-13,
-        tl.fma(p4, -3.2503451e-13, p5 * 5.5711224e-14))))) + (p18 * tl.fma(p6, -0.05310392, tl.fma(p7, -1.8069891,
-        tl.fma(p8, -0.13990697, tl.fma(p9, 0.010678871, tl.fma(p10, -0.17402875, tl.fma(p11, -0.0064247614, tl.fma(p12,
-        -0.000890947, tl.fma(p13, 0.0064075454, tl.fma(p14, -0.00010180367, tl.fma(p15, 3.4771136e-5, tl.fma(p16,
-        1.4154151e-5, p17 * (-5.53779e-7))))))))))))))
-    return t0
-
-
-@triton.jit
-def _atom0(p0, p1, p2):
-    t0 = p0 + p1
-    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
-    t2 = p2 * t1
-    t3 = 13.0 < t2
-    t4 = t1 * t1
-    t5 = t4 * (-2.0)
-    t6 = t4 * (-3.0)
-    t7 = t4 * (-4.0)
-    t8 = t4 * (-5.0)
-    t9 = t4 * -1.0
-    t10 = tl.where(t3, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
-    t11 = tl.fma(t10, 1.442695, 12582912.0)
-    t12 = t11.to(tl.int32, bitcast=True)
-    t13 = tl.where(t3, 13.0, t2)
-    t14 = t1 * t13
-    t15 = tl.div_rn(1.0, tl.fma(t13, 0.25, 1.0))
-    t16 = (t15 * _polynomial10(t15 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
-        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
-    t17 = _part6(t11, t10)
-    return (t1, t5, t6, t7, t8, t9, t12, t14, t16, t17)
-
-
-@triton.jit
-def _atom1(p0, p1, p2):
-    t0 = p0 + p1
-    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
-    t2 = p2 * t1
-    t3 = t1 * t1
-    t4 = t3 * -1.0
-    t5 = t3 * (-2.0)
-    t6 = t3 * (-3.0)
-    t7 = t3 * (-4.0)
-    t8 = t3 * (-5.0)
-    t9 = t3 * (-6.0)
-    t10 = t3 * (-7.0)
-    t11 = 13.0 < t2
-    t12 = tl.where(t11, 13.0, t2)
-    t13 = t1 * t12
-    t14 = tl.div_rn(1.0, tl.fma(t12, 0.25, 1.0))
-    t15 = (t14 * _polynomial10(t14 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
-        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
-    t16 = tl.where(t11, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
-    t17 = tl.fma(t16, 1.442695, 12582912.0)
-    t18 = t17.to(tl.int32, bitcast=True)
-    t19 = _part6(t17, t16)
-    return (t1, t4, t5, t6, t7, t8, t9, t10, t13, t15, t18, t19)
-
-
-@triton.jit
-def _part2(p0):
-    t0 = (-0.5) * p0
-    t1 = tl.fma(1.442695, t0, 12582912.0)
-    t2 = _part6(t1, t0) * (((127 + (t1.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
-    return t2
-
-
-@triton.jit
 def softshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
-    t0 = lambd_hi * lambd_hi
-    t1 = tl.abs(mean)
-    t2 = 1.2676506e+30 < var
-    t3 = 1.2980742e+33 < t1
-    t4 = 8.6736174e-19 < var
-    t5 = t2 | t3
-    t6 = tl.div_rn(1.0, lambd_hi)
-    t7 = t5 & t4
-    t8 = tl.where(t7, 1.5258789e-5, 1.0)
-    t9 = tl.where(t7, 65536.0, 1.0)
-    t10 = t8 * (var * t8)
-    t11 = tl.where(t5, 1.5258789e-5, 1.0)
-    t12 = tl.where(t5, 65536.0, 1.0)
-    t13 = (mean * t11) * t6  # mean in units of the base
-    t14 = tl.abs(t13)  # |mean - centre|
-    t15 = tl.where(t13 < 0.0, 1.0, -1.0)  # direction of u
-    t16 = t15 * 2.0
-    t17 = t13 + t15
-    t18 = t13 + (-1.0)
-    t19 = 1.0 + t13
-    t20 = t13 == t13
-    t21 = tl.div_rn(1.0, t0)
-    t22 = t21 * -1.0
-    t23 = tl.fma(t0, t22, 1.0)
-    t24 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
-    t25 = tl.fma(t24, t22, t23)
-    t26 = t0 + t24
-    t27 = t10 * (t21 + (t21 * t25))
-    t28 = t27 * tl.sqrt_rn(tl.where(0.0 <= t27, 1.0, -1.0))  # NaN for a negative variance
-    t29 = t28 < 0.49
-    t30 = tl.where(t29, 0.49, t28)
-    t31 = tl.where(t29, t28, 0.49)
-    t32 = 0.0 == t31
-    t33 = tl.sqrt_rn(tl.where(t32, 1.0, t31))
-    t34 = tl.where(t32, 0.0, tl.div_rn(1.0, t33))
-    t35 = tl.where(t32, 0.0, t33)  # standard deviation
-    t36 = t35 * t35
-    t37, t38, t39, t40, t41, t42, t43, t44, t45, t46 = _atom0(t30, -0.19600001, t14)
-    t47 = t46 * (((t43 + 127) << 23).to(tl.float32, bitcast=True))
-    t48 = t37 * (t47 * 0.3989423)
-    t49 = t48 * t42
-    t50 = t47 * t45
-    t51 = t48 * t44
-    t52 = tl.fma(t44, t51, t49)
-    t53 = t52 * t39
-    t54 = tl.fma(t44, t52, t51 * t38)
-    t55 = tl.fma(t44, t54, t53)
-    t56 = t55 * t41
-    t57 = tl.fma(t44, t55, t54 * t40)
-    t58 = (-5.53779e-7) * tl.fma(t44, t57, t56)
-    t59 = 5.5711224e-14 * t54
-    t60, t61, t62, t63, t64, t65, t66, t67, t68, t69 = _atom0(t30, 0.167404, t14)
-    t70 = t69 * (((127 + t66) << 23).to(tl.float32, bitcast=True))
-    t71 = t60 * (0.3989423 * t70)
-    t72 = t71 * t65
-    t73 = t70 * t68
-    t74 = t71 * t67
-    t75 = tl.fma(t67, t74, t72)
-    t76 = t75 * t62
-    t77 = tl.fma(t67, t75, t74 * t61)
-    t78 = tl.fma(t67, t77, t76)
-    t79 = t78 * t64
-    t80 = tl.fma(t67, t78, t77 * t63)
-    t81 = tl.fma(1.4154151e-5, tl.fma(t67, t80, t79), t58)
-    t82 = tl.fma(-3.2503451e-13, t77, t59)
-    t83, t84, t85, t86, t87, t88, t89, t90, t91, t92 = _atom0(t30, 0.98, t14)
-    t93 = t92 * (((127 + t89) << 23).to(tl.float32, bitcast=True))
-    t94 = t83 * (0.3989423 * t93)
-    t95 = t94 * t88
-    t96 = t93 * t91
-    t97 = t94 * t90
-    t98 = tl.fma(t90, t97, t95)
-    t99 = t98 * t85
-    t100 = tl.fma(t90, t98, t97 * t84)
-    t101 = tl.fma(t90, t100, t99)
-    t102 = t101 * t87
-    t103 = tl.fma(t90, t101, t100 * t86)
-    t104 = (t15 * tl.fma(t94, -0.05310392, tl.fma(t71, -1.8069891, tl.fma(t48, -0.13990697, tl.fma(t98, 0.010678871,
-        tl.fma(t75, -0.17402875, tl.fma(t52, -0.0064247614, tl.fma(t101, -0.000890947, tl.fma(t78, 0.0064075454,
-        tl.fma(t55, -0.00010180367, tl.fma(3.4771136e-5, tl.fma(t90, t103, t102), t81)))))))))))
-    # D_0: derivative 0 of the mean less its line
-    t105 = _part5(t94, t71, t48, t98, t75, t52, t96, t73, t50, t97, t74, t51, t100, t77, t54, t103, t80, t57, t15)
-    t106 = t105 + t17
-    t107 = t105 * t105
-    # D_1: derivative 1 of the mean less its line
-    t108 = (tl.fma(t97, 2.7831684e-12, tl.fma(t74, -3.9657704e-12, tl.fma(t51, 1.1844716e-12, tl.fma(-6.377272e-13,
-        t100, t82)))) + t104)
-    # B_0: derivative 0 of the mean square less its line
-    t109 = (tl.fma(t96, 0.10468484, _part4(t73, t50, t94, t71, t48, t97, t74, t51, t98, t75, t52, t100, t77, t54, t101,
-        t78, t55, t103, t80, t57)))
-    t110 = t109 - t107
-    t111 = tl.fma(t30, tl.fma(t15, t15, t108 * t16), t110)
-    t112 = t15 + t108
-    t113 = t112 * (t30 * t112)
-    t114 = tl.where(t111 < t113, t113, t111)
-    t115 = t6 * (t11 * (lambd_lo + (lambd_hi + mean)))
-    t116 = t34 * tl.abs(t115)
-    t117 = t115 < 0.0
-    t118 = tl.where(t117, 1.0, -1.0)
-    t119 = tl.where(t117, -4.0, 0.0)
-    t120 = t32 | (13.0 < t116)
-    t121 = tl.where(t120, 13.0, t116)  # |mean - -1|/sigma
-    t122 = _part3(t121)
-    t123 = 2.0 * t122
-    t124 = t121 * t121
-    t125 = tl.div_rn(1.0, 1.0 + t124)
-    t126 = tl.where(t120, 0.0, _part2(t124))
-    t127 = (t126 * t122) * t36
-    t128 = tl.fma(t122, (2.0 * t121) * -1.0, 0.3989423) * t125
-    t129 = t126 * tl.fma(t121, t128, t123)
-    t130 = t35 * (t126 * t128)
-    t131 = t118 * ((t35 * t129) * -1.0)
-    t132 = t6 * (t11 * ((mean - lambd_hi) - lambd_lo))
-    t133 = t34 * tl.abs(t132)
-    t134 = t132 < 0.0
-    t135 = tl.where(t117, t19, tl.where(t134, 0.0, t18))
-    t136 = t118 * (tl.where(t117, 2.0, tl.where(t134, -2.0, 2.0)) * t127)
-    t137 = tl.where(t117, -2.0, tl.where(t134, 2.0, -2.0))
-    t138 = (t130 * tl.where(t117, 0.0, tl.where(t134, 0.0, -4.0))) + t136
-    t139 = tl.where(t134, 1.0, -1.0)
-    t140 = tl.where(t117, 1.0, tl.where(t134, 0.0, 1.0))
-    t141 = t35 * t140
-    t142 = t32 | (13.0 < t133)
-    t143 = tl.where(t142, 13.0, t133)  # |mean - 1|/sigma
-    t144 = _part3(t143)
-    t145 = 2.0 * t144
-    t146 = t143 * t143
-    t147 = tl.div_rn(1.0, 1.0 + t146)
-    t148 = tl.where(t142, 0.0, _part2(t146))
-    t149 = t139 * (t137 * ((t148 * t144) * t36))
-    t150 = tl.fma(t144, (2.0 * t143) * -1.0, 0.3989423) * t147
-    t151 = t148 * tl.fma(t143, t150, t145)
-    t152 = t35 * (t148 * t150)
-    t153 = t138 + ((t152 * t119) + t149)
-    t154 = t152 - t130
-    t155 = t12 * (lambd_hi * tl.where(t20, tl.where(t29, t154 + t135, t106), t13))
-    t156 = t153 - (t154 * t154)
-    t157 = tl.fma(tl.fma(t35, t140, 2.0 * (t131 + (t139 * (t35 * t151)))), t141, t156)
-    t158 = t9 * (t9 * (tl.where(t20, tl.where(t29, tl.where(t157 < 0.0, 0.0, t157), t114), t13) * t26))
-    return (t155, t158)
+    t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
+    t1 = t0 & (8.6736174e-19 < var)
+    t2 = tl.where(t1, 1.5258789e-5, 1.0)
+    t3 = lambd_hi * lambd_hi
+    t4 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t3 * -1.0)))
+    t5 = tl.div_rn(1.0, t3)
+    t6 = t5 * -1.0
+    t7 = (t2 * (var * t2)) * (t5 + (t5 * tl.fma(t4, t6, tl.fma(t3, t6, 1.0))))
+    t8 = t7 * tl.sqrt_rn(tl.where(0.0 <= t7, 1.0, -1.0))  # NaN for a negative variance
+    t9 = t8 < 0.49
+    t10 = tl.where(t9, t8, 0.49)
+    t11 = 0.0 == t10
+    t12 = tl.sqrt_rn(tl.where(t11, 1.0, t10))
+    t13 = tl.where(t11, 0.0, tl.div_rn(1.0, t12))
+    t14 = tl.where(t0, 1.5258789e-5, 1.0)
+    t15 = tl.div_rn(1.0, lambd_hi)
+    t16 = t15 * (t14 * (lambd_lo + (lambd_hi + mean)))
+    t17 = t13 * tl.abs(t16)
+    t18 = t11 | (13.0 < t17)
+    t19 = tl.where(t18, 13.0, t17)  # |mean - -1|/sigma
+    t20 = t19 * t19
+    t21 = t20 * (-0.5)
+    t22 = tl.fma(t21, 1.442695, 12582912.0)
+    t23 = (tl.where(t18, 0.0, _part1(t22, t21) * ((((t22.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t24 = _part0(t19)
+    t25 = tl.fma(t24, (t19 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t20)
+    t26 = tl.where(t11, 0.0, t12)  # standard deviation
+    t27 = t26 * (t23 * t25)
+    t28 = t15 * (t14 * ((mean - lambd_hi) - lambd_lo))
+    t29 = t13 * tl.abs(t28)
+    t30 = t11 | (13.0 < t29)
+    t31 = tl.where(t30, 13.0, t29)  # |mean - 1|/sigma
+    t32 = t31 * t31
+    t33 = (-0.5) * t32
+    t34 = tl.fma(1.442695, t33, 12582912.0)
+    t35 = (tl.where(t30, 0.0, _part1(t34, t33) * (((127 + (t34.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t36 = _part0(t31)
+    t37 = tl.fma(t36, (2.0 * t31) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t32)
+    t38 = t26 * (t35 * t37)
+    t39 = t38 - t27
+    t40 = t28 < 0.0
+    t41 = (mean * t14) * t15  # mean in units of the base
+    t42 = t16 < 0.0
+    t43 = tl.where(t9, 0.49, t8)
+    t44 = tl.where(0.0 <= t43, t43 + 0.21, -1.0)  # a root of it is NaN for v < 0
+    t45 = tl.div_rn(1.0, tl.sqrt_rn(t44))
+    t46 = t41 * t45
+    t47 = tl.where(t46 < (-5.5), -5.5, t46)
+    t48 = tl.where(5.5 < t47, 5.5, t47)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t49 = t48 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t48 * t48, 0.7117647, 8.719118)))
+    t50 = tl.fma(t49, 2.0 * t49, -1.0)
+    t51 = t45 * 0.83666
+    t52 = tl.fma(t51, 2.0 * t51, -1.0)
+    t53 = t41 == t41
+    t54 = tl.where(t0, 65536.0, 1.0)
+    t55 = tl.where(t42, 1.0 + t41, tl.where(t40, 0.0, t41 + (-1.0))) + t39
+    # mean, normalised
+    t56 = (t49 * tl.fma(t52, tl.fma(t52, tl.fma(t52, tl.fma(t52, _polynomial5(t50, 0.00018900263, -0.00019912087,
+        -0.00010731378, 0.00012802388, -1.1259954e-6, -7.526806e-6), _polynomial6(t50, -0.00038526164, 0.0004017434,
+        0.00048750362, -0.0006179758, -3.3378726e-6, 0.00013980451, -2.368276e-5)), _polynomial8(t50, 0.00075382536,
+        -6.201994e-5, -0.003307144, 0.00014844119, 0.009115723, -0.009282718, 0.0014563176, 0.0019192914,
+        -0.0007434723)), _polynomial9(t50, 0.0004888942, 0.0010829851, -0.002217493, -0.0061207465, 0.006820917,
+        0.022679092, -0.05257616, 0.045292042, -0.018391613, 0.002943274)), _polynomial10(t50, -0.00050786877,
+        0.000691038, 0.0025392612, -0.0015713375, -0.009471418, -0.0029385006, 0.038438153, 0.019953994, -0.2528241,
+        0.6031109, -1.3974198)))
+    t57 = t54 * (lambd_hi * tl.where(t53, tl.where(t9, t55, t41 + t56), t41))
+    t58 = t26 * t26
+    t59 = tl.where(t42, 1.0, -1.0)
+    t60 = tl.where(t40, 1.0, -1.0)
+    t61 = tl.where(t42, 1.0, tl.where(t40, 0.0, 1.0))
+    t62 = (tl.fma(tl.fma(t26, t61, 2.0 * ((t59 * ((t26 * (t23 * tl.fma(t19, t25, t24 * 2.0))) * -1.0)) + (t60 * (t26 *
+        (t35 * tl.fma(t31, t37, 2.0 * t36)))))), t26 * t61, (((t27 * tl.where(t42, 0.0, tl.where(t40, 0.0, -4.0))) +
+        (t59 * (tl.where(t42, 2.0, tl.where(t40, -2.0, 2.0)) * ((t23 * t24) * t58)))) + ((t38 * tl.where(t42, -4.0,
+        0.0)) + (t60 * (tl.where(t42, -2.0, tl.where(t40, 2.0, -2.0)) * ((t35 * t36) * t58))))) - (t39 * t39)))
+    t63 = tl.fma(2.0, t51, -1.0)
+    # var, normalised
+    t64 = (tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, _polynomial5(t50, 0.0013284002,
+        -0.0005205248, -0.001705803, 0.0007502333, 0.00022781065, -4.5935118e-5), _polynomial6(t50, -0.0059154993,
+        0.0037300093, 0.008017229, -0.0042435736, -0.0032681425, 0.0016242892, 1.0637446e-5)), _polynomial8(t50,
+        0.0055054496, 0.0068443255, -0.024320113, -0.0063221618, 0.026389625, -0.002453597, -0.0054434235,
+        -0.0016694651, 0.0014380757)), _polynomial9(t50, -0.008253488, 0.0079914965, 0.03239464, -0.03387018,
+        -0.03453964, 0.0456149, 0.010403389, -0.03365914, 0.016344752, -0.0023659815)), _polynomial10(t50,
+        -0.0052363523, -0.0073680347, 0.017944414, 0.031180508, -0.04539579, -0.063687265, 0.15130448, -0.08654053,
+        -0.01596958, 0.032432873, -0.008668034)), _polynomial10(t50, -0.0041957065, -0.0025225321, 0.011744502,
+        0.024542337, -0.015039539, -0.11407829, 0.10944575, 0.13851225, -0.28369012, 0.17238547, -0.037124578)),
+        _polynomial10(t50, -0.00014305256, -0.0024186925, -0.00048898737, 0.01674772, 0.011792751, -0.07464629,
+        -0.012874758, 0.23496477, -0.30012217, 0.15939033, 0.9677992)))
+    t65 = t43 * t64
+    t66 = tl.where(t65 < 0.0, 0.0, t65)
+    t67 = tl.where(t1, 65536.0, 1.0)
+    t68 = (t67 * (t67 * (tl.where(t53, tl.where(t9, tl.where(t62 < 0.0, 0.0, t62), tl.where(3.4028234663852886e+38 <
+        t66, 3.4028234663852886e+38, t66)), t41) * (t3 + t4))))
+    return (t57, t68)
 
 
 @triton.jit
@@ -288,193 +193,130 @@ def softshrink_exact_forward_kernel(
 
 @triton.jit
 def softshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo):
-    t0 = lambd_hi * lambd_hi
-    t1 = tl.abs(mean)
-    t2 = 1.2676506e+30 < var
-    t3 = 1.2980742e+33 < t1
-    t4 = 8.6736174e-19 < var
-    t5 = t2 | t3
-    t6 = tl.div_rn(1.0, lambd_hi)
-    t7 = tl.where(t5 & t4, 1.5258789e-5, 1.0)
-    t8 = tl.where(t5, 1.5258789e-5, 1.0)
-    t9 = (mean * t8) * t6  # mean in units of the base
-    t10 = tl.abs(t9)  # |mean - centre|
-    t11 = tl.where(t9 < 0.0, 1.0, -1.0)  # direction of u
-    t12 = t11 * 2.0
-    t13 = t7 * (var * t7)
-    t14 = t6 * -1.0
-    t15 = t6 * tl.fma(lambd_lo, t14, tl.fma(lambd_hi, t14, 1.0))
-    t16 = lambd_hi * t6
-    t17 = tl.fma(lambd_hi, t15, tl.fma(lambd_lo, t6, tl.fma(lambd_hi, t6, t16 * -1.0)))
-    t18 = t16 + t17
-    t19 = t6 * t16
-    t20 = t19 + tl.fma(t6, t17, tl.fma(t15, t16, tl.fma(t6, t16, t19 * -1.0)))
-    t21 = t0 * t6
-    t22 = tl.fma(t0, t6, t21 * -1.0)
-    t23 = t6 * t21
-    t24 = tl.fma(t15, t21, tl.fma(t6, t21, t23 * -1.0))
-    t25 = tl.div_rn(1.0, t0)
-    t26 = t25 * -1.0
-    t27 = tl.fma(t0, t26, 1.0)
-    t28 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
-    t29 = tl.fma(t28, t26, t27)
-    t30 = tl.fma(t0, t15, tl.fma(t28, t6, t22))
-    t31 = t23 + tl.fma(t6, t30, t24)
-    t32 = t21 + t30
-    t33 = t13 * (t25 + (t25 * t29))
-    t34 = t33 * tl.sqrt_rn(tl.where(0.0 <= t33, 1.0, -1.0))  # NaN for a negative variance
-    t35 = t34 < 0.49
-    t36 = tl.where(t35, 0.49, t34)
-    t37 = tl.where(t35, t34, 0.49)
-    t38 = 0.0 == t37
-    t39 = tl.sqrt_rn(tl.where(t38, 1.0, t37))
-    t40 = tl.where(t38, 0.0, tl.div_rn(1.0, t39))
-    t41 = tl.where(t38, 0.0, t39)  # standard deviation
-    t42, t43, t44, t45, t46, t47, t48, t49, t50, t51, t52, t53 = _atom1(t36, -0.19600001, t10)
-    t54 = t53 * (((t52 + 127) << 23).to(tl.float32, bitcast=True))
-    t55 = t42 * (t54 * 0.3989423)
-    t56 = t55 * t43
-    t57 = t54 * t51
-    t58 = t55 * t50
-    t59 = tl.fma(t50, t58, t56)
-    t60 = t59 * t45
-    t61 = tl.fma(t50, t59, t58 * t44)
-    t62 = tl.fma(t50, t61, t60)
-    t63 = t62 * t47
-    t64 = tl.fma(t50, t62, t61 * t46)
-    t65 = tl.fma(t50, t64, t63)
-    t66 = t65 * t49
-    t67 = tl.fma(t50, t65, t64 * t48)
-    t68 = (-5.53779e-7) * tl.fma(t50, t67, t66)
-    t69 = t64 * (-5.53779e-7)
-    t70 = 5.5711224e-14 * t64
-    t71 = t59 * 5.5711224e-14
-    t72, t73, t74, t75, t76, t77, t78, t79, t80, t81, t82, t83 = _atom1(t36, 0.167404, t10)
-    t84 = t83 * (((127 + t82) << 23).to(tl.float32, bitcast=True))
-    t85 = t72 * (0.3989423 * t84)
-    t86 = t85 * t73
-    t87 = t84 * t81
-    t88 = t85 * t80
-    t89 = tl.fma(t80, t88, t86)
-    t90 = t89 * t75
-    t91 = tl.fma(t89, -3.2503451e-13, t71)
-    t92 = tl.fma(t80, t89, t88 * t74)
-    t93 = tl.fma(t80, t92, t90)
-    t94 = t93 * t77
-    t95 = tl.fma(t80, t93, t92 * t76)
-    t96 = tl.fma(t80, t95, t94)
-    t97 = t96 * t79
-    t98 = tl.fma(t80, t96, t95 * t78)
-    t99 = tl.fma(1.4154151e-5, tl.fma(t80, t98, t97), t68)
-    t100 = tl.fma(t95, 1.4154151e-5, t69)
-    t101 = tl.fma(-3.2503451e-13, t95, t70)
-    t102, t103, t104, t105, t106, t107, t108, t109, t110, t111, t112, t113 = _atom1(t36, 0.98, t10)
-    t114 = t113 * (((127 + t112) << 23).to(tl.float32, bitcast=True))
-    t115 = t102 * (0.3989423 * t114)
-    t116 = t115 * t103
-    t117 = t114 * t111
-    t118 = t115 * t110
-    t119 = tl.fma(t110, t118, t116)
-    t120 = t119 * t105
-    t121 = (tl.fma(t115, 2.7831684e-12, tl.fma(t85, -3.9657704e-12, tl.fma(t55, 1.1844716e-12, tl.fma(t119,
-        -6.377272e-13, t91)))))
-    t122 = tl.fma(t110, t119, t118 * t104)
-    t123 = tl.fma(t110, t122, t120)
-    t124 = t123 * t107
-    t125 = tl.fma(t110, t123, t122 * t106)
-    t126 = tl.fma(t110, t125, t124)
-    # B_1: derivative 1 of the mean square less its line
-    t127 = (tl.fma(t115, 0.10468484, _part4(t85, t55, t118, t88, t58, t119, t89, t59, t122, t92, t61, t123, t93, t62,
-        t125, t95, t64, t126, t96, t65)))
-    t128 = t126 * t109
-    t129 = tl.fma(t110, t126, t125 * t108)
-    t130 = (t11 * tl.fma(t119, -0.05310392, tl.fma(t89, -1.8069891, tl.fma(t59, -0.13990697, tl.fma(t123, 0.010678871,
-        tl.fma(t93, -0.17402875, tl.fma(t62, -0.0064247614, tl.fma(-0.000890947, t126, tl.fma(0.0064075454, t96,
-        tl.fma(-0.00010180367, t65, tl.fma(3.4771136e-5, tl.fma(t110, t129, t128), t99)))))))))))
-    # D_2: derivative 2 of the mean less its line
-    t131 = _part5(t119, t89, t59, t123, t93, t62, t118, t88, t58, t122, t92, t61, t125, t95, t64, t129, t98, t67, t11)
-    # B_2: derivative 2 of the mean square less its line
-    t132 = (tl.fma(t118, 0.10468484, _part4(t88, t58, t119, t89, t59, t122, t92, t61, t123, t93, t62, t125, t95, t64,
-        t126, t96, t65, t129, t98, t67)))
-    t133 = 0.5 * t132
-    t134 = tl.fma(t125, 3.4771136e-5, t100)
-    t135 = tl.fma(1.1844716e-12, t61, tl.fma(-6.377272e-13, t125, t101))
-    t136 = tl.fma(t92, 0.0064075454, tl.fma(t61, -0.00010180367, t134))
-    # D_3: derivative 3 of the mean less its line
-    t137 = tl.fma(2.7831684e-12, t122, tl.fma(-3.9657704e-12, t92, t135)) + t130
-    t138 = tl.fma(t88, -0.17402875, tl.fma(t58, -0.0064247614, tl.fma(t122, -0.000890947, t136)))
-    # D_1: derivative 1 of the mean less its line
-    t139 = _part5(t118, t88, t58, t122, t92, t61, t115, t85, t55, t119, t89, t59, t123, t93, t62, t126, t96, t65, t11)
-    # D_0: derivative 0 of the mean less its line
-    t140 = (t121 + (t11 * tl.fma(t117, -0.05310392, tl.fma(t87, -1.8069891, tl.fma(t57, -0.13990697, tl.fma(t118,
-        0.010678871, t138))))))
-    t141 = tl.fma(t139, (-2.0) * t140, t127)
-    t142 = tl.fma(t131, t140 * -1.0, t133)
-    t143 = tl.fma(t11, tl.fma(t36, t137, tl.fma(t139, 2.0, t11)), t142)
-    t144 = t11 * (t11 + t139)
-    t145 = t11 * tl.fma(t12, t36 * t131, t141)
-    t146 = t131 * 0.5
-    t147 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)))
-    t148 = t40 * tl.abs(t147)
-    t149 = t147 < 0.0
-    t150 = tl.where(t149, 1.0, -1.0)
-    t151 = tl.where(t149, -4.0, 0.0)
-    t152 = t38 | (13.0 < t148)
-    t153 = tl.where(t152, 13.0, t148)  # |mean - -1|/sigma
-    t154 = _part3(t153)
-    t155 = 2.0 * t154
-    t156 = t153 * t153
-    t157 = tl.div_rn(1.0, 1.0 + t156)
-    t158 = tl.where(t152, 0.0, _part2(t156))
-    t159 = 0.3989423 * t158
-    t160 = t40 * t159
-    t161 = t150 * ((t153 * t159) * -1.0)
-    t162 = t41 * t159
-    t163 = tl.fma(t154, (2.0 * t153) * -1.0, 0.3989423) * t157
-    t164 = t158 * tl.fma(t153, t163, t155)
-    t165 = t41 * (t158 * t163)
-    t166 = t150 * (t164 * -1.0)
-    t167 = t6 * (t8 * ((mean - lambd_hi) - lambd_lo))
-    t168 = t40 * tl.abs(t167)
-    t169 = t167 < 0.0
-    t170 = tl.where(t149, 2.0, tl.where(t169, -2.0, 2.0))
-    t171 = t150 * (t164 * t170)
-    t172 = t165 * t170
-    t173 = tl.where(t149, -2.0, tl.where(t169, 2.0, -2.0))
-    t174 = tl.where(t149, 0.0, tl.where(t169, 0.0, -4.0))
-    t175 = t172 + (t150 * (t164 * t174))
-    t176 = (t174 * t160) + t171
-    t177 = tl.where(t169, 1.0, -1.0)
-    t178 = tl.where(t149, 1.0, tl.where(t169, 0.0, 1.0))
-    t179 = 2.0 * t178
-    t180 = t38 | (13.0 < t168)
-    t181 = tl.where(t180, 13.0, t168)  # |mean - 1|/sigma
-    t182 = _part3(t181)
-    t183 = 2.0 * t182
-    t184 = t181 * t181
-    t185 = tl.div_rn(1.0, 1.0 + t184)
-    t186 = tl.where(t180, 0.0, _part2(t184))
-    t187 = 0.3989423 * t186
-    t188 = t40 * t187
-    t189 = t188 - t160
-    t190 = t151 * t188
-    t191 = (t7 * (t7 * (tl.where(t35, 0.5 * t189, t146) * t20))) * grad_mean
-    t192 = t161 + (t177 * (t181 * t187))
-    t193 = (t41 * t187) - t162
-    t194 = tl.fma(t182, (2.0 * t181) * -1.0, 0.3989423) * t185
-    t195 = t186 * tl.fma(t181, t194, t183)
-    t196 = t41 * (t186 * t194)
-    t197 = t196 - t165
-    t198 = t196 * t173
-    t199 = 0.5 * (t176 + (t190 + (t177 * (t195 * t173))))
-    t200 = t175 + (t198 + (t177 * (t195 * t151)))
-    t201 = t166 + (t177 * t195)
-    t202 = t178 + (2.0 * t201)
-    t203 = (tl.where(t35, t201 + t178, t144) * t18) * grad_mean
-    t204 = (tl.fma(tl.where(t35, tl.fma(t178, t202, tl.fma(t178, t192, tl.fma(t197 * -1.0, t189, t199))), t143) * t31,
-        grad_var, t191))
-    t205 = tl.fma(tl.where(t35, tl.fma(t179, t193, tl.fma((-2.0) * t197, t201, t200)), t145) * t32, grad_var, t203)
-    return (t205, t204)
+    t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
+    t1 = tl.where(t0 & (8.6736174e-19 < var), 1.5258789e-5, 1.0)
+    t2 = lambd_hi * lambd_hi
+    t3 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t2 * -1.0)))
+    t4 = tl.div_rn(1.0, t2)
+    t5 = t4 * -1.0
+    t6 = (t1 * (var * t1)) * (t4 + (t4 * tl.fma(t3, t5, tl.fma(t2, t5, 1.0))))
+    t7 = t6 * tl.sqrt_rn(tl.where(0.0 <= t6, 1.0, -1.0))  # NaN for a negative variance
+    t8 = t7 < 0.49
+    t9 = tl.where(t8, t7, 0.49)
+    t10 = 0.0 == t9
+    t11 = tl.sqrt_rn(tl.where(t10, 1.0, t9))
+    t12 = tl.where(t10, 0.0, tl.div_rn(1.0, t11))
+    t13 = tl.where(t0, 1.5258789e-5, 1.0)
+    t14 = tl.div_rn(1.0, lambd_hi)
+    t15 = t14 * (t13 * (lambd_lo + (lambd_hi + mean)))
+    t16 = t12 * tl.abs(t15)
+    t17 = t10 | (13.0 < t16)
+    t18 = tl.where(t17, 13.0, t16)  # |mean - -1|/sigma
+    t19 = t18 * t18
+    t20 = t19 * (-0.5)
+    t21 = tl.fma(t20, 1.442695, 12582912.0)
+    t22 = (tl.where(t17, 0.0, _part1(t21, t20) * ((((t21.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t23 = _part0(t18)
+    t24 = tl.fma(t23, (2.0 * t18) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t19)
+    t25 = tl.where(t10, 0.0, t11)  # standard deviation
+    t26 = t25 * (t22 * t24)
+    t27 = t15 < 0.0
+    t28 = t14 * (t13 * ((mean - lambd_hi) - lambd_lo))
+    t29 = t28 < 0.0
+    t30 = tl.where(t27, 2.0, tl.where(t29, -2.0, 2.0))
+    t31 = t22 * tl.fma(t18, t24, 2.0 * t23)
+    t32 = tl.where(t27, 0.0, tl.where(t29, 0.0, -4.0))
+    t33 = tl.where(t27, 1.0, -1.0)
+    t34 = t12 * tl.abs(t28)
+    t35 = t10 | (13.0 < t34)
+    t36 = tl.where(t35, 13.0, t34)  # |mean - 1|/sigma
+    t37 = t36 * t36
+    t38 = (-0.5) * t37
+    t39 = tl.fma(1.442695, t38, 12582912.0)
+    t40 = (tl.where(t35, 0.0, _part1(t39, t38) * (((127 + (t39.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t41 = _part0(t36)
+    t42 = tl.fma(t41, (2.0 * t36) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t37)
+    t43 = t25 * (t40 * t42)
+    t44 = tl.where(t27, -2.0, tl.where(t29, 2.0, -2.0))
+    t45 = t40 * tl.fma(t36, t42, 2.0 * t41)
+    t46 = tl.where(t27, -4.0, 0.0)
+    t47 = tl.where(t29, 1.0, -1.0)
+    t48 = t43 - t26
+    t49 = (t33 * (t31 * -1.0)) + (t47 * t45)
+    t50 = t22 * 0.3989423
+    t51 = 0.3989423 * t40
+    t52 = tl.where(t27, 1.0, tl.where(t29, 0.0, 1.0))
+    t53 = tl.where(t8, 0.49, t7)
+    t54 = tl.where(0.0 <= t53, t53 + 0.21, -1.0)  # a root of it is NaN for v < 0
+    t55 = tl.div_rn(1.0, tl.sqrt_rn(t54))
+    t56 = (mean * t13) * t14  # mean in units of the base
+    t57 = t56 * t55
+    t58 = tl.where(t57 < (-5.5), -5.5, t57)
+    t59 = tl.where(5.5 < t58, 5.5, t58)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t60 = t59 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t59 * t59, 0.7117647, 8.719118)))
+    t61 = tl.fma(t60, 2.0 * t60, -1.0)
+    t62 = t55 * 0.83666
+    t63 = tl.fma(2.0, t62, -1.0)
+    t64 = t2 * t14
+    t65 = t14 * -1.0
+    t66 = t14 * tl.fma(lambd_lo, t65, tl.fma(lambd_hi, t65, 1.0))
+    t67 = tl.fma(t2, t66, tl.fma(t3, t14, tl.fma(t2, t14, t64 * -1.0)))
+    t68 = tl.fma(t62, 2.0 * t62, -1.0)
+    t69 = lambd_hi * t14
+    t70 = tl.fma(lambd_hi, t66, tl.fma(lambd_lo, t14, tl.fma(lambd_hi, t14, t69 * -1.0)))
+    t71 = (tl.fma(2.0 * t52, (t25 * t51) - (t25 * t50), tl.fma(t48 * (-2.0), t49, ((t26 * t30) + (t33 * (t31 * t32))) +
+        ((t43 * t44) + (t47 * (t45 * t46))))))
+    t72 = t55 * (t53 * t55)
+    # dvar_dmu, normalised
+    t73 = (t60 * tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, _polynomial5(t61, -0.012946879,
+        0.012714931, 0.008628536, -0.009632819, 0.00068536523, 0.0003553693), _polynomial6(t61, 0.038572967,
+        -0.046998072, -0.026621552, 0.04085261, 0.0026002168, -0.009755723, 0.0014649576)), _polynomial8(t61,
+        -0.047409818, 0.0010426304, 0.17125207, -0.082704976, -0.12405197, 0.08365445, 0.0023459878, -0.00048547995,
+        -0.0034800859)), _polynomial9(t61, 0.028011033, -0.06456173, -0.076961726, 0.23301044, -0.022401476,
+        -0.22629224, 0.10530596, 0.09633686, -0.09540081, 0.022823535)), _polynomial10(t61, 0.02862441, 7.777285e-5,
+        -0.08919026, -0.03855015, 0.22177657, 0.11631796, -0.7617634, 0.8466379, -0.3657617, 0.026715048,
+        0.015119297)), _polynomial10(t61, 0.0129400585, 0.0077035283, -0.03655623, -0.08832318, 0.040368278,
+        0.42919365, -0.30459607, -0.81952363, 1.4304141, -0.85838217, 0.1867903)))
+    t74 = tl.where(t8, t71, t72 * t73) * (t64 + t67)
+    t75 = t49 + t52
+    # dmean_dmu, normalised
+    t76 = (tl.fma(t68, tl.fma(t68, _polynomial5(t61, -0.007709819, 0.012094792, 0.0027145823, -0.010109698,
+        0.0025496143, 0.0005513336), _polynomial7(t61, 0.011993817, -0.008964075, -0.04656332, 0.071815684,
+        -0.014261012, -0.03474517, 0.026500542, -0.0058973506)), _polynomial7(t61, 0.010577939, 0.0071451683,
+        -0.05765135, -0.033153195, 0.25871497, -0.31955543, 0.16740261, -0.033492338)))
+    t77 = tl.fma(t74, grad_var, (tl.where(t8, t75, tl.fma(t55, t76, 1.0)) * (t69 + t70)) * grad_mean)
+    t78 = t12 * t50
+    t79 = t12 * t51
+    t80 = t79 - t78
+    t81 = t14 * t64
+    t82 = t14 * t69
+    t83 = (tl.fma(t52, t52 + (2.0 * t49), tl.fma(t52, (t33 * ((t18 * t50) * -1.0)) + (t47 * (t36 * t51)), tl.fma(t48 *
+        -1.0, t80, 0.5 * (((t32 * t78) + (t33 * (t31 * t30))) + ((t46 * t79) + (t47 * (t45 * t44))))))))
+    # dvar_dvar, normalised
+    t84 = (tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, _polynomial7(t61, -0.016811516, 0.022049103, 0.0028237896,
+        -0.008164426, 0.009368302, -0.014211884, 0.0027158104, 0.0022325), _polynomial9(t61, 0.045155913, 0.008483022,
+        -0.16148718, 0.03439006, 0.13778442, -0.017610373, -0.054692276, -0.012209212, 0.02392647, -0.0037175138)),
+        _polynomial9(t61, 0.05522592, 0.02358751, -0.21985239, -0.032809205, 0.41112378, -0.18405981, -0.20824406,
+        0.21050374, -0.05741031, 0.0020094286)), _polynomial10(t61, -0.017502947, 0.0103668915, 0.09174556,
+        -0.06813887, -0.26273537, 0.28958875, 0.23814039, -0.32683262, -0.16869159, 0.31607658, -0.10204019)),
+        _polynomial10(t61, -0.010317725, 0.0008042187, 0.06001353, 0.006477373, -0.20395115, 0.013114899, 0.4081671,
+        -0.18224537, -0.3767667, 0.3946533, 0.89002466)))
+    t85 = tl.where(t8, t83, t84) * (t81 + tl.fma(t14, t67, tl.fma(t66, t64, tl.fma(t14, t64, t81 * -1.0))))
+    t86 = 0.5 * t80
+    t87 = t55 * t55
+    # dmean_dvar, normalised
+    t88 = (t60 * tl.fma(t68, tl.fma(t68, tl.fma(t68, _polynomial6(t61, 0.0032331238, -0.0028960325, -0.0036064563,
+        0.003336441, 0.00060293294, -0.0006907846, 3.948122e-5), _polynomial8(t61, -0.0050959713, -0.0059457654,
+        0.018688727, 0.019899335, -0.047005728, 0.011751703, 0.014819987, -0.0077048494, 0.0005709775)),
+        _polynomial9(t61, 0.0046498873, -0.010850864, -0.019894041, 0.04625688, 0.047596492, -0.16137922, 0.11298977,
+        0.003008378, -0.031823955, 0.009428683)), _polynomial9(t61, 0.0054093027, -0.005426324, -0.028632674,
+        0.01680611, 0.09788873, -0.041069962, -0.29575697, 0.4647213, -0.27257657, 0.058647007)))
+    t89 = (tl.fma(t85, grad_var, (t1 * (t1 * (tl.where(t8, t86, t87 * t88) * (t82 + tl.fma(t14, t70, tl.fma(t66, t69,
+        tl.fma(t14, t69, t82 * -1.0))))))) * grad_mean))
+    return (t77, t89)
 
 
 @triton.jit

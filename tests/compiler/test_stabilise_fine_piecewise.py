@@ -17,6 +17,7 @@ from momentgen.compiler.ir.graph import outputs_float64
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies.kinks.piecewise import stable_variants
 from momentgen.compiler.strategies.surfaces.fine_output import BEYOND, PARTIALS_OF
+from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule, x
 
 F64 = npt.NDArray[np.float64]
@@ -118,7 +119,6 @@ def test_a_bounded_functions_variance_is_large_where_sigma_is() -> None:
     assert np.abs(computed("hardtanh", np.zeros(3), var)["var"] - (1 - between)).max() <= 2 * BEYOND["var"]
 
 
-def test_branches_that_are_no_polynomials_keep_atoms() -> None:
-    facts = made("elu", sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True)))[1].facts
-    assert "atoms_float64" in facts
-    assert "switch_float64" not in facts
+def test_steps_are_refused_since_their_tolerance_is_nothing_far_out() -> None:
+    with pytest.raises(BuildError, match="expected a tolerance that is nowhere 0"):
+        made("steps", sp.Piecewise((0, x < 0), (1, x < 1), (0, True)))

@@ -87,16 +87,13 @@ def atoms(u: F64, tau: float, low: int, high: int) -> dict[int, F64]:
     return {n: t[n] for n in range(low, high + 1)}
 
 
-def fit_atoms(
-    target: AtomTarget, taus: Sequence[float], high: int, rounds: int = _ROUNDS, growth: float = 1.0
-) -> AtomFit:
+def fit_atoms(target: AtomTarget, taus: Sequence[float], high: int, rounds: int = _ROUNDS) -> AtomFit:
     """The coefficients for atoms of given variances, orders ``target.low`` to ``high``.
 
     Args:
         target: what to fit.
         taus: variances.
         high: the highest order.
-        growth: how many times more a coefficient of an order below 0 costs: its atom grows with sigma.
         rounds: of Lawson's iteration; 1 is plain least squares, a few times worse and as much quicker.
     """
     low, count = target.low, len(taus)
@@ -111,8 +108,7 @@ def fit_atoms(
     wanted = np.concatenate([target.values[:, j] / a for j, a in enumerate(target.allowed)])
     start, free = _far_conditions(target, taus, len(orders))
     # What rounding each coefficient costs, in the units of the objective.
-    cost = np.array([growth if n < 0 else 1.0 for _ in taus for n in orders])
-    ridge = _ROUNDING / target.allowed[0] * cost
+    ridge = np.full(count * len(orders), _ROUNDING / target.allowed[0])
     inner = np.einsum("ij,jk->ik", matrix, free)
     rest = wanted - np.einsum("ij,j->i", matrix, start)
     weights = np.ones(len(wanted))

@@ -1,11 +1,11 @@
 """Activations with kinks or jumps that follow a line on either side: hard*, *shrink, ELU and their like.
 
-Below v* the local form of :mod:`momentgen.compiler.strategies.kinks.piecewise_graph`; above, f smoothed by v* is fitted
-by atoms as in :mod:`momentgen.compiler.strategies.smooth.surrogate`.  v* is the largest of a few that both can serve:
-the fit must be within its share of the tolerance, and the local form, evaluated in float64, within a fifth of it.
+Below v* the local form of :mod:`momentgen.compiler.strategies.kinks.piecewise_graph`; above, polynomials of two
+variables as for smooth f, of :mod:`momentgen.compiler.strategies.surfaces`.  v* is the largest of a few that both can
+serve: the polynomials must be within their share of the tolerance, and the local form, evaluated in float64, within a
+fifth of it.
 
-float64 has more atoms.  Where branches are polynomials the local form leaves nothing out: there it has a v* of its own,
-far larger, and above it the polynomials of :mod:`momentgen.compiler.strategies.surfaces.fine_surface`.
+Where branches are polynomials the local form leaves nothing out: in float64 it has a v* of its own there, far larger.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,36 +23,37 @@ from flint import arb
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import outputs_float64
+from momentgen.compiler.ir.graph import Graph, outputs_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.claim import Claim
-from momentgen.compiler.strategies.kinks.fine_piecewise_graph import build_fine_piecewise, no_atoms
-from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, build_piecewise
+from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.surrogate import Found, facts_of, find_atoms, fine_facts
+from momentgen.compiler.strategies.smooth.surrogate import facts_of, fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT32, FLOAT64
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
+from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
 __all__ = ["branches_of", "stable_variants", "why_not"]
 
-_CHOICES = ((1, 3), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6), (8, 8))
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
 _SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
-_FINE = (((5, 6),), ((6, 6),), ((8, 8),))  # its atoms else: those that are best also beyond the points of the fit
-_EXACT = 20.0  # where one atom is f itself the share is all rounding, which is relative to its jump
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
 #: tolerances of float32 over those of float64
 _FINER = {name: {"mean": MEAN, "var": VARIANCE}.get(name, PARTIAL) / allowed for name, allowed in ALLOWED.items()}
 #: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
 _LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
 _LADDER_FINE = (18, 11, 9)
+_GRAPHS = {"forward": OUTPUTS, "partials": PARTIALS}
 _DEGREE = 2  # of a polynomial branch; cubics range so far between their kinks that the fits round too much
 
 
@@ -131,11 +132,16 @@ class _Fine:
     switch: float
 
 
-def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth) -> _Fine | None:
-    """The form of the largest v* whose polynomials and local form are accurate; None if there is none."""
-    if _is_one_kink(f) or not all(p.expr.is_polynomial(x) for p in f.pieces):
-        return None
+def _find_fine(
+    f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: QuadratureTruth
+) -> _Fine | None:
+    """The form of the largest v* whose polynomials and local form are accurate; None if there is none.
+
+    Of branches that are no polynomials, at float32's v*.
+    """
     switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
+    if not all(p.expr.is_polynomial(x) for p in f.pieces):
+        switches = [switch]
     served = [v for v in switches if _serves_below(v, f, branches, measure, truth)]
     for goals, switch in itertools.product((BEYOND, ALLOWED), served):
         with contextlib.suppress(BuildError):
@@ -157,7 +163,6 @@ def _local_errors(
     f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: QuadratureTruth
 ) -> dict[str, float]:
     """The local form's largest errors just below the switch, over the tolerance."""
-    atoms = no_atoms(f, switch)
     sigma = math.sqrt(switch)
     spread = np.linspace(-6, 6, 61)
     points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
@@ -166,18 +171,31 @@ def _local_errors(
     exact = truth(mean, var, {})
     found = {}
     for outputs in (OUTPUTS, PARTIALS):
-        graph, _ = build_piecewise(atoms, branches, FLOAT64, outputs)
+        graph, _ = build_piecewise(branches, FLOAT64, outputs, switch)
         for name, computed in outputs_float64(graph, {"mean": mean, "var": var}).items():
             found[name] = float(measure(name, np.broadcast_to(computed, mean.shape), exact[name], mean, var).max())
     return found
 
 
-def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any) -> tuple[Found, Branches, float]:
+@dataclass(frozen=True)
+class _Chosen:
+    """What float32 has: v*, the branches below it, by graph the polynomials above, and what ``branches`` leave out."""
+
+    switch: float
+    branches: Branches
+    surfaces: Mapping[str, Mapping[str, Surface]]
+    local: float
+
+
+def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: QuadratureTruth) -> _Chosen:
     """The largest switch that both forms serve.
 
     Raises:
         BuildError: if there is none, with how far each form was off.
     """
+    if f.lipschitz == 0:
+        cause = "expected a tolerance that is nowhere 0, as that of steps is far out"
+        raise BuildError(f.name, "stabilise", cause, f.pieces)
     ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
     tried = []
     # Long series last: they serve a larger v*, but rounding in them grows with it.
@@ -186,20 +204,31 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
             local = max(_local_errors(f, branches, switch, measure, truth).values())
             if local <= _LOCAL:
                 break
-        share = math.inf
+        cause = f"the local form leaves out {local:.3g} of what is allowed"
         if local <= _LOCAL:
-            found = find_atoms(f, _CHOICES[:1] if _is_one_kink(f) else _CHOICES[1:], switch)
-            if found.share <= (_EXACT if _is_one_kink(f) else 1.0):
-                return found, branches, local
-            share = found.share
-        tried.append((switch, share, local))
-    shown = "; ".join(f"v* = {v:.4g}: fit {a:.3g}, local {b:.3g}" for v, a, b in tried)
-    raise BuildError(f.name, "stabilise", f"no switch serves both forms ({shown}, of what is allowed)", f.pieces)
+            try:
+                known: Targets = {}
+                surfaces = {n: find_surfaces(f, truth, o, known, start=switch) for n, o in _GRAPHS.items()}
+                return _Chosen(switch, branches, surfaces, local)
+            except BuildError as error:
+                cause = error.cause
+        tried.append(f"v* = {switch:.4g}: {cause}")
+    raise BuildError(f.name, "stabilise", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
 
 
-def _is_one_kink(f: Activation) -> bool:
-    """Whether f is two lines that meet, or jump: then one atom is f itself."""
-    return len(f.kinks) == 1 and all(p.expr.is_polynomial(x) for p in f.pieces)
+def _far(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
+    """What writes polynomials above v*."""
+
+    def write(g: Graph, v: int, outputs: Sequence[str]) -> tuple[dict[str, int], Sequence[Polynomial]]:
+        writer = SurfaceWriter(g, f, surfaces, None, v)
+        return writer.values(outputs), writer.fits
+
+    return write
+
+
+def _fine_far(f: Activation, surfaces: FineSurfaces) -> Far:
+    """The same of those for float64."""
+    return lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -212,22 +241,21 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     measure = measure_for(f, truth)
-    found, branches, local = _choose(f, rule.f, measure, truth)
-    switch = found.atoms.switch
+    chosen = _choose(f, rule.f, measure, truth)
+    switch = chosen.switch
     degree, terms, heat = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
-    fine = _find_fine(f, more, measure, truth)
-    finer = [] if fine or _is_one_kink(f) else [find_atoms(f, choice, switch) for choice in _FINE]
-    atoms = min([found, *finer], key=lambda one: one.share)
+    fine = _find_fine(f, more, switch, measure, truth)
     graphs: dict[str, Any] = {}
-    fits: list[Any] = []
-    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        graphs[name], made = build_piecewise(found.atoms, branches, FLOAT32, outputs)
+    fits: list[Polynomial] = []
+    for name, outputs in _GRAPHS.items():
+        far = _far(f, chosen.surfaces[name])
+        graphs[name], made = build_piecewise(chosen.branches, FLOAT32, outputs, switch, far)
         fits += made
-        if fine:
-            graphs[f"{name}64"] = build_fine_piecewise(f, fine.surfaces, more, fine.switch, outputs)
-        else:
-            graphs[f"{name}64"], _ = build_piecewise(atoms.atoms, more, FLOAT64, outputs)
+        above, far = (fine.switch, _fine_far(f, fine.surfaces)) if fine else (switch, far)
+        graphs[f"{name}64"], _ = build_piecewise(more, FLOAT64, outputs, above, far)
+    in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
+    count = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())
     wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     yield Stable(
         variant="exact",
@@ -242,15 +270,17 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
         facts={
-            **facts_of(f, found, None if fine else atoms),
-            "local_form_leaves_out": float(f"{local:.3g}"),
-            **({"switch_float64": fine.switch, **fine_facts(fine.surfaces)} if fine else {}),
+            **facts_of(f),
+            "switch": switch,
+            "local_form_leaves_out": float(f"{chosen.local:.3g}"),
+            "surfaces": {name: surface_facts(found) for name, found in chosen.surfaces.items()},
+            "switch_float64": fine.switch if fine else switch,
+            **fine_facts(fine.surfaces if fine else None),
         },
         claim=Claim(f, fine.surfaces) if fine else None,
         doc=(
-            f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, a sum of atoms of "
-            f"{len(found.atoms.taus)} variances fitted to f smoothed by that variance"
-            + (f"; in float64 below v = {fine.switch:.4g}, and above polynomials of two variables" if fine else "")
+            f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, polynomials in mean/w "
+            f"and 1/w, w² = v + c, of {count} terms in all{in_float64}"
         ),
         **graphs,
     )

@@ -7,15 +7,14 @@ the kinks and is a power series there,
     mean = P_0 + D_0,    V = Σ_{k>=1} v^k/k! P_k (P_k + 2 D_k) + S_0 - D_0²,
 
 D_k = d^k E D/dmu^k, S_k = d^k E D²/dmu^k.  Every term is of the order of L² v or exponentially small: nothing cancels.
-Powers of 1/sigma occur only where the exact partials grow without bound (a kink, a jump).  Above v* in float32 the
-form of :mod:`momentgen.compiler.strategies.smooth.surrogate_graph`, fitted to f smoothed by v*; in float64 that
-of :mod:`momentgen.compiler.strategies.kinks.fine_piecewise_graph`.
+Powers of 1/sigma occur only where the exact partials grow without bound (a kink, a jump).  Above v* polynomials of two
+variables, which the caller writes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,11 +30,11 @@ from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.kit import bounded_exp
 from momentgen.compiler.strategies.mills import integrals
-from momentgen.compiler.strategies.smooth.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
+from momentgen.compiler.strategies.smooth.surrogate_graph import GraphPrecision, mills_ratio
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
-__all__ = ["Branches", "PiecewiseWriter", "build_piecewise"]
+__all__ = ["Branches", "Far", "PiecewiseWriter", "build_piecewise"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -66,15 +65,35 @@ class Branches:
 _LEAP = 1e-12  # the branches differ by that much but for rounding
 
 
-class PiecewiseWriter(SurrogateWriter):
-    """Writes both forms."""
+#: (graph, a variance of at least v*, outputs) -> the outputs above v*, and what was fitted
+Far = Callable[[Graph, int, Sequence[str]], tuple[dict[str, int], Sequence[Polynomial]]]
 
-    def __init__(self, graph: Graph, atoms: AtomSum, branches: Branches, precision: GraphPrecision) -> None:
-        super().__init__(graph, atoms, precision, held=True)
-        self.branches = branches
+
+class PiecewiseWriter:
+    """Writes both forms.
+
+    Args:
+        graph: with inputs ``mean`` and ``var``.
+        branches: of f.
+        precision: of the graph.
+        switch: v*.
+        far: what writes the form above it; None for the local form alone.
+    """
+
+    def __init__(
+        self, graph: Graph, branches: Branches, precision: GraphPrecision, switch: float, far: Far | None
+    ) -> None:
+        self.g, self.branches, self.precision, self.far = graph, branches, precision, far
+        self.fits: list[Polynomial] = []
         g, zero, one = graph, graph.const(0), graph.const(1)
+        self.mu, v = g.input("mean"), g.input("var")
+        valid = g.sqrt(g.select(g.le(zero, v), one, g.const(-1)))
+        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
         # The form not chosen is evaluated where it is finite.
-        self.small = g.select(self.near, self.v, g.const(atoms.switch))
+        held = g.const(switch)
+        self.near = g.lt(self.v, held)
+        self.wide = g.select(self.near, held, self.v)
+        self.small = g.select(self.near, self.v, held)
         self.degenerate = g.eq(self.small, zero)
         root = g.sqrt(g.select(self.degenerate, one, self.small))
         self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
@@ -182,7 +201,9 @@ class PiecewiseWriter(SurrogateWriter):
         # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
         e = g.select(beyond, g.const(0), e)
         u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        j = integrals(g, t, h, self.mills(2, u), max(top, 2))
+        second, fitted = mills_ratio(g, self.precision, 2, u)
+        self.fits.append(fitted)
+        j = integrals(g, t, h, second, max(top, 2))
         with mpmath.workdps(40):
             density = g.mul(e, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
         table = {n: g.mul(e, value) for n, value in enumerate(j)}
@@ -238,8 +259,7 @@ class PiecewiseWriter(SurrogateWriter):
 
     # --- outputs -----------------------------------------------------------------
     def local_mean(self) -> int:
-        g = self.g
-        return g.select(self.near, g.add(self.p(0), self.dd(0)), self.mean())
+        return self.g.add(self.p(0), self.dd(0))
 
     def weight(self, k: int) -> Any:
         return mpmath.mpf(1) / math.factorial(k)
@@ -288,18 +308,21 @@ class PiecewiseWriter(SurrogateWriter):
 
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
-        if outputs != PARTIALS:
-            super().write(outputs)
-            return
         g = self.g
-        far, close = self.global_partials(), self.local_partials()
-        for name in PARTIALS:
-            value = g.select(self.near, close[name], self.turned(name, far[name]))
-            g.output(name, self.finite(value) if self.leaps else value)
-
-    def turned(self, name: str, value: int) -> int:
-        """A partial above v*, as derivative in mu where atoms give one in u."""
-        return self.g.mul(self.turn, value) if name in ("dmean_dmu", "dvar_dmu") else value
+        if outputs == PARTIALS:
+            close = self.local_partials()
+        else:
+            close = {"mean": self.local_mean(), "var": self.local_variance()}
+        far: Mapping[str, int] = close
+        if self.far is not None:
+            far, fits = self.far(g, self.wide, outputs)
+            self.fits += fits
+        for name in outputs:
+            value = g.select(self.near, close[name], far[name])
+            if name in PARTIALS:
+                g.output(name, self.finite(value) if self.leaps else value)
+            else:
+                g.output(name, g.select(g.eq(self.mu, self.mu), value, self.mu))  # NaN stays NaN
 
     def finite(self, value: int) -> int:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""
@@ -351,10 +374,10 @@ class _Translator:
 
 
 def build_piecewise(
-    atoms: AtomSum, branches: Branches, precision: GraphPrecision, outputs: tuple[str, ...]
+    branches: Branches, precision: GraphPrecision, outputs: tuple[str, ...], switch: float, far: Far | None = None
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
-    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""
+    """The graph of ``OUTPUTS`` or ``PARTIALS``, and what was fitted for it; without ``far`` of the local form alone."""
     graph = Graph(("mean", "var"))
-    writer = PiecewiseWriter(graph, atoms, branches, precision)
+    writer = PiecewiseWriter(graph, branches, precision, switch, far)
     writer.write(outputs)
     return graph, tuple(writer.fits)

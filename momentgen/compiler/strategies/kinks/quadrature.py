@@ -25,6 +25,7 @@ from momentgen.compiler.strategies.kinks.increments import unknown_function
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature
 from momentgen.compiler.strategies.requirements import unmet
 from momentgen.compiler.strategies.smooth.algebraic import find_ladder
+from momentgen.compiler.strategies.smooth.choosing import atom_facts
 from momentgen.compiler.strategies.smooth.ladder import outskirts
 from momentgen.compiler.strategies.smooth.surrogate import facts_of
 from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision
@@ -161,7 +162,12 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         rigorous=BallTruth(f),
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
         fits=tuple(dict.fromkeys(fits)),
-        facts={**facts_of(f, found, fine), "nodes_a_panel": panels.nodes, "panels_leave_out": float(f"{local:.3g}")},
+        facts={
+            **facts_of(f),
+            **atom_facts(found, fine),
+            "nodes_a_panel": panels.nodes,
+            "panels_leave_out": float(f"{local:.3g}"),
+        },
         doc=(
             f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at kinks; "
             f"above, a ladder of atoms of {len(found.atoms.taus)} variances fitted to f smoothed by that variance"

@@ -31,9 +31,9 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, VARIANCE, measure_for
 from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.choosing import choose_atoms
+from momentgen.compiler.strategies.smooth.choosing import Found, atom_facts, choose_atoms, found_atoms
 from momentgen.compiler.strategies.smooth.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
-from momentgen.compiler.strategies.smooth.surrogate import Found, facts_of, fine_facts, found_atoms, in_words
+from momentgen.compiler.strategies.smooth.surrogate import facts_of, fine_facts, in_words
 from momentgen.compiler.strategies.smooth.surrogate_graph import (
     FLOAT32,
     FLOAT64,
@@ -237,7 +237,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
         fits=tuple(dict.fromkeys(fits)),
         facts={
-            **facts_of(f, found, fine),
+            **facts_of(f),
+            **atom_facts(found, fine),
             **(fine_facts(surfaces) if surfaces else {}),
             "local_terms": _TERMS,
             "local_form_leaves_out": float(f"{left_out:.3g}"),

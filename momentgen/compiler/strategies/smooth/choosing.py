@@ -9,11 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from momentgen.compiler.fit.atoms import AtomFit
+from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.strategies.smooth.surrogate_graph import AtomSum
+from momentgen.errors import BuildError
 
-__all__ = ["Chosen", "choose_atoms"]
+__all__ = ["Chosen", "Found", "atom_facts", "choose_atoms", "found_atoms"]
 
+F64 = npt.NDArray[np.float64]
 Taus = tuple[float, ...]
 _ROUNDS = 8  # of a fit that looks promising
 
@@ -56,3 +64,56 @@ def choose_atoms(
         if best.share <= 1.0:
             break
     return best
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Atoms found for an activation, of its mean and mostly of its square, with the fits they come from.
+
+    ``share`` is the largest error of these over what is allowed to them.
+    """
+
+    atoms: AtomSum
+    mean: AtomFit
+    second: tuple[AtomFit, ...]
+    share: float
+
+
+def found_atoms(f: Activation, chosen: Chosen, switch: float, terms: int) -> Found:
+    """The atoms chosen, with what else their form is made of."""
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    if not chosen.taus:
+        raise BuildError(
+            f.name, "stabilise", "expected a tolerance that is nowhere 0, as that of steps is far out", f.pieces
+        )
+    mean, second = chosen.fits[0], (chosen.fits[1], chosen.fits[-1])
+    tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]
+    lows = mean.low, second[0].low
+    atoms = AtomSum(f.centre, f.left, f.right, chosen.taus, tables[0], (tables[1], tables[2]), lows, switch, terms)
+    return Found(atoms, mean, second, chosen.share)
+
+
+def _without_dust(table: F64) -> F64:
+    """Coefficients that symmetry makes zero, exactly so."""
+    cleaned = table.copy()
+    for column in range(table.shape[1]):
+        if np.abs(table[:, column]).max() < 1e-13:
+            cleaned[:, column] = 0.0
+    return cleaned
+
+
+def atom_facts(found: Found, fine: Found | None = None) -> dict[str, Any]:
+    """What the certificate says of f's atoms, and of those for float64 where these are others."""
+    facts = {"switch": found.atoms.switch, "atoms": _atom_facts(found)}
+    return facts | ({"atoms_float64": _atom_facts(fine)} if fine else {})
+
+
+def _atom_facts(found: Found) -> dict[str, Any]:
+    return {
+        "variances": list(found.atoms.taus),
+        "mean": found.mean.coefficients.tolist(),
+        "sup_error_of_derivatives": [float(f"{e:.3g}") for e in found.mean.errors],
+        "second": [fit.coefficients.tolist() for fit in dict.fromkeys(found.second)],
+        "second_sup_error_of_derivatives": [[float(f"{e:.3g}") for e in fit.errors] for fit in found.second],
+    }

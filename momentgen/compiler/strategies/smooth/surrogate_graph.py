@@ -32,7 +32,7 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
 
-__all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter"]
+__all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter", "mills_ratio"]
 
 F64 = npt.NDArray[np.float64]
 _SHORT = 0.05  # v* below which the local form takes f's length as its unit
@@ -89,6 +89,15 @@ class AtomSum:
     def grows(self, atom: int) -> bool:
         """Whether the mean contains an atom in an order that grows with sigma."""
         return self.lows[0] < 0 and bool(self.mean[atom, : -self.lows[0]].any())
+
+
+def mills_ratio(g: Graph, precision: GraphPrecision, n: int, u: int) -> tuple[int, Polynomial]:
+    """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4), and what was fitted."""
+    fitted = core(n, precision.reach, precision.fit, 4.0)
+    value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
+    for _ in range(n + 1):
+        value = g.mul(value, u)
+    return value, fitted
 
 
 class SurrogateWriter:
@@ -184,12 +193,8 @@ class SurrogateWriter:
 
     def mills(self, n: int, u: int) -> int:
         """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4)."""
-        g = self.g
-        fitted = core(n, self.precision.reach, self.precision.fit, 4.0)
+        value, fitted = mills_ratio(self.g, self.precision, n, u)
         self.fits.append(fitted)
-        value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
-        for _ in range(n + 1):
-            value = g.mul(value, u)
         return value
 
     def order(self, atom: int, n: int) -> int:

@@ -199,15 +199,20 @@ class FineWriter:
             by_v = g.madd(g.mul(density, half), at.r, by_v)
         return g.add(by_mu, slope), by_v
 
+    def values(self, outputs: Sequence[str]) -> dict[str, int]:
+        """Those of ``outputs`` that there are polynomials of, and of partials of these."""
+        found = {}
+        for name in self.surfaces.outputs:
+            if name in outputs:
+                found[name] = self.mean() if name == "mean" else self.variance()
+            if PARTIALS_OF[name][0] in outputs:
+                found |= dict(zip(PARTIALS_OF[name], self.partials(name), strict=True))
+        return found
+
 
 def build_fine_graph(f: Activation, surfaces: FineSurfaces, outputs: Sequence[str]) -> Graph:
     """The graph of ``outputs``, of those that there are polynomials of and their partials."""
     graph = Graph(("mean", "var"))
-    writer = FineWriter(graph, f, surfaces, graph.input("var"))
-    for name in surfaces.outputs:
-        if name in outputs:
-            graph.output(name, writer.mean() if name == "mean" else writer.variance())
-        if PARTIALS_OF[name][0] in outputs:
-            for partial, value in zip(PARTIALS_OF[name], writer.partials(name), strict=True):
-                graph.output(partial, value)
+    for name, value in FineWriter(graph, f, surfaces, graph.input("var")).values(outputs).items():
+        graph.output(name, value)
     return graph

@@ -111,8 +111,8 @@ class _Targets:
     def __init__(self, f: Activation, frame: Frame, squared: bool, truth: QuadratureTruth) -> None:
         self.f, self.frame = f, frame
         z = (1 + rows(_ROWS)) / 2
-        share = z if squared else z * z  # c/(v + c)
-        self.v = np.maximum(frame.c * (1 / share - 1), 1e-7 * frame.c)[:, None]
+        share = z if squared else z * z  # the least w² over w²
+        self.v = np.maximum(frame.least * (1 / share - 1) + frame.start, frame.start or 1e-7 * frame.c)[:, None]
         s = columns(_COLUMNS)[None, :] * frame.largest
         t = frame.bend * s / np.sqrt(1 - s * s)
         self.w = np.sqrt(self.v + frame.c)
@@ -124,7 +124,7 @@ class _Targets:
     def of(self, name: str, limits: Limits) -> BivariateTarget:
         """What is fitted for an output."""
         f, v, w, values = self.f, self.v, self.w, self.values[name]
-        unit = unit_of(f, name, v, w, self.frame.c)
+        unit = unit_of(f, name, v, w, self.frame)
         if name == "mean":
             allowed = np.full(v.shape, limits.small_mean)
         elif name == "var":
@@ -132,7 +132,7 @@ class _Targets:
         else:
             allowed = limits.partial * np.abs(values).max(axis=1, keepdims=True)
         weight = (unit / (_SHARE * allowed))[:, 0]
-        one, root = np.ones(_ROWS), (math.sqrt(self.frame.c) / w)[:, 0]
+        one, root = np.ones(_ROWS), (math.sqrt(self.frame.least) / w)[:, 0]
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
         return BivariateTarget((values - plain_of(f, name, self.u, w)) / unit, weight, factors)
 
@@ -149,11 +149,11 @@ def is_level(f: Activation) -> bool:
     return math.isfinite(f.span)
 
 
-def unit_of(f: Activation, name: str, v: F64, w: F64, c: float) -> F64:
+def unit_of(f: Activation, name: str, v: F64, w: F64, frame: Frame) -> F64:
     """What an output grows or vanishes with."""
     base = w**0
     if name in VANISHING:
-        base = v * c / (v + c) if is_level(f) else v
+        base = v * frame.least / (v + frame.c) if is_level(f) else v
     return np.asarray(base * w ** -float(decay(f)[name]))
 
 
@@ -240,6 +240,7 @@ def find_surfaces(
     outputs: tuple[str, ...],
     known: Targets | None = None,
     limits: Limits = USUAL,
+    start: float = 0.0,
 ) -> dict[str, Surface]:
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
 
@@ -249,11 +250,12 @@ def find_surfaces(
         outputs: which of them.
         known: of an earlier search for the same f; taken from, and added to.
         limits: what the rule asks for beyond the usual tolerance.
+        start: the least v that they serve; above 0 where f has kinks.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    search = _Search(f, truth, outputs, {} if known is None else known, limits)
+    search = _Search(f, truth, outputs, {} if known is None else known, limits, start)
     shared, *apart = (search.best(group) for group in groups_of(f, outputs))
     if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
         return {name: surface for found in apart for name, surface in found.items()}
@@ -276,9 +278,15 @@ class _Search:
     """Over frames."""
 
     def __init__(
-        self, f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], known: Targets, limits: Limits
+        self,
+        f: Activation,
+        truth: QuadratureTruth,
+        outputs: tuple[str, ...],
+        known: Targets,
+        limits: Limits,
+        start: float,
     ) -> None:
-        self.f, self.truth, self.limits = f, truth, limits
+        self.f, self.truth, self.limits, self.start = f, truth, limits, start
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
@@ -296,15 +304,15 @@ class _Search:
                 self.needed = {frame: needed for frame, needed in self.needed.items() if frame.c != self.c(width)}
 
     def c(self, width: float) -> float:
-        """The variance that a width in units of f's length stands for."""
-        return float(np.float32(width * self.f.length**2))
+        """The variance that a width, of the least w² in units of f's length, stands for."""
+        return float(np.float32(width * self.f.length**2 - self.start))
 
     def add(self, width: float, outputs: tuple[str, ...], known: Targets) -> None:
         """The frames of a width, with what they are to be fitted to and about how many terms it takes."""
         f, c = self.f, self.c(width)
-        reach = float(np.float32(max(_NORMAL[steps(f)], self.end / math.sqrt(c))))
+        reach = float(np.float32(max(_NORMAL[steps(f)], self.end / math.sqrt(self.start + c))))
         for bend in _BENDS:
-            frame = Frame(c, bend, reach)
+            frame = Frame(c, bend, reach, self.start)
             for even in {flip_of(f, name) != 0 for name in outputs}:
                 if (frame, even) not in known:
                     known[frame, even] = _Targets(f, frame, even, self.truth)

@@ -7,7 +7,7 @@ leaves beyond such a bound is its error, and is cut off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import mpmath
@@ -64,9 +64,8 @@ class Variables:
     Of the input ``var``, or of another value ``v``.
     """
 
-    def __init__(self, g: Graph, frame: Frame, centre: float, v: int | None = None) -> None:
+    def __init__(self, g: Graph, frame: Frame, centre: float, v: int) -> None:
         self.frame, reach = frame, g.const(frame.reach)
-        v = g.input("var") if v is None else v
         shifted = g.add(v, g.const(frame.c))
         w2 = g.select(g.le(g.const(0), v), shifted, g.const(-1))
         self.w = g.sqrt(g.comment(w2, "a root of it is NaN for v < 0"))
@@ -89,18 +88,21 @@ class SurfaceWriter:
     """Writes the values that outputs and partials share.
 
     Args:
+        graph: with inputs ``mean`` and ``var``.
         f: the activation.
         surfaces: its polynomials.
         point: f as an expression, written for v = 0; None where it has no form for that.
+        v: the variance; of polynomials that serve from a variance on, no less than that.
     """
 
-    def __init__(self, f: Activation, surfaces: Mapping[str, Surface], point: sp.Expr | None) -> None:
-        self.f, self.surfaces, self.point = f, surfaces, point
-        self.g = g = Graph(("mean", "var"))
+    def __init__(
+        self, graph: Graph, f: Activation, surfaces: Mapping[str, Surface], point: sp.Expr | None, v: int
+    ) -> None:
+        self.g, self.f, self.surfaces, self.point, self.v = graph, f, surfaces, point, v
         self.fits: list[Polynomial] = []
-        self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
+        self.u = graph.sub(graph.input("mean"), graph.const(f.centre))
         frames = dict.fromkeys(surface.frame for surface in surfaces.values())
-        self.variables = {frame: Variables(g, frame, f.centre) for frame in frames}
+        self.variables = {frame: Variables(graph, frame, f.centre, v) for frame in frames}
 
     def at(self, name: str) -> Variables:
         """The variables of an output."""
@@ -109,7 +111,7 @@ class SurfaceWriter:
     def surface(self, name: str) -> int:
         """The polynomial of an output."""
         g, found, at = self.g, self.surfaces[name], self.at(name)
-        share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.c))))
+        share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.least))))
         z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
         even, odd = (g.surface(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
         odd = g.mul(odd, at.x)
@@ -126,7 +128,7 @@ class SurfaceWriter:
         g, at = self.g, self.at(name)
         value = g.const(1)
         if name in VANISHING:
-            value = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))) if is_level(self.f) else self.v
+            value = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.least))) if is_level(self.f) else self.v
         for _ in range(decay(self.f)[name]):
             value = g.mul(value, at.r)
         return value
@@ -184,19 +186,23 @@ class SurfaceWriter:
     def partials(self, names: tuple[str, ...]) -> dict[str, int]:
         """Each its polynomial times what it grows or vanishes with."""
         g = self.g
-        a, _, a2, _ = lines_of(self.f)
+        a, b, a2, b2 = lines_of(self.f)
         units = {name: self.unit(name) for name in names}
+        # A bump on a line that rises: as in the mean, what the fit leaves beyond the reach would grow in other units.
+        if a == a2 != 0 and b == b2:
+            ends = (name for name in names if name != "dvar_dvar")
+            units |= {name: g.select(self.at(name).beyond, g.const(0), units[name]) for name in ends}
         plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
         return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in names}
 
-    def write(self, outputs: tuple[str, ...]) -> None:
+    def values(self, outputs: Sequence[str]) -> dict[str, int]:
         """All outputs named."""
+        found = {}
         if "mean" in outputs:
-            self.g.output("mean", self.at_zero(held(self.g, self.f, self.mean())))
+            found["mean"] = self.at_zero(held(self.g, self.f, self.mean()))
         if "var" in outputs:
-            self.g.output("var", self.variance())
-        for name, value in self.partials(tuple(name for name in outputs if name in PARTIALS)).items():
-            self.g.output(name, value)
+            found["var"] = self.variance()
+        return found | self.partials(tuple(name for name in outputs if name in PARTIALS))
 
 
 def held(g: Graph, f: Activation, mean: int) -> int:
@@ -225,6 +231,8 @@ def build_surface_graph(
     f: Activation, surfaces: Mapping[str, Surface], outputs: tuple[str, ...], point: sp.Expr | None = None
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials of one variable fitted for it."""
-    writer = SurfaceWriter(f, surfaces, point)
-    writer.write(outputs)
-    return writer.g, tuple(writer.fits)
+    graph = Graph(("mean", "var"))
+    writer = SurfaceWriter(graph, f, surfaces, point, graph.input("var"))
+    for name, value in writer.values(outputs).items():
+        graph.output(name, value)
+    return graph, tuple(writer.fits)
