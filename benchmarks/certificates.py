@@ -7,6 +7,10 @@ minute a variant, so that what the results say already of that commit is taken f
 eight times as many points are screened.
 
     python benchmarks/certificates.py [--since 996421d] [--seeds 16] [--points 400000]
+    python benchmarks/certificates.py --stated --since 3516bb3
+
+With ``--stated`` nothing is searched: bounds and operations of the certificates that changed stand beside the former
+ones, in ``results/certificates_stated.json``.
 
 Certificates say how float64 is computed and what errors it is allowed. Where it is by polynomials of two variables,
 the errors of the earlier PyTorch code, which float64 was, and of the C that it is now are measured at some thousand
@@ -61,8 +65,13 @@ def main() -> None:
     parser.add_argument("--since", default=_SINCE, help="a commit")
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--points", type=int, default=400_000, help="screened for each seed and setting")
+    parser.add_argument("--stated", action="store_true", help="compare what certificates state, and search nothing")
     arguments = parser.parse_args()
     rules = {rule.name: rule for rule in load_rules(ROOT / "rules")}
+    if arguments.stated:
+        found = [row for rule in rules for row in stated(rule, arguments.since)]
+        save("certificates_stated", {"since": arguments.since, "variants": found})
+        return
     with tempfile.TemporaryDirectory() as folder:
         counts, rows, table = compared(rules.values(), arguments.since, arguments.seeds, arguments.points, Path(folder))
     console.print(table)
@@ -85,6 +94,26 @@ def main() -> None:
     settings = {"since": arguments.since, "seeds": arguments.seeds, "points": arguments.points}
     found = {"bounds": counts, "results": rows, "float64": float64, "proven": proven}
     save("certificates", {"environment": environment(), **settings, **found})
+
+
+def stated(rule: str, commit: str) -> Iterator[dict[str, Any]]:
+    """Bounds and operations (forward, backward) of the certificates that are others than a commit's."""
+    for path in sorted((ROOT / "generated" / rule).glob("*.json")):
+        text = _shown(commit, f"generated/{rule}/{path.name}")
+        if path.stem == "manifest" or text is None:
+            continue
+        was, now = (
+            {
+                "goal": certificate["goal"],
+                "bounds": {
+                    name: bound[next(iter(certificate["goal"]))] for name, bound in certificate["bounds"].items()
+                },
+                "operations": [sum(counts.values()) for counts in certificate["operations"].values()],
+            }
+            for certificate in map(json.loads, (text, path.read_text()))
+        )
+        if was != now:
+            yield {"rule": rule, "variant": path.stem, "was": was, "is": now}
 
 
 def known_errors(commit: str, seeds: int, points: int) -> dict[tuple[str, str, str], tuple[float, dict[str, float]]]:
