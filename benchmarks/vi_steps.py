@@ -3,6 +3,7 @@
     MLP 784-400-400-10, batch 100, Adam      plain; VBP (method ap2) with normal and log-uniform prior; local; sample;
                                              the loss compiled by torch.compile, plain and VBP
     LeNet of 100 units, batch 64, SGD        plain with dropout; correlated parameters (tridiagonal posterior, sample)
+    LeNet of max and of average pools        plain; VBP with normal prior
 
 Steps are whole: forward pass, bound with its divergence, gradients, optimizer.  All of a network's contestants take
 turns, of five steps each; ratios are medians over rounds, to the plain step, eager or compiled as they are, of the
@@ -37,10 +38,10 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10))
 
 
-def lenet(drop: float) -> nn.Sequential:
+def lenet(drop: float, pool: Callable[[int], nn.Module] = nn.MaxPool2d) -> nn.Sequential:
     """Caffe's LeNet with 100 units, channels last in memory."""
     return nn.Sequential(
-        *(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Conv2d(1, 20, 5), pool(2), nn.Conv2d(20, 50, 5), pool(2), nn.Flatten()),
         *(nn.Linear(800, 100), nn.ReLU(), nn.Dropout(drop), nn.Linear(100, 10)),
     ).to(memory_format=torch.channels_last)
 
@@ -111,6 +112,17 @@ def of_lenet() -> tuple[dict[str, Callable[[], None]], dict[str, Callable[[], An
     return steps, parts
 
 
+def of_pools(pool: Callable[[int], nn.Module]) -> dict[str, Callable[[], None]]:
+    x = torch.rand(64, 1, 28, 28).to(memory_format=torch.channels_last)
+    y = torch.randint(10, (64,))
+    net = lenet(0.0, pool)
+    bayes = randomise(lenet(0.0, pool), MeanField()).set_method("ap2")
+    return {
+        "plain": plain_step(net, torch.optim.Adam(net.parameters()), x, y),
+        "VBP, normal": bayesian_step(bayes, torch.optim.Adam(bayes.parameters()), x, y),
+    }
+
+
 def milliseconds(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Processor time a call, all taking turns of a few calls, so that caches are as in training."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
@@ -146,6 +158,8 @@ def main() -> None:
     found = {
         "mlp": ratios(milliseconds(of_mlp(), arguments.rounds)),
         "lenet": ratios(milliseconds(steps, arguments.rounds)),
+        "lenet, max pools": ratios(milliseconds(of_pools(nn.MaxPool2d), arguments.rounds)),
+        "lenet, average pools": ratios(milliseconds(of_pools(nn.AvgPool2d), arguments.rounds)),
     }
     of_parts = milliseconds(parts, arguments.rounds)
     for name, rows in found.items():
