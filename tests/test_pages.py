@@ -61,7 +61,7 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
         f"{min(ap2):.0f} to {max(ap2):.0f} forward passes",
         f"{min(adjoint):.0f} to {max(adjoint):.0f} forward passes for ten outputs",
         f"{adf['filter, pbp, float64']:.0f} µs per example and pass (8-50-50-1)",
-        f"all {len(gpu)} Triton kernels have the bits of the CPU, at {gpu[0]['compared']:,} inputs each",
+        f"{len(gpu)} Triton kernels have the bits of the CPU, at {gpu[0]['compared']:,} inputs each",
         f"10,000 forward passes | σ within {100 / (2 * 10_000) ** 0.5:.1f} %",
     ]
     page = (ROOT / "README.md").read_text(encoding="utf-8")
