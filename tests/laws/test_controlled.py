@@ -400,6 +400,15 @@ def test_an_event_that_all_rows_may_miss_is_in_the_stated_error(name: str) -> No
         assert ((found.mean - drawn.mean(0)).abs() < 4 * found.mean_error + 0.005 * drawn.std(0)).all()
 
 
+def test_what_one_coefficient_for_all_outputs_changes_is_in_the_stated_error() -> None:
+    x = noisy(torch.zeros(2, 3), std=1.0)
+    drawn = F.softplus(torch.randn(2_000_000, dtype=torch.float64)).log().std()
+    for seed in range(4):
+        with torch.no_grad():
+            found = momentgen.convert(Of(lambda x: F.softplus(x).log()).eval(), seed=seed)(x)
+        assert ((found.std - drawn).abs() < 4 * found.std_error + 0.002 * drawn).all()
+
+
 def test_values_that_no_row_changes_have_a_note_where_a_kink_may_keep_them() -> None:
     x = noisy(torch.tensor([[-5.0, 1.0]]), std=0.3)
     for function, said in ((F.relu, True), (torch.tanh, False), (lambda x: F.pad(x.tanh(), (1, 0)), False)):

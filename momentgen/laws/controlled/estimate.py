@@ -28,6 +28,8 @@ __all__ = ["Estimate", "Rows", "estimated", "with_unseen"]
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
 _WILD: Final = 1e3
+#: standard errors by which an output's own version may differ from the one beside the others' by chance
+_BEYOND: Final = 3.0
 
 
 class Rows(NamedTuple):
@@ -191,7 +193,10 @@ def estimated(rows: Rows, errors: bool = True) -> Estimate:
     if not errors:
         return Estimate(mean, factor, torch.zeros_like(mean), torch.zeros_like(mean))
     with torch.no_grad():
-        std_error = _jackknife(sums, exact)
+        std_error, own_std = _jackknife(sums, exact)
+        # What one coefficient for all outputs changes beyond chance is an error, and one that no pair left out shows.
+        apart = ((var + exact * gamma.square()).sqrt() - own_std).square() - (_BEYOND * std_error).square()
+        std_error = torch.where(apart > 0, (std_error.square() + apart).sqrt(), std_error)
         spread = residuals[pairs:].square().sum(0)
         mean_error = _shared(spread / (len(rows.outputs) // 2), var + exact * gamma.square(), 1.0).sqrt()
     return Estimate(mean, factor, std_error * size, mean_error * size)
@@ -222,15 +227,15 @@ def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
     return size, centre, Rows((rows.outputs - centre) / size, linear, root, rows.fresh)
 
 
-def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
-    """Standard errors of the standard deviations, leaving one pair out at a time.
+def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard errors of the standard deviations, leaving one pair out at a time; and these, by each output alone.
 
     They are those of each output's own version, with a coefficient and a remainder of its own.  That one coefficient
     serves all outputs of an example is an error which the pooled version's jackknife does not see.
     """
     pairs, outputs = len(sums.odd), sums.odd.shape[-1]
     if pairs < 3:
-        return torch.full_like(exact, torch.inf)
+        return torch.full_like(exact, torch.inf), exact.sqrt()
     even, even_linear = sums.even - sums.even.mean(0), sums.even_linear - sums.even_linear.mean(0)
 
     def left_out(odd: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,7 +257,7 @@ def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
     rest = rest_odd / (pairs - 1 - 1 / max(outputs, 1)) + rest_even / (pairs - 2)
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
     square = (pairs - 1) * (stds - stds.mean(0)).square().mean(0)
-    return _shared(square, stds.mean(0).square(), (pairs - 1) / max(pairs - 3, 1)).sqrt()
+    return _shared(square, stds.mean(0).square(), (pairs - 1) / max(pairs - 3, 1)).sqrt(), stds.mean(0)
 
 
 def _shared(square: Tensor, var: Tensor, few: float) -> Tensor:
