@@ -3,8 +3,8 @@
 // f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 //
 // rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-// program      h5068bdb457cbbbc4f217fa63f5bc33635cf58c46a0734e8b6213d9c5f8044473
-// operations   hardshrink_exact_forward 405, hardshrink_exact_backward 538
+// program      h213d945c711de6cb0bceddb28846586aae2fe5dca2e67c5902419482f71015b4
+// operations   hardshrink_exact_forward 407, hardshrink_exact_backward 538
 //
 // Certificate:
 //   mean 0.651, var 0.9, dmean_dmu 0.648, dmean_dvar 0.415, dvar_dmu 0.653, dvar_dvar 0.644 tolerance,
@@ -214,8 +214,9 @@ INLINE void hardshrink_exact_forward_element(
     float t114 = t27 ? t112 : t113;
     float t115 = t14 ? t114 : t7;
     float t116 = t11 * (t11 * (t115 * (t0 + t5)));
+    float t117 = (3.4028234663852886e+38f < t116) ? 3.4028234663852886e+38f : t116;
     *out_mean = t110;
-    *out_var = t116;
+    *out_var = t117;
 }
 
 void hardshrink_exact_forward(

@@ -280,8 +280,9 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t7 = s[11][i] ? s[14][i] : t3;
         double t8 = s[13][i] ? t7 : s[7][i];
         double t9 = s[15][i] ? 0.0 : t6;
+        double t10 = s[16][i] * t8;
         out_mean[i] = p_lambd * t9;
-        out_var[i] = s[16][i] * t8;
+        out_var[i] = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
     }
 }
 

@@ -113,7 +113,8 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t7 = torch.where(t4, t19, t2 + (torch.where(t18, 0.0, (t3 * t11) * t7)))
     t21 = torch.where(t9, torch.where(t4, t16, _at_least(t5 + (t13 * t21), 0.0)), t2)
     t2 = lambd * (torch.where(t1, 0.0, torch.where(t9, t7, t2)))
-    return t2, (t0 * t21)
+    t21 = _at_most(t0 * t21, 1.7976931348623157e+308)
+    return t2, t21
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 # f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 #
 # rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-# operations   hardshrink_exact_forward 405, hardshrink_exact_backward 538
+# operations   hardshrink_exact_forward 407, hardshrink_exact_backward 538
 #
 # Certificate:
 #   mean 0.651, var 0.9, dmean_dmu 0.648, dmean_dvar 0.415, dvar_dmu 0.653, dvar_dvar 0.644 tolerance,
@@ -196,7 +196,8 @@ def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t83 = tl.where(t1, 65536.0, 1.0)
     t84 = (t83 * (t83 * (tl.where(t67, tl.where(t9, tl.where(t78 < 0.0, 0.0, t78), tl.where(3.4028234663852886e+38 <
         t82, 3.4028234663852886e+38, t82)), t56) * (t3 + t4))))
-    return (t74, t84)
+    t85 = tl.where(3.4028234663852886e+38 < t84, 3.4028234663852886e+38, t84)
+    return (t74, t85)
 
 
 @triton.jit

@@ -3,8 +3,8 @@
 // f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 //
 // rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-// program      h88b36afabc5f1f55b380ec0db01aa10f544d4202b80e5ded84a04a47c5d501ed
-// operations   softshrink_exact_forward 344, softshrink_exact_backward 442
+// program      he1b48513309a4e1bf0e50c2c72dbd0158be15fcd6e286af39046d88e46fda982
+// operations   softshrink_exact_forward 346, softshrink_exact_backward 442
 //
 // Certificate:
 //   mean 0.741, var 0.597, dmean_dmu 0.573, dmean_dvar 0.662, dvar_dmu 0.461, dvar_dvar 0.608 tolerance,
@@ -193,8 +193,9 @@ INLINE void softshrink_exact_forward_element(
     float t97 = t23 ? t95 : t96;
     float t98 = t14 ? t97 : t7;
     float t99 = t11 * (t11 * (t98 * (t0 + t5)));
+    float t100 = (3.4028234663852886e+38f < t99) ? 3.4028234663852886e+38f : t99;
     *out_mean = t93;
-    *out_var = t99;
+    *out_var = t100;
 }
 
 void softshrink_exact_forward(

@@ -274,8 +274,9 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t4 = s[11][i] ? t3 : s[5][i];
         double t5 = s[9][i] ? s[12][i] : t1;
         double t6 = s[11][i] ? t5 : s[5][i];
+        double t7 = s[13][i] * t6;
         out_mean[i] = p_lambd * t4;
-        out_var[i] = s[13][i] * t6;
+        out_var[i] = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
     }
 }
 

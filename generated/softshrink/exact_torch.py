@@ -106,7 +106,8 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t12 = surface(_SURFACES[1], 0, t6, t12)
     t12 = torch.where(t17, torch.where(t1, t19, _at_least(t4 + (t10 * t12), 0.0)), t2)
     t2 = lambd * (torch.where(t17, torch.where(t1, t20, t2 + (t3 * t21)), t2))
-    return t2, (t0 * t12)
+    t12 = _at_most(t0 * t12, 1.7976931348623157e+308)
+    return t2, t12
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:

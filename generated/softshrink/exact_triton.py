@@ -3,7 +3,7 @@
 # f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 #
 # rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-# operations   softshrink_exact_forward 344, softshrink_exact_backward 442
+# operations   softshrink_exact_forward 346, softshrink_exact_backward 442
 #
 # Certificate:
 #   mean 0.741, var 0.597, dmean_dmu 0.573, dmean_dvar 0.662, dvar_dmu 0.461, dvar_dvar 0.608 tolerance,
@@ -174,7 +174,8 @@ def softshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t67 = tl.where(t1, 65536.0, 1.0)
     t68 = (t67 * (t67 * (tl.where(t53, tl.where(t9, tl.where(t62 < 0.0, 0.0, t62), tl.where(3.4028234663852886e+38 <
         t66, 3.4028234663852886e+38, t66)), t41) * (t3 + t4))))
-    return (t57, t68)
+    t69 = tl.where(3.4028234663852886e+38 < t68, 3.4028234663852886e+38, t68)
+    return (t57, t69)
 
 
 @triton.jit

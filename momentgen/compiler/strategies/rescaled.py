@@ -16,6 +16,7 @@ v/h² below 2^-127 is beyond what bounds are certified for; the measure says so.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ from momentgen.compiler.function.activation import Line
 from momentgen.compiler.ir.graph import Graph, Node
 from momentgen.compiler.ir.stable import ErrorMeasure, Errors, Stable, Truth, settings_of
 from momentgen.compiler.measure.moments import MEAN, held, shares
+from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
 from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
@@ -222,6 +224,9 @@ class _Copy:
             for part in self.back(name):
                 value = g.mul(value, part)
             value = g.madd(factor, level, value)
+            if name == "var" and self.growth == "line":  # a little above v, by the error of a polynomial
+                top = g.const(LARGEST if self.scaled else sys.float_info.max)
+                value = g.select(g.lt(top, value), top, value)
             g.output(name, g.add(value, self.offset) if name == "mean" else value)
         for index in g.outputs.values():
             if g.suspects:
