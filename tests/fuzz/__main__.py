@@ -2,9 +2,9 @@
 
 In ``tests``, with torch, numpy, platformdirs, filelock and a C compiler, and no network::
 
-    python -m fuzz --start 1000 --count 1000 --processes 16 --out ../benchmarks/results/fuzz.json
+    python -m fuzz --start 1000 --count 1000 --processes 16 --out fuzz.json
 
-counts seeds 1000 to 1999 and adds them to the file's record ``after``.  The file is written every few seconds.  Called
+counts seeds 1000 to 1999 and adds them to the file's record ``counts``.  The file is written every few seconds.  Called
 again, the command goes on where it was stopped: seeds that the record has are passed over.  ``--fresh`` begins the
 record anew, and ``--add FILE`` adds that of another machine.  ``--show 17`` prints the network of a seed as a script.
 """

@@ -117,13 +117,13 @@ def write(out: Path, record: Record) -> None:
     kept = json.loads(out.read_text()) if out.exists() else {}
     short = {**record, "functions": " ".join(record["functions"])}
     beside = out.with_suffix(".part")
-    beside.write_text(json.dumps({**kept, "after": short}, indent=1, ensure_ascii=False) + "\n")
+    beside.write_text(json.dumps({**kept, "counts": short}, indent=1, ensure_ascii=False) + "\n")
     beside.replace(out)
 
 
 def read(out: Path) -> Record:
     """The record of a file; an empty one of none."""
-    record: Record = json.loads(out.read_text()).get("after", {}) if out.exists() else {}
+    record: Record = json.loads(out.read_text()).get("counts", {}) if out.exists() else {}
     return {**record, "functions": record["functions"].split()} if record else {}
 
 
