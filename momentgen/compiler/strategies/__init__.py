@@ -6,6 +6,7 @@ Here are the list of strategies, tried in order, and what they share:
 ``requirements``  what several strategies ask of a rule
 ``settled``       exact values and measures of an f with parameters, at each setting
 ``kit``           what several strategies write into their graphs; ``mills``: integrals of the normal distribution
+``precision``     what a graph is for: float32 or float64, and how close its fits must be
 ``saturation``    outputs of a steep f, beyond range
 ``jumps``         the value of f at a jump itself, where it is not the one right of it
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped

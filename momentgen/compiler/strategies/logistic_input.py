@@ -29,8 +29,8 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.terms import TermsUlp
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
-from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
 from momentgen.compiler.strategies.joint.joint import JointTruth
+from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import LogisticInput
 from momentgen.symbols import mu, v, x

@@ -26,7 +26,7 @@ from flint import arb, ctx
 
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
-from momentgen.compiler.strategies.homogeneous.kink_graph import Precision
+from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["INPUTS", "At", "Nodes", "Pair", "gauss_legendre"]
 

@@ -26,7 +26,7 @@ from momentgen.compiler.strategies.covariance.correlation import Nodes
 from momentgen.compiler.strategies.covariance.covariance_gelu import Gelu
 from momentgen.compiler.strategies.covariance.covariance_graph import OUTPUTS, PARTIALS, Family, Relu, Step, graph_of
 from momentgen.compiler.strategies.covariance.covariance_truth import CovarianceTruth
-from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
+from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, x
 

@@ -32,8 +32,8 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.covariance.correlation import INPUTS, At, Nodes, Pair, gauss_legendre
 from momentgen.compiler.strategies.formulas.functions import Value
-from momentgen.compiler.strategies.homogeneous.kink_graph import Precision
 from momentgen.compiler.strategies.joint.tails import Tails
+from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["OUTPUTS", "PARTIALS", "Family", "Relu", "Step", "Writer", "graph_of"]
 

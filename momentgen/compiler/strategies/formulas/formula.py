@@ -32,7 +32,7 @@ from momentgen.compiler.strategies.formulas.functions import FunctionWriter
 from momentgen.compiler.strategies.formulas.rewrite import Written, write
 from momentgen.compiler.strategies.homogeneous import kink, kink_graph
 from momentgen.compiler.strategies.homogeneous.forms import output_forms
-from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
+from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, LogisticInput, Rule
 from momentgen.symbols import Phi, S, mu, phi, v

@@ -21,7 +21,7 @@ import mpmath
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.strategies.homogeneous.kink_graph import Precision
+from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["FunctionWriter", "Value", "mills_core"]
 

@@ -24,7 +24,7 @@ import sympy as sp
 from momentgen.compiler.fit import J
 from momentgen.symbols import Phi, mu, phi, v
 
-__all__ = ["Linear", "OutputForm", "Side", "T", "output_forms"]
+__all__ = ["Linear", "OutputForm", "Side", "T", "output_forms", "without_t"]
 
 T = sp.Symbol("_t", nonnegative=True)  # |mu|/sigma; the underscore keeps it apart from parameters
 
@@ -227,3 +227,10 @@ def output_forms(mean: sp.Expr, second: sp.Expr, degree: int) -> dict[str, Outpu
             label = moment if variable is None else f"d{moment}_{name}"
             forms[label] = OutputForm(label, power - shift, *sides[moment])
     return forms
+
+
+def without_t(side: Side) -> dict[int, sp.Expr] | None:
+    """The J_n's coefficients over t, where the side is phi·t times a sum of J_n; else None."""
+    if side.plain != 0 or side.factor != 0 or any(b.subs(T, 0) != 0 for b in side.first.values()):
+        return None
+    return {n: sp.cancel(b / T) for n, b in side.first.items()}

@@ -22,8 +22,9 @@ from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
-from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision, Traits, build_graph, changes_sign
+from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph, changes_sign
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
+from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 
 __all__ = ["ClosedFormTruth", "applies", "stable_variants"]

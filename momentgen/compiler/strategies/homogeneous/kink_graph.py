@@ -28,43 +28,12 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.homogeneous import kink_powers
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T
+from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, without_t
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
+from momentgen.compiler.strategies.precision import Precision
 from momentgen.errors import BuildError
 
-__all__ = ["FLOAT64", "Precision", "Traits", "build_graph", "changes_sign"]
-
-
-@dataclass(frozen=True)
-class Precision:
-    """What the graph is for.
-
-    Attributes:
-        fit: relative error allowed to each fitted polynomial.
-        reach: the T at which t is clamped; beyond it every output has its limit or is below the smallest number.
-        scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
-        factors: in how many factors exp's power of two is applied; each must be a normal number.
-        scale: c in u = 1/(1 + t/c), the variable of the fits; a power of two, so that t/c is exact.
-        lean: whether to take the shorter of two ways where it costs a rounding: sigma as var·(1/sigma), and the
-            remainder of a division by 1 + t² from a rounded difference.
-    """
-
-    fit: float
-    reach: float
-    scaled: bool
-    factors: int = 2
-    scale: float = 4.0
-    lean: bool = False
-
-
-FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
-
-
-def _without_t(side: Side) -> dict[int, sp.Expr] | None:
-    """The J_n's coefficients over t, where the side is phi·t times a sum of J_n; else None."""
-    if side.plain != 0 or side.factor != 0 or any(b.subs(T, 0) != 0 for b in side.first.values()):
-        return None
-    return {n: sp.cancel(b / T) for n, b in side.first.items()}
+__all__ = ["Traits", "build_graph", "changes_sign"]
 
 
 class _Writer:
@@ -258,7 +227,7 @@ class _Writer:
         parity = form.parity
         one_sided = parity is not None
         sides = (form.plus,) if one_sided else (form.plus, form.minus)
-        if parity is not None and (rest := _without_t(form.plus)) is not None:
+        if parity is not None and (rest := without_t(form.plus)) is not None:
             z = self.times_exponential(self.combination(rest))
             main = self.powers(form.power, 1, z, self.factors())
         else:

@@ -27,9 +27,9 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
 from momentgen.compiler.measure.terms import TermsUlp
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.homogeneous.kink_graph import FLOAT64, Precision
 from momentgen.compiler.strategies.joint.maximum_graph import maximum_graph, maximum_sizes
 from momentgen.compiler.strategies.joint.polynomial import polynomial_graph, polynomial_sizes
+from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted
 from momentgen.rule_inputs import partial_names

@@ -26,8 +26,8 @@ import mpmath
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.strategies.homogeneous.kink_graph import Precision
 from momentgen.compiler.strategies.joint.tails import Tails
+from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["maximum_graph", "maximum_sizes"]
 
