@@ -12,16 +12,17 @@ remainders are taken at the variances of hidden layers.  Probes (:mod:`momentgen
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.expressions import settle
 from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree
 from momentgen.laws.numerics.bounds import at_least
-from momentgen.laws.probes import Probes, probes_of
+from momentgen.laws.probes import Probes, probes_along, probes_of
 from momentgen.laws.sources import SOURCES, constant, stopped
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -38,6 +39,10 @@ class Adjoint(Diagonal):
     RANK = 3
     DIFFERENTIATED = True
 
+    def _integrated(self, moments: MomentsOf) -> tuple[Tensor, Tensor]:
+        mean, var, self._joint = _through(cast(Diagonal, self._of), moments)
+        return mean, var
+
     def by_moments(self, function: MomentsOf) -> Adjoint:
         """A function of one value at a time, given by its mean and variance from those of the value."""
         mean, var, probes = _through(self, function)
@@ -45,8 +50,20 @@ class Adjoint(Diagonal):
         law._joint = probes
         return law
 
+    def _met(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
+    ) -> Diagonal:
+        sources = SOURCES.get()
+        left = at_least(var - explained(constant), 0)
+        law = shifted_law(sources.shifted(mean, left), var)
+        random = list({id(law): law for law in args}.values())
+        law._joint = with_own(probes_along(entry, args, kwargs, random), left)
+        return law
+
     def _stop_gradients(self) -> None:
-        if self._view is None:  # a view is taken anew
+        if self._mean is None and cast(Any, self._history).later is settle:
+            self._parts()
+        if self._view is None and self._mean is not None:  # a view is taken anew; what is put off has no user's tensors
             self._mean, self._var = stopped(self._mean), self._var.detach()
 
 

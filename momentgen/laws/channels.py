@@ -18,6 +18,7 @@ from momentgen.errors import InputError
 from momentgen.laws.diagonal import Diagonal, diagonal, pair
 from momentgen.laws.law import Law, MomentsOf, Rule, laws_in, new_law, register_pytree, rule, rule_of, tensor_of
 from momentgen.laws.numerics.maximum import maximum_of
+from momentgen.laws.numerics.rank_two import one_input
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Moments
@@ -84,12 +85,6 @@ def _made(mean: Tensor, var: Tensor, dims: int, values: Diagonal | None = None) 
     return law
 
 
-def _one_input(mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean ``W m + b`` and *variance* ``(W∘W) v`` of a linear map of one input."""
-    found = torch.mv(weight, mean)
-    return found if bias is None else found + bias, torch.mv(weight.square(), var)
-
-
 @rule(Channels, "linear")
 def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Channels:
     x = args[0]
@@ -100,7 +95,7 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Chan
     if rest:
         raise InputError(f"Linear: {weight.shape[1]} input features do not come from {x._mean.shape[0]} channels")
     if copies == 1:
-        return _made(*_one_input(x._mean, x._var, weight, bias), 2)
+        return _made(*one_input(x._mean, x._var, weight, bias), 2)
     parts = weight.reshape(weight.shape[0], -1, copies)  # torch.compile cannot trace unflatten here
     return _made(F.linear(x._mean, parts.sum(2), bias), F.linear(x._var, parts.square().sum(2)), 2)
 
@@ -120,7 +115,7 @@ def _conv(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Channe
         flat = weight.flatten(1)
         places = flat.shape[1] // weight.shape[1]
         mean, var = (part[:, None].expand(-1, places).reshape(-1) for part in x._parts())
-        return _made(*_one_input(mean, var, flat, bias), weight.dim())
+        return _made(*one_input(mean, var, flat, bias), weight.dim())
     parts = weight.reshape(groups, -1, weight.shape[1], weight[0, 0].numel())
     mean, var = (part.reshape(groups, -1) for part in x._parts())
     mean = torch.einsum("goik,gi->go", parts, mean).flatten()

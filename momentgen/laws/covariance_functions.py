@@ -14,16 +14,14 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import affine
-from momentgen.laws.chains import integrand, nodes_for
 from momentgen.laws.covariance import Covariance, covariance, source, symmetric
 from momentgen.laws.covariance_graph import Node, Push, current
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.laws.history import common_source, is_pointwise, leads_to_chain, out_of_place, start_of_both
+from momentgen.laws.history import common_source, is_pointwise, leads_to_chain, out_of_place, start_of_both, value_at
 from momentgen.laws.law import Law, Rule, laws_in, remember, rule, rule_of
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.pairs import PairOp
-from momentgen.laws.numerics.quadrature import quadrature
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
 from momentgen.laws.table import Entry
@@ -214,17 +212,15 @@ def function_of(
         terms: of the Hermite sum; None for as many as the run is set to.
         exact: the covariance of the function of two values.
     """
+    if any(value is not start for value in random_in(args, kwargs)):
+        terms = min(2, current().terms)  # a chain: not all functions of torch can be differentiated three times
 
-    def alone(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    def function(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         x = diagonal(mean, var)
-        found = out_of_place(entry, *all_replaced(args, kwargs, lambda law: x if law is start else law))
+        own, named = all_replaced(args, kwargs, lambda law: value_at(law, start, x))
+        found = out_of_place(entry, own, named)
         return cast(tuple[Tensor, Tensor], found._parts())
 
-    function: Any = alone
-    if len(laws_in((*args, *kwargs.values()))) > 1 or any(value is not start for value in random_in(args, kwargs)):
-        terms = min(2, current().terms)  # a chain: not all functions of torch can be differentiated three times
-        names_of, chain = integrand(entry, args, kwargs, start)
-        function = functools.partial(quadrature, chain, **nodes_for(set(names_of)))
     return cast(Covariance, remember(start.by_moments(function, terms, exact), entry, args, kwargs, start))
 
 

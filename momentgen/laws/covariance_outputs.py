@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.parameters import LIFT, Plan
+from momentgen.laws.parameters_covariance import random_parameter
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
 from momentgen.runtime import JointMoments, Moments
@@ -45,13 +48,16 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         finally:
             CURRENT.reset(token)
 
-    width, chunk = batch, None
+    width, chunk, plan = batch, None, Plan()
     while True:
+        lift_token = LIFT.set(functools.partial(random_parameter, plan))
         try:
             parts = per_example(where, forward, one, args, kwargs, chunk)
         except Narrower as fewer:
             width = chunk = fewer.batch
             continue
+        finally:
+            LIFT.reset(lift_token)
         return stacked([(*own[:2], _root(own[2])) if len(own) == 3 else own for own in parts], layout[0])
 
 

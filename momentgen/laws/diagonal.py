@@ -1,19 +1,21 @@
 """``Diagonal``: mean and variance of each value, taken as independent and, where a function is not affine, normal.
 
 This is AP2 (Shekhovtsov & Flach 2018).  The rules are in :mod:`momentgen.laws.rules`; variances there are sums of
-non-negative terms.  A value met with a function of itself is not taken as independent (:mod:`~momentgen.laws.chains`).
+non-negative terms.  A value met with itself, or with a function of itself, is not taken as independent: see
+:mod:`~momentgen.laws.expressions` and :mod:`~momentgen.laws.recognise`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from momentgen.laws import half
+from momentgen.laws import half, precision
 from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree, tensor_of
 from momentgen.laws.point import Point
+from momentgen.laws.table import Entry
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
@@ -39,14 +41,33 @@ class Diagonal(Law):
         found = Moments(*pair(self))
         return found if self._dtype is None else half.narrowed(found, self.dtype)
 
+    def _form(self) -> Tensor:
+        if self._view is not None:
+            self._refresh()
+        if self._mean is None:  # not integrated yet: a function of its source, and of that one's shape
+            return cast(Law, self._of)._form()
+        return self._mean
+
     def _parts(self) -> tuple[Tensor, ...]:
         if self._view is not None:
             self._refresh()
+        if self._mean is None:
+            precision.internally(cast(Any, self._history).later, self)
         return (self._mean, self._var)
+
+    def _integrated(self, moments: MomentsOf) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a function of the law's source, by what has them from those of the source."""
+        return moments(*pair(self._of))
 
     def by_moments(self, function: MomentsOf) -> Diagonal:
         """A function of one value at a time, given by its mean and variance from those of the value."""
         return made(*function(*self._parts()))
+
+    def _met(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
+    ) -> Diagonal:
+        """A law of that mean and *variance*, of which the linear part of a call explains so much."""
+        return made(mean, var)
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:

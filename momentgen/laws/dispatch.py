@@ -61,7 +61,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     if law is None:
         raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
     if entry is None:
-        entry = _of_certain_values(func, law)
+        raise unsupported(func, law)
     if not is_half and entry.name in _CASTS and law._noise is not None:
         is_half = half.is_cast(entry, args, kwargs)
     if is_half and not precision.is_internal():
@@ -96,14 +96,6 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         if not entry.rebinds:
             raise unsupported(func, law, OVERWRITTEN, entry)
     return result
-
-
-def _of_certain_values(func: Any, law: Law) -> Entry:
-    """An entry for a function that the table does not know, of certain values: the function itself."""
-    name = func if isinstance(func, str) else getattr(func, "__name__", "")
-    if law.RANK or not name or name.endswith("_") or isinstance(func, torch._C.ScriptMethod):
-        raise unsupported(func, law)
-    return Entry(name, "unknown", getattr(Tensor, name) if isinstance(func, str) else func)
 
 
 def _without_gradients(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

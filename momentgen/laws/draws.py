@@ -12,10 +12,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions.utils import _standard_normal
 from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import UnsupportedError
@@ -25,12 +27,14 @@ from momentgen.laws.half import marked, widened
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.point import Point, point
 from momentgen.laws.table import TABLE, list_for_compile
-from momentgen.laws.unsupported import DEFAULT_INSTEAD, place, unsupported
+from momentgen.laws.unsupported import place, unsupported
 
 __all__ = ["Draws", "TracedDraws"]
 
 #: what noise makes of a certain value: a class of laws; None to take noise at its mean
 Noise = type[Law] | None
+
+_INSTEAD: Final = 'use method="sample" or momentgen.monte_carlo, which draw it as torch does'
 
 
 class Draws(TorchFunctionMode):
@@ -77,9 +81,7 @@ class TracedDraws(Draws):
         named = kwargs or {}
         if func in _CONVERSIONS:  # for which the compiler asks laws
             return _converted(self._noise, func, args, named)
-        listed = args
-        if func in _OF_LISTS:
-            listed = tuple([list(value) if type(value) is tuple and laws_in(value) else value for value in args])
+        listed = tuple([list(value) if type(value) is tuple and laws_in(value) else value for value in args])
         if _are_laws(types):
             return call(func, listed, named)
         rule = _RULES.get(func)
@@ -99,7 +101,7 @@ Rule = Callable[[Noise, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _refusal(name: str, why: str) -> UnsupportedError:
-    return UnsupportedError(f"{name} draws numbers that no law meets{place()}: {why}; {DEFAULT_INSTEAD}")
+    return UnsupportedError(f"{name} draws numbers that no law meets{place()}: {why}, or {_INSTEAD}")
 
 
 def _initialises() -> bool:
@@ -117,27 +119,52 @@ def _initialises() -> bool:
 _INITIALISING = ("reset_parameters", "initialize_parameters")
 
 
-def _check(name: str, kwargs: dict[str, Any]) -> None:
+def _check(name: str, noise: Noise, kwargs: dict[str, Any]) -> None:
     """Raise for a draw with a generator of its own, or into a tensor that is given."""
-    if kwargs.get("generator") is not None or kwargs.get("out") is not None:
-        raise _refusal(name, "it has a rule without a generator and without `out=`")
+    if noise is not None and kwargs.get("generator") is not None:
+        raise _refusal(name, _GENERATOR)
+    if kwargs.get("out") is not None:
+        raise _refusal(name, "`out=` cannot be written to; use the result")
+
+
+_IN_PLACE = "a tensor cannot be overwritten by them; draw out of place, as torch.randn_like does"
+_GENERATOR = "whether a generator of its own gives other numbers at every call cannot be told; leave it out"
+
+
+# --------------------------------------------------- draws whose moments are known
 
 
 def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of the table that draws, of tensors: that of a law in the place of the first of them."""
+    """A function of the table that draws, of tensors."""
     entry = TABLE[func]
     if laws_in((*args, *kwargs.values())) or not moments_of_noise.active(entry, args, kwargs) or _initialises():
         return func(*args, **kwargs)
-    _check(entry.name, kwargs)
-    if entry.writes(args, kwargs):
-        raise _refusal(entry.name, "it overwrites a tensor; draw out of place, as torch.randn_like does")
-    named = dict(kwargs)
-    values = list(args)
-    for box, place_of in [*((values, k) for k in range(len(values))), *((named, key) for key in named)]:
-        if isinstance(box[place_of], Tensor):  # type: ignore[index]
-            box[place_of] = _point(box[place_of], noise)  # type: ignore[index]
-            break
-    return _value(noise, dispatch(entry, func, tuple(values), named))
+    _check(entry.name, noise, kwargs)
+    if not entry.writes(args, kwargs) or _is_returned():
+        return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
+    if noise is not None:
+        raise _refusal(entry.name, _IN_PLACE)
+    target: Tensor = args[0] if args else kwargs["input"]
+    found = dispatch(entry, func, *_lifted(noise, args, kwargs))
+    return target.copy_(_value(noise, found))
+
+
+#: makes a tensor, draws into it and hands it back
+_FRESH: Final = _standard_normal.__code__
+
+
+def _is_returned() -> bool:
+    """Whether what is written into is new and handed back at once, as the normal numbers of distributions are."""
+    return not torch.compiler.is_compiling() and sys._getframe(3).f_code is _FRESH
+
+
+def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with a law in the place of the first tensor."""
+    for index, value in enumerate(args):
+        if isinstance(value, Tensor):
+            return (*args[:index], _point(value, noise), *args[index + 1 :]), kwargs
+    name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
+    return args, {**kwargs, name: _point(kwargs[name], noise)}
 
 
 def _point(value: Tensor, noise: Noise) -> Point:
@@ -151,26 +178,69 @@ def _value(noise: Noise, found: Any) -> Any:
     return found._form() if noise is None and isinstance(found, Law) else found
 
 
-def _created(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.randn``, ``rand`` and ``normal``, as the noise of a tensor of that size."""
-    if laws_in((*args, *kwargs.values())) or _initialises():
-        return func(*args, **kwargs)
-    _check(func.__name__, kwargs)
-    named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
-    if func is not torch.normal:
-        like = torch.rand_like if func is torch.rand else torch.randn_like
-        return _of_certain(noise, like, (torch.zeros(*args, **named),), {})
-    bound = {"mean": 0.0, "std": 1.0, **dict(zip(("mean", "std", "size"), args, strict=False)), **named}
+class _Known:
+    """A unit that draws numbers of a known variance about its input; a :class:`momentgen.laws.noise.Unit`."""
+
+    def __init__(self, var: Tensor) -> None:
+        self._var = var
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x
+
+    def drawn(self, x: Tensor) -> Tensor:
+        return x + self._var.sqrt() * torch.randn_like(x)
+
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        return mean, self._var if var is None else var + self._var
+
+
+def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]]) -> Rule:
+    """The rule of a function that draws a new tensor, of which ``moments`` says mean and *variance*."""
+
+    def rule(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if laws_in((*args, *kwargs.values())) or _initialises():
+            return func(*args, **kwargs)
+        _check(func.__name__, noise, kwargs)
+        named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
+        mean, var = moments(args, named)
+        unit = _Known(var.detach() if noise is None else widened(var.detach()))
+        return _value(noise, dispatch(moments_of_noise.UNIT, func, (_point(mean.detach(), noise), unit), {}))
+
+    return rule
+
+
+def _normal_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    mean = torch.zeros(*args, **kwargs)
+    return mean, torch.ones_like(mean)
+
+
+def _uniform(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    zero = torch.zeros(*args, **kwargs)
+    return zero + 0.5, zero + 1 / 12
+
+
+def _normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    bound = {"mean": 0.0, "std": 1.0, **dict(zip(("mean", "std", "size"), args, strict=False)), **kwargs}
     mean, std, size = bound.pop("mean"), bound.pop("std"), bound.pop("size", None)
-    form = mean + torch.zeros_like(std) if isinstance(std, Tensor) else mean
-    form = torch.zeros(size, **bound) if size is not None else torch.zeros_like(form)
-    return mean + std * _of_certain(noise, torch.randn_like, (form,), {})
+    if size is not None:
+        return torch.full(size, float(mean), **bound), torch.full(size, float(std) ** 2, **bound)
+    like = mean if isinstance(mean, Tensor) else std
+    mean, std = torch.broadcast_tensors(*(torch.as_tensor(value).to(like) for value in (mean, std)))
+    return mean, std.square()
+
+
+def _poisson(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    rate = args[0] if args else kwargs["input"]
+    return rate, rate
+
+
+# ------------------------------------------------------------ draws that are refused
 
 
 def _refused(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if laws_in((*args, *kwargs.values())) or _initialises():
         return func(*args, **kwargs)
-    raise _refusal(func.__name__, "its moments have no rule")
+    raise _refusal(func.__name__, "their moments have no rule; draw them outside of the network")
 
 
 # -------------------------------------------------------------------- conversions
@@ -197,19 +267,27 @@ def _laws_within(nest: Any) -> list[Law]:
 
 
 _CONVERSIONS = (torch.tensor, torch.as_tensor, torch.asarray)
-#: functions of several values in one tuple
-_OF_LISTS = frozenset(
-    func
-    for func, entry in TABLE.items()
-    if entry.name in ("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "einsum", "broadcast_tensors")
-)
 #: functions that may draw within, by name in the table
 _COMPOSITES = ("scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu")
+#: names of functions whose numbers have no rule
+_WITHOUT_RULE = (
+    "randint", "randperm", "multinomial", "binomial", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_",
+    "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_with_indices",
+    "fractional_max_pool3d_with_indices", "_standard_gamma", "_sample_dirichlet", "_fused_dropout",
+)  # fmt: skip
+
+
+def _rules() -> dict[Any, Rule]:
+    rules: dict[Any, Rule] = {
+        func: _of_certain for func, entry in TABLE.items() if entry.kind == "noise" or entry.name in _COMPOSITES
+    }
+    for space in (torch, F, Tensor):
+        rules.update({getattr(space, name): _refused for name in _WITHOUT_RULE if hasattr(space, name)})
+    rules.update({torch.randn: _created(_normal_numbers), torch.rand: _created(_uniform)})
+    rules.update({torch.normal: _created(_normal), torch.poisson: _created(_poisson)})
+    return rules | dict.fromkeys(_CONVERSIONS, _converted)
+
+
 TABLE.setdefault(moments_of_noise.UNIT.call, moments_of_noise.UNIT)
-_RULES: dict[Any, Rule] = {
-    **{func: _of_certain for func, entry in TABLE.items() if entry.kind == "noise" or entry.name in _COMPOSITES},
-    **{func: _refused for func, entry in TABLE.items() if entry.kind == "draw"},
-    **dict.fromkeys((torch.randn, torch.rand, torch.normal), _created),
-    **dict.fromkeys(_CONVERSIONS, _converted),
-}
+_RULES = _rules()
 list_for_compile(_RULES)

@@ -2,11 +2,13 @@
 
 A law remembers the call that it is the result of, back to the last affine map.  So two laws that meet may turn out to
 be functions of one value (:func:`common_source`), element by element (:func:`is_pointwise`) or moved from one.  An
-expression can be computed again for another argument (:func:`value_at`).
+expression can be computed again for another argument (:func:`value_at`) or bounded (:func:`bounds`).
 """
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -20,20 +22,26 @@ __all__ = [
     "CHOICES",
     "IDENTITIES",
     "alike",
+    "await_writes",
+    "bounds",
     "chain",
     "common_source",
     "expression",
     "is_by_value",
     "is_closed",
+    "is_inside",
     "is_pointwise",
     "leads_to_chain",
     "moved_law",
+    "operand",
     "out_of_place",
     "same_arguments",
     "same_value",
+    "scaled",
     "start_of",
     "start_of_both",
     "value_at",
+    "walk",
 ]
 
 
@@ -127,7 +135,7 @@ def is_closed(law: Law) -> bool:
     if entry.name not in _CLOSED:
         return False
     under = args[1 if entry.name == "div" else 0]
-    return under is law._of
+    return under is law._of and not is_inside(entry.name, under)
 
 
 #: functions of which a value that they were closed on may not be any number
@@ -145,9 +153,9 @@ def out_of_place(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return dispatch(entry, entry.call, args, kwargs)
 
 
-def value_at(law: Law, source: Law, x: Any, known: dict[int, Any] | None = None) -> Any:
-    """What ``law`` is where ``source`` is ``x``, a tensor or another law; ``known`` has what is computed already."""
-    known = {} if known is None else known
+def value_at(law: Law, source: Law, x: Any) -> Any:
+    """What ``law`` is where ``source`` is ``x``, a tensor or another law."""
+    known: dict[int, Any] = {}
 
     def value(given: Any) -> Any:
         if not isinstance(given, Law):
@@ -229,6 +237,29 @@ def leads_to_chain(law: Law) -> bool:
     return True
 
 
+def operand(law: Law, *names: str) -> Law | None:
+    """The first argument of the function that ``law`` is the result of, if it is one of ``names``; else None."""
+    if law._made is None or law._made[0].name not in names:
+        return None
+    first = law._made[1][0]
+    return first if isinstance(first, Law) else None
+
+
+def scaled(law: Law) -> Law:
+    """``law`` without movements that leave values in place."""
+    while law._made is not None and law._made[0].name in IDENTITIES and isinstance(law._made[1][0], Law):
+        law = law._made[1][0]
+    return law
+
+
+def walk(law: Law, *names: str) -> tuple[Any, ...] | None:
+    """Arguments of the function that ``law`` is the result of, if its name is one of ``names``."""
+    law = scaled(law)
+    if law._made is None or law._made[0].name not in names:
+        return None
+    return law._made[1]
+
+
 def same_arguments(a: Any, b: Any) -> bool:
     """Whether two arguments are the same, tensors by identity."""
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
@@ -236,3 +267,104 @@ def same_arguments(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return a is b
     return type(a) is type(b) and bool(a == b)
+
+
+# ------------------------------------------------------------------- writes
+
+
+def await_writes(value: Law, law: Law) -> None:
+    """Let ``law`` be computed before ``value``, or what it is a view of, is written to."""
+    while True:
+        if value._waiting is None:
+            value._waiting = []
+        value._waiting.append(weakref.ref(law))
+        if len(value._waiting) > 64:
+            value._waiting = [reference for reference in value._waiting if _is_pending(reference())]
+        if value._view is None:
+            return
+        value = value._view[0]
+
+
+def _is_pending(law: Law | None) -> bool:
+    return law is not None and law._mean is None
+
+
+# ------------------------------------------------------------------- bounds
+
+Interval = tuple[float, float]
+_ALL: Interval = (-math.inf, math.inf)
+_POSITIVE: Interval = (0.0, math.inf)
+#: of functions that are never 0
+_ABOVE = math.ulp(0.0)
+#: ranges of functions of one value, with their default arguments
+_RANGES: dict[str, Interval] = {
+    **dict.fromkeys(names("square abs relu"), _POSITIVE),
+    **dict.fromkeys(names("exp exp2 softplus"), (_ABOVE, math.inf)),
+    "sigmoid": (_ABOVE, 1.0), **dict.fromkeys(names("normal_cdf hardsigmoid"), (0.0, 1.0)),
+    **dict.fromkeys(names("tanh erf sin cos softsign hardtanh"), (-1.0, 1.0)),
+    "relu6": (0.0, 6.0), "cosh": (1.0, math.inf), "erfc": (0.0, 2.0), "silu": (-0.28, math.inf),
+    "gelu": (-0.18, math.inf), "elu": (-1.0, math.inf), "expm1": (-1.0, math.inf), "logsigmoid": (-math.inf, 0.0),
+    "atan": (-math.pi / 2, math.pi / 2),
+}  # fmt: skip
+#: where functions are defined and finite; the ends are not
+_DOMAINS: dict[str, Interval] = {
+    **dict.fromkeys(names("sqrt rsqrt reciprocal rdiv div log log2 log10 lgamma digamma"), _POSITIVE),
+    **dict.fromkeys(names("acos asin atanh erfinv"), (-1.0, 1.0)),
+    "log1p": (-1.0, math.inf), "acosh": (1.0, math.inf), "tan": (-math.pi / 2, math.pi / 2), "logit": (0.0, 1.0),
+}  # fmt: skip
+
+
+def is_inside(name: str, law: Any) -> bool:
+    """Whether the function is defined and finite for every number that ``law`` may be.
+
+    >>> import torch
+    >>> from momentgen.laws import diagonal
+    >>> x = diagonal(torch.zeros(2), torch.ones(2))
+    >>> is_inside("sqrt", x * x + 1), is_inside("log", x)
+    (True, False)
+    """
+    domain = _DOMAINS.get(name)
+    if domain is None:
+        return False
+    low, high = bounds(law)
+    return low > domain[0] and (high < domain[1] or domain[1] == math.inf)
+
+
+def bounds(value: Any) -> Interval:
+    """The least and the largest number that an expression may be, as far as its functions tell."""
+    if isinstance(value, bool) or not isinstance(value, Law | int | float):
+        return _ALL
+    if not isinstance(value, Law):
+        return float(value), float(value)
+    if value._made is None:
+        return _ALL
+    entry, args, kwargs = value._made
+    if entry.kind == "arithmetic" and not kwargs:
+        return _of_arithmetic(entry, args)
+    if entry.kind == "pointwise":
+        if entry.name == "pow" and isinstance(args[1], int) and args[1] % 2 == 0 and args[1] > 0:
+            return _POSITIVE
+        return _RANGES.get(entry.name, _ALL) if len(args) == 1 and not kwargs else _ALL
+    if entry.name in ("clone", "contiguous", "detach", "positive", "data"):
+        return bounds(args[0])
+    return _ALL
+
+
+def _of_arithmetic(entry: Entry, args: tuple[Any, ...]) -> Interval:
+    first = bounds(args[0])
+    if entry.name == "neg":
+        return -first[1], -first[0]
+    second = bounds(args[1])
+    if entry.name == "add":
+        return first[0] + second[0], first[1] + second[1]
+    if entry.name in ("sub", "rsub"):
+        first, second = (first, second) if entry.name == "sub" else (second, first)
+        return first[0] - second[1], first[1] - second[0]
+    if entry.name == "mul" and len({id(law) for law in laws_in(args)}) == 1 and len(laws_in(args)) == 2:
+        return _POSITIVE
+    if entry.name == "div" and not isinstance(args[1], Law) and second[0] != 0:
+        second = (1 / second[0], 1 / second[1])
+    elif entry.name != "mul":
+        return _ALL
+    ends = [a * b if a and b else 0.0 for a in first for b in second]
+    return min(ends), max(ends)

@@ -15,6 +15,7 @@ and writes through to it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import precision
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import DEFAULT_INSTEAD, place, unsupported
+from momentgen.laws.unsupported import place, unsupported
 
 __all__ = [
     "History",
@@ -57,12 +58,14 @@ class History(NamedTuple):
         of: the law that it is a function of.
         depth: how many functions lie between it and the last value without a source.
         seen: the laws and tensors among the arguments, and how often each had been written to.
+        later: computes the moments of the law, where that is put off.
     """
 
     call: tuple[Entry, tuple[Any, ...], dict[str, Any]]
     of: Law
     depth: int
     seen: tuple[tuple[Law | Tensor, int], ...]
+    later: Callable[[Law], None] | None = None
 
 
 class Law:
@@ -77,7 +80,7 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view",
+        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view", "_waiting",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -88,11 +91,13 @@ class Law:
     def __init_subclass__(cls) -> None:
         cls.RULES = {}
 
-    #: mean or value
+    #: mean or value; None while moments are not computed yet
     _mean: Any
     _var: Any
     #: how it was made, where that is worth remembering
     _history: History | None
+    #: laws whose moments are not computed yet, and need this one's
+    _waiting: list[weakref.ref[Law]] | None
     #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
     _dtype: torch.dtype | None
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
@@ -127,30 +132,92 @@ class Law:
         return self._form().dtype
 
     @property
+    def device(self) -> torch.device:
+        return self._form().device
+
+    @property
     def ndim(self) -> int:
         return self._form().dim()
+
+    @property
+    def layout(self) -> torch.layout:
+        return self._form().layout
 
     @property
     def requires_grad(self) -> bool:
         return any(part.requires_grad for part in self._parts())
 
-    device = property(lambda self: self._form().device)
-    layout = property(lambda self: self._form().layout)
-    itemsize = property(lambda self: self._form().itemsize)
-    is_cuda = property(lambda self: self._form().is_cuda)
-    is_cpu = property(lambda self: self._form().is_cpu)
-    is_meta = property(lambda self: self._form().is_meta)
-    is_mps = property(lambda self: self._form().is_mps)
-    is_xpu = property(lambda self: self._form().is_xpu)
-    is_leaf = is_sparse = is_nested = is_quantized = is_mkldnn = property(lambda self: False)
+    @property
+    def is_leaf(self) -> bool:
+        return False
 
-    T = property(lambda self: self.permute(list(range(self.ndim - 1, -1, -1))))
-    mT = property(lambda self: self.transpose(-2, -1))  # noqa: N815 - torch's name
-    H = property(lambda self: self.t() if self.ndim else self)
-    mH = property(lambda self: self.transpose(-2, -1))  # noqa: N815
-    data = property(lambda self: self.detach())
-    real = property(lambda self: torch.real(self))
-    imag = property(lambda self: torch.imag(self))
+    @property
+    def is_cuda(self) -> bool:
+        return self._form().is_cuda
+
+    @property
+    def is_cpu(self) -> bool:
+        return self._form().is_cpu
+
+    @property
+    def is_meta(self) -> bool:
+        return self._form().is_meta
+
+    @property
+    def is_mps(self) -> bool:
+        return self._form().is_mps
+
+    @property
+    def is_xpu(self) -> bool:
+        return self._form().is_xpu
+
+    @property
+    def is_sparse(self) -> bool:
+        return False
+
+    @property
+    def is_nested(self) -> bool:
+        return False
+
+    @property
+    def is_quantized(self) -> bool:
+        return False
+
+    @property
+    def is_mkldnn(self) -> bool:
+        return False
+
+    @property
+    def itemsize(self) -> int:
+        return self._form().itemsize
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - torch's name
+        return self.permute(list(range(self.ndim - 1, -1, -1)))
+
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        return self.transpose(-2, -1)
+
+    @property
+    def H(self) -> Any:  # noqa: N802
+        return self.t() if self.ndim else self
+
+    @property
+    def mH(self) -> Any:  # noqa: N802
+        return self.transpose(-2, -1)
+
+    @property
+    def data(self) -> Any:
+        return self.detach()
+
+    @property
+    def real(self) -> Any:
+        return torch.real(self) if self.dtype.is_complex else self  # type: ignore[arg-type]
+
+    @property
+    def imag(self) -> Any:
+        return torch.imag(self)  # type: ignore[arg-type]
 
     # Asked for at every layer: without dispatch.
     def dim(self) -> int:
@@ -251,6 +318,11 @@ class Law:
         joint = new._joint if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
         if new_parts[0].shape != shape:
             new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
+        for waiting in self._waiting or ():
+            law = waiting()
+            if law is not None:
+                law._parts()
+        self._waiting = None
         if self._view is not None:
             base, entry, args, kwargs, place, _ = self._view
             if len(new_parts) > len(base._parts()):
@@ -287,10 +359,10 @@ class Law:
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
         old = self._like(*self._parts())
-        old._view, old._version, old._joint = self._view, self._version, self._joint
+        old._view, old._waiting, old._version, old._joint = self._view, self._waiting, self._version, self._joint
         _become(self, type(self), new._parts(), new._joint)
         self._view = (old, entry, args, kwargs, None, old._version)
-        self._history = None
+        self._history = self._waiting = None
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
@@ -360,11 +432,12 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
     if var is not None and mean.dtype.is_complex:
         raise UnsupportedError(
-            f"a random value meets a complex number{place()}: complex random values have no rule; {DEFAULT_INSTEAD}"
+            f"a real random value meets a complex number{place()}: make it complex first, by "
+            "torch.complex(x, torch.zeros_like(x))"
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = law._joint = law._dtype = None
+    law._history = law._view = law._noise = law._waiting = law._joint = law._dtype = None
     law._version = 0
     return law
 

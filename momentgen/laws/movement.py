@@ -11,12 +11,8 @@ from momentgen.laws.law import Law, remember, tensor_of
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 
-__all__ = ["CASTS", "ONCE", "RESHAPES", "moved", "moved_part", "shares_memory"]
+__all__ = ["ONCE", "moved", "moved_part", "shares_memory"]
 
-#: functions that change a shape and leave the order of the values
-RESHAPES = frozenset(names("view reshape view_as reshape_as unsqueeze squeeze flatten unflatten"))
-#: functions that change a dtype
-CASTS = frozenset(names("to float double half bfloat16 type_as type"))
 #: functions that put every value in one place
 ONCE = frozenset(
     names(

@@ -5,15 +5,15 @@ independent, except for neighbours in flattened order that belong to two outputs
 as one source of as many values.  Everywhere else (convolutions, rows of a sequence, tied weights,
 recurrence) one noise meets many values, and the weight itself is a source.
 
-A law :class:`Lifted` stands for the parameter, knows how often it is used, and lets its keeper do the one or the other
-(:mod:`~momentgen.laws.parameters_adjoint`).
+A law :class:`Lifted` stands for the parameter, knows how often it is used, and lets its keeper do the one or the other.
+The keepers are in :mod:`~momentgen.laws.parameters_adjoint` and :mod:`~momentgen.laws.parameters_covariance`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,7 @@ __all__ = [
     "LIFT",
     "LOST",
     "ONE_BY_ONE",
+    "Keeper",
     "Lift",
     "Lifted",
     "Pairs",
@@ -129,10 +130,40 @@ class Plan:
         return self._met - 1
 
 
+class Keeper(Protocol):
+    """Computes with random parameters in one run.
+
+    Attributes:
+        keeps_pairs: whether every function of a materialised parameter knows the covariances of neighbours.
+    """
+
+    keeps_pairs: bool
+
+    def materialised(self, parameter: Lifted) -> Law:
+        """The parameter as a law of the propagation, one source."""
+
+    def linear_map(
+        self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any], alone: bool, reused: bool
+    ) -> Any:
+        """A linear map or convolution without bias.
+
+        Args:
+            entry: of the function.
+            x: a law of the propagation, or certain.
+            weight: of the map.
+            options: of the convolution.
+            alone: whether this is the weight's only use in the run.
+            reused: whether ``x`` may depend on the same weight.
+        """
+
+    def plus(self, y: Any, bias: Lifted, shape: list[int]) -> Any:
+        """The sum with a bias viewed as that shape."""
+
+
 class _State:
     """What a :class:`Lifted` law knows besides mean and variance."""
 
-    def __init__(self, neighbour: Tensor | None, keeper: Any, plan: Plan, number: int) -> None:
+    def __init__(self, neighbour: Tensor | None, keeper: Keeper, plan: Plan, number: int) -> None:
         self.neighbour, self.keeper, self.plan, self.number = neighbour, keeper, plan, number
         self.uses = 0
         self.law: Law | None = None
@@ -142,9 +173,8 @@ class _State:
         self.plan.uses[self.number] = max(self.uses, self.plan.uses.get(self.number, 0))
 
     @property
-    def alone(self) -> bool:
-        """Whether this is the parameter's only use in the run."""
-        return self.uses == 1 and self.plan.uses.get(self.number, 0) <= 1
+    def reused(self) -> bool:
+        return self.plan.uses.get(self.number, 0) > 1
 
 
 class Lifted(Law):
@@ -175,7 +205,7 @@ class Lifted(Law):
         target._assign(self.law())
 
 
-def lifted(mean: Tensor, var: Tensor, neighbour: Tensor | None, keeper: Any, plan: Plan, number: int) -> Lifted:
+def lifted(mean: Tensor, var: Tensor, neighbour: Tensor | None, keeper: Keeper, plan: Plan, number: int) -> Lifted:
     """A random parameter of a run; see :class:`Lifted`."""
     law: Lifted = new_law(Lifted, mean, var)
     law._joint = _State(neighbour, keeper, plan, number)
@@ -200,7 +230,7 @@ def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return Diagonal.RULES[entry.name](entry, args, kwargs)
     if entry.name not in ONE_BY_ONE:
         for law in laws_in((*args, *kwargs.values())):
-            if isinstance(law, Lifted) and law.neighbour is not None:
+            if isinstance(law, Lifted) and law.neighbour is not None and not law._joint.keeper.keeps_pairs:
                 raise unsupported(entry.call, law, LOST, entry)
     values = tuple(_law_of(value) for value in args)
     return dispatch(entry, entry.call, values, {name: _law_of(value) for name, value in kwargs.items()})
@@ -221,7 +251,8 @@ def _linear_map(entry: Entry, x: Any, weight: Any, bias: Any, options: dict[str,
         state = weight._joint
         state.used()
         affine.check(entry.name, x, {"weight": weight, **options})
-        out = state.keeper.linear_map(entry, x, weight, options)
+        alone = state.uses == 1 and not state.reused
+        out = state.keeper.linear_map(entry, x, weight, options, alone, state.reused)
     else:
         out = entry.call(x, weight, None, **options)
     if isinstance(bias, Lifted):

@@ -85,6 +85,8 @@ def _outputs(weight: Lifted, mean: Tensor, var: Tensor | None) -> tuple[Tensor, 
 class _Keeper:
     """Computes with random parameters in one run."""
 
+    keeps_pairs = False
+
     def __init__(self, sources: Sources, batch: int) -> None:
         self.sources, self.batch = sources, batch
 
@@ -119,13 +121,14 @@ class _Keeper:
         if need * self.batch > allowed:
             raise Narrower(max(1, allowed // need))
 
-    def linear_map(self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any]) -> Any:
-        """A linear map or convolution without bias, of a law of the run or a certain value."""
+    def linear_map(
+        self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any], alone: bool, reused: bool
+    ) -> Any:
         (mean, var), own = pair(x), weight._var
         total = noise_of_weight(entry.call, entry.name, mean, var, own, weight.neighbour, options)
         if var is not None:
             total = total + VARIANCE[entry.name](entry.call, var, weight._mean, None, **options)
-        if weight._joint.alone and is_one_row(entry, x):
+        if alone and is_one_row(entry, x):
             noise, pairs = _outputs(weight, mean.detach(), var)
             out = F.linear(mean, weight._mean)
             out = self.sources.shifted(out, noise) if pairs is None else self._of_pairs(out, pairs)

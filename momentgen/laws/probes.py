@@ -74,8 +74,8 @@ def give_probes(found: Any, entry: Entry, kind: str, args: tuple[Any, ...], kwar
         kwargs: of the call.
     """
     results = found if isinstance(found, tuple | list) else [found]
-    if all(not isinstance(law, Diagonal) or law._joint is not None for law in results):
-        return
+    if all(not isinstance(law, Diagonal) or law._joint is not None or law._mean is None for law in results):
+        return  # what is put off has its own
     random = list({id(law): law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Diagonal)}.values())
     if not random:
         return  # noise of the network's own: independent values

@@ -15,7 +15,6 @@ import torch
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.extras import SITE
-from momentgen.laws.unsupported import DEFAULT_INSTEAD
 from momentgen.runtime.dynamo import graph_break
 
 __all__ = ["DEFAULT", "PROPAGATIONS", "propagated_by"]
@@ -65,8 +64,7 @@ def propagated_by(
         except Exception as error:
             if name == "controlled" or not _runs(plain):  # it runs the plain network: what fails fails there too
                 raise
-            said = DEFAULT_INSTEAD in str(error)
-            instead = f"method {name}" + ("" if said else "; controlled, the default of evaluation, runs this network")
+            instead = f"method {name}; controlled, the default of evaluation, runs this network"
             if isinstance(error, MomentgenError):
                 kind = InputError if isinstance(error, InputError) else UnsupportedError
                 raise kind(f"{error} ({instead})") from error

@@ -68,7 +68,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "affine": names(
         "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d avg_pool1d avg_pool2d "
         "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d mean sum cumsum interpolate pad fold "
-        "diff"
+        "embedding_bag diff"
     ),
     # values are moved, copied or converted, never computed
     "movement": names(
@@ -79,7 +79,8 @@ KINDS: dict[str, tuple[str, ...]] = {
         "half bfloat16 type_as type cpu cuda pixel_shuffle pixel_unshuffle channel_shuffle cat stack hstack vstack "
         "dstack column_stack unfold diagonal diag_embed tril triu masked_fill where getitem scatter select_scatter "
         "slice_scatter index_fill take atleast_1d atleast_2d atleast_3d real adjoint positive native_channel_shuffle "
-        "embedding requires_grad_ masked_select index_copy index_add scatter_add diag diagflat"
+        "embedding requires_grad_ masked_select index_copy index_add scatter_add diag diagflat fftshift ifftshift imag "
+        "view_as_real"
     ),
     "arithmetic": ("add", "sub", "rsub", "mul", "div", "rdiv", "neg"),
     # one value at a time; momentgen.laws.activations says how each is computed
@@ -105,7 +106,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     # written over other functions
     "composite": names(
         "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
-        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv cdist"
+        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv trapezoid trapz "
+        "cdist cumulative_trapezoid gradient trace linalg_vecdot vdot cross kron chain_matmul linalg_multi_dot "
+        "grid_sample affine_grid fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn "
+        "irfftn hfftn ihfftn complex view_as_complex conj conj_physical resolve_conj resolve_neg"
     ),
     # a tensor's form, not its values
     "query": names(
@@ -124,14 +128,8 @@ KINDS: dict[str, tuple[str, ...]] = {
         "gt ge lt le eq ne greater greater_equal less less_equal not_equal isclose allclose equal argmax argmin "
         "argsort sort topk kthvalue median mode nonzero item tolist numpy bool float_of int_of index_of complex_of "
         "long int short any all logical_not logical_and logical_or logical_xor sign round floor ceil trunc frac "
-        "floor_divide remainder fmod searchsorted bucketize bincount histc unique cummax cummin array "
+        "floor_divide remainder fmod searchsorted bucketize multinomial bincount histc unique cummax cummin array "
         "contains dlpack dlpack_device is_nonzero signbit count_nonzero"
-    ),
-    # draws whose moments have no rule
-    "draw": names(
-        "randint randperm multinomial binomial poisson exponential_ geometric_ cauchy_ log_normal_ random_ "
-        "gumbel_softmax fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices "
-        "fractional_max_pool3d_with_indices _standard_gamma _sample_dirichlet _fused_dropout"
     ),
     # torch asks whether a fast path may be taken: never
     "refusal": ("_nested_tensor_from_mask_left_aligned", "_has_compatible_shallow_copy_type"),
@@ -156,7 +154,7 @@ _ALIASES: dict[str, str] = {
     "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__mod__": "remainder", "__rmod__": "remainder",
     "__dlpack__": "dlpack", "__dlpack_device__": "dlpack_device", "__and__": "logical_and", "__or__": "logical_or",
     "__xor__": "logical_xor", "__invert__": "logical_not", "_dropout": "dropout", "native_dropout": "dropout",
-    "row_stack": "vstack", "ger": "outer",
+    "row_stack": "vstack", "vecdot": "linalg_vecdot", "multi_dot": "linalg_multi_dot", "ger": "outer",
     "unsafe_split_with_sizes": "split_with_sizes",
     "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "frobenius_norm": "norm",
     "conv_tbc": "conv_tbc", "unsafe_chunk": "chunk", "unsafe_split": "split", "max_pool1d_with_indices": "max_pool1d",
@@ -170,10 +168,7 @@ _ALIASES: dict[str, str] = {
 #: operators after which Python binds the left name to what they return
 _REBINDING = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__")
 #: methods that end in an underscore and are names of their own
-_OWN_NAMES = (
-    "requires_grad_", "normal_", "uniform_", "bernoulli_", "copy_", "fill_", "zero_", "index_put_", "set_",
-    "exponential_", "geometric_", "cauchy_", "log_normal_", "random_",
-)  # fmt: skip
+_OWN_NAMES = ("requires_grad_", "normal_", "uniform_", "bernoulli_", "copy_", "fill_", "zero_", "index_put_", "set_")
 _NAMESPACES: tuple[Any, ...] = (
     torch, F, torch.special, torch.linalg, torch._C._nn, torch._VF, torch.functional, torch.fft, torch.sparse,
     torch.Tensor,

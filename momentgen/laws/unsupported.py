@@ -11,15 +11,16 @@ import torch
 from momentgen.errors import UnsupportedError
 from momentgen.extras import SITE
 
-__all__ = ["DEFAULT_INSTEAD", "place", "unsupported"]
+__all__ = ["place", "unsupported"]
 
-#: what to do about a function that has no rule
-DEFAULT_INSTEAD = f"the method controlled, the default in evaluation, samples it ({SITE}/networks/)"
-
-_DECISIONS = "the result depends on the value that is drawn"
+_DECISIONS = (
+    "the result depends on the value that is drawn; use `momentgen.method('sample')` or `momentgen.monte_carlo`, which "
+    "run the network on drawn values, or decide on certain values"
+)
 _NO_RULE = (
-    f"the deterministic methods have no rule for it ({SITE}/support/); if it takes one value at a time, write its rule "
-    "(`momentgen new NAME`) and register the op by `momentgen.laws.register_activation`"
+    f"it has no rule; write it with functions that have one ({SITE}/support/), or use `momentgen.method('sample')`; "
+    "if it takes one value at a time, write its rule (`momentgen new NAME`) and register the op by "
+    "`momentgen.laws.register_activation`"
 )
 _HERE = __name__.rpartition(".")[0]
 
@@ -39,7 +40,7 @@ def unsupported(func: Any, law: object, why: str | None = None, entry: Any = Non
     if why is None:
         why = _DECISIONS if entry is not None and entry.kind == "decision" else _NO_RULE
     shape = "" if torch.compiler.is_compiling() else f" of shape {tuple(law.shape)}"  # type: ignore[attr-defined]
-    return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}; {DEFAULT_INSTEAD}")
+    return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}")
 
 
 def _name(func: Any) -> str:

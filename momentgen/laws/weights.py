@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.errors import InputError, UnsupportedError
+from momentgen.errors import InputError
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.half import marked
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
@@ -31,7 +31,7 @@ from momentgen.laws.notes import note
 from momentgen.laws.parameters import LIFT, LOST, ONE_BY_ONE
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
-from momentgen.laws.unsupported import DEFAULT_INSTEAD, unsupported
+from momentgen.laws.unsupported import unsupported
 
 __all__ = ["Weight", "drawn_weight", "each_row", "random_weight", "refused"]
 
@@ -121,8 +121,6 @@ def random_weight(
         return local(mean, var, neighbour, draw)
     if method == "ap2":
         return _independent(mean, var, neighbour)
-    if method == "covariance":
-        raise UnsupportedError(f"covariance has no rule for random weights; adjoint has one, and {DEFAULT_INSTEAD}")
     raise InputError(
         f"random_weight: no network propagates by {method!r} here; call the network itself, with moments or tensors"
     )

@@ -241,15 +241,14 @@ for _method in METHODS:
 
 @check("x[:, None] @ x[:, :, None] of three normal values: the mean")
 def _() -> None:
-    near_draws(lambda x: x[:, None] @ x[:, :, None], noisy(torch.zeros(1, 3), std=1.0), "adjoint")
-    found = run(lambda x: x[:, None] @ x[:, :, None], noisy(torch.zeros(1, 3), std=1.0))
-    assert (found.mean - 3.0).abs().max() < 4 * found.mean_error.max() + 0.05, str(found.mean)
+    found = run(lambda x: x[:, None] @ x[:, :, None], noisy(torch.zeros(1, 3), std=1.0), method="adjoint")
+    near(found.mean, 3.0)
 
 
 @check("x @ x.mT by adjoint")
 def _() -> None:
-    near_draws(lambda x: x @ x.mT, noisy(torch.zeros(1, 1, 3), std=1.0), "adjoint")
-    near_draws(lambda x: x @ x.mT, noisy(torch.zeros(1, 1, 3), std=1.0), None)
+    found = run(lambda x: x @ x.mT, noisy(torch.zeros(1, 1, 3), std=1.0), method="adjoint")
+    near(found.std, math.sqrt(6))
 
 
 @check("cdist and an RBF")
@@ -391,7 +390,7 @@ def _() -> None:
 
 @check("torch.fft")
 def _() -> None:
-    near(run(lambda v: torch.fft.fft(v).real, noisy(torch.zeros(2, 2), std=1.0)).std, math.sqrt(2))
+    near(run(lambda v: torch.fft.fft(v).real, noisy(torch.zeros(2, 2), std=1.0), method="ap2").std, math.sqrt(2))
 
 
 @check("a write into zeros_like(x) by the default")

@@ -359,7 +359,7 @@ class _Pairs(torch.nn.Module):
         return self.meet(x, x.flip(-1))
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "local"])
+@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "local"])
 @pytest.mark.parametrize(
     ("make", "x"), [(_Tokens, torch.tensor([[0, 1, 2], [3, 4, 0]])), (_Pairs, torch.linspace(-1, 1, 8).view(2, 4))]
 )
@@ -398,7 +398,7 @@ class _Meeting(torch.nn.Module):
         return torch.nn.functional.bilinear(x[..., :4], x[..., 4:], weight=self.weight, bias=self.bias)
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint"])
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("with_itself", [True, False])
 def test_a_bilinear_map_of_random_values_and_weights_has_the_spread_of_samples(with_itself: bool, method: Any) -> None:
     torch.manual_seed(0)
@@ -433,7 +433,7 @@ class _ReadsParameters(torch.nn.Module):
         return F.linear(hidden, weights["head.weight"], weights["head.bias"])
 
 
-@pytest.mark.parametrize("how", ["ap1", "ap2", "sample", "local", "adjoint", "controlled"])
+@pytest.mark.parametrize("how", ["ap1", "ap2", "sample", "local", "covariance", "adjoint", "controlled"])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool) -> None:
     torch.manual_seed(0)
@@ -445,7 +445,7 @@ def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool
     assert list(dict(net.named_parameters())) == ["embedding.weight", "head.weight", "head.bias"]
     if how == "ap1":
         assert torch.equal(found.mean, net(tokens))
-    if how not in ("ap2", "adjoint", "controlled"):
+    if how not in ("ap2", "covariance", "adjoint", "controlled"):
         return
     with momentgen.method("sample"), torch.no_grad():
         drawn = torch.stack([bayes(tokens).mean for _ in range(2000)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,7 @@ _KNOWN: dict[str, Callable[[Any, Any], Any]] = {
     "normal of tensors": lambda net, x: x * torch.normal(net.weight, 0.3),
     "normal of a size": lambda net, x: x + torch.normal(1.0, 0.3, (3,)),
     "bernoulli": lambda net, x: x * torch.bernoulli(torch.sigmoid(net.weight)),
+    "poisson": lambda net, x: x + torch.poisson(net.weight.abs()),
     "attention": lambda net, x: (
         x + F.scaled_dot_product_attention(net.keys[None], net.keys[None], net.keys[None], dropout_p=0.3)[0, 0]
     ),
@@ -102,6 +104,17 @@ _ONE_BY_ONE = ("rrelu", "attention", "attention of a random query")
 @pytest.mark.parametrize("name", _KNOWN)
 def test_a_draw_of_a_certain_tensor_counts(name: str, method: str) -> None:
     assert_as_drawn(net(_KNOWN[name]), given(), method, name not in _ONE_BY_ONE)
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_reparameterised_normal_distributions_count(method: Any) -> None:
+    def line(net: Any, x: Any) -> Any:
+        apart = torch.distributions.Normal(net.weight, 0.3).rsample()
+        joint = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3) / 2).rsample()
+        return x + apart + joint
+
+    found = momentgen.convert(net(line), method)(given())
+    torch.testing.assert_close(found, Moments(given().mean + _W, given().var + 0.09 + 0.5))
 
 
 @pytest.mark.parametrize("method", ANALYTIC)
@@ -162,8 +175,14 @@ def test_ap1_takes_draws_at_their_mean(name: str) -> None:
     assert ((found.mean - mean).abs() <= 0.03 * std + 1e-5).all()
 
 
+@pytest.mark.parametrize("name", ["normal_", "uniform_", "bernoulli_"])
+def test_ap1_writes_the_mean_of_a_draw_into_a_tensor(name: str) -> None:
+    network = net(lambda net, x: x + getattr(torch.ones(3), name)())
+    mean = {"normal_": 0.0, "uniform_": 0.5, "bernoulli_": 0.5}[name]
+    assert torch.equal(momentgen.convert(network, "ap1")(given()).mean, given().mean + mean)
+
+
 _REFUSED: dict[str, Callable[[Any, Any], Any]] = {
-    "poisson": lambda net, x: x + torch.poisson(net.weight.abs()),
     "normal_": lambda net, x: x + torch.empty(3).normal_(),
     "uniform_": lambda net, x: x + torch.empty(3).uniform_(),
     "dropout": lambda net, x: x + F.dropout(net.weight * 1, 0.4, True, inplace=True),
@@ -182,7 +201,7 @@ _REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", _REFUSED)
 def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any) -> None:
     sentence = rf"{name} draws numbers that no law meets, in the network \(MomentsNet\), at .*test_draws.py:\d+: .*"
-    with pytest.raises(UnsupportedError, match=sentence + "the method controlled, the default in evaluation"):
+    with pytest.raises(UnsupportedError, match=sentence + re.escape('use method="sample"')):
         momentgen.convert(net(_REFUSED[name]), method)(given())
     with momentgen.method("sample"):
         momentgen.convert(net(_REFUSED[name]))(given())

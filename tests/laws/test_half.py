@@ -124,7 +124,7 @@ def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("method", ["ap2", "adjoint"])
+@pytest.mark.parametrize("method", ANALYTIC)
 def test_random_parameters_have_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
     narrow, wide = pair(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), dtype)
     x, same = given((3, 4), dtype)

@@ -44,6 +44,21 @@ def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...], tolerance: float = 0.0) -
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
+def test_adjoint_computes_no_moments_of_a_function_that_a_pool_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    op = momentgen.generated.relu
+    own = type(op).__call__
+
+    def counted(self: Any, mean: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self is op:
+            sizes.append(mean.shape[-1])
+        return own(self, mean, *args, **kwargs)
+
+    monkeypatch.setattr(type(op), "__call__", counted)
+    found(lambda x: F.max_pool2d(F.relu(x), 2))
+    assert set(sizes) == {3}
+
+
 def test_a_value_that_is_pooled_and_used_beside_it_is_both() -> None:
     def once(x: Tensor) -> Tensor:
         y = F.relu(x)

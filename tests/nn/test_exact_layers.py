@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import momentgen
 import momentgen.generated
 from momentgen import Moments, nn
-from momentgen.errors import InputError, UnsupportedError
+from momentgen.errors import InputError
 from momentgen.laws.numerics.root import root_of
 from momentgen.laws.values import as_moments
 from momentgen.nn import functional
@@ -399,17 +399,19 @@ def test_bags_of_embeddings_are_certain(mode):
     assert found.var.abs().max() == 0
 
 
-def test_a_bag_with_random_weights_is_refused_by_ap2_and_a_random_sum_by_controlled():
+def test_a_bag_with_random_weights_is_a_random_sum():
     layer = nn.EmbeddingBag(6, 3, mode="sum", padding_idx=5).double()
     indices = torch.tensor([[1, 4, 5], [0, 1, 1]])
     weights = Moments(normal_input(2, 3).mean[0], normal_input(2, 3).var[0])
-    with pytest.raises(UnsupportedError, match=r"embedding_bag of a random value.*controlled"):
-        layer(indices, per_sample_weights=weights)
+    found = layer(indices, per_sample_weights=weights)
     rows = layer.weight[indices] * (indices != 5)[..., None]
-    with momentgen.method("controlled"), torch.no_grad():
-        found = layer(indices, per_sample_weights=weights)
     torch.testing.assert_close(found.mean, (weights.mean[..., None] * rows).sum(1))
+    # A row met twice with two weights: the weights are independent, so squares add up.
     torch.testing.assert_close(found.var, (weights.var[..., None] * rows.square()).sum(1))
+    with momentgen.method("ap1"):
+        assert torch.equal(layer(indices, per_sample_weights=weights).mean, found.mean)
+    with momentgen.method("sample"):
+        assert not torch.equal(layer(indices, per_sample_weights=weights).mean, found.mean)
 
 
 def test_one_variance_for_all_inputs_costs_a_linear_map_no_second_product() -> None:

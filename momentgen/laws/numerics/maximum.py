@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from momentgen.laws.activations import generated_op
 from momentgen.laws.numerics.maximum_integral import RULES, moments_of
 from momentgen.laws.numerics.maximum_native import native_maximum
 from momentgen.laws.numerics.root import square_root
-from momentgen.runtime.autograd import transformed
+from momentgen.runtime.autograd import in_forward_mode, transformed
 
 __all__ = ["maximum_of", "maximum_of_windows"]
 
@@ -213,27 +213,100 @@ torch.library.register_fake("momentgen::maximum_of_windows", _fake_moments, lib=
 torch.library.register_fake("momentgen::maximum_of_windows_gradients", _fake_gradients, lib=_library)
 
 
+# ------------------------------------------------------------- derivatives
+#
+# As in momentgen.runtime.autograd: plain functions, which torch.compile traces, and the same with a rule for vmap.
+
+
 def _moments(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
+    return _differentiable(torch.ops.momentgen.maximum_of_windows, _formula, _Moments, _MappedMoments, mean, var, table)
+
+
+def _gradients(mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor) -> _Pair:
+    operator = torch.ops.momentgen.maximum_of_windows_gradients
+    tensors = mean, var, grad_of_mean, grad_of_var, table
+    return _differentiable(operator, _formula_of_gradients, _Gradients, _MappedGradients, *tensors)
+
+
+def _differentiable(operator: Any, formula: Any, plain: Any, mapped: Any, *tensors: Tensor) -> _Pair:
     if transformed():
-        return _formula(mean, var, table)
-    if torch.is_grad_enabled() and (mean.requires_grad or var.requires_grad):
-        return cast(_Pair, _Moments.apply(mean, var, table))
-    return cast(_Pair, torch.ops.momentgen.maximum_of_windows(mean, var, table))
+        # torch.compile traces no autograd function inside a transform, and forward mode has no rule here.
+        by_formula = in_forward_mode() or torch.compiler.is_compiling()
+        found: _Pair = formula(*tensors) if by_formula else mapped.apply(*tensors)
+    elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        found = plain.apply(*tensors)
+    else:
+        found = operator(*tensors)
+    return found
 
 
 class _Moments(torch.autograd.Function):
-    """The moments, with the other operator for their gradients, and the torch code for second ones."""
+    """The moments, with the other operator for their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
-        ctx.save_for_backward(mean, var, table)
+    def forward(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
         found: _Pair = torch.ops.momentgen.maximum_of_windows(mean, var, table)
         return found
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
     def backward(ctx: Any, grad_of_mean: Tensor, grad_of_var: Tensor) -> Any:
         mean, var, table = ctx.saved_tensors
-        tensors = mean, var, grad_of_mean, grad_of_var
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return *_in_slices(_formula_of_gradients, *tensors, table), None
-        return *torch.ops.momentgen.maximum_of_windows_gradients(*tensors, table), None
+        return *_gradients(mean, var, grad_of_mean, grad_of_var, table), None
+
+
+class _Gradients(torch.autograd.Function):
+    """Gradients of the moments, with the torch code for their own."""
+
+    @staticmethod
+    def forward(mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor) -> _Pair:
+        found: _Pair = torch.ops.momentgen.maximum_of_windows_gradients(mean, var, grad_of_mean, grad_of_var, table)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        *tensors, table = ctx.saved_tensors
+
+        def pulled(*rows: Tensor) -> tuple[Tensor, ...]:
+            *inputs, of_first, of_second, table = rows
+            vjp: Any = torch.func.vjp
+            _, pull = vjp(lambda m, v, g, h: _formula_of_gradients(m, v, g, h, table), *inputs)
+            found: tuple[Tensor, ...] = pull((of_first, of_second))
+            return found
+
+        return *_in_slices(pulled, *tensors, *grads, table), None
+
+
+def _rows_of_all(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """For ``vmap``: the rows of all examples as those of one."""
+    pairs = zip(tensors[:-1], in_dims, strict=False)
+    batched = [x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
+    return [*(x.flatten(0, 1) for x in batched), tensors[-1]]
+
+
+def _apart(info: Any, found: _Pair) -> tuple[_Pair, tuple[int, int]]:
+    first, second = (part.unflatten(0, (info.batch_size, -1)) for part in found)
+    return (first, second), (0, 0)
+
+
+class _MappedMoments(_Moments):
+    """The same under ``torch.func``."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
+        return _apart(info, _moments(*_rows_of_all(info, in_dims, tensors)))
+
+
+class _MappedGradients(_Gradients):
+    """The same under ``torch.func``."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
+        return _apart(info, _gradients(*_rows_of_all(info, in_dims, tensors)))

@@ -1,4 +1,4 @@
-"""Moments of normalised vectors to 0.1 %: layer norm, RMS norm, division by the Euclidean norm.
+"""Moments of normalised vectors to 0.1 %: layer norm, RMS norm, division by the Euclidean norm, less the mean.
 
 x has n independent normal values of mean m_i and variance v_i.  Up to a constant, all three norms divide it by the root
 of D = |x|² + e.  For layer norm x is centred first, and e is n · eps.  With
@@ -42,6 +42,7 @@ rule that is percents off, or right for like variances alone, does not replace t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.bounds import at_least, at_most
 from momentgen.laws.numerics.root import square_root
 
-__all__ = ["l2_normalise", "layer_norm", "rms_norm"]
+__all__ = ["centred", "l2_normalise", "layer_norm", "rms_norm"]
 
 # The fewest of each with which the errors named above stay within 0.1 %: of 4, 6, 8 and of 3, 4, 5.
 _TOP = 6
@@ -327,3 +328,33 @@ def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tup
     low = ((m / eps).square() + v / eps / eps).sum(-1, keepdim=True) <= 1
     y, w = torch.where(low, m / eps, y), torch.where(low, v / eps / eps, w)
     return y.to(dtype).movedim(-1, dim), w.to(dtype).movedim(-1, dim)
+
+
+def centred(mean: Tensor, var: Tensor, dims: int | Sequence[int], keepdim: bool = True) -> Tensor:
+    """Variance of x - mean(x) over ``dims``: v_i (1 - 2/n) + Σ v / n², exact for any independent x.
+
+    Args:
+        mean: means of x; of which only the shape counts.
+        var: variances of x, same shape.
+        dims: one dimension or several.
+        keepdim: must be true; the mean is subtracted from x and keeps its dimensions.
+
+    Returns:
+        The variance, in the shape of ``var``.
+
+    Raises:
+        InputError: if there is nothing to average, or without ``keepdim``.
+
+    Example:
+        >>> centred(torch.zeros(4), torch.ones(4), 0)
+        tensor([0.7500, 0.7500, 0.7500, 0.7500])
+    """
+    if not keepdim:
+        raise InputError("centred: the mean that is subtracted keeps its dimensions")
+    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    n = math.prod(mean.shape[d] for d in axes)
+    if n < 1:
+        raise InputError("centred: expected at least one value to average")
+    if n == 1:
+        return torch.zeros_like(var)
+    return var * (1 - 2 / n) + var.sum(axes, keepdim=True) / (n * n)

@@ -12,12 +12,15 @@ from momentgen.laws import noise
 from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
 from momentgen.laws.adjoint import Adjoint, along, foreign, shifted_law, with_own
 from momentgen.laws.affine import dense, pooled_to_one
-from momentgen.laws.chains import chained, combined
+from momentgen.laws.attention import gram
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Rule, laws_in, new_law, remember, rule_of, tensor_of
+from momentgen.laws.expressions import chained, settle
+from momentgen.laws.history import await_writes
+from momentgen.laws.law import DEPTH, History, Law, Rule, laws_in, new_law, remember, rule_of, tensor_of
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
+from momentgen.laws.recognise import combined
 from momentgen.laws.registered import REGISTERED
 from momentgen.laws.rules.composite import attention_by_parts
 from momentgen.laws.rules.elementwise import op_and_parameters
@@ -43,6 +46,8 @@ def _rule(name: str, kind: str) -> Rule:
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
                 raise foreign(entry, law)
+            if kind != "query" and law._history is not None and law._history.later not in (None, settle):
+                law._parts()
         if kind in ("query", "refusal", "write"):
             return own(entry, args, kwargs)
 
@@ -51,10 +56,15 @@ def _rule(name: str, kind: str) -> Rule:
             if whole is not None:
                 return whole
 
-        value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
-        value = _each(value, lambda law: _attached(law, own, entry, kind, args, kwargs))
-        give_probes(value, entry, kind, args, kwargs)
-        return value
+        def found() -> Any:
+            value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
+            value = _each(value, lambda law: _attached(law, own, entry, kind, args, kwargs))
+            give_probes(value, entry, kind, args, kwargs)
+            return value
+
+        if kind == "pointwise" and _may_wait(entry, args, kwargs):
+            return _deferred(found, entry, args, kwargs)
+        return found()
 
     return rule
 
@@ -62,13 +72,38 @@ def _rule(name: str, kind: str) -> Rule:
 def _of_constant(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A pointwise function of ``args[0]`` with a mean that is a constant to the shifts: its slope comes by itself."""
     x = args[0]
-    if type(x) is Adjoint:
+    if type(x) is Adjoint and x._mean is not None:
         still = new_law(Adjoint, *map(constant, x._parts()))
         found = own(entry, (still, *args[1:]), kwargs)
         if type(found) is Diagonal and found._call is not None and found._call[0] is entry and found._of is still:
             found._history = None
             return remember(found, entry, args, kwargs, x)
     return own(entry, args, kwargs)
+
+
+def _may_wait(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function's moments can be put off: where a max pool is next, they are not needed."""
+    x = args[0]
+    if type(x) is not Adjoint or x._mean is None or x._depth >= DEPTH or torch.compiler.is_compiling():
+        return False
+    return is_monotone(entry, args, kwargs)
+
+
+def _deferred(compute: Callable[[], Law], entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Adjoint:
+    """A function of ``args[0]`` that is computed when somebody asks for its moments."""
+    x, with_gradients = args[0], torch.is_grad_enabled()
+    law: Adjoint = new_law(Adjoint, None)  # type: ignore[arg-type]
+    law._noise = Adjoint
+    remember(law, entry, args, kwargs, x)
+    await_writes(x, law)
+
+    def later(pending: Law) -> None:
+        with torch.set_grad_enabled(with_gradients):
+            found = compute()
+        (pending._mean, pending._var), pending._joint = found._parts(), found._joint
+
+    law._history = cast(History, law._history)._replace(later=later)
+    return law
 
 
 #: kinds of functions of which some have a slope that takes less time than to differentiate them
@@ -164,7 +199,9 @@ def _deviations(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str
     alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in laws}
     values = tuple(alone.get(id(value), value) for value in args)
     named = {name: alone.get(id(value), value) for name, value in kwargs.items()}
-    return cast(Tensor, own(entry, values, named)._parts()[1])
+    found: Tensor = own(entry, values, named)._parts()[1]
+    squares = gram(args[0], args[1]) if entry.name != "einsum" else None
+    return found if squares is None else found + torch.diag_embed(squares.square().sum(-1))
 
 
 def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sums, products and quotients of each value with another; where both are functions of one value, by ``chains``."""
+"""Sums, products and quotients of each value with another; where both are of one source, by ``recognise``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.chains import combined
 from momentgen.laws.covariance import Covariance, covariance
 from momentgen.laws.covariance_functions import (
     certain_as_tensor,
@@ -23,10 +22,12 @@ from momentgen.laws.covariance_functions import (
 )
 from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.history import start_of
+from momentgen.laws.expressions import pending
+from momentgen.laws.history import is_inside, start_of
 from momentgen.laws.law import laws_in, remember, rule, tensor_of
 from momentgen.laws.notes import note
 from momentgen.laws.point import Point
+from momentgen.laws.recognise import combined
 from momentgen.laws.rules.products import products
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -38,6 +39,8 @@ __all__ = ["quotient", "reciprocal"]
 def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, x = entry.name, args[0]
     if name == "neg":
+        if x._mean is None:
+            return pending(entry, args, kwargs, x._of)
         mean, var = pair(x)
         return remember(made(-mean, var), entry, args, kwargs, x)
     if len(args) == 1:
@@ -47,6 +50,9 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
     if kwargs.get("rounding_mode") is not None:
         raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
+    for law, other in ((x, y), (y, x)):  # a pending law and a number: pending
+        if isinstance(law, Diagonal) and law._mean is None and isinstance(other, int | float):
+            return pending(entry, args, kwargs, law._of)  # type: ignore[arg-type]
     if isinstance(x, Diagonal) and isinstance(y, Diagonal):
         found = combined(entry, x, y, kwargs)
         if found is not None:
@@ -80,6 +86,8 @@ def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tenso
 def quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A quotient with a random denominator, of independent values."""
     over, under = (args[0], args[1]) if entry.name == "div" else (args[1], args[0])
+    if is_inside("reciprocal", under) and start_of(under) is not None:
+        return over * torch.reciprocal(under)
     note(
         "a quotient by a random value: its moments exist only where the denominator keeps away from 0. They are right "
         "to second order there, and only in size where the denominator is within some four standard deviations of 0"

@@ -15,7 +15,6 @@ from momentgen.laws.point import Point
 from momentgen.laws.precision import HALVES
 from momentgen.laws.rules.composite import attention_by_parts
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
@@ -50,11 +49,6 @@ def _wrapped(found: Any, like: Point) -> Any:
 def _run(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values, named = tensors_of(args, kwargs)
     return _wrapped(entry.call(*values, **named), _first(args, kwargs))
-
-
-@rule(Point, "draw")
-def _draw(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise unsupported(entry.call, _first(args, kwargs), None, entry)
 
 
 @rule(Point, "movement")

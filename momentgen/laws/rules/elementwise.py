@@ -16,10 +16,10 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
-from momentgen.laws.chains import chained, integrated
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import all_replaced, certain_as_tensor, function_of, joint, random_in
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
+from momentgen.laws.expressions import chained, pending
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
@@ -80,7 +80,7 @@ def _number(row: Activation, name: str, value: Any) -> float:
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
     known = _DEFAULTS.get(name)
-    plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._call is None
+    plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None and x._call is None
     if plain and known is not None and known[0] is BY_FUNCTION.get(name) and name not in REGISTERED:
         # The way of most activations, with nothing in it.
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
@@ -106,7 +106,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         op, params = op_and_parameters(row, args[1:], kwargs)
         found = op(*pair(x), **cast(Any, params))
     elif name in INTEGRATED:
-        return integrated(entry, args, kwargs, x)
+        return pending(entry, args, kwargs, x)
     else:
         return _WRITTEN_OUT[name](entry, x, args, kwargs)
     return remember(made(*found), entry, args, kwargs, x)
@@ -127,7 +127,7 @@ def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: di
     if exponent == -1:
         return torch.reciprocal(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
-        return integrated(entry, args, kwargs, x)
+        return pending(entry, args, kwargs, x)
     raise unsupported(
         entry.call, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}", entry
     )

@@ -19,6 +19,7 @@ from momentgen.laws.covariance_functions import all_replaced, by_jacobian, by_ro
 from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var_of
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics.dust import product
+from momentgen.laws.recognise import variance
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -43,6 +44,8 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     run = run_of(entry)
     out = run(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
+        if (found := variance(entry, x, rest, kwargs)) is not None:
+            return found
         law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
         return remember(law, entry, args, kwargs, x)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
@@ -88,8 +91,7 @@ def _is_real(value: object) -> bool:
 def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A linear map or convolution whose weight or bias is random: W_m² v + W_v (v + m²), two products."""
     if not is_linear_map(entry.name):
-        law = laws_in((*args, *kwargs.values()))[0]
-        raise unsupported(entry.call, law, "only its first argument may be random", entry)
+        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
     bound = affine.bind(entry.name, args[1:], kwargs)
     weight, bias = bound.pop("weight"), bound.pop("bias", None)
     (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)

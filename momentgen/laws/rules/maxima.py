@@ -15,7 +15,6 @@ from torch import Tensor
 
 from momentgen.laws.activations import generated_op
 from momentgen.laws.affine import adaptive_edges, window_starts
-from momentgen.laws.chains import combined
 from momentgen.laws.covariance import Covariance, covariance
 from momentgen.laws.covariance_functions import by_jacobian, function_of, joint, linear_of, room, start_together, times
 from momentgen.laws.covariance_graph import Node, current
@@ -25,6 +24,7 @@ from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.point import Point
+from momentgen.laws.recognise import combined
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
@@ -184,21 +184,42 @@ def _tuple(value: Any, dims: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
 
 
-def _in_windows(values: Tensor, table: Tensor, sizes: Sequence[int], rank: int, outside: float) -> Tensor:
+def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outside: float) -> Tensor:
     """Each window's values in a dimension of their own before the last ``rank``, so that loops over units stay long.
 
     Args:
         values: the spatial dimensions last.
-        table: which of them each window has, see :func:`_table`.
-        sizes: how many windows there are along each spatial dimension.
+        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
         rank: of the values, less leading dimensions.
         outside: the value at places that no input has.
     """
-    index = table.mT.clamp_min(0)
-    found = values.flatten(-len(sizes)).index_select(-1, index.reshape(-1)).unflatten(-1, index.shape)
-    if bool((table < 0).any()):
-        found = torch.where(table.mT < 0, outside, found)
-    return found.unflatten(-1, tuple(sizes)).movedim(-len(sizes) - 1, values.dim() - rank)
+    dims = len(places)
+    first, leading = values.dim() - dims, values.dim() - rank
+    for d, windows in enumerate(places):
+        # Each dimension becomes two: windows, and places within one, which move to the end.
+        count, size = len(windows), len(windows[0])
+        if [k for window in windows for k in window] == list(range(count * size)):  # side by side: nothing is copied
+            if values.shape[first + d] != count * size:
+                values = values.narrow(first + d, 0, count * size)
+            values = values.unflatten(first + d, (count, size))
+            values = values.movedim(first + d + 1, -1)
+            continue
+        index = torch.tensor([max(k, 0) for window in windows for k in window], device=values.device)
+        values = torch.unflatten(values.index_select(first + d, index), first + d, (len(windows), len(windows[0])))
+        values = values.movedim(first + d + 1, -1)
+    values = values.movedim(list(range(-dims, 0)), list(range(leading, leading + dims)))
+    values = values.flatten(leading, leading + dims - 1)
+    if not any(k < 0 for windows in places for window in windows for k in window):
+        return values
+    valid = torch.tensor([[True]], device=values.device)
+    for d, windows in enumerate(places):
+        own = torch.tensor([[k >= 0 for k in window] for window in windows], device=values.device).mT
+        grid = [1] * (2 * dims)
+        grid[d], grid[dims + d] = own.shape
+        valid = own.reshape(grid) if d == 0 else valid & own.reshape(grid)
+    valid = valid.flatten(0, dims - 1)
+    valid = valid.view(len(valid), *[1] * (rank - dims), *valid.shape[1:])
+    return torch.where(valid, values, outside)
 
 
 # -------------------------------------------------------- trees of pairs
@@ -258,9 +279,7 @@ def tree_of_pairs(
         places = pool_places(entry, args, kwargs)
         own = parts_of(x, x)
         fill = (_OUTSIDE, *[0.0] * (len(own) - 1))
-        table = _table(places, x.shape[-len(places) :], x.device)
-        sizes = [len(windows) for windows in places]
-        windows = tuple(_in_windows(part, table, sizes, x.dim(), value) for part, value in zip(own, fill, strict=True))
+        windows = tuple(_in_windows(part, places, x.dim(), value) for part, value in zip(own, fill, strict=True))
         return law_of(_tree(windows, larger))
     lower = "min" in name
     if name in ("amax", "amin"):

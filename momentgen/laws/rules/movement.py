@@ -15,7 +15,8 @@ from momentgen.laws.covariance_graph import Node, Push
 from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
 from momentgen.laws.history import CHOICES, common_source, is_pointwise
 from momentgen.laws.law import Law, laws_in, remember, rule, tensor_of, tensors_of
-from momentgen.laws.movement import CASTS, RESHAPES, moved, shares_memory
+from momentgen.laws.movement import moved, shares_memory
+from momentgen.laws.recognise import CASTS, RESHAPES
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 

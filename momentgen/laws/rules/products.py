@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import string
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentgen.laws import attention as by_hand
+from momentgen.laws import places
 from momentgen.laws.affine import squared
-from momentgen.laws.attention import averaged, softmax_of
-from momentgen.laws.chains import share_a_value
 from momentgen.laws.covariance import Covariance, covariance, symmetric
 from momentgen.laws.covariance_functions import (
     all_replaced,
@@ -30,7 +31,6 @@ from momentgen.laws.covariance_functions import (
 )
 from momentgen.laws.covariance_graph import Node, Push, current
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
-from momentgen.laws.history import common_source
 from momentgen.laws.law import laws_in, remember, rule, tensor_of
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.dust import product, without_dust
@@ -74,11 +74,22 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     x, y, *rest = args
     if entry.name == "rmatmul":
         x, y = y, x
-    if entry.name in _MATRICES and (found := averaged(x, y)) is not None:
-        return found
-    _check_apart(entry, x, y)
+    if entry.name in _MATRICES:
+        found = by_hand.attention(x, y)
+        if found is not None:
+            return found
+    of_squares = by_hand.gram(x, y) if entry.name in _MATRICES else None
+    if of_squares is None and not rest and not kwargs and (spelled := _equation(entry.name, x, y)) is not None:
+        found = _meeting(entry, spelled, x, y)
+        if found is not None:
+            return remember(found, entry, (x, y), {}, x)
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
     call = torch.matmul if entry.name == "rmatmul" else entry.call
     mean, var = bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y))
+    if of_squares is not None:  # the diagonal is a sum of squares: mean Σ v more, and variance Σ (v² + 2 m² v)
+        more = of_squares * (of_squares + 2 * x._parts()[0].square())
+        mean, var = mean + torch.diag_embed(of_squares.sum(-1)), var + torch.diag_embed(more.sum(-1))
     of = x if isinstance(x, Diagonal) else y
     return remember(made(mean, var), entry, (x, y, *rest), kwargs, of)
 
@@ -86,12 +97,48 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 _MATRICES = ("matmul", "mm", "bmm", "rmatmul")
 
 
-def _check_apart(entry: Entry, x: Any, y: Any) -> None:
-    """Raise for a matrix product of a value with itself, or with a function or part of itself."""
-    source = common_source(x, y) if isinstance(x, Diagonal) and isinstance(y, Diagonal) else None
-    if source is not None and share_a_value(x, y, source) is not False:
-        why = "a product of matrices has no rule where a value meets itself"
+def _equation(name: str, x: Any, y: Any) -> str | None:
+    """A product of two as an equation of ``einsum``; None for other products."""
+    if name in _MATRICES or name == "mv":
+        a, b = ("k" if x.ndim == 1 else "...ik"), ("k" if y.ndim == 1 else "...kj")
+        return f"{a},{b}->{'...' if x.ndim > 1 or y.ndim > 1 else ''}{'i' * (x.ndim > 1)}{'j' * (y.ndim > 1)}"
+    if name == "inner" and max(x.ndim, y.ndim) <= 2:
+        return f"{'i' * (x.ndim > 1)}k,{'j' * (y.ndim > 1)}k->{'i' * (x.ndim > 1)}{'j' * (y.ndim > 1)}"
+    return {"dot": "k,k->", "outer": "i,j->ij"}.get(name)
+
+
+#: pairs of values that a product of a value with itself may have
+_PAIRS = 2**22
+
+
+def _meeting(entry: Entry, equation: str, x: Any, y: Any) -> Any:
+    """A sum of products in which values meet themselves, pair by pair; None if none do.
+
+    Raises:
+        UnsupportedError: if two products of one sum have a value in common.
+    """
+    found = places.common(entry, x, y) if isinstance(x, Diagonal) and isinstance(y, Diagonal) else None
+    if found is None:
+        return None
+    (a, b), out = _spelled(equation, [x, y])
+    if any(len(set(part)) != len(part) for part in (a, b, out)):
+        return None
+    summed = "".join(sorted(set(a + b) - set(out)))
+    letters = out + summed
+    sizes = {
+        letter: max(size, 1) for part, law in ((a, x), (b, y)) for letter, size in zip(part, law.shape, strict=True)
+    }
+    if math.prod(sizes[letter] for letter in letters) > _PAIRS:
+        note(f"{entry.name}: a product of a value with itself, of which the pairs are too many: taken as independent")
+        return None
+    first, second = (by_hand.arranged(n, own, letters) for n, own in ((found.first, a), (found.second, b)))
+    first, second = torch.broadcast_tensors(first, torch.where(first == second, 0, second))
+    every = torch.cat([part.reshape(*part.shape[: len(out)], -1) for part in (first, second)], -1).sort(-1).values
+    if bool(((every[..., 1:] == every[..., :-1]) & (every[..., 1:] > 0)).any()):
+        why = "a random value times itself in another order has no rule where one sum has a value twice"
         raise unsupported(entry.call, x, why, entry)
+    law = by_hand.arranged(x, a, letters) * by_hand.arranged(y, b, letters)
+    return law.sum(tuple(range(len(out), len(letters)))) if summed else law
 
 
 #: names of the second factor
@@ -142,13 +189,39 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
     for alone in set(b) - set(a) - set(out):
         y, b = y.sum(b.index(alone)), b.replace(alone, "")
     reduced = f"{a},{b}->{out}"
-    if a[:-2] == b[:-2] and a[-1] == b[-2:-1] and out == a[:-1] + b[-1:] and (found := averaged(x, y)) is not None:
-        return found
-    if softmax_of(x)[0] is not None or softmax_of(y)[0] is not None:
-        note("einsum: the weights of a softmax are taken as independent; torch.matmul knows that they sum to one")
-    _check_apart(entry, x, y)
+    if len(set(a)) == len(a) and len(set(b)) == len(b):
+        found = by_hand.einsum_attention(x, y, reduced)
+        if found is None and (found := _meeting(entry, reduced, x, y)) is not None:
+            return remember(found, entry, (reduced, x, y), {}, x)
+        if found is not None:
+            return found
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
     law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
     return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
+
+
+_BAG = (
+    "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
+    "include_last_offset", "padding_idx",
+)  # fmt: skip
+
+
+@rule(Diagonal, "embedding_bag")
+def _embedding_bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A bag of rows; the weights of the samples, which the mode ``sum`` takes, may be random: Σ w e has Σ v e²."""
+    bound = {**dict(zip(_BAG, args[1:], strict=False)), **kwargs}
+    samples = bound.pop("per_sample_weights", None)
+    if not isinstance(samples, Diagonal) or isinstance(bound["weight"], Diagonal):
+        law = laws_in((*args, *kwargs.values()))[0]
+        raise unsupported(entry.call, law, "only the samples' weights may be random", entry)
+    mean, var = pair(samples)
+    indices, weight = tensor_of(args[0]), tensor_of(bound.pop("weight"))
+    rest = {name: tensor_of(value) for name, value in bound.items()}
+    return made(
+        F.embedding_bag(indices, weight, per_sample_weights=mean, **rest),
+        F.embedding_bag(indices, weight.square(), per_sample_weights=var, **rest),
+    )
 
 
 def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:

@@ -1,0 +1,377 @@
+"""Two laws of one source meet: pointwise functions of it, values moved from it, or a norm or softmax written by hand.
+
+Pointwise functions of one value are an expression (:mod:`~momentgen.laws.expressions`).  Means over dimensions are
+remembered too, so that ``x - x.mean(dim)`` is exact.  A layer norm, an RMS norm or a softmax written by hand is
+computed by its own rule.  Other values that depend on one value in two ways are taken as independent.  Such are the
+branches of a residual block around a linear layer.  Diagonal propagation means just that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.laws.diagonal import made, pair
+from momentgen.laws.dispatch import dispatch
+from momentgen.laws.expressions import pending
+from momentgen.laws.history import (
+    IDENTITIES,
+    common_source,
+    is_pointwise,
+    operand,
+    same_arguments,
+    same_value,
+    scaled,
+    start_of_both,
+)
+from momentgen.laws.law import Law, remember
+from momentgen.laws.numerics import normalise
+from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.maximum import maximum_of
+from momentgen.laws.places import met
+from momentgen.laws.table import Entry
+
+__all__ = ["CASTS", "RESHAPES", "below_maximum", "combined", "made_by", "number_of", "variance"]
+
+#: functions that change a shape and leave the order of the values
+RESHAPES = frozenset(("view", "reshape", "view_as", "reshape_as", "unsqueeze", "squeeze", "flatten", "unflatten"))
+#: functions that change a dtype
+CASTS = frozenset(("to", "float", "double", "half", "bfloat16", "type_as", "type"))
+
+
+def combined(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """``a`` and ``b`` combined, if they are functions of one value in a way that is understood; else None."""
+    source = common_source(a, b)
+    if source is None:
+        return None
+    found = _moved_alike(entry, a, b, kwargs)
+    if found is not None:
+        return found
+    if is_pointwise(a, source) and is_pointwise(b, source):
+        return pending(entry, (a, b), kwargs, start_of_both(a, b, source))
+    found = _pattern(entry, a, b)
+    return met(entry, a, b, kwargs) if found is None else found
+
+
+def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """Two values of one source that were moved in the same way: the movement of what they are together."""
+    if a._made is None or b._made is None or a._made[0] is not b._made[0] or a._made[0].kind != "movement":
+        return None
+    move, (x, *rest), options = a._made
+    _, (y, *others), other_options = b._made
+    if (
+        move.name in IDENTITIES
+        or same_value(x, y)
+        or not same_arguments(rest, others)
+        or not same_arguments([*options.items()], [*other_options.items()])
+    ):
+        return None
+    if not isinstance(x, Law) or not isinstance(y, Law) or common_source(x, y) is None:
+        return None
+    together = combined(entry, x, y, kwargs)
+    if together is None:
+        return None
+    place = rest[-1]
+    found = dispatch(move, move.call, (together, *rest[:-1]), options)
+    return found if place is None else found[place]
+
+
+def _pattern(entry: Entry, a: Any, b: Any) -> Any:
+    """``a`` and ``b`` combined by arithmetic, if a pattern is recognised; else None."""
+    if entry.name == "sub":
+        found = _centred(a, b)
+        if found is None:
+            found = below_maximum(a, b)
+        if found is None:
+            found = _centred(b, a)
+            found = None if found is None else -found
+        return found
+    if entry.name in ("div", "mul"):
+        found = _normalised(entry.name, a, b)
+        return _softmax(a, b) if found is None and entry.name == "div" else found
+    return None
+
+
+def made_by(law: Any) -> str:
+    """The function of which ``law`` is the result; empty if that is not known."""
+    return "" if not isinstance(law, Law) or law._made is None else law._made[0].name
+
+
+def _dims(law: Law, given: Any) -> tuple[int, ...]:
+    dims = (given,) if isinstance(given, int) else tuple(given)
+    return tuple(sorted(d % law.ndim for d in dims)) if law.ndim else ()  # a number's dimension 0 is none
+
+
+class _Reduction(NamedTuple):
+    """A law that is a mean, a sum or a maximum of another over some dimensions, which are kept."""
+
+    name: str
+    of: Law
+    dims: tuple[int, ...]
+
+
+def _reduction(law: Any) -> _Reduction | None:
+    """What ``law`` is a reduction of, whichever way its dimensions are kept."""
+    if not isinstance(law, Law):
+        return None
+    shape = law.shape
+    law = scaled(law)
+    if made_by(law) in ("expand", "expand_as", "broadcast_to"):
+        law = scaled(law._made[1][0])
+        shape = law.shape
+    while made_by(law) in RESHAPES or (made_by(law) == "getitem" and _only_adds(law._made[1][1])):
+        law = scaled(law._made[1][0])
+    if made_by(law) not in ("mean", "sum", "amax"):
+        return None
+    entry, args, kwargs = law._made
+    of, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if dim is None or not isinstance(of, Law):
+        return None
+    dims = _dims(of, dim)
+    if tuple(shape) != tuple(1 if d in dims else size for d, size in enumerate(of.shape)):
+        return None
+    return _Reduction(entry.name, of, dims)
+
+
+def _only_adds(index: Any) -> bool:
+    """Whether an index does nothing but add dimensions."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
+
+
+def _centred(a: Any, b: Any) -> Any:
+    """``x − x.mean(dims, keepdim=True)``."""
+    average = _reduction(b)
+    if average is None or average.name != "mean" or not same_value(scaled(average.of), scaled(a)):
+        return None
+    mean, var = pair(a)
+    law = made(mean - b._parts()[0], normalise.centred(mean, var, average.dims))
+    return remember(law, Entry("centred", "statistic", torch.sub), (a, average.dims), {}, a)
+
+
+def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
+    law = scaled(law)
+    return (law._made[1][0], law._made[1][1]) if made_by(law) == "centred" else None  # type: ignore[index]
+
+
+def below_maximum(a: Any, b: Any) -> Any:
+    """``x − x.amax(dims, keepdim=True)``: Cov(x, max) = Var x · P(x is the largest), by Stein's lemma."""
+    top = _reduction(b)
+    if top is None or top.name != "amax" or not same_value(scaled(top.of), scaled(a)):
+        return None
+    mean, var = pair(a)
+    rest = [d for d in range(mean.dim()) if d not in top.dims]
+    order = (*rest, *top.dims)
+    with torch.enable_grad():
+        place = mean.detach().permute(order).flatten(len(rest)).requires_grad_()
+        largest, _ = maximum_of(place, var.detach().permute(order).flatten(len(rest)), -1)
+        (chance,) = torch.autograd.grad(largest.sum(), place)
+    chance = chance.reshape([mean.shape[d] for d in order]).permute([order.index(d) for d in range(mean.dim())])
+    m, v = pair(b)
+    law = made(mean - m, at_least(var + v - 2 * chance * var, 0))
+    return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, top.dims), {}, a)
+
+
+def variance(entry: Entry, x: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The mean or sum of ``(x − x.mean(dims))²`` over these dimensions, by the rule of ``var``; else None."""
+    dim = kwargs.get("dim", rest[0] if rest else None)
+    squared = None if dim is None or x._made is None else _squared(scaled(x))
+    centring = None if squared is None else _centring(squared)
+    if centring is None or _dims(x, dim) != centring[1]:
+        return None
+    law, dims = centring
+    keepdim = kwargs.get("keepdim", rest[1] if len(rest) > 1 else False)
+    found: Any = torch.var(cast(Any, law), dims, correction=0, keepdim=keepdim)
+    if entry.name == "sum":
+        found = found * math.prod(law.shape[d] for d in dims)
+    return remember(found, entry, (x, *rest), kwargs, x)
+
+
+# --------------------------------------------------------------------- norms
+
+
+def _shifted(law: Law) -> tuple[Law, float] | None:
+    """``law`` as another plus a number."""
+    shift = 0.0
+    while made_by(law) in ("add", "clamp", "clamp_min"):
+        entry, args, kwargs = law._made  # type: ignore[misc]
+        if entry.name == "add":
+            first, second = args[0], args[1]
+            inner, number = (first, second) if isinstance(first, Law) else (second, first)
+            number = number if kwargs.get("alpha", 1) == 1 else None
+        else:  # kept above a small number: as if that were added
+            inner, number = args[0], kwargs.get("min", args[1] if len(args) > 1 else None)
+            if entry.name == "clamp" and kwargs.get("max", args[2] if len(args) > 2 else None) is not None:
+                return None
+        number = number_of(number)
+        if number is None or not isinstance(inner, Law):
+            return None
+        law, shift = scaled(inner), shift + number
+    return law, shift
+
+
+def number_of(value: Any) -> float | None:
+    """A number, also of a tensor of one element; None for anything else."""
+    if (
+        isinstance(value, Tensor)
+        and value.numel() == 1
+        and not torch.compiler.is_compiling()
+        and not value.requires_grad
+    ):
+        return float(value)
+    return value if isinstance(value, int | float) else None
+
+
+def _times(law: Law) -> tuple[Law, float]:
+    """``law`` as another times a number."""
+    factor = 1.0
+    while made_by(law) in ("mul", "div"):
+        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
+        inner, number = (first, second) if isinstance(first, Law) else (second, first)
+        number = number_of(number)
+        if number is None or not isinstance(inner, Law) or (name == "div" and inner is second):
+            break
+        law, factor = scaled(inner), factor * (number if name == "mul" else 1 / number)
+    return law, factor
+
+
+def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
+    """What a product with certain factors is a product of, and the factors as functions."""
+    factors: list[Callable[[Any], Any]] = []
+    law = scaled(law)
+    while made_by(law) in ("mul", "div"):
+        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
+        inner, factor = (first, second) if isinstance(first, Law) else (second, first)
+        if not isinstance(inner, Law) or isinstance(factor, Law) or inner.shape != law.shape:
+            break
+        if name == "div" and inner is second:
+            break
+        factors.append(_by(factor, name == "div"))
+        law = scaled(inner)
+    return law, factors
+
+
+def _by(factor: Any, under: bool) -> Callable[[Any], Any]:
+    return (lambda value: value / factor) if under else (lambda value: value * factor)
+
+
+#: a summand behind the root, s + e, counts as √(s² + e²) if it is no more than this
+_SMALL = 1e-3
+
+
+def _root(name: str, b: Law) -> tuple[Law, float, float, float] | None:
+    """A denominator, or one over a factor, as c (√(spread + eps) + e): spread, eps, e and c."""
+    b = scaled(b)
+    b, factor = _times(b)
+    behind = 0.0
+    if name == "mul":
+        if made_by(b) in ("rdiv", "div"):  # 1 / root
+            first, second = b._made[1][:2]  # type: ignore[index]
+            over, under = (first, second) if made_by(b) == "div" else (second, first)
+            number = number_of(over)
+            if number is None or not isinstance(under, Law) or (found := _root("div", under)) is None:
+                return None
+            return (*found[:3], found[3] / (factor * number))
+        is_root = made_by(b) == "rsqrt" or (made_by(b) == "pow" and b._made[1][1] == -0.5)  # type: ignore[index]
+        factor = 1 / factor
+    else:
+        outside = _shifted(b)
+        if outside is None or not 0 <= outside[1] <= _SMALL:
+            return None
+        # c (k s + e) is c k (s + e/k)
+        b, inside = _times(outside[0])
+        behind, factor = outside[1] / inside, factor * inside
+        is_root = made_by(b) == "sqrt" or (made_by(b) == "pow" and b._made[1][1] == 0.5)  # type: ignore[index]
+    shifted = _shifted(scaled(b._made[1][0])) if is_root else None  # type: ignore[index]
+    return None if shifted is None else (*shifted, behind, factor)
+
+
+def _normalised(name: str, a: Any, b: Any) -> Any:
+    """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
+    if name == "div" and made_by(scaled(b)) in ("expand", "expand_as", "broadcast_to"):
+        b = scaled(b)._made[1][0]  # type: ignore[index]
+    root = _root(name, b)
+    if root is None and name == "mul":
+        a, b = b, a
+        root = _root(name, b)
+    if root is None:
+        return None
+    spread, eps, behind, over = root
+    numerator, factors = _without_factors(a)
+    centring = _centring(numerator)
+    eps += behind * behind
+    if made_by(spread) == "var":
+        of, dims, correction, _ = spread._made[1]  # type: ignore[index]
+        if centring is None or not same_value(scaled(centring[0]), scaled(of)):
+            return None
+        if _dims(of, dims) != centring[1] or not _is_kept(b, of, centring[1]):
+            return None
+        n = math.prod(of.shape[d] for d in centring[1])
+        # s²·n/(n − c) + eps: a layer norm with another eps, times a number
+        share = (n - correction) / n
+        found = _over(of, centring[1], F.layer_norm, eps * share) * (share**0.5 / over)
+    else:
+        reduced = _reduction(spread)
+        squared = None if reduced is None else _squared(scaled(reduced.of))
+        if reduced is None or squared is None or reduced.name == "amax" or not _is_kept(b, reduced.of, reduced.dims):
+            return None
+        n = math.prod(reduced.of.shape[d] for d in reduced.dims) if reduced.name == "sum" else 1
+        own = _centring(squared)
+        if own is not None and centring is not None:
+            if own[1] != centring[1] or own[1] != reduced.dims or not same_value(own[0], centring[0]):
+                return None
+            found = _over(own[0], own[1], F.layer_norm, eps / n) / (n**0.5 * over)
+        elif same_value(squared, numerator):
+            found = _over(numerator, reduced.dims, F.rms_norm, eps / n) / (n**0.5 * over)
+        else:
+            return None
+    for factor in reversed(factors):
+        found = factor(found)
+    return found
+
+
+def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:
+    """Whether ``law`` has the shape of a reduction over these dimensions that keeps them."""
+    return tuple(law.shape) == tuple(1 if d in dims else size for d, size in enumerate(of.shape))
+
+
+def _squared(law: Law) -> Law | None:
+    """What ``law`` is the square of."""
+    if made_by(law) not in ("square", "pow", "mul"):
+        return None
+    args = law._made[1]  # type: ignore[index]
+    if made_by(law) == "pow" and args[1] != 2:
+        return None
+    if made_by(law) == "mul" and not (isinstance(args[1], Law) and args[0] is args[1]):
+        return None
+    return scaled(args[0]) if isinstance(args[0], Law) else None
+
+
+def _over(x: Any, dims: tuple[int, ...], norm: Any, eps: float) -> Any:
+    """A norm of ``x`` over ``dims``, wherever they are."""
+    rest = [d for d in range(x.ndim) if d not in dims]
+    order = (*rest, *dims)
+    back = [order.index(d) for d in range(x.ndim)]
+    shape = [x.shape[d] for d in dims]
+    moved = x.permute(*order)
+    found = norm(moved, shape, eps=eps) if norm is F.layer_norm else norm(moved, shape, None, eps)
+    return found.permute(*back)
+
+
+def _softmax(a: Any, b: Any) -> Any:
+    """``exp(x) / exp(x).sum(dim, keepdim=True)``, whatever is subtracted from x along the dimension."""
+    total = _reduction(b)
+    if total is None or total.name != "sum" or not same_value(total.of, a) or len(total.dims) != 1:
+        return None
+    logits = operand(scaled(a), "exp")
+    if logits is None:
+        return None
+    shift = scaled(logits)
+    if made_by(shift) in ("below_maximum", "centred") and shift._made[1][1] == total.dims:  # type: ignore[index]
+        logits = shift._made[1][0]  # type: ignore[index]
+    return torch.softmax(logits, total.dims[0])  # type: ignore[arg-type]
