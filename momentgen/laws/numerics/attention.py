@@ -133,13 +133,13 @@ def _random_weights(
 
         def shared(p: Tensor) -> Tensor:
             """Variance of the shared part of x_j - Σ p_k x_k: Σ_e v_Q,e (K_je - Σ p_k K_ke)²."""
-            centre = p @ centred_key
+            centre = (p if masked is None else p.masked_fill(masked, 0.0)) @ centred_key  # p is 0 but for its error
             weighted = noise * centre
             found = at_least(alone - 2 * (weighted @ transposed) + (weighted * centre).sum(-1, keepdim=True), 0)
             return found if masked is None else found.masked_fill(masked, 0.0)
 
     odds, spread = log_odds(z, own, shared, passes, careful=False)
-    p, u = probabilities(odds, spread)
+    p, u = probabilities(odds, spread, None if masked is None else masked & ~masked.all(-1, keepdim=True))
     if masked is not None:
         p, u = p.masked_fill(masked, 0.0), u.masked_fill(masked, 0.0)
     middle = v.detach().mean(-2, keepdim=True)

@@ -123,9 +123,11 @@ def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple
     return high + rise.mean, at_least(upper * (1 - 2 * slope) + rise.var, 0)
 
 
-def probabilities(odds: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Means (summing to 1 over the last dimension) and variances of the sigmoids of N(odds, spread)."""
+def probabilities(odds: Tensor, spread: Tensor, masked: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Means (summing to 1 over the last dimension) and variances of the sigmoids of N(odds, spread); 0 where masked."""
     q, w = logistic_transform(odds, spread)
+    if masked is not None:
+        q, w = q.masked_fill(masked, 0.0), w.masked_fill(masked, 0.0)
     # At most one class has mean 1, and no row is all 0, so that the sum is positive.
     q = q / q.sum(-1, keepdim=True)
     return q, at_least(torch.minimum(w, q * (1 - q)), 0)
