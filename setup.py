@@ -35,8 +35,8 @@ class BuildWithKernels(build_py):
         super().run()
         if KERNELS and not self.editable_mode:
             sys.path.insert(0, str(ROOT))
-            from momentgen.c_sources import every_source
-            from momentgen.shipped import compile_all
+            from momentgen.native.c_sources import every_source
+            from momentgen.native.shipped import compile_all
 
             kernels = Path(self.build_lib) / "momentgen" / "kernels"
             shutil.rmtree(kernels, ignore_errors=True)  # of sources as they were at an earlier build

@@ -23,7 +23,7 @@ from momentgen.compiler.ir.evaluate import compile_program
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.rule import load_rules
-from momentgen.rule_files import evidence_path
+from momentgen.rule.files import evidence_path
 
 # What tests and benchmarks share stands with the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

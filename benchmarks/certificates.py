@@ -43,14 +43,14 @@ from rich.table import Table
 from sympy import Rational
 
 import momentgen.generated
-from momentgen.built import Built, read_built
+from momentgen.build.built import Built, read_built
+from momentgen.commands.verify import stables_of
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.function.activation import analyse
 from momentgen.rule import Rule, load_rules
 from momentgen.runtime import Op
-from momentgen.verify import stables_of
 
 #: the last landed commit before the errors of float64, of ranges and of the runtime were mended
 _SINCE = "996421d"

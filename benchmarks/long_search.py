@@ -17,12 +17,12 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import track
 from rich.table import Table
 
-from momentgen.built import Built, CommittedKernel, read_built
+from momentgen.build.built import Built, CommittedKernel, read_built
+from momentgen.commands.verify import stables_of
 from momentgen.compiler.certify.joint_points import screened
 from momentgen.compiler.certify.search import worst_points
 from momentgen.compiler.ir.stable import Stable
 from momentgen.rule import load_rules
-from momentgen.verify import stables_of
 
 ROOT = Path(__file__).parent.parent
 

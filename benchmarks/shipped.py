@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import momentgen
-from momentgen import shipped
 from momentgen.generated import gelu, relu
+from momentgen.native import shipped
 from momentgen.runtime import Op
 from momentgen.runtime import shipped as loading
 

@@ -13,7 +13,7 @@ def main() -> None:
         require("compiler", "The command line")
     except MissingExtraError as error:
         sys.exit(f"momentgen: {error}")
-    from momentgen.cli import main as run
+    from momentgen.commands.cli import main as run
 
     run()
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from momentgen.c_compiler import accepted_flags
+from momentgen.native.c_compiler import accepted_flags
 
 __all__ = ["gcc_flags", "scalar_kernels", "scalar_loops"]
 

@@ -13,7 +13,7 @@ from momentgen.compiler.certify.evidence import read_evidence
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.rule import Accuracy
-from momentgen.rule_files import evidence_path
+from momentgen.rule.files import evidence_path
 
 
 @dataclass(frozen=True)

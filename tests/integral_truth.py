@@ -18,7 +18,7 @@ from sympy import Expr
 
 from momentgen.compiler.exact.balls import _NAMESPACE, _Writer
 from momentgen.compiler.function.pieces import PiecesError, split
-from momentgen.symbols import Phi, S, phi, x
+from momentgen.rule.symbols import Phi, S, phi, x
 
 __all__ = ["rigorous_integral"]
 

@@ -21,7 +21,7 @@ from mpmath import mp, mpf
 from sympy import Expr
 
 from momentgen.compiler.function.pieces import Pieces, PiecesError, split
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 __all__ = ["moments", "partials"]
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.c_compiler import accepted_flags, find_compiler
 from momentgen.compiler.certify.points import edge_points, wide_points
 from momentgen.compiler.native import NativeKernel
 from momentgen.errors import BuildError
+from momentgen.native.c_compiler import accepted_flags, find_compiler
 
 __all__ = ["CBuild", "Job", "builds", "different", "interpret", "interpreter_fuses", "kernel_inputs", "run_c"]
 

@@ -10,8 +10,8 @@ from compiled_rules import Programs, compiled
 from real_rules import ALL, F32, each, scalars_of, settings_of, source_of
 from same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.native.c_compiler import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 needs_interpreter = pytest.mark.skipif(not interpreter_fuses(), reason="no Triton whose interpreter rounds fma once")

@@ -20,9 +20,9 @@ from stub_compiler import compile_stub
 
 import momentgen
 from momentgen.build import BuildResult, Reporter, build, check
+from momentgen.build.output import Output
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.meaning import Sources
-from momentgen.output import Output
+from momentgen.keep.meaning import Sources
 
 PACKAGE = Path(momentgen.__file__).parent
 
@@ -91,7 +91,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of momentgen's sources, which builds take for the compiler."""
     copy = tmp_path / "code" / "momentgen"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "laws", "nn", "runtime", "report"))
-    monkeypatch.setattr("momentgen.build.compiler_sources", lambda: Sources(copy))
+    monkeypatch.setattr("momentgen.build.package.compiler_sources", lambda: Sources(copy))
     return copy
 
 
@@ -120,7 +120,9 @@ def test_an_edited_comment_docstring_or_layout_of_the_compiler_changes_nothing(r
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-@pytest.mark.parametrize("module", ["cli", "display", "verify", "compiler.exhaust", "meaning", "kept"])
+@pytest.mark.parametrize(
+    "module", ["commands.cli", "commands.display", "commands.verify", "compiler.exhaust", "keep.meaning", "keep.kept"]
+)
 def test_modules_that_only_show_check_or_keep_do_not_count(rules: Path, code: Path, module: str) -> None:
     run(rules)
     append(code / f"{module.replace('.', '/')}.py", "\nADDED = 1\n")
@@ -128,7 +130,8 @@ def test_modules_that_only_show_check_or_keep_do_not_count(rules: Path, code: Pa
 
 
 @pytest.mark.parametrize(
-    "module", ["rule", "symbols", "compiler.certify.bounds", "compiler.emit.triton", "compiler.strategies.mills"]
+    "module",
+    ["rule.rule", "rule.symbols", "compiler.certify.bounds", "compiler.emit.triton", "compiler.strategies.mills"],
 )
 def test_another_meaning_of_the_compiler_makes_every_rule_stale_and_is_named(
     rules: Path, code: Path, module: str
@@ -156,7 +159,7 @@ def test_another_version_of_a_library_makes_every_rule_stale(rules: Path, monkey
     state = Output(rules.parent / "generated").compiler()
     assert state is not None
     there = state.versions["numpy"]
-    monkeypatch.setattr("momentgen.compiler_state.library_versions", lambda: {**state.versions, "numpy": "9.9"})
+    monkeypatch.setattr("momentgen.keep.compiler_state.library_versions", lambda: {**state.versions, "numpy": "9.9"})
     assert causes(rules)["abs"] == f"the compiler has changed since: numpy {there} is now 9.9"
 
 
@@ -214,7 +217,7 @@ def test_without_a_record_of_the_compiler_all_rules_are_built_again(rules: Path,
 def test_an_edited_record_of_the_compiler_is_found(rules: Path) -> None:
     run(rules)
     record = rules.parent / "generated/compiler.json"
-    record.write_text(record.read_text().replace('"momentgen.rule": "', '"momentgen.rule": "0'))
+    record.write_text(record.read_text().replace('"momentgen.rule.rule": "', '"momentgen.rule.rule": "0'))
     assert ("touched", "compiler.json") in kinds(rules)
 
 

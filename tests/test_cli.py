@@ -16,8 +16,8 @@ from typer.main import get_command
 
 import momentgen
 from momentgen.build import RuleResult, build
-from momentgen.cli import app, main
-from momentgen.display import BuildDisplay, short
+from momentgen.commands.cli import app, main
+from momentgen.commands.display import BuildDisplay, short
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name in ("relu", "abs"):
         (folder / f"{name}.py").write_text(name)
-    monkeypatch.setattr("momentgen.build.RuleCompiler", lambda *_: compile_stub)
+    monkeypatch.setattr("momentgen.build.package.RuleCompiler", lambda *_: compile_stub)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path / "cache"))
@@ -214,7 +214,7 @@ def test_what_only_reads_takes_the_installed_rules_outside_of_a_checkout(
     installed = tmp_path / "site" / "rules"
     installed.mkdir(parents=True)
     (installed / "mine.py").write_text("text")
-    monkeypatch.setattr("momentgen.cli.known_rules", lambda: [installed])
+    monkeypatch.setattr("momentgen.commands.cli.known_rules", lambda: [installed])
     monkeypatch.chdir(tmp_path)
     assert command(monkeypatch, "build", "--check") == 1
     assert f"{short(installed.parent / 'generated')}/mine: the rule has not been built" in capsys.readouterr().out
@@ -245,4 +245,4 @@ def test_a_build_with_nothing_to_do_imports_neither_the_compiler_nor_torch(rules
     assert "0 built, 2 fresh" in process.stdout
     imported = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines()}
     assert "momentgen.build" in imported
-    assert not imported & {"torch", "sympy", "numpy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule"}
+    assert not imported & {"torch", "sympy", "numpy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule.rule"}

@@ -10,8 +10,8 @@ import pytest
 import sympy
 from quadrature_truth import moments, partials
 
-from momentgen.cli import main
-from momentgen.derive_text import Derived, derived, find_rule
+from momentgen.commands.cli import main
+from momentgen.commands.derive_text import Derived, derived, find_rule
 from momentgen.errors import BuildError, MomentgenError, RuleError
 
 RULES = Path(__file__).parents[1] / "rules"
@@ -98,7 +98,7 @@ def test_where_f_squared_has_no_closed_form_the_mean_and_its_partials_are_printe
 def test_a_rule_s_name_finds_the_installed_rules_outside_of_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("momentgen.derive_text.known_rules", lambda: [Path("rules"), RULES])
+    monkeypatch.setattr("momentgen.commands.derive_text.known_rules", lambda: [Path("rules"), RULES])
     monkeypatch.chdir(tmp_path)
     assert find_rule("relu").name == "relu"
     (tmp_path / "rules").mkdir()
@@ -110,7 +110,7 @@ def test_a_rule_s_name_finds_the_installed_rules_outside_of_a_checkout(
 def test_an_unknown_name_is_said_once_with_each_place_where_it_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("momentgen.derive_text.known_rules", lambda: [Path("rules"), RULES])
+    monkeypatch.setattr("momentgen.commands.derive_text.known_rules", lambda: [Path("rules"), RULES])
     monkeypatch.chdir(RULES.parent)
     with pytest.raises(RuleError, match=r"^rule C: no such rule in rules, and no expression in x; there are: abs, "):
         find_rule("C")

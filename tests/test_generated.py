@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from momentgen.build import check
-from momentgen.compiler_state import CompilerState, compiler_sources
+from momentgen.keep.compiler_state import CompilerState, compiler_sources
 
 ROOT = Path(__file__).parents[1]
 

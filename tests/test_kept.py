@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from momentgen.errors import MomentgenError
-from momentgen.kept import Kept, kept_directory, open_kept
+from momentgen.keep.kept import Kept, kept_directory, open_kept
 
 posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="ownership of files is POSIX's")
 

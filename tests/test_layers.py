@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,67 +15,125 @@ import momentgen
 
 PACKAGE = Path(momentgen.__file__).parent
 ROOT = PACKAGE.parent
-# folder or file -> top-level modules and parts of momentgen that it must not import, at any depth of its code
-FORBIDDEN = {
-    "momentgen/promise.py": ("torch", "sympy", "numpy", "mpmath", "flint", "momentgen"),
-    "momentgen/errors.py": ("torch", "sympy", "numpy", "mpmath", "flint", "momentgen"),
-    "momentgen/rule.py": ("torch", "triton", "momentgen.runtime"),
-    "momentgen/compiler": ("torch", "momentgen.runtime", "momentgen.built", "momentgen.report", "momentgen.cli"),
-    "momentgen/built.py": ("torch", "momentgen.runtime", "momentgen.report", "momentgen.verify", "momentgen.cli"),
-    "momentgen/report": ("torch", "typer", "momentgen.runtime", "momentgen.verify", "momentgen.cli"),
-    "momentgen/runtime": (
-        "sympy",
-        "mpmath",
-        "flint",
-        "momentgen.compiler",
-        "momentgen.rule",
-        "momentgen.laws",
-        "momentgen.nn",
-        "momentgen.cli",
-    ),
-    "momentgen/laws": (
-        "sympy",
-        "mpmath",
-        "flint",
-        "momentgen.compiler",
-        "momentgen.rule",
-        "momentgen.nn",
-        "momentgen.inference",
-        "momentgen.cli",
-    ),
-    "momentgen/nn": (
-        "sympy",
-        "mpmath",
-        "flint",
-        "momentgen.compiler",
-        "momentgen.rule",
-        "momentgen.inference",
-        "momentgen.cli",
-    ),
-    "momentgen/inference": ("sympy", "mpmath", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
-    # mpmath: kernel_scalars computes a parameter's derived numbers with it, once a value.
-    "generated": ("sympy", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.cli"),
+#: room or loose module of momentgen -> the others that it may import; an arrow that is not here is drawn upward
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "promise": set(),
+    "sign_change": set(),
+    "cache": set(),
+    "extras": {"errors"},
+    "progress": {"extras"},
+    "native": {"errors"},
+    "rule": {"errors"},
+    "keep": {"errors", "cache"},
+    "compiler": {"errors", "sign_change", "native", "rule", "keep"},
+    "build": {"errors", "rule", "keep", "compiler"},
+    "commands": {"errors", "promise", "extras", "rule", "compiler", "build"},
+    "runtime": {"errors", "promise", "cache", "extras", "native"},
+    "laws": {"errors", "extras", "native", "runtime"},
+    "nn": {"errors", "extras", "progress", "runtime", "laws"},
+    "inference": {"errors", "extras", "progress", "native", "runtime", "laws", "nn"},
+    "__main__": {"extras", "commands"},
+}
+SYMBOLIC = ("sympy", "mpmath", "flint")
+#: room -> libraries that it must not import, at any depth of its code
+WITHOUT: dict[str, tuple[str, ...]] = {
+    "errors": ("torch", *SYMBOLIC, "numpy"),
+    "promise": ("torch", *SYMBOLIC, "numpy"),
+    "native": ("torch", *SYMBOLIC),
+    "rule": ("torch", "triton"),
+    "keep": ("torch", *SYMBOLIC, "numpy"),
+    "compiler": ("torch",),
+    "build": ("torch",),
+    "runtime": SYMBOLIC,
+    "laws": SYMBOLIC,
+    "nn": SYMBOLIC,
+    "inference": SYMBOLIC,
 }
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
+    """All that a module imports, at any depth of its code but for types alone: modules, and names within them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    found: set[str] = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            base = node.module or ""
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
-@pytest.mark.parametrize("layer", FORBIDDEN)
-def test_no_source_imports_a_higher_layer(layer: str) -> None:
-    files = [ROOT / layer] if layer.endswith(".py") else sorted((ROOT / layer).rglob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.relative_to(PACKAGE).parts[0] not in ("generated", "rules")
+}
+
+
+def arrows() -> dict[str, set[str]]:
+    """Module of momentgen -> those of momentgen that it imports.  A package counts only where it is named itself."""
+    found = {}
+    for module, path in MODULES.items():
+        named = imports(path)
+        used = {name for name in named if name in MODULES and not any(other.startswith(f"{name}.") for other in named)}
+        found[module] = used - {module}
+    return found
+
+
+def room(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_no_room_imports_one_above_it(name: str) -> None:
+    upward = [
+        f"{module} -> {other}"
+        for module, used in arrows().items()
+        if room(module) == name
+        for other in used
+        if room(other) not in ROOMS[name] | {name, ""}
+    ]
+    assert not upward
+
+
+def test_every_room_is_drawn() -> None:
+    assert {room(module) for module in MODULES} - {""} == set(ROOMS)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    below = arrows()
+    del below["momentgen"]  # its names load on first use
+    while free := [module for module, used in below.items() if not used & below.keys()]:
+        for module in free:
+            del below[module]
+    assert not below, f"in circles, or above one: {sorted(below)}"
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_no_room_imports_what_belongs_to_another(name: str) -> None:
     wrong = [
-        f"{file.relative_to(ROOT)} imports {name}"
-        for file in files
-        for name in imports(file)
-        for part in FORBIDDEN[layer]
+        f"{module} imports {found}"
+        for module, path in MODULES.items()
+        if room(module) == name
+        for found in imports(path)
+        if found.partition(".")[0] in WITHOUT[name]
+    ]
+    assert not wrong
+
+
+# mpmath: kernel_scalars computes a parameter's derived numbers with it, once a value.
+def test_generated_ops_import_neither_the_compiler_nor_what_it_needs() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sorted((ROOT / "generated").rglob("*.py"))
+        for name in imports(path)
+        for part in ("sympy", "flint", "momentgen.compiler", "momentgen.rule", "momentgen.commands")
         if name == part or name.startswith(part + ".")
     ]
     assert not wrong
@@ -112,11 +170,10 @@ def test_an_op_computes_without_the_compiler_or_triton() -> None:
 
 def test_the_compiler_needs_no_torch() -> None:
     assert "torch" not in loaded_by(
-        "import momentgen.rule, momentgen.compiler.ir.program, momentgen.compiler.ir.evaluate"
+        "import momentgen.rule.rule, momentgen.compiler.ir.program, momentgen.compiler.ir.evaluate"
     )
 
 
-LAWS = PACKAGE / "laws"
 #: parts of momentgen.laws from the lowest up; what is not named here stands between ``law`` and ``rules``
 LOWEST = ("table", "unsupported", "notes", "precision", "lost", "debug", "accuracy", "propagations", "activations")
 HIGHEST = (
@@ -125,50 +182,20 @@ HIGHEST = (
 )  # fmt: skip
 
 
-def arrows() -> dict[str, set[str]]:
-    """Module of ``momentgen.laws`` -> those that it imports, at any depth of its code but for types alone."""
-    modules = {
-        ".".join(path.relative_to(LAWS).with_suffix("").parts): path
-        for path in LAWS.rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    found: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                node.body = []
-        named: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                base = node.module or ""
-                named |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Import):
-                named |= {alias.name for alias in node.names}
-        found[module] = {name.removeprefix("momentgen.laws.") for name in named} & modules.keys() - {module}
-    return found
-
-
-def test_no_modules_of_laws_import_each_other_in_a_circle() -> None:
-    below = arrows()
-    while free := [module for module, used in below.items() if not used & below.keys()]:
-        for module in free:
-            del below[module]
-    assert not below, f"in circles, or above one: {sorted(below)}"
-
-
 def test_no_module_of_laws_imports_a_higher_one() -> None:
     def floor(module: str) -> int:
-        first = module.partition(".")[0]
+        first = module.split(".")[2]
         if first == "numerics" or first in LOWEST:
             return 0
         return 1 if first == "law" else 3 if first in HIGHEST else 2
 
-    upward = [f"{one} -> {other}" for one, used in arrows().items() for other in used if floor(one) < floor(other)]
+    drawn = {one: used for one, used in arrows().items() if one.startswith("momentgen.laws.")}
+    upward = [
+        f"{one} -> {other}" for one, used in drawn.items() for other in used & drawn.keys() if floor(one) < floor(other)
+    ]
     assert not upward
 
 
-COMPILER = PACKAGE / "compiler"
 #: folders of momentgen.compiler from the lowest up; modules beside them stand above all
 FOLDERS = (
     "toolchain", "fit", "ir", "function", "exact", "derive", "measure", "strategies", "lower", "certify", "prove",
@@ -176,35 +203,14 @@ FOLDERS = (
 )  # fmt: skip
 
 
-def compiler_arrows() -> dict[str, set[str]]:
-    """Module of ``momentgen.compiler`` -> those that it imports, and packages of which it imports what they define."""
-    paths = {".".join(path.relative_to(COMPILER).with_suffix("").parts): path for path in COMPILER.rglob("*.py")}
-    found: dict[str, set[str]] = {}
-    for module, path in paths.items():
-        found[module] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                base = (node.module or "").removeprefix("momentgen.compiler.")
-                for alias in node.names:
-                    name = f"{base}.{alias.name}".removeprefix("momentgen.compiler.")
-                    found[module] |= {name if name in paths else base if base in paths else f"{base}.__init__"}
-        found[module] &= paths.keys() - {module}
-    return found
-
-
 def test_no_folder_of_the_compiler_imports_a_higher_one() -> None:
     def floor(module: str) -> int:
-        first = module.partition(".")[0]
-        return FOLDERS.index(first) if first in FOLDERS else len(FOLDERS)
+        folder = module.split(".")[2]
+        return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
-    of = compiler_arrows()
-    assert {module.partition(".")[0] for module in of if "." in module} == {*FOLDERS}
-    assert not [f"{one} -> {other}" for one, used in of.items() for other in used if floor(one) < floor(other)]
-
-
-def test_no_modules_of_the_compiler_import_each_other_in_a_circle() -> None:
-    below = compiler_arrows()
-    while free := [module for module, used in below.items() if not used & below.keys()]:
-        for module in free:
-            del below[module]
-    assert not below, f"in circles, or above one: {sorted(below)}"
+    drawn = {one: used for one, used in arrows().items() if one.startswith("momentgen.compiler.")}
+    assert {module.split(".")[2] for module in drawn if module.count(".") > 2} == {*FOLDERS}
+    upward = [
+        f"{one} -> {other}" for one, used in drawn.items() for other in used & drawn.keys() if floor(one) < floor(other)
+    ]
+    assert not upward

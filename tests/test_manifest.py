@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from momentgen.output import Manifest, VariantSummary
+from momentgen.build.output import Manifest, VariantSummary
 
 _names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 _variants = st.builds(

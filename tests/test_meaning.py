@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import momentgen
-from momentgen.compiler_state import ROOTS, CompilerState, compiler_sources
-from momentgen.meaning import Sources, meaning, normal_form
+from momentgen.keep.compiler_state import ROOTS, CompilerState, compiler_sources
+from momentgen.keep.meaning import Sources, meaning, normal_form
 
 PACKAGE = Path(momentgen.__file__).parent
 CODE = '''

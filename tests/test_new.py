@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from momentgen.cli import main
+from momentgen.commands.cli import main
+from momentgen.commands.scaffold import scaffold
 from momentgen.compiler.derive import derive
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import load_rules
-from momentgen.scaffold import scaffold
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from momentgen.processors import same_bits_environment
-from momentgen.workers import Lost, run_all
+from momentgen.build.processors import same_bits_environment
+from momentgen.build.workers import Lost, run_all
 
 NUMPY = importlib.import_module("numpy._core._multiarray_umath")
 WIDE = [name for name in NUMPY.__cpu_dispatch__ if name == "X86_V4" or name.startswith("AVX512")]

@@ -13,14 +13,14 @@ import mpmath
 import numpy as np
 import pytest
 
-from momentgen.built import CommittedKernel, read_built
-from momentgen.cli import main
+from momentgen.build.built import CommittedKernel, read_built
+from momentgen.commands.cli import main
+from momentgen.commands.verify import OutputCheck, VariantCheck, verify, verify_variant
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import stabilise
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
-from momentgen.verify import OutputCheck, VariantCheck, verify, verify_variant
 
 ROOT = Path(__file__).parents[1]
 RULES, GENERATED = ROOT / "rules", ROOT / "generated"

@@ -21,10 +21,10 @@ from typing import Any
 from page_code import run_page
 
 import momentgen.generated
+from momentgen.commands.report.formula import mathml
+from momentgen.commands.report.page import costs_from, read_results, softmax_table
+from momentgen.commands.report.section import Figure, Section, TableData, section_of
 from momentgen.promise import promise
-from momentgen.report.formula import mathml
-from momentgen.report.page import costs_from, read_results, softmax_table
-from momentgen.report.section import Figure, Section, TableData, section_of
 from momentgen.rule import load_reductions, load_rules
 
 __all__ = ["BADGES", "badge", "op_pages", "op_uris"]

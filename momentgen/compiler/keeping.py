@@ -2,8 +2,8 @@
 
 A key is a digest of the rule, of the evidence, of the libraries' versions, and of the meaning of the code that
 stabilises in this way, lowers, certifies and proves: what it imports, directly or not, and no more
-(:mod:`momentgen.meaning`).  A change of another strategy, or of what is emitted, leaves the key as it is.  Whether a
-way serves the rule at all is found anew each time.
+(:mod:`momentgen.keep.meaning`).  A change of another strategy, or of what is emitted, leaves the key as it is.  Whether
+a way serves the rule at all is found anew each time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.pipeline import Outcome
 from momentgen.compiler.plain import decoded, encoded, rule_data
 from momentgen.compiler.strategies import Way
-from momentgen.compiler_state import ROOTS
-from momentgen.kept import Kept
-from momentgen.meaning import Sources
+from momentgen.keep.compiler_state import ROOTS
+from momentgen.keep.kept import Kept
+from momentgen.keep.meaning import Sources
+from momentgen.keep.versions import library_versions
 from momentgen.rule import Rule
-from momentgen.versions import library_versions
 
 __all__ = ["Keeper"]
 

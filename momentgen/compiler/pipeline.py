@@ -25,9 +25,9 @@ from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
 from momentgen.errors import BuildError
+from momentgen.keep.versions import library_versions
 from momentgen.rule import Rule
-from momentgen.rule_inputs import COVARIANCE, MEAN_AND_VARIANCE
-from momentgen.versions import library_versions
+from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE
 
 __all__ = ["CompiledRule", "Memory", "Outcome", "VariantSummary", "compile_rule"]
 

@@ -20,7 +20,7 @@ from momentgen.compiler.emit._text import docstring, json_text
 from momentgen.compiler.emit.header import Header
 from momentgen.errors import BuildError
 from momentgen.rule import Reduction, Score
-from momentgen.symbols import Phi, mu1, mu2, v1, v2
+from momentgen.rule.symbols import Phi, mu1, mu2, v1, v2
 
 __all__ = ["CompiledReduction", "compile_reduction"]
 

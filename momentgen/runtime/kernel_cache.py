@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from momentgen.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
 from momentgen.cache import UntrustedError, cache_directory, check_trusted
 from momentgen.extras import SITE
+from momentgen.native.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
 from momentgen.runtime.shipped import load_shipped
 from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from momentgen.native.shipped import FOLDER, file_name, levels_of
 from momentgen.runtime.toolchain import torch_openmp
-from momentgen.shipped import FOLDER, file_name, levels_of
 
 __all__ = ["load_shipped", "shipped_folder"]
 

@@ -1,6 +1,6 @@
 """What the runtime adds to the machine's C compiler: torch's threads, and what compiled kernels depend on.
 
-The compiler itself is :mod:`momentgen.c_compiler`; where its output is kept is the subject of
+The compiler itself is :mod:`momentgen.native.c_compiler`; where its output is kept is the subject of
 :mod:`momentgen.runtime.kernel_cache`.  Here are also the two ways to say that native code cannot be had:
 :class:`Unavailable`, inside the runtime, and :class:`FallbackWarning`, to users.
 """
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from momentgen.c_compiler import accepted_flags, chosen_compiler, compile_library
+from momentgen.native.c_compiler import accepted_flags, chosen_compiler, compile_library
 
 __all__ = [
     "FallbackWarning",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from other_processes import script
 
-from momentgen.c_compiler import CompilerError, find_compiler
 from momentgen.compiler.ir.interpreter import Interpreter
 from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.toolchain.c_libraries import compiled
+from momentgen.native.c_compiler import CompilerError, find_compiler
 
 
 def test_the_build_compiles_by_the_compiler_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sympy as sp
 
+from momentgen.commands.derive_text import derived
 from momentgen.compiler.certify.tolerance import tolerance_of
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.conditional import conditional_rule
@@ -23,7 +24,6 @@ from momentgen.compiler.measure.conditional import ConditionalMeasure, Condition
 from momentgen.compiler.measure.moments import MomentsMeasure
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
-from momentgen.derive_text import derived
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.rule import Accuracy, Formula, Parameter, Phi, Rescaled, Rule, S, load_rules, mu, v, x
 

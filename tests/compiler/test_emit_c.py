@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from momentgen.c_compiler import CompilerError, accepted_flags, find_compiler
 from momentgen.compiler.emit.c import c_float, render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.evaluate import evaluate, fma
@@ -25,6 +24,7 @@ from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.native import NativeKernel, native_program
 from momentgen.errors import BuildError, InputError
+from momentgen.native.c_compiler import CompilerError, accepted_flags, find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 

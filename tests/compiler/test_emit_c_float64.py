@@ -24,7 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from real_rules import rules
 
-from momentgen.c_compiler import CompilerError, find_compiler
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit._c_float64_functions import CHUNK
 from momentgen.compiler.emit.c_float64 import LANES, c_double, render_c_float64
@@ -35,7 +34,8 @@ from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.toolchain.c_libraries import compiled
-from momentgen.rule_inputs import partial_names
+from momentgen.native.c_compiler import CompilerError, find_compiler
+from momentgen.rule.inputs import partial_names
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 

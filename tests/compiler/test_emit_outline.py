@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from compiler.program_strategies import adversarial_inputs, different_bits, random_program
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit.c import render_c
@@ -18,6 +17,7 @@ from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Op, Program
 from momentgen.compiler.native import NativeKernel
+from momentgen.native.c_compiler import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 HEADER = Header("many", "test", "none")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from momentgen.c_compiler import find_compiler
+from momentgen.commands.exhaustive import exhaust_rules
 from momentgen.compiler.certify.evidence import ALL_INPUTS, Evidence, read_evidence, stated_digest
 from momentgen.compiler.certify.sweep import CHUNKS, Reference, Sweep
 from momentgen.compiler.derive import derive
@@ -21,7 +21,7 @@ from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.exhaustive import exhaust_rules
+from momentgen.native.c_compiler import find_compiler
 from momentgen.rule import load_rules
 
 ROOT = Path(__file__).parents[2]

@@ -22,12 +22,12 @@ from momentgen.compiler.keeping import Keeper
 from momentgen.compiler.pipeline import CompiledRule, Outcome, compile_rule
 from momentgen.compiler.plain import decoded, encoded, rule_data
 from momentgen.compiler.strategies import Way, plans
-from momentgen.compiler_state import compiler_sources
 from momentgen.errors import BuildError
-from momentgen.kept import Kept
-from momentgen.meaning import Sources
+from momentgen.keep.compiler_state import compiler_sources
+from momentgen.keep.kept import Kept
+from momentgen.keep.meaning import Sources
 from momentgen.rule import Accuracy, Parameter, Rule, x
-from momentgen.rule_files import evidence_path
+from momentgen.rule.files import evidence_path
 
 LOOSE = Accuracy(ulp={"exact": 400.0})  # all in single precision: quick to compile
 QUICK = Rule("quick", f=sympy.Max(x, 0), accuracy=LOOSE, doc="A quick rule.", citation="Nobody, 2000")

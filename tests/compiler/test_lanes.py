@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.ir import lanes
 from momentgen.compiler.ir.graph import Graph, outputs_float64
 from momentgen.compiler.ir.lanes import LANES, outputs_over
+from momentgen.native.c_compiler import find_compiler
 
 F64 = npt.NDArray[np.float64]
 compiled = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

@@ -27,7 +27,7 @@ from momentgen.compiler.strategies.surfaces.fine_output import BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 HALF = sp.Rational(1, 2)
 #: made of normal tails, odd and even

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.fit import reflections
 from momentgen.compiler.fit.reflections import least_squares
+from momentgen.native.c_compiler import find_compiler
 
 
 @pytest.mark.parametrize(

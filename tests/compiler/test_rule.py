@@ -29,7 +29,7 @@ from momentgen.rule import (
     v,
     x,
 )
-from momentgen.rule_files import load_rule_sources
+from momentgen.rule.files import load_rule_sources
 
 RULES = Path(__file__).parents[2] / "rules"
 GOOD = "from momentgen.rule import *\nimport sympy\nrule = Rule({name!r}, f=sympy.Max(x, 0))\n"
@@ -73,7 +73,7 @@ def test_underscored_files_are_no_rules(tmp_path):
 def test_sources_are_found_without_sympy_or_running_the_rules(tmp_path):
     write(tmp_path, broken="1/0")
     code = (
-        "import sys; from momentgen.rule_files import load_rule_sources\n"
+        "import sys; from momentgen.rule.files import load_rule_sources\n"
         f"print(load_rule_sources({str(tmp_path)!r})[0].sha256, 'sympy' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=RULES.parent)
@@ -102,6 +102,14 @@ def test_sources_are_found_without_sympy_or_running_the_rules(tmp_path):
         ("from momentgen.rule import *\nrule = Rule('no-name', f=x)", "must be a Python identifier"),
         ("from momentgen.rule import *\nrule = Rule('good', f=x)", "must define a rule named 'bad'"),
         ("from momentgen.rule import *\nrule = Rule('bad', f=x, unheard_of=1)", "TypeError"),
+        (
+            "from momentgen.rule import Rule, S, x\nfrom sympy import *\nrule = Rule('bad', f=x*S(x))",
+            "S is bound to something",
+        ),
+        (
+            "from momentgen.rule import *\nS = Phi\nrule = Rule('bad', f=S(x))",
+            "S is bound to something else afterwards",
+        ),
     ],
 )
 def test_a_wrong_file_gets_one_clear_error(tmp_path, body, told):

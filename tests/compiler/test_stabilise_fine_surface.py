@@ -24,7 +24,7 @@ from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, fi
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.fine_tails import follows_even_powers, least_mean, slow_rows
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 F64 = npt.NDArray[np.float64]
 #: bounded; a line on one side; on both; about a centre that is not 0; a bump; lines that are neared slowly

@@ -25,7 +25,7 @@ from momentgen.compiler.strategies.smooth.algebraic import find_ladder
 from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 SOFTSIGN = x / (1 + sp.Abs(x))
 HUBER = sp.sqrt(1 + x**2) - 1

@@ -28,7 +28,7 @@ from momentgen.compiler.strategies.homogeneous.kink import applies, stable_varia
 from momentgen.compiler.strategies.homogeneous.kink_graph import build_graph
 from momentgen.compiler.strategies.precision import FLOAT64
 from momentgen.rule import Parameter, Rule, x
-from momentgen.symbols import Phi, mu, phi, v
+from momentgen.rule.symbols import Phi, mu, phi, v
 
 NAMES = [name for name in ("relu", "leaky_relu", "abs", "heaviside", "relu_squared") if name in rules()]
 VARIANTS = [

@@ -10,7 +10,6 @@ import pytest
 import sympy as sp
 from quadrature_truth import moments, partials
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import Stable
@@ -18,6 +17,7 @@ from momentgen.compiler.lower.words import lower
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.strategies import stabilise
 from momentgen.errors import BuildError, RuleError
+from momentgen.native.c_compiler import find_compiler
 from momentgen.rule import Parameter, Rescaled, Rule, load_rules, x
 
 RULES = Path(__file__).parents[2] / "rules"

@@ -6,9 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.exact import smoothing_sums
 from momentgen.compiler.exact.smoothing_sums import ORDERS, density_sums
+from momentgen.native.c_compiler import find_compiler
 
 NODES = np.sort(np.random.default_rng(0).uniform(-9, 4, 333))
 VALUES = np.random.default_rng(1).normal(size=(2, 333))

@@ -34,7 +34,7 @@ from momentgen.compiler.strategies.surfaces.surface import (
 )
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph, kink_fit
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 F32 = np.ndarray[tuple[int], np.dtype[np.float32]]
 SOFTPLUS = sp.log(1 + sp.exp(x))

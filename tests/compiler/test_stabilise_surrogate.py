@@ -20,7 +20,7 @@ from momentgen.compiler.strategies.surfaces.fine_surface import find_fine_surfac
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.symbols import S, x
+from momentgen.rule.symbols import S, x
 
 MISH = x * sp.tanh(sp.log(1 + sp.exp(x)))
 ELU = sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True))

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.exact import taylor_sums
 from momentgen.compiler.exact.taylor_sums import TaylorTable
+from momentgen.native.c_compiler import find_compiler
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()

@@ -20,7 +20,7 @@ from momentgen.compiler.strategies import Way, stabilise, ways
 from momentgen.compiler.strategies.kinks.increments import plain
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 SMOOTH = Rule("smooth", f=sp.tanh(x))
 

@@ -33,7 +33,7 @@ from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth.draw import DrawTruth
 from momentgen.rule import Rule, load_rules
-from momentgen.rule_inputs import COVARIANCE, input_symbols, partial_names
+from momentgen.rule.inputs import COVARIANCE, input_symbols, partial_names
 from momentgen.runtime import Op
 
 F64 = npt.NDArray[np.float64]

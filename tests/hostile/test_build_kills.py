@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from other_processes import environment
 
-from momentgen.exchange import exchange
+from momentgen.build.exchange import exchange
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the builds to be killed are forked")
 
@@ -20,14 +20,14 @@ PROGRAM = """
 import importlib, os, shutil, signal, sys
 from pathlib import Path
 from stub_compiler import compile_stub
-from momentgen import output
+from momentgen.build import output
 from momentgen.build import build, check
-from momentgen.output import Output
+from momentgen.build.output import Output
 
 base, rules, out = Path(sys.argv[1]), Path(sys.argv[1], "rules"), Path(sys.argv[1], "generated")
 if sys.argv[2] == "two renames":
     output.exchange = lambda one, other: False
-sys.modules["momentgen.build"].compiler_digest = lambda: "a compiler"  # reading all of it takes time
+sys.modules["momentgen.build.package"].compiler_digest = lambda: "a compiler"  # reading all of it takes time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(base))
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Expr, Heaviside, Max, Piecewise, exp
 
+from momentgen.commands.expression_text import parse
 from momentgen.errors import RuleError
-from momentgen.expression_text import parse
 from momentgen.rule import (
     Phi,
     S,

@@ -15,8 +15,8 @@ from hostile.ranges import F64, LARGEST, OPS, Points, Subject, computed, subject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from momentgen.rule.symbols import mu, v, x
 from momentgen.runtime import Op
-from momentgen.symbols import mu, v, x
 
 _MAX = LARGEST[torch.float32]
 _TURNED = 1e6  # angles are reduced up to there

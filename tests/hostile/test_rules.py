@@ -48,8 +48,8 @@ from momentgen.rule import (
     v,
     x,
 )
-from momentgen.rule_files import load_rule_sources
-from momentgen.symbols import mu1
+from momentgen.rule.files import load_rule_sources
+from momentgen.rule.symbols import mu1
 
 ROOT = Path(__file__).parents[2]
 WIDE = settings(FAST, max_examples=2000)

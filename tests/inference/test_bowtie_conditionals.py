@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Gamma, Normal
 
-from momentgen.c_compiler import find_compiler
 from momentgen.errors import InputError
 from momentgen.inference.bowtie import collapsed
 from momentgen.inference.bowtie import conditionals as c
 from momentgen.inference.bowtie.gibbs import simulate, sweep
 from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint, preactivations
+from momentgen.native.c_compiler import find_compiler
 
 #: widths of networks with one, two and three hidden layers, one or two targets
 SIZES = [(2, 3, 1), (3, 4, 2), (2, 3, 4, 1), (2, 4, 3, 2), (2, 3, 4, 3, 1), (1, 2, 3, 2, 2)]

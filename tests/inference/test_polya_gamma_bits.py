@@ -16,13 +16,13 @@ from other_processes import environment
 from same_bits import builds
 from torch import Tensor
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.inference import polya_gamma_sampler
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
 from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 from momentgen.inference.polya_gamma_sampler.native import NativeSampler
 from momentgen.inference.polya_gamma_sampler.portable import philox, portable_draws
+from momentgen.native.c_compiler import find_compiler
 from momentgen.runtime.kernel_cache import compile_and_load
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

@@ -13,11 +13,11 @@ from inference.polya_gamma_truth import FALSE_ALARM, cdf, cumulants, disagreemen
 from polyagamma import random_polyagamma
 from torch import Tensor
 
-from momentgen.c_compiler import find_compiler
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
 from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 from momentgen.inference.polya_gamma_sampler.native import NativeSampler
 from momentgen.inference.polya_gamma_sampler.portable import portable_draws
+from momentgen.native.c_compiler import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 

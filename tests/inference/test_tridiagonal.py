@@ -12,12 +12,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from momentgen.c_compiler import find_compiler
 from momentgen.errors import InputError
 from momentgen.inference import Normal, Tridiagonal
 from momentgen.inference.tridiagonal import gradients
 from momentgen.inference.tridiagonal.correlation import LARGEST_GAMMA as _LARGEST_GAMMA
 from momentgen.inference.tridiagonal.correlation import LEAST_DELTA as _LEAST_DELTA
+from momentgen.native.c_compiler import find_compiler
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from momentgen.report.bernoulli import SAMPLES, bernoulli_sums, kl_bits, posterior
+from momentgen.commands.report.bernoulli import SAMPLES, bernoulli_sums, kl_bits, posterior
 
 F32 = npt.NDArray[np.float32]
 

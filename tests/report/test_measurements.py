@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from quadrature_truth import moments
 
+from momentgen.commands.report.measurements import compare, compare_curves, error_map, kl_normal, picture
+from momentgen.commands.report.subject import Subject, activation, subject_of
 from momentgen.errors import MomentgenError
-from momentgen.report.measurements import compare, compare_curves, error_map, kl_normal, picture
-from momentgen.report.subject import Subject, activation, subject_of
 from momentgen.rule import load_rules
 
 ROOT = Path(__file__).parents[2]

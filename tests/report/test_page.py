@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 import sympy
 
-from momentgen.built import read_built
-from momentgen.cli import main
+from momentgen.build.built import read_built
+from momentgen.commands.cli import main
+from momentgen.commands.report.formula import mathml
+from momentgen.commands.report.measurements import ErrorMap, histogram_of_shares
+from momentgen.commands.report.page import costs_from, render_page, softmax_table
+from momentgen.commands.report.section import Section, _histogram, certificate_table, section_of
+from momentgen.commands.report.write import write_report
 from momentgen.errors import MomentgenError
-from momentgen.report.formula import mathml
-from momentgen.report.measurements import ErrorMap, histogram_of_shares
-from momentgen.report.page import costs_from, render_page, softmax_table
-from momentgen.report.section import Section, _histogram, certificate_table, section_of
-from momentgen.report.write import write_report
 from momentgen.rule import load_rules
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 ROOT = Path(__file__).parents[2]
 RULES, GENERATED = ROOT / "rules", ROOT / "generated"

@@ -16,9 +16,9 @@ from flint import arb, ctx
 from real_rules import scalars_of, source_of
 from same_bits import Job, different, interpret, interpreter_fuses, kernel_inputs
 
-from momentgen.c_compiler import find_compiler
 from momentgen.errors import InputError
 from momentgen.generated import bow_tie, relu, silu
+from momentgen.native.c_compiler import find_compiler
 
 TAUS = (1e-3, 0.1, 1.0, 10.0)
 #: variances in units of tau²: the gate's width small and large beside sigma

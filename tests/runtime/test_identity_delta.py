@@ -11,8 +11,8 @@ import torch
 from real_rules import scalars_of, source_of
 from same_bits import Job, interpret, interpreter_fuses
 
-from momentgen.c_compiler import find_compiler
 from momentgen.generated import leaky_relu, relu
+from momentgen.native.c_compiler import find_compiler
 
 _LARGEST = {torch.float32: torch.finfo(torch.float32).max, torch.float64: torch.finfo(torch.float64).max}
 _LEAST = {torch.float32: 2.0**-149, torch.float64: 5e-324}

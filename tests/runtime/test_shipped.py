@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from momentgen import c_sources, shipped
-from momentgen.c_compiler import CompilerError, find_compiler
+from momentgen.native import c_sources, shipped
+from momentgen.native.c_compiler import CompilerError, find_compiler
 from momentgen.runtime import kernel_cache
 from momentgen.runtime import shipped as loading
 from momentgen.runtime.native import NativeKernels
@@ -160,8 +160,8 @@ import time, warnings
 warnings.simplefilter("error")
 from pathlib import Path
 import torch
-import momentgen.shipped
-momentgen.shipped.FOLDER = Path({str(kernels)!r})
+import momentgen.native.shipped
+momentgen.native.shipped.FOLDER = Path({str(kernels)!r})
 from momentgen.generated import gelu
 x = torch.zeros(3), torch.ones(3)
 torch.add(*x)

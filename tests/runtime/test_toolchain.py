@@ -12,8 +12,8 @@ import pytest
 import torch
 from other_processes import environment, script
 
-from momentgen import c_compiler
 from momentgen.errors import MomentgenError
+from momentgen.native import c_compiler
 from momentgen.runtime import cache_directory, kernel_cache, native, toolchain
 from momentgen.runtime.native import NativeKernels
 

@@ -27,7 +27,7 @@ from momentgen.compiler.ir.stable import Edge, Stable
 from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
 from momentgen.errors import BuildError
-from momentgen.rule_inputs import moment_names, partial_names
+from momentgen.rule.inputs import moment_names, partial_names
 
 __all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "kernel_params", "measure", "measure_at"]
 

@@ -31,7 +31,7 @@ from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.rule_inputs import input_symbols
+from momentgen.rule.inputs import input_symbols
 
 __all__ = ["Certified", "Progress", "certified", "is_activation"]
 

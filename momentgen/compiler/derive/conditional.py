@@ -14,7 +14,7 @@ from momentgen.compiler.derive.proof import function
 from momentgen.compiler.function.pieces import samples_of
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["conditional_rule"]
 

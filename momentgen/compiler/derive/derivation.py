@@ -17,7 +17,7 @@ from momentgen.compiler.derive.rescaled import base_rule, check_rescaled
 from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.symbols import Phi, mu, v, x
+from momentgen.rule.symbols import Phi, mu, v, x
 
 __all__ = ["Derivation", "derive", "derive_mean"]
 

@@ -14,7 +14,7 @@ import sympy as sp
 from momentgen.compiler.derive.derivation import Derivation
 from momentgen.compiler.function.pieces import Piece
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, phi, x
+from momentgen.rule.symbols import Phi, S, phi, x
 
 __all__ = ["check_second_moment"]
 

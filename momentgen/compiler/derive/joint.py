@@ -22,8 +22,8 @@ from momentgen.compiler.derive.proof import Proof
 from momentgen.compiler.exact import ball_function
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.rule_inputs import input_symbols, partial_names
-from momentgen.symbols import Phi, phi
+from momentgen.rule.inputs import input_symbols, partial_names
+from momentgen.rule.symbols import Phi, phi
 
 __all__ = ["JointDerivation", "derive_joint"]
 
@@ -35,7 +35,7 @@ class JointDerivation:
     Attributes:
         rule: the rule derived.
         mean, var: in the symbols of ``rule.moments`` and the parameters.
-        partials: of both in every moment of the inputs, named as :func:`~momentgen.rule_inputs.partial_names` says.
+        partials: of both in every moment of the inputs, named as :func:`~momentgen.rule.inputs.partial_names` says.
         kinked: whether f has a Max.
         checks: each formula of the author's -> how it was decided.
     """
@@ -54,7 +54,7 @@ def derive_joint(rule: Rule) -> JointDerivation:
     Raises:
         BuildError: if f is outside the algebra, or a formula of the author's is wrong.
 
-    >>> from momentgen.symbols import x1, x2
+    >>> from momentgen.rule.symbols import x1, x2
     >>> derive_joint(Rule("product", f=x1 * x2, inputs=("x1", "x2"))).var
     mu1**2*v2 + mu2**2*v1 + v1*v2
     """

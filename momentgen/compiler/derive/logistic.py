@@ -15,7 +15,7 @@ from sympy import Expr, Integer, exp, factorial, log, pi, polylog, sqrt
 
 from momentgen.compiler.derive.normal import AlgebraError
 from momentgen.compiler.function.pieces import Pieces
-from momentgen.symbols import S, mu, v, x
+from momentgen.rule.symbols import S, mu, v, x
 
 __all__ = ["differentiate", "expectation", "scale"]
 

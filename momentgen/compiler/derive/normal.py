@@ -16,7 +16,7 @@ import sympy
 from sympy import Expr, Integer, exp, log, pi, sqrt
 
 from momentgen.compiler.function.pieces import Pieces
-from momentgen.symbols import Phi, mu, phi, v, x
+from momentgen.rule.symbols import Phi, mu, phi, v, x
 
 __all__ = ["AlgebraError", "DivergentError", "density", "differentiate", "expectation"]
 

@@ -18,7 +18,7 @@ from sympy import Expr
 
 from momentgen.compiler.exact.balls import BallFunction, ball_function
 from momentgen.rule import Parameter
-from momentgen.symbols import Phi, S, phi
+from momentgen.rule.symbols import Phi, S, phi
 
 __all__ = ["Counterexample", "Proof", "canonical", "disprove", "function", "prove"]
 
@@ -91,7 +91,7 @@ def disprove(left: Expr, right: Expr, parameters: Sequence[Parameter] = ()) -> C
     Raises:
         ValueError: if nowhere on the grid the balls tell, or an expression has a function that balls do not know.
 
-    >>> from momentgen.symbols import mu, v
+    >>> from momentgen.rule.symbols import mu, v
     >>> print(disprove(mu + v, mu - v))
     at mu = 0, v = 1e-08: 1.00000000000e-8 against -1.00000000000e-8
     """

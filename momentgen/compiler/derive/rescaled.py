@@ -8,7 +8,7 @@ from sympy import Expr
 from momentgen.compiler.function.pieces import Pieces, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["base_rule", "check_rescaled"]
 

@@ -3,7 +3,7 @@
 The inline functions take floats, so that other C code can fuse them; the
 kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
-contracts nor reassociates: see :data:`momentgen.c_compiler.PROMISE`.  Values stand in the order of
+contracts nor reassociates: see :data:`momentgen.native.c_compiler.PROMISE`.  Values stand in the order of
 :func:`momentgen.compiler.ir.schedule.interleave`, but what is read once right
 before what reads it.
 """

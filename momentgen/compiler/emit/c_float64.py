@@ -7,7 +7,7 @@ plane, elements are put in order by cell, so that a block is of one.  Inputs tha
 copied into one.
 
 Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is
-made of them, and nothing is contracted or reassociated (:data:`momentgen.c_compiler.PROMISE`).
+made of them, and nothing is contracted or reassociated (:data:`momentgen.native.c_compiler.PROMISE`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, whole_number
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Graph, Patch
 from momentgen.compiler.ir.stable import Stable
-from momentgen.rule_inputs import partial_names
+from momentgen.rule.inputs import partial_names
 
 __all__ = ["LANES", "c_double", "render_c_float64"]
 

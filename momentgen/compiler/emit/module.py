@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from momentgen.compiler.emit._text import docstring
 from momentgen.rule import Parameter, Rule
-from momentgen.rule_inputs import MEAN_AND_VARIANCE
+from momentgen.rule.inputs import MEAN_AND_VARIANCE
 
 __all__ = ["render_module"]
 

@@ -32,7 +32,7 @@ from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Graph, Patch
 from momentgen.compiler.ir.kinds import CONDITIONS, KINDS
 from momentgen.compiler.ir.stable import Stable
-from momentgen.rule_inputs import COVARIANCE, partial_names
+from momentgen.rule.inputs import COVARIANCE, partial_names
 
 __all__ = ["render_torch"]
 

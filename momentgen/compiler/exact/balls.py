@@ -22,7 +22,7 @@ import sympy
 from flint import acb, arb, ctx, fmpq
 from sympy import Expr, Symbol
 
-from momentgen.symbols import Phi, S, phi
+from momentgen.rule.symbols import Phi, S, phi
 
 __all__ = ["BallFunction", "Certified", "Scaled", "ball_function", "evaluate", "evaluate_scaled"]
 

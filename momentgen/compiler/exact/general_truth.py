@@ -22,7 +22,7 @@ from flint import arb, ctx
 from momentgen.compiler.exact.differences import PANELS, REACH, Differences
 from momentgen.compiler.function.activation import Activation
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, phi, x
+from momentgen.rule.symbols import Phi, S, phi, x
 
 __all__ = ["GeneralTruth"]
 

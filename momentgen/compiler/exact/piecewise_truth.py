@@ -17,7 +17,7 @@ from flint import arb, arb_mat, ctx
 from momentgen.compiler.exact.differences import Differences
 from momentgen.compiler.exact.smoothing import SMALL, Side
 from momentgen.compiler.function.activation import Activation
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["BallTruth", "QuadratureTruth"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.native.c_compiler import find_compiler
 
 __all__ = ["TaylorTable"]
 

@@ -20,7 +20,7 @@ from flint import arb, arb_series, ctx, fmpq
 
 from momentgen.compiler.function.pieces import Piece, Pieces
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, phi, x
+from momentgen.rule.symbols import Phi, S, phi, x
 
 __all__ = ["Activation", "Line", "analyse"]
 

@@ -17,10 +17,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.ir.evaluate import compile_program
 from momentgen.compiler.ir.program import LEAVES, Instruction, Op, Program
 from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.native.c_compiler import find_compiler
 
 __all__ = ["Interpreter", "Points"]
 

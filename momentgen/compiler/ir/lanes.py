@@ -20,10 +20,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.c_compiler import find_compiler
 from momentgen.compiler.ir.graph import LEAVES, Graph, Node, float64_operations, outputs_float64
 from momentgen.compiler.ir.kinds import KINDS
 from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.native.c_compiler import find_compiler
 
 __all__ = ["LANES", "outputs_over"]
 

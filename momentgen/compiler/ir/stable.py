@@ -14,7 +14,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.rule_inputs import partial_names
+from momentgen.rule.inputs import partial_names
 
 __all__ = [
     "OUTPUTS",

@@ -24,7 +24,7 @@ from momentgen.compiler.fit import remez
 from momentgen.compiler.ir.graph import Graph, Node
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.program import Builder, Program
-from momentgen.rule_inputs import outputs_of, partial_names
+from momentgen.rule.inputs import outputs_of, partial_names
 
 __all__ = ["Lowering", "lower", "round_float32", "split_float32", "words"]
 

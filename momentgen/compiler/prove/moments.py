@@ -22,7 +22,7 @@ from flint import arb, ctx, fmpq
 from momentgen.compiler.exact.balls import BallFunction
 from momentgen.compiler.function.activation import Activation
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, x
+from momentgen.rule.symbols import Phi, x
 
 __all__ = ["BITS", "PROVABLE", "Moments", "cramer", "moments_of"]
 

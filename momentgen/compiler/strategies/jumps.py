@@ -15,7 +15,7 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.stable import Stable
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["with_jumps"]
 

@@ -33,7 +33,7 @@ from momentgen.compiler.strategies.joint.joint import JointTruth
 from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import LogisticInput
-from momentgen.symbols import mu, v, x
+from momentgen.rule.symbols import mu, v, x
 
 __all__ = ["stable_variants"]
 

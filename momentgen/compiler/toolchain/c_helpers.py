@@ -10,8 +10,8 @@ import ctypes
 import math
 from functools import cache
 
-from momentgen.c_compiler import accepted_flags, chosen_compiler
 from momentgen.compiler.toolchain.c_libraries import compiled
+from momentgen.native.c_compiler import accepted_flags, chosen_compiler
 
 __all__ = ["library"]
 

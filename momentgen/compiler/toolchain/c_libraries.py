@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from momentgen.c_compiler import accepted_flags, chosen_compiler, compile_library
+from momentgen.native.c_compiler import accepted_flags, chosen_compiler, compile_library
 
 __all__ = ["compiled"]
 
@@ -33,7 +33,7 @@ def compiled(source: str, flags: Sequence[str] | None = None, compiler: tuple[st
 
     Args:
         source: text of a C file.
-        flags: compiler flags; by default :func:`momentgen.c_compiler.accepted_flags`.
+        flags: compiler flags; by default :func:`momentgen.native.c_compiler.accepted_flags`.
         compiler: its command; by default that of the machine.
 
     Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from momentgen import c_sources
+from momentgen.native import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 
 __all__ = ["Native", "native"]

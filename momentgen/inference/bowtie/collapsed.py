@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from momentgen import c_sources
 from momentgen.inference.bowtie.conditionals import NormalConditional, factor, gram_of_units
 from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, preactivations
+from momentgen.native import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 

@@ -7,8 +7,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from momentgen import c_sources
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE, Envelope
+from momentgen.native import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 
 __all__ = ["NativeSampler"]

@@ -8,8 +8,8 @@ import functools
 import torch
 from torch import Tensor
 
-from momentgen import c_sources
 from momentgen.laws.values import readable
+from momentgen.native import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 

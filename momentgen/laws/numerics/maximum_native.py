@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen import c_sources
 from momentgen.laws.numerics.maximum_integral import RULES, legendre
 from momentgen.laws.numerics.maximum_rule import definitions
+from momentgen.native import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 

@@ -42,6 +42,8 @@ __all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax"]
 
 #: up to so many classes the tree is used: below it is the more accurate, above the self-consistent way
 _TREE = 32
+#: log-odds of rare classes, and of such that never come; a variance from which on sums of order 1 know a difference
+_RARE, _NEVER, _LITTLE = -2.0, -40.0, 1e-3
 #: evaluations of the sigmoid in the self-consistent way; a third one matters from a logit σ of about 2 on
 _PASSES = 3
 #: logit of a masked class: far below all others, and its products with variances are still finite in float32
@@ -126,11 +128,28 @@ def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple
 def probabilities(odds: Tensor, spread: Tensor, masked: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Means (summing to 1 over the last dimension) and variances of the sigmoids of N(odds, spread); 0 where masked."""
     q, w = logistic_transform(odds, spread)
+    q, w = _sharp(odds, spread, q, w)
     if masked is not None:
         q, w = q.masked_fill(masked, 0.0), w.masked_fill(masked, 0.0)
     # At most one class has mean 1, and no row is all 0, so that the sum is positive.
     q = q / q.sum(-1, keepdim=True)
     return q, at_least(torch.minimum(w, q * (1 - q)), 0)
+
+
+def _sharp(odds: Tensor, spread: Tensor, q: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of the sigmoid ``q`` and ``w``, of rare and of likely classes to a relative error.
+
+    The rule's own error is absolute, and as large as a rare class's moments.  As s(t) = e^t s(-t), these are moments of
+    1 - s about D + w and D + 2 w, times an exponential.  Where they cancel at little noise, the slope is enough.
+    """
+    low = -odds.abs()
+    known = (low < _RARE) & (low > _NEVER) & (low + 2 * spread < 3)
+    d, v = torch.where(known, low, _RARE), torch.where(known, spread, 1)
+    first, (second, around) = 1 - logistic_transform(d + v, v).mean, logistic_transform(d + 2 * v, v)
+    mean = (d + v / 2).exp() * first
+    square = v.exp() * ((1 - second).square() + around) - first.square()
+    var = torch.where(v < _LITTLE, v * (mean * (1 - mean)).square(), (2 * d + v).exp() * square)
+    return torch.where(known, torch.where(odds < 0, mean, 1 - mean), q), torch.where(known, at_least(var, 0), w)
 
 
 def log_odds(

@@ -28,7 +28,7 @@ from momentgen.compiler.strategies.covariance.covariance_graph import OUTPUTS, P
 from momentgen.compiler.strategies.covariance.covariance_truth import CovarianceTruth
 from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, x
+from momentgen.rule.symbols import Phi, x
 
 __all__ = ["stabilise_covariance"]
 

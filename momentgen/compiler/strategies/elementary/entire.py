@@ -43,7 +43,7 @@ from momentgen.compiler.strategies.elementary.entire_measure import (
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, exponential_terms
 from momentgen.errors import BuildError
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["applies", "stable_variants"]
 

@@ -20,7 +20,7 @@ import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["CANCELS", "LARGEST", "NO_EDGE", "TURNED", "Edge", "Writer"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import mpmath
 import sympy as sp
 
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["Moment", "Terms", "exponential_terms"]
 

@@ -14,7 +14,7 @@ from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, mu, phi, v
+from momentgen.rule.symbols import Phi, S, mu, phi, v
 
 __all__ = ["MagnitudeTranslator", "Translator", "exponent_of"]
 

@@ -35,7 +35,7 @@ from momentgen.compiler.strategies.homogeneous.forms import output_forms
 from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, LogisticInput, Rule
-from momentgen.symbols import Phi, S, mu, phi, v
+from momentgen.rule.symbols import Phi, S, mu, phi, v
 
 __all__ = ["applies", "exact_variant", "stable_variants"]
 

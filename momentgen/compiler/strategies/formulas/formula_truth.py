@@ -13,7 +13,7 @@ from flint import arb
 from momentgen.compiler.exact import BallFunction, ball_function, evaluate
 from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.compiler.strategies.formulas.rewrite import Written
-from momentgen.symbols import Phi
+from momentgen.rule.symbols import Phi
 
 __all__ = ["FormulaTruth"]
 

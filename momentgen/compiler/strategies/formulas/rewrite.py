@@ -22,7 +22,7 @@ from momentgen.compiler.exact import ball_function
 from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.errors import BuildError
 from momentgen.rule import Parameter
-from momentgen.symbols import Phi, S, mu, phi, v
+from momentgen.rule.symbols import Phi, S, mu, phi, v
 
 __all__ = ["Written", "write"]
 

@@ -22,7 +22,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import J
-from momentgen.symbols import Phi, mu, phi, v
+from momentgen.rule.symbols import Phi, mu, phi, v
 
 __all__ = ["Linear", "OutputForm", "Side", "T", "output_forms", "without_t"]
 

@@ -32,8 +32,8 @@ from momentgen.compiler.strategies.joint.polynomial import polynomial_graph, pol
 from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted
-from momentgen.rule_inputs import partial_names
-from momentgen.symbols import S, mu1, mu2, v1, v2, x1, x2
+from momentgen.rule.inputs import partial_names
+from momentgen.rule.symbols import S, mu1, mu2, v1, v2, x1, x2
 
 __all__ = ["JointTruth", "stabilise_joint"]
 

@@ -17,7 +17,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.kinks.halves_graph import FLOAT32, FLOAT64, Halves, build_halves
 from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledMeasure, SettledTruth, closed_form_truth
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["applies", "halves_of", "stable_variants"]
 

@@ -21,7 +21,7 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.strategies.kit import bounded_exp
 from momentgen.compiler.strategies.smooth.surrogate_graph import GraphPrecision
 from momentgen.errors import BuildError
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["Increments", "plain", "unknown_function"]
 

@@ -39,7 +39,7 @@ from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
 from momentgen.errors import BuildError
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["branches_of", "stable_variants", "why_not"]
 

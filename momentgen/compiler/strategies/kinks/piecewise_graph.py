@@ -32,7 +32,7 @@ from momentgen.compiler.strategies.kit import bounded_exp
 from momentgen.compiler.strategies.mills import integrals
 from momentgen.compiler.strategies.smooth.surrogate_graph import GraphPrecision, mills_ratio
 from momentgen.errors import BuildError
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["Branches", "Far", "PiecewiseWriter", "build_piecewise"]
 

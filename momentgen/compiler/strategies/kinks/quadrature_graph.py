@@ -30,7 +30,7 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.strategies.kinks.increments import Increments, plain
 from momentgen.compiler.strategies.smooth.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
-from momentgen.symbols import x
+from momentgen.rule.symbols import x
 
 __all__ = ["PanelRule", "QuadratureWriter", "build_quadrature"]
 

@@ -24,7 +24,7 @@ from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.strategies.formulas.functions import mills_core
 from momentgen.errors import BuildError
-from momentgen.symbols import Phi, S, x
+from momentgen.rule.symbols import Phi, S, x
 
 __all__ = ["PointWriter", "has_point_form"]
 

@@ -1,0 +1,397 @@
+"""Builds: a directory of rules in, a Python package of ops out.
+
+This is the top of the compiler.  :func:`build` compiles each rule that changed in a
+worker process, and writes it at once.  :func:`check` says what a build would change.
+
+- :mod:`momentgen.build.output` reads and writes the package on disk.
+- :mod:`momentgen.keep.compiler_state` records which compiler wrote it.
+- :mod:`momentgen.compiler.pipeline` compiles one rule.
+- :mod:`momentgen.build.workers` runs it in other processes.
+
+A build has three properties:
+
+- *incremental*: digests of the rule, the compiler's code and every output file
+  decide what is built; slow results are cached in :mod:`momentgen.keep.kept`.
+- *atomic*: a rule's directory is replaced as a whole or not at all.
+- *deterministic*: the same rules give the same bytes.
+
+The compiler is imported only when there is something to compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from momentgen.build.choice import no_such_rule
+from momentgen.keep.compiler_state import UNKNOWN, CompilerState, compiler_sources
+from momentgen.errors import BuildError, MomentgenError, RuleError
+from momentgen.keep.kept import Kept, open_kept
+from momentgen.build.output import Finding, Manifest, Output, VariantSummary, sha256
+from momentgen.build.processors import same_bits_environment
+from momentgen.build.rule_compiler import Compiler, RuleCompiler
+from momentgen.rule.files import load_rule_sources
+from momentgen.build.workers import Lost, run_all
+
+__all__ = ["BuildResult", "Reporter", "RuleResult", "build", "check", "default_output"]
+
+
+_LONGEST = 400  # characters of a message that was not written for users
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """What became of one rule in a build.
+
+    Attributes:
+        rule: its name.
+        status: ``built``, ``fresh`` (nothing to do) or ``failed``.
+        variants: for the closing table.
+        seconds: what compiling it took; None when it was fresh.
+        error: why it failed.
+        defect: the traceback, where the failure is momentgen's own and not the user's.
+    """
+
+    rule: str
+    status: str
+    variants: tuple[VariantSummary, ...] = ()
+    seconds: float | None = None
+    error: MomentgenError | None = None
+    defect: str = ""
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What became of a build.
+
+    Attributes:
+        output: the directory written.
+        rules: one result a rule, in the order of their names.
+        removed: what stood in rules' directories, or was one, without a rule that makes it, and is gone now.
+        strangers: what stands in the directory without being any rule's; left alone.
+    """
+
+    output: Path
+    rules: tuple[RuleResult, ...]
+    removed: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule failed."""
+        return all(result.status != "failed" for result in self.rules)
+
+
+class Reporter:
+    """Told how a build goes.  This one is silent; the command line overrides it."""
+
+    def planned(self, output: Path, rules: Sequence[str]) -> None:
+        """``rules`` will be compiled; the others are fresh."""
+
+    def waiting(self, output: Path) -> None:
+        """Another build holds ``output``; this one waits for it."""
+
+    def note(self, message: str) -> None:
+        """Something that the user should know, and that stops nothing."""
+
+    def stage(self, rule: str, stage: str) -> None:
+        """``rule`` has come to ``stage``."""
+
+    def finished(self, result: RuleResult) -> None:
+        """A rule was built or has failed."""
+
+
+def default_output(rules: Path) -> Path:
+    """Where the rules of ``rules`` are built to when nobody says: ``generated`` beside it.
+
+    >>> default_output(Path("/home/me/project/rules")).as_posix()
+    '/home/me/project/generated'
+    """
+    return rules.resolve().parent / "generated"
+
+
+def build(
+    rules: Path,
+    output: Path | None = None,
+    *,
+    jobs: int | None = None,
+    only: str | None = None,
+    timeout: float | None = None,
+    cache: bool = True,
+    reporter: Reporter | None = None,
+    compiler: Compiler | None = None,
+) -> BuildResult:
+    """Compile the rules of a directory into a package, as far as they are not compiled yet.
+
+    A rule that fails keeps its old output; the others are built all the same.
+
+    Args:
+        rules: directory of rule files.
+        output: the package to write; :func:`default_output` unless given.
+        jobs: rules compiled at a time; by default as many as there are cores.
+        only: name of the one rule to look at; the others stay as they are.
+        timeout: seconds that one rule may take; one that takes longer is stopped and has failed.
+        cache: whether results of lowering and certification are shared with earlier and later builds.
+        reporter: told how it goes.
+        compiler: stands in for the compiler, in tests; with one job, or one rule, and no ``timeout`` it is called in
+            this process.
+
+    Raises:
+        RuleError: if ``rules`` is not a directory, has no rules, or has none called ``only``.
+        MomentgenError: if the output directory as a whole cannot be written.
+    """
+    reporter = reporter or Reporter()
+    sources, chosen = _sources(rules, only)
+    out = _output(rules, output)
+    out.create()
+    with out.locked(waiting=lambda: reporter.waiting(out.path)):
+        out.recover()
+        compilers = _Compilers(out)
+        findings = {name: out.findings(name, sources[name].sha256, compilers.behind(name)) for name in chosen}
+        removed = [finding.path for found in findings.values() for finding in found if finding.kind == "orphan"]
+        if gone := [name for name in out.strangers(sources) if only is None and out.wrote(name)]:
+            out.prepare()
+            out.write_init(sources)  # before they go, or a kill leaves a package that imports what is not there
+        removed += gone
+        for name in removed:
+            out.remove(name)
+        stale = [name for name, found in findings.items() if any(finding.kind != "orphan" for finding in found)]
+        results = {name: _fresh(out, name) for name in chosen if name not in stale}
+        if stale:
+            out.prepare()
+            compilers.begin(sources)
+            reporter.planned(out.path, stale)
+            # The longest rule files tend to take longest: begin with them, so that no worker is left alone with one.
+            todo = sorted((sources[name] for name in stale), key=lambda s: -s.path.stat().st_size)
+            workers = min(jobs or _cores(), len(todo))
+            if compiler is not None and workers == 1 and timeout is None:
+                compiled = _compile_here(todo, reporter, compiler)
+            else:
+                compiler = compiler or RuleCompiler(compilers.sources, _kept(reporter) if cache else None)
+                compiled = _compile_in_workers(todo, workers, reporter, compiler, timeout)
+            with contextlib.closing(compiled):
+                for done in compiled:
+                    results[done.rule] = result = _write(out, sources[done.rule], done)
+                    if result.status == "built":
+                        compilers.built(done.rule)
+                    reporter.finished(result)
+        if out.init_findings(sources):
+            out.write_init(sources)
+        strangers = out.strangers(sources)
+    return BuildResult(out.path, tuple(results[name] for name in chosen), tuple(removed), tuple(strangers))
+
+
+def check(
+    rules: Path, output: Path | None = None, *, only: str | None = None, reporter: Reporter | None = None
+) -> tuple[Finding, ...]:
+    """What a build would change, without compiling anything; empty when all is fresh.
+
+    Args:
+        rules: directory of rule files.
+        output: the package; :func:`default_output` unless given.
+        only: name of the one rule to look at.
+        reporter: told if another build has to be waited for.
+
+    Raises:
+        RuleError: if ``rules`` is not a directory, has no rules, or has none called ``only``.
+    """
+    reporter = reporter or Reporter()
+    sources, chosen = _sources(rules, only)
+    out = _output(rules, output)
+    with out.locked(waiting=lambda: reporter.waiting(out.path)):
+        compilers = _Compilers(out)
+        found = []
+        for name in chosen:
+            found += out.findings(name, sources[name].sha256, compilers.behind(name))
+        if only is None:
+            found += out.compiler_findings()
+            found += [Finding("orphan", name, "no rule produces it") for name in out.strangers(sources)]
+            found += out.init_findings(sources)
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- what there is to build
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    path: Path
+    sha256: str
+
+
+def _sources(rules: Path, only: str | None) -> tuple[dict[str, _Source], list[str]]:
+    """All rules by name, sorted, and the names of those to look at."""
+    if rules.is_file():
+        raise RuleError(str(rules), "expected a directory of rules; build one of them with --only NAME")
+    sources = {source.name: _Source(source.name, source.path, source.inputs) for source in load_rule_sources(rules)}
+    sources = dict(sorted(sources.items()))
+    if only is None:
+        return sources, list(sources)
+    if only not in sources:
+        raise no_such_rule(only, sources, str(rules))
+    return sources, [only]
+
+
+def _output(rules: Path, output: Path | None) -> Output:
+    path = default_output(rules) if output is None else output
+    if path.resolve() == rules.resolve():
+        raise MomentgenError(f"output directory {path}: expected another directory than that of the rules")
+    return Output(path)
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _fresh(out: Output, rule: str) -> RuleResult:
+    manifest = out.manifest(rule)
+    return RuleResult(rule, "fresh", manifest.variants if manifest else ())
+
+
+class _Compilers:
+    """Which rules of an output directory were built by another state of the compiler than the present one."""
+
+    def __init__(self, out: Output) -> None:
+        self._out, self.sources, self._state = out, compiler_sources(), out.compiler()
+        self._changes = (UNKNOWN,) if self._state is None else self._state.changes(self.sources)
+        self._behind: dict[str, tuple[str, ...]] = {}
+
+    def behind(self, rule: str) -> tuple[str, ...]:
+        """What has changed since ``rule`` was built; empty where that makes no difference."""
+        before = () if self._state is None else self._state.behind.get(rule, ())
+        return tuple(sorted({*before, *self._changes}))
+
+    def begin(self, rules: Iterable[str]) -> None:
+        """Record the present compiler, and what is behind it, before any of ``rules`` is written.
+
+        A build that is killed then leaves no rule that passes for another compiler's.
+        """
+        self._behind = {rule: self.behind(rule) for rule in rules if self._out.wrote(rule)}
+        if self._state is None or self._changes:
+            self._state = CompilerState.of(self.sources)
+        self._write()
+
+    def built(self, rule: str) -> None:
+        """Record that ``rule`` has been written: by this state, unless a source was edited meanwhile."""
+        assert self._state is not None
+        self._behind[rule] = self._state.changes(compiler_sources())
+        self._write()
+
+    def _write(self) -> None:
+        assert self._state is not None
+        self._out.write_compiler(self._state.with_behind(self._behind))
+
+
+# ---------------------------------------------------------------- compiling, here or in workers
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a worker hands back: the files of a rule, or why there are none."""
+
+    rule: str
+    seconds: float
+    files: Mapping[str, str] | None = None
+    variants: tuple[VariantSummary, ...] = ()
+    error: MomentgenError | None = None
+    defect: str = ""
+
+
+def _kept(reporter: Reporter) -> Kept | None:
+    try:
+        return open_kept()
+    except MomentgenError as error:
+        reporter.note(f"nothing is kept for later builds: {error}")
+        return None
+
+
+def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) -> _Done:
+    stage, started = "rule", time.perf_counter()
+
+    def progress(name: str) -> None:
+        nonlocal stage
+        stage = name
+        report(name)
+
+    def failed(error: MomentgenError, defect: str = "") -> _Done:
+        return _Done(source.name, time.perf_counter() - started, error=error, defect=defect)
+
+    try:
+        compiled = compiler(source.name, source.path, progress)
+        variants = tuple(VariantSummary(v.name, dict(v.bounds), dict(v.operations)) for v in compiled.variants)
+        return _Done(source.name, time.perf_counter() - started, dict(compiled.files), variants)
+    except BuildError as error:
+        if error.rule != source.name:  # a tool deep down that knows no rules
+            error = BuildError(source.name, error.stage, f"{error.rule}: {error.cause}", error.expression)
+        return failed(error)
+    except MomentgenError as error:
+        return failed(error)
+    except Exception as error:  # a defect of the compiler must not stop the other rules, nor be hidden
+        message = str(error)
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
+        cause = f"momentgen failed, please report this: {type(error).__name__}: {message}"
+        return failed(BuildError(source.name, stage, cause), "".join(traceback.format_tb(error.__traceback__)))
+
+
+def _compile_here(sources: Sequence[_Source], reporter: Reporter, compiler: Compiler) -> Generator[_Done, None, None]:
+    """Compile ``sources`` in this process; yields each as it is done."""
+    for source in sources:
+        yield _run(source, functools.partial(reporter.stage, source.name), compiler=compiler)
+
+
+def _compile_in_workers(
+    sources: Sequence[_Source], jobs: int, reporter: Reporter, compiler: Compiler, timeout: float | None
+) -> Generator[_Done, None, None]:
+    """Compile ``sources``, ``jobs`` at a time, as on other processors; yields each as it is done."""
+    work, environment = functools.partial(_run, compiler=compiler), same_bits_environment()
+
+    def in_workers(sources: Sequence[_Source], workers: int) -> Generator[tuple[_Source, _Done | Lost], None, None]:
+        return run_all(
+            sources,
+            workers,
+            work,
+            timeout=timeout,
+            environment=environment,
+            stage=lambda source, name: reporter.stage(source.name, name),
+        )
+
+    died: list[_Source] = []
+    with contextlib.closing(in_workers(sources, jobs)) as done:
+        for source, result in done:
+            if isinstance(result, Lost) and not result.timed_out:
+                died.append(source)
+            else:
+                yield _given_up(source, result, timeout) if isinstance(result, Lost) else result
+    # Two rules at a time may have been too much for the memory: each that was lost answers for itself, alone.
+    with contextlib.closing(in_workers(died, 1)) as done:
+        for source, result in done:
+            yield _given_up(source, result, timeout) if isinstance(result, Lost) else result
+
+
+def _given_up(source: _Source, lost: Lost, timeout: float | None) -> _Done:
+    cause = "its worker process died (out of memory, or killed)"
+    if lost.timed_out:
+        cause = f"it was stopped, not being done within {timeout:g} s (--timeout)"
+    return _Done(source.name, lost.seconds, error=BuildError(source.name, lost.stage or "rule", cause))
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _write(out: Output, source: _Source, done: _Done) -> RuleResult:
+    if done.files is None:
+        return RuleResult(done.rule, "failed", seconds=done.seconds, error=done.error, defect=done.defect)
+    digests = {name: sha256(text.encode()) for name, text in done.files.items()}
+    try:
+        out.write(Manifest(done.rule, source.sha256, digests, done.variants), done.files)
+    except BuildError as error:
+        return RuleResult(done.rule, "failed", seconds=done.seconds, error=error)
+    return RuleResult(done.rule, "built", done.variants, done.seconds)

@@ -1,0 +1,308 @@
+"""The command line, ``momentgen``: a thin layer that reads arguments and prints.
+
+Commands import what they need when they run, so that starting stays fast.
+
+Exit codes:
+
+- 0: success;
+- 1: a fault of a rule or an output, explained in one line;
+- 2: a wrong command;
+- 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from momentgen import __version__
+from momentgen.build import BuildResult
+from momentgen.commands.display import (
+    BuildDisplay,
+    ReportDisplay,
+    SweepDisplay,
+    VerifyDisplay,
+    build_table,
+    fitting,
+    short,
+)
+from momentgen.errors import MomentgenError
+from momentgen.extras import require
+from momentgen.rule.files import known_rules
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="momentgen",
+    help="Compile symbolic rules into certified kernels for the moments of neural activations.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_DEFAULT_RULES = Path("rules")
+
+# What RULES and --out mean is the same in all commands.
+Rules = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RULES",
+        help="Directory of rule files. Default: ./rules; commands that only read fall back to the installed rules.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Package that RULES are built to; by default `generated` beside RULES.", show_default=False
+    ),
+]
+
+
+def main() -> None:
+    """Run the command line; expected errors end in one line and exit code 1."""
+    try:
+        app()
+    except (MomentgenError, OSError) as error:
+        _print_error(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _errors().print("interrupted")
+        sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"momentgen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Compile symbolic rules into certified kernels for the moments of neural activations."""
+
+
+@app.command()
+def build(
+    rules: Rules = None,
+    out: Out = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Rules compiled at a time. Default: one per core.", show_default=False)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a build would.")] = False,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="A rule that takes longer fails.", show_default=False),
+    ] = None,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Cache slow results for later builds.")] = True,
+) -> None:
+    """Compile the rules that changed into a Python package of ops."""
+    import momentgen.build
+
+    console, rules = Console(), _rules(rules, written=not check)
+    if check:
+        _check(console, rules, out, only)
+        return
+    with BuildDisplay(console) as display:
+        result = momentgen.build.build(rules, out, jobs=jobs, only=only, timeout=timeout, cache=cache, reporter=display)
+    _print_result(console, result)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def _check(console: Console, rules: Path, out: Path | None, only: str | None) -> None:
+    import momentgen.build
+
+    findings = momentgen.build.check(rules, out, only=only, reporter=BuildDisplay(console))
+    where = short(out or momentgen.build.default_output(rules))
+    if not findings:
+        console.print(f"{where} is fresh", highlight=False, markup=False, soft_wrap=True)
+        return
+    for finding in findings:
+        line = f"{finding.kind:8}{where}/{finding.path}: {finding.cause}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _fail(f"{where} is not what `momentgen build {rules}` would write ({len(findings)} finding(s))")
+
+
+@app.command()
+def exhaust(
+    rules: Rules = None,
+    out: Out = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    variant: Annotated[str | None, typer.Option(metavar="V", help="Only this variant.", show_default=False)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PARAMETER=VALUE",
+            help="A parameter's value; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    stride: Annotated[
+        int, typer.Option(min=1, max=1 << 24, help="Take every N-th input: a quick look that leaves no evidence.")
+    ] = 1,
+) -> None:
+    """Run built rules over all 2^32 float32 means at variance 1; write RULES/evidence/NAME.json."""
+    from momentgen.commands.exhaustive import exhaust_rules
+
+    console, rules = Console(), _rules(rules, written=stride == 1)
+    given = dict(_parameter(text) for text in settings or [])
+    with SweepDisplay(console) as sweeps:
+        results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
+    console.print(fitting(sweeps.table, console))
+    for inputs in sorted({result.run.inputs for result in results}):
+        console.print(f"{inputs:,} means a variant, at a variance of 1", highlight=False)
+    if sweeps.over:
+        _fail(f"over the goal: {', '.join(sweeps.over)}")
+    if stride == 1:
+        console.print(f"wrote {short(rules)}/evidence; build again to take it in", markup=False, soft_wrap=True)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule, and of its op.", show_default=False)],
+    rules: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory of rule files; created if missing.")
+    ] = _DEFAULT_RULES,
+) -> None:
+    """Write a rule file to start from: RULES/NAME.py."""
+    from momentgen.commands.scaffold import scaffold
+
+    path = short(scaffold(name, rules))
+    if any((folder / f"{name}.py").is_file() for folder in known_rules() if folder.resolve() != rules.resolve()):
+        note = f"note: momentgen has a rule {name} of its own; where {rules} is read, yours stands in its place"
+        _errors().print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    where = "" if rules == _DEFAULT_RULES else f" --rules {rules}"
+    for line in (
+        f"wrote {path}, a placeholder that builds as it stands; next:",
+        f"  edit {path}: f(x), the citation, the doc",
+        f"  momentgen derive {name}{where}",
+        f"  momentgen build {rules} --only {name}",
+    ):
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command(name="derive")
+def derive_command(
+    what: Annotated[
+        str, typer.Argument(metavar="NAME|EXPR", help="A rule, or an expression in x.", show_default=False)
+    ],
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of rule files; by default ./rules, then those installed with momentgen.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the mean, the variance and their partials of a rule, or of an expression such as 'x*Phi(x)'."""
+    from momentgen.commands.derive_text import derived, find_rule
+
+    console = Console()
+    width = max(60, console.width) if console.is_terminal else 160
+    typer.echo(derived(find_rule(what, rules)).text(latex=latex, width=width))
+
+
+@app.command()
+def verify(
+    rules: Rules = None,
+    out: Out = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Another seed measures at other points.")] = 0,
+) -> None:
+    """Measure the certificates again: run the built C at fresh points and compare with exact values."""
+    import momentgen.commands.verify
+
+    console, rules = Console(), _rules(rules)
+    with VerifyDisplay(console) as display:
+        checks = momentgen.commands.verify.verify(rules, out, only=only, seed=seed, reporter=display)
+    console.print(fitting(display.table, console))
+    broken = [line for check in checks for line in check.broken]
+    points = sum(check.points for check in checks)
+    measured = sum(not check.skipped for check in checks)
+    console.print(f"{measured} variants measured at {points:,} points", highlight=False, soft_wrap=True)
+    if broken:
+        _fail(f"{len(broken)} certified bound(s) do not hold: " + "; ".join(broken))
+
+
+@app.command()
+def report(
+    rules: Rules = None,
+    out: Out = None,
+    page: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Rules measured at a time. Default: one per core.", show_default=False)
+    ] = None,
+) -> None:
+    """Write one HTML page about all rules: formulas, certificates, pictures, errors, variants, times."""
+    require("report", "`momentgen report`")
+    from momentgen.commands.report.write import write_report
+
+    console, rules = Console(), _rules(rules)
+    with ReportDisplay(console) as display:
+        written = write_report(rules, page, package=out, only=only, jobs=jobs, progress=display)
+    count = f"{written.rules} rule{'s' if written.rules != 1 else ''}"
+    line = f"wrote {short(written.path)}: {count}, {written.size / 1e6:.1f} MB"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _rules(given: Path | None, *, written: bool = False) -> Path:
+    """The directory of rules meant; those installed with momentgen only where nothing is ``written`` beside them."""
+    if given is not None and not given.exists():
+        raise typer.BadParameter(f"expected a directory of rules; there is no {given}", param_hint="RULES")
+    found = [given] if given is not None else [p for p in known_rules() if p == _DEFAULT_RULES or not written]
+    if not found:
+        hint = "expected a directory of rules; there is no ./rules here"
+        raise typer.BadParameter(hint, param_hint="RULES")
+    return found[0]
+
+
+def _parameter(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise typer.BadParameter(f"expected PARAMETER=VALUE with a number, got {text!r}", param_hint="--set") from None
+
+
+def _print_result(console: Console, result: BuildResult) -> None:
+    console.print(fitting(build_table(result), console))
+    for name in result.removed:
+        console.print(f"removed {short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
+    for name in result.strangers:
+        note = f"note: {short(result.output)}/{name} belongs to no rule and was left alone"
+        console.print(note, markup=False, soft_wrap=True)
+    built = sum(rule.status == "built" for rule in result.rules)
+    fresh = sum(rule.status == "fresh" for rule in result.rules)
+    console.print(f"{short(result.output)}: {built} built, {fresh} fresh", markup=False, soft_wrap=True)
+    for rule in result.rules:
+        if rule.defect:
+            _errors().print(rule.defect, markup=False, highlight=False)
+        if rule.error is not None:
+            _print_error(rule.error)
+
+
+def _errors() -> Console:
+    return Console(stderr=True)
+
+
+def _print_error(error: Exception) -> None:
+    _errors().print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _fail(message: str) -> NoReturn:
+    _print_error(MomentgenError(message))
+    raise typer.Exit(1)

@@ -1,0 +1,216 @@
+"""Arrays to pictures, as data URIs: vector graphics for lines, PNG for the error maps."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from momentgen.commands.report.bernoulli import BernoulliSums
+from momentgen.commands.report.measurements import Curves, ErrorMap, MomentCurves, Picture, RelativeErrors
+
+__all__ = [
+    "bernoulli_figure",
+    "curves_figure",
+    "error_figure",
+    "histogram_figure",
+    "moments_figure",
+    "picture_figure",
+    "relative_figure",
+]
+
+_STYLE = {
+    "font.size": 9.0,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text: smaller, and it can be searched
+    "svg.hashsalt": "momentgen",  # the same figure gives the same bytes
+}
+_OUTPUT_NAMES = {
+    "mean": "mean",
+    "partials": "worst partial",
+    "var": "variance",
+    "dmean_dmu": "∂mean/∂μ",
+    "dmean_dvar": "∂mean/∂v",
+    "dvar_dmu": "∂var/∂μ",
+    "dvar_dvar": "∂var/∂v",
+}
+
+
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _uri(figure: Figure, kind: str = "svg") -> str:
+    buffer = io.BytesIO()
+    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, dpi=110, metadata=metadata)
+    mime = "image/svg+xml" if kind == "svg" else "image/png"
+    return f"data:{mime};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def picture_figure(picture: Picture) -> str:
+    """The papers' Figs. 2 and 3: red f, black an input's density, dashed blue the mean, shaded its 3 sigma'."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(4.6, 3.2)
+        axes = figure.subplots()
+        low, high = picture.mean - 3 * picture.sigma, picture.mean + 3 * picture.sigma
+        axes.fill_between(picture.x, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="mean ± 3σ′")
+        axes.plot(picture.x, picture.f, color="tab:red", label="f(x)")
+        axes.plot(picture.x, picture.mean, color="tab:blue", linestyle="--", label="mean of f(X), X ~ N(x, 1)")
+        bottom, top = axes.get_ylim()
+        support = abs(picture.x - picture.centre) <= 3
+        lift = bottom + 0.25 * (top - bottom) * picture.density / picture.density.max()
+        axes.plot(picture.x[support], lift[support], color="black", label=f"density of N({picture.centre:g}, 1)")
+        axes.set_ylim(bottom, top)
+        axes.set_xlabel("x, and mean μ of the input")
+        axes.legend(fontsize=7.5)
+        return _uri(figure)
+
+
+def moments_figure(curves: MomentCurves) -> str:
+    """Mean and standard deviation of f(X) over the input's mean, a line for each standard deviation of the input."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(9.6, 3.2)
+        left, right = figure.subplots(1, 2)
+        left.plot(curves.mu, curves.f, color="black", linewidth=1, linestyle="--", label="f")
+        for sigma, mean, deviation in zip(curves.sigmas, curves.means, curves.deviations, strict=True):
+            left.plot(curves.mu, mean, label=f"σ = {sigma:g}")
+            right.plot(curves.mu, deviation, label=f"σ = {sigma:g}")
+        left.set_title("mean of f(X)")
+        right.set_title("standard deviation of f(X)")
+        for axes in (left, right):
+            axes.set_xlabel("μ, X ~ N(μ, σ²)")
+        left.legend(fontsize=7.5)
+        return _uri(figure)
+
+
+def relative_figure(relative: RelativeErrors) -> str:
+    """Relative errors over (mu, sigma) of mean and variance; lines where 1 % and all of the value is lost."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(9.6, 2.9)
+        norm, both = LogNorm(1e-8, 1), figure.subplots(1, 2, sharey=True)
+        for axes, (name, values) in zip(both, relative.errors.items(), strict=True):
+            shown = np.clip(values, 1e-9, None)
+            axes.pcolormesh(relative.mu, relative.sigma, shown, norm=norm, cmap="magma_r", shading="nearest")
+            if np.nanmax(shown) >= 0.01:
+                axes.contour(
+                    relative.mu, relative.sigma, np.nan_to_num(shown, nan=1e-9), [0.01, 0.999], colors="tab:cyan"
+                )
+            axes.set_yscale("log")
+            axes.set_title(_OUTPUT_NAMES[name])
+            axes.set_xlabel("μ")
+        both[0].set_ylabel("σ")
+        bar = figure.colorbar(ScalarMappable(norm, "magma_r"), ax=list(both), extend="both", pad=0.01)
+        bar.set_label("relative error")
+        return _uri(figure, "png")
+
+
+def error_figure(errors: ErrorMap) -> str:
+    """Errors over (mu, sigma), one map an output; what is over the goal is red, what is below a 1000th of it grey."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(9.6, 2.9)
+        norm = LogNorm(errors.goal * 1e-3, errors.goal)
+        colours = matplotlib.colormaps["viridis"].with_extremes(over="red", under="#e4e7eb", bad="white")
+        all_axes = figure.subplots(1, len(errors.errors), sharey=True)
+        for axes, (name, values) in zip(all_axes, errors.errors.items(), strict=True):
+            # 0 has no logarithm; it is shown as what is below the scale.
+            shown = np.where(values == 0, errors.goal * 1e-9, values)
+            axes.pcolormesh(errors.mu, errors.sigma, shown, norm=norm, cmap=colours, shading="nearest", rasterized=True)
+            axes.set_xscale("asinh", linear_width=1.0)
+            axes.set_xticks([-1e4, -1e2, -1, 1, 1e2, 1e4], ["-10⁴", "-100", "-1", "1", "100", "10⁴"])
+            axes.set_xticks([], minor=True)
+            axes.set_yscale("log")
+            axes.set_title({"var": "variance", "partials": "worst partial"}.get(name, name))
+            axes.set_xlabel("μ")
+        all_axes[0].set_ylabel("σ")
+        bar = figure.colorbar(ScalarMappable(norm, colours), ax=list(all_axes), extend="both", pad=0.01)
+        bar.set_label(f"error, {errors.unit}")
+        return _uri(figure, "png")
+
+
+def histogram_figure(histograms: Mapping[str, Mapping[str, int]], label: str) -> str:
+    """Share of points by error, a line an output.
+
+    Args:
+        histograms: output -> bin -> count, the bins alike.
+        label: what the bins are.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(4.9, 3.2)
+        axes = figure.subplots()
+        for name, bins in histograms.items():
+            counts = np.array(list(bins.values()), np.float64)
+            share = np.where(counts > 0, counts, np.nan) / max(counts.sum(), 1)
+            axes.plot(
+                range(counts.size), share, marker="o", markersize=3, linewidth=1, label=_OUTPUT_NAMES.get(name, name)
+            )
+        bins = next(iter(histograms.values()))
+        axes.set_xticks(range(len(bins)), [label.replace("<= ", "≤ ") for label in bins], rotation=45)
+        axes.set_yscale("log")
+        axes.set_xlabel(label)
+        axes.set_ylabel("share of points")
+        axes.legend(fontsize=7.5, ncols=2)
+        return _uri(figure)
+
+
+def curves_figure(curves: Mapping[str, Curves], sigma: float) -> str:
+    """Variants against the exact moments over mu: mean error, ratio of standard deviations, KL."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(9.6, 2.8)
+        panels: Sequence[tuple[str, str]] = (
+            ("mean_error", "(mean − exact) / exact σ′"),
+            ("sigma_ratio", "σ′ / exact σ′"),
+            ("kl", "KL(exact ‖ variant), nats"),
+        )
+        all_axes = figure.subplots(1, 3)
+        for axes, (attribute, title) in zip(all_axes, panels, strict=True):
+            for name, curve in curves.items():
+                values = getattr(curve, attribute)
+                axes.plot(curve.mu, np.where(np.isfinite(values), values, np.nan), linewidth=1.2, label=name)
+            axes.set_title(title)
+            axes.set_xlabel(f"μ, at σ = {sigma:g}")
+        all_axes[2].set_yscale("log")
+        all_axes[2].set_ylim(bottom=1e-8)
+        all_axes[1].legend(fontsize=7.5)
+        return _uri(figure)
+
+
+def bernoulli_figure(data: BernoulliSums) -> str:
+    """KL in bits over the bias, one panel an approximation, one line a number of inputs; AP1 on a tenfold scale."""
+    with matplotlib.rc_context(_STYLE):
+        panels = [*data.kl, "average of 50 samples"]
+        columns = 3
+        rows = -(-len(panels) // columns)
+        figure = _figure(9.6, 2.3 * rows)
+        all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        scale = {name: 10.0 if name == "ap1" else 1.0 for name in data.kl}
+        top = 1.1 * max(float(k.max()) / scale[name] for name, curves in data.kl.items() for k in curves)
+        for axes, name in zip(all_axes, panels, strict=False):
+            for i, n in enumerate(data.inputs):
+                colour = f"C{i}"
+                if name in data.kl:
+                    axes.plot(data.biases[i], data.kl[name][i], color=colour, linewidth=1.2, label=f"{n}")
+                else:
+                    mean, low, high = data.sampled[i]
+                    axes.plot(data.biases[i], mean, color=colour, linewidth=1.2, label=f"{n}")
+                    for edge in (low, high):
+                        axes.plot(data.biases[i], edge, color=colour, linewidth=0.7, linestyle="--")
+            axes.set_ylim(0, top * scale.get(name, 1.0))
+            axes.set_title(f"{name} (scale × 10)" if name == "ap1" else name)
+            axes.set_xlabel("bias")
+        for axes in all_axes[len(panels) :]:
+            axes.set_visible(False)
+        all_axes[0].set_ylabel("KL, bits")
+        all_axes[0].legend(title="inputs", fontsize=7.5)
+        return _uri(figure)

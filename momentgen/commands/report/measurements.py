@@ -1,0 +1,307 @@
+"""What the report measures about a function of one random variable; pure functions from a subject to arrays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.commands.report.subject import EXACT, Subject, activation
+from momentgen.compiler.certify.points import in_domain
+
+__all__ = [
+    "Comparison",
+    "Curves",
+    "ErrorMap",
+    "MomentCurves",
+    "Picture",
+    "RelativeErrors",
+    "compare",
+    "compare_curves",
+    "error_map",
+    "histogram_of_shares",
+    "kl_normal",
+    "moment_curves",
+    "picture",
+    "relative_errors",
+]
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+#: grids of the error map, (means, sigmas): the finest whose exact values take no longer than the budget
+_GRIDS = ((81, 49), (49, 31), (31, 19), (19, 13))
+_SECONDS = 3.0
+_SMALLEST_NORMAL = 2.0**-126
+_CERTAIN = 1e-4  # where the output's sigma' is below this share of sigma, f is as good as known, and no KL is shown
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The papers' Figs. 2 and 3: f and, over the input's mean, the mean and standard deviation of its output.
+
+    Attributes:
+        x, f: the activation.
+        density: of the exemplary input N(centre, 1), on ``x``.
+        mean, sigma: output moments at input mean ``x`` and variance 1, by the committed kernel.
+        centre: mean of the exemplary input.
+    """
+
+    x: F64
+    f: F64
+    density: F64
+    mean: F64
+    sigma: F64
+    centre: float
+
+
+def picture(subject: Subject, *, reach: float = 6.0, points: int = 241, centre: float = 3.0) -> Picture:
+    """f, an exemplary input, and the exact variant's mean and standard deviation at variance 1."""
+    at = np.linspace(-reach, reach, points)
+    moments = subject.kernels[EXACT].outputs(at.astype(np.float32), np.ones(points, np.float32))
+    return Picture(
+        x=at,
+        f=activation(subject.rule, subject.setting)(at),
+        density=np.exp(-((at - centre) ** 2) / 2) / np.sqrt(2 * np.pi),
+        mean=moments["mean"].astype(np.float64),
+        sigma=np.sqrt(moments["var"].astype(np.float64)),
+        centre=centre,
+    )
+
+
+@dataclass(frozen=True)
+class MomentCurves:
+    """The exact variant's moments over the input's mean, one row for each standard deviation of the input.
+
+    Attributes:
+        mu, f: the activation.
+        sigmas: standard deviations of the input.
+        means, deviations: of the output, at [sigma, mu].
+    """
+
+    mu: F64
+    f: F64
+    sigmas: tuple[float, ...]
+    means: F64
+    deviations: F64
+
+
+def moment_curves(
+    subject: Subject, *, sigmas: tuple[float, ...] = (0.25, 1.0, 3.0), reach: float = 6.0, points: int = 241
+) -> MomentCurves:
+    """Mean and standard deviation of f by the committed kernel, for |mu| up to ``reach``."""
+    mu = np.linspace(-reach, reach, points)
+    means, var = (a.ravel() for a in np.meshgrid(mu.astype(np.float32), np.asarray(sigmas, np.float32) ** 2))
+    found = subject.kernels[EXACT].outputs(np.ascontiguousarray(means), np.ascontiguousarray(var))
+    shaped = {name: values.astype(np.float64).reshape(len(sigmas), points) for name, values in found.items()}
+    f = activation(subject.rule, subject.setting)(mu)
+    return MomentCurves(mu, f, sigmas, shaped["mean"], np.sqrt(shaped["var"]))
+
+
+@dataclass(frozen=True)
+class RelativeErrors:
+    """|computed / exact - 1| of the exact variant over (mu, sigma), against balls.
+
+    Attributes:
+        mu, sigma: axes of the grid.
+        errors: ``mean`` and ``var`` -> relative error at [sigma, mu]; NaN where float32 has no normal number for it.
+    """
+
+    mu: F64
+    sigma: F64
+    errors: Mapping[str, F64]
+
+
+def relative_errors(subject: Subject, *, grid: tuple[int, int] = (33, 9)) -> RelativeErrors:
+    """Relative errors for |mu| <= 8 and 0.01 <= sigma <= 10, ``grid`` means and sigmas."""
+    mu, sigma = np.linspace(-8, 8, grid[0]), np.geomspace(0.01, 10, grid[1])
+    means, sigmas = np.meshgrid(mu.astype(np.float32), sigma)
+    mean, var = np.ascontiguousarray(means.ravel()), (sigmas.ravel() ** 2).astype(np.float32)
+    computed, exact = subject.kernels[EXACT].outputs(mean, var), subject.balls(mean, var)
+    errors = {}
+    for name in ("mean", "var"):
+        normal = abs(exact[name]) >= _SMALLEST_NORMAL
+        error = abs(computed[name].astype(np.float64) / np.where(normal, exact[name], 1) - 1)
+        errors[name] = np.where(normal, error, np.nan).reshape(sigma.size, mu.size)
+    return RelativeErrors(mu, sigma, errors)
+
+
+@dataclass(frozen=True)
+class ErrorMap:
+    """Errors of the exact variant over (mu, sigma).
+
+    Attributes:
+        mu, sigma: axes of the grid.
+        errors: ``mean``, ``var`` and ``partials`` (the worst of the four) -> error at [sigma, mu], in ``unit``; NaN
+            where the point is outside the certified domain.
+        unit, goal: what it is measured in, and the largest allowed.
+    """
+
+    mu: F64
+    sigma: F64
+    errors: Mapping[str, F64]
+    unit: str
+    goal: float
+
+
+def error_map(subject: Subject, *, grid: tuple[int, int] | None = None) -> ErrorMap:
+    """Errors for 0 <= |mu| <= 1e4 and 1e-6 <= sigma <= 1e4, both spaced by ratios (mu around 0 evenly).
+
+    Args:
+        subject: the rule.
+        grid: numbers of means and sigmas; as fine as a few seconds of exact values allow, unless given.
+    """
+    stable, kernel, built = subject.exact, subject.kernels[EXACT], subject.built[EXACT]
+    columns, rows = grid or _affordable(subject)
+    mu = np.sinh(np.linspace(-np.arcsinh(1e4), np.arcsinh(1e4), columns))
+    sigma = np.geomspace(1e-6, 1e4, rows)
+    means, sigmas = np.meshgrid(mu.astype(np.float32), sigma)
+    mean, var = means.ravel(), (sigmas.ravel() ** 2).astype(np.float32)
+    inside = in_domain(mean, var)
+    mean, var = np.ascontiguousarray(mean[inside]), np.ascontiguousarray(var[inside])
+    computed, exact = kernel(mean, var), stable.truth(mean, var, subject.setting)
+    errors = {name: np.full(inside.shape, np.nan) for name in ("mean", "var", "partials")}
+    for name in built.bounds:
+        where = name if name in errors else "partials"
+        error = stable.measure(name, computed[name], exact[name], mean, var)
+        errors[where][inside] = np.fmax(errors[where][inside], error)
+    shaped = {name: array.reshape(rows, columns) for name, array in errors.items()}
+    return ErrorMap(mu, sigma, shaped, built.unit, built.goal)
+
+
+#: edges of the histogram's bins, shares of the largest error allowed
+_SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def histogram_of_shares(errors: ErrorMap) -> dict[str, dict[str, int]]:
+    """Errors of a map as shares of the goal: output -> bin -> how many points of the certified domain.
+
+    >>> found = ErrorMap(np.zeros(2), np.zeros(1), {"mean": np.array([[0.5, np.nan]])}, "tolerance", 1.0)
+    >>> {name: count for name, count in histogram_of_shares(found)["mean"].items() if count}
+    {'<= 1': 1}
+    """
+    labels = [*(f"<= {edge:g}" for edge in _SHARES), f"> {_SHARES[-1]:g}"]
+    histograms = {}
+    for name, values in errors.errors.items():
+        shares = values[np.isfinite(values)] / errors.goal
+        counts = np.bincount(np.searchsorted(_SHARES, shares, side="left"), minlength=len(labels))
+        histograms[name] = dict(zip(labels, counts.tolist(), strict=True))
+    return histograms
+
+
+def _affordable(subject: Subject) -> tuple[int, int]:
+    """The finest grid whose exact values take no longer than the budget, by a probe of them."""
+    mu, sigma = np.meshgrid(np.linspace(-4, 4, 6), np.geomspace(1e-2, 1e2, 5))
+    mean, var = mu.ravel().astype(np.float32), (sigma.ravel() ** 2).astype(np.float32)
+    started = time.process_time()
+    subject.truth(mean, var)
+    each = (time.process_time() - started) / mean.size
+    return next((grid for grid in _GRIDS if each * grid[0] * grid[1] <= _SECONDS), _GRIDS[-1])
+
+
+def kl_normal(mean: F64, var: F64, other_mean: F64, other_var: F64) -> F64:
+    """KL(N(mean, var) || N(other_mean, other_var)) in nats; infinite where ``other_var`` is 0.
+
+    >>> kl_normal(np.array([0.0]), np.array([1.0]), np.array([1.0]), np.array([1.0]))
+    array([0.5])
+    """
+    with np.errstate(all="ignore"):
+        excess = var / other_var - 1
+        divergence = (excess - np.log1p(excess) + (mean - other_mean) ** 2 / other_var) / 2
+    return np.where(other_var > 0, divergence, np.inf)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How one variant's moments differ from f's, point by point.
+
+    Attributes:
+        mu, sigma: of the input.
+        mean_error: (mean - exact mean) / exact sigma'.
+        sigma_ratio: sigma' / exact sigma'.
+        kl: KL(N(exact moments) || N(the variant's)), nats.
+    """
+
+    mu: F64
+    sigma: F64
+    mean_error: F64
+    sigma_ratio: F64
+    kl: F64
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One variant beside the exact moments of f: the extremes of :class:`Curves`, and where they are.
+
+    Attributes:
+        variant: its name.
+        mean_error, mean_at: largest |mean error| in units of sigma', and the (mu, sigma) where.
+        sigma_low, sigma_high: range of sigma' over the exact one.
+        var_error, var_at: largest |var / exact var - 1|, and where.
+        kl, kl_at: largest KL divergence, and where.
+        points: how many points were compared.
+    """
+
+    variant: str
+    mean_error: float
+    mean_at: tuple[float, float]
+    sigma_low: float
+    sigma_high: float
+    var_error: float
+    var_at: tuple[float, float]
+    kl: float
+    kl_at: tuple[float, float]
+    points: int
+
+
+def compare_curves(subject: Subject, mu: F64, sigma: F64) -> dict[str, Curves]:
+    """Every variant against the exact moments at the given points, those left out where f is as good as known.
+
+    Args:
+        subject: the rule.
+        mu, sigma: arrays of one shape.
+    """
+    mean, var = mu.astype(np.float32), (sigma**2).astype(np.float32)
+    exact = subject.truth(mean, var)
+    kept = exact["var"] > _CERTAIN**2 * var
+    mean, var = mean[kept], var[kept]
+    true_mean, true_var = exact["mean"][kept], exact["var"][kept]
+    curves = {}
+    for name, kernel in subject.kernels.items():
+        outputs = kernel.outputs(mean, var)
+        m, w = outputs["mean"].astype(np.float64), outputs["var"].astype(np.float64)
+        curves[name] = Curves(
+            mu[kept],
+            sigma[kept],
+            (m - true_mean) / np.sqrt(true_var),
+            np.sqrt(w / true_var),
+            kl_normal(true_mean, true_var, m, w),
+        )
+    return curves
+
+
+def compare(subject: Subject) -> list[Comparison]:
+    """Every variant against the exact moments, for |mu| <= 6 and sigma from 0.1 to 10."""
+    mu, sigma = np.meshgrid(np.linspace(-6, 6, 25), np.geomspace(0.1, 10, 9))
+    result = []
+    for name, c in compare_curves(subject, mu.ravel(), sigma.ravel()).items():
+        worst = [int(np.argmax(array)) for array in (abs(c.mean_error), abs(c.sigma_ratio**2 - 1), c.kl)]
+        mean_at, var_at, kl_at = ((float(c.mu[i]), float(c.sigma[i])) for i in worst)
+        result.append(
+            Comparison(
+                variant=name,
+                mean_error=float(abs(c.mean_error[worst[0]])),
+                mean_at=mean_at,
+                sigma_low=float(c.sigma_ratio.min()),
+                sigma_high=float(c.sigma_ratio.max()),
+                var_error=float(abs(c.sigma_ratio[worst[1]] ** 2 - 1)),
+                var_at=var_at,
+                kl=float(c.kl[worst[2]]),
+                kl_at=kl_at,
+                points=int(c.mu.size),
+            )
+        )
+    return result

@@ -1,0 +1,365 @@
+"""One rule's section of the report: texts, tables and pictures.
+
+Pictures, error maps and comparisons exist for functions of one random variable.  For two inputs, and for reductions
+over an axis, the section says so and shows the certificates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from momentgen.build.built import Built, check_source, is_deterministic, read_built
+from momentgen.commands.derive_text import derived
+from momentgen.commands.report import figures
+from momentgen.commands.report.bernoulli import BernoulliSums, bernoulli_sums
+from momentgen.commands.report.formula import mathml
+from momentgen.commands.report.measurements import (
+    compare,
+    compare_curves,
+    error_map,
+    histogram_of_shares,
+    moment_curves,
+    picture,
+    relative_errors,
+)
+from momentgen.commands.report.subject import EXACT, Subject, subject_of
+from momentgen.promise import promise, tolerance_in_a_line
+from momentgen.rule import Rule
+
+__all__ = ["Figure", "Section", "TableData", "certificate_table", "logistic_figure", "section_of", "shown"]
+
+_CURVES_SIGMA = 1.0
+_F_OF_X = '<mi>f</mi><mo stretchy="false">(</mo><mi>x</mi><mo stretchy="false">)</mo>'
+_LOGISTIC = ("ap1", "ap2a", "ap2b", "pea", EXACT)
+
+
+@dataclass(frozen=True)
+class TableData:
+    """A table: column heads and rows of printable cells."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def filled(self) -> TableData:
+        """The table without the columns in which no cell says anything.
+
+        >>> TableData(["rule", "time"], [["relu", ""], ["abs", ""]]).filled()
+        TableData(head=['rule'], rows=[['relu'], ['abs']])
+        """
+        kept = [k for k in range(len(self.head)) if any(row[k] for row in self.rows)]
+        return TableData([self.head[k] for k in kept], [[row[k] for k in kept] for row in self.rows])
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture as a data URI, what it shows, and whether it is as wide as the page."""
+
+    uri: str
+    caption: str
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one rule.
+
+    Attributes:
+        name, doc, citation: of the rule.
+        inputs: the kernel's inputs in words.
+        formulas: MathML, of f and, where they are closed, of its moments; notes in words otherwise.
+        legend: what the formulas' abbreviations stand for.
+        variants: names.
+        certificates: variant -> table.
+        methods: variant -> what its certificate promises, and how it was obtained and certified, in words.
+        comparison: the variants side by side.
+        pictures: in the order of the page.
+        notes: what is not shown, and why.
+        some_are_certain: whether a variant has a variance of 0 where the exact one is not 0.
+        worst: the exact variant's largest error as a share of its goal.
+        unit, goal: of the exact variant.
+        tolerance: what its goal is, in a line; empty for goals in ulp.
+        operations: float32 operations of the exact variant, forward and backward.
+        logistic: data of Fig. C.2, where this is the rule it is about.
+    """
+
+    name: str
+    doc: str
+    citation: str
+    inputs: str
+    formulas: Sequence[str]
+    legend: Sequence[str]
+    variants: Sequence[str]
+    certificates: Mapping[str, TableData]
+    methods: Mapping[str, Sequence[str]]
+    unit: str
+    goal: float
+    worst: float
+    operations: str
+    tolerance: str = ""
+    comparison: TableData | None = None
+    pictures: Sequence[Figure] = ()
+    notes: Sequence[str] = ()
+    some_are_certain: bool = False
+    logistic: tuple[Figure, TableData] | None = None
+
+
+def shown(value: object) -> str:
+    """A number, or anything else, as a table cell.
+
+    >>> shown(0.000123456), shown(float("inf")), shown(12), shown("x")
+    ('0.0001235', '∞', '12', 'x')
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
+        return str(value)
+    return "∞" if value == np.inf else f"{value:.4g}" if isinstance(value, (float, np.floating)) else f"{value:,}"
+
+
+def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
+    """All that the page shows of ``rule``.
+
+    Args:
+        rule: the rule.
+        package: what it was built to.
+        brief: whether to show moments and relative errors over the input, and approximations beside exact moments;
+            else all measurements, which take seconds of fitting.
+
+    Raises:
+        MomentgenError: if the rule is not built, or has changed since.
+        BuildError: if it cannot be derived, or its C does not compile.
+    """
+    variants = read_built(package, rule.name)
+    check_source(rule, variants)
+    first = next((built for built in variants if built.variant == EXACT), variants[0])
+    notes: list[str] = []
+    pictures: list[Figure] = []
+    comparison: TableData | None = None
+    some_are_certain = False
+    logistic: tuple[Figure, TableData] | None = None
+    formulas = [formula] if (formula := mathml(_F_OF_X, rule.f)) else []
+    legend: list[str] = []
+    univariate = all(built.is_univariate for built in variants) and first.variant == EXACT
+    if univariate and is_deterministic(rule):
+        subject = subject_of(rule, package)
+        moments, legend, remarks = _moments(subject)
+        formulas += moments
+        notes += remarks
+        if brief:
+            pictures += _brief_pictures(subject)
+        if not brief or len(variants) > 1:
+            more, comparison, some_are_certain = _measured(subject)
+            pictures += more[-1:] if brief else more
+        logistic = _logistic(subject)
+    elif univariate:
+        notes.append("f has a random factor of its own: no pictures of a function.")
+    elif first.inputs:
+        count = {2: "two inputs", 3: "three inputs"}.get(len(first.inputs) // 2, f"inputs {', '.join(first.inputs)}")
+        notes.append(f"A function of {count}: no pictures over one mean and one variance.")
+    else:
+        notes.append("A reduction over an axis: no pictures over one mean and one variance.")
+    if histogram := _histogram(first):
+        pictures.append(histogram)
+    counts = {way: sum(ops.values()) for way, ops in first.certificate.get("operations", {}).items()}
+    return Section(
+        name=rule.name,
+        doc=rule.doc,
+        citation=rule.citation,
+        inputs=", ".join(first.inputs) or "reduction",
+        formulas=formulas,
+        legend=legend,
+        variants=[built.variant for built in variants],
+        certificates={built.variant: certificate_table(built) for built in variants},
+        methods={built.variant: _method(built) for built in variants},
+        unit=first.unit,
+        goal=first.goal,
+        tolerance=tolerance_in_a_line(first.certificate),
+        worst=max(first.bounds.values()) / first.goal,
+        operations=" / ".join(str(counts[way]) for way in ("forward", "backward") if way in counts),
+        comparison=comparison,
+        pictures=pictures,
+        notes=notes,
+        some_are_certain=some_are_certain,
+        logistic=logistic,
+    )
+
+
+_LEFT = {
+    "mean": "<mi>m</mi>",
+    "var": "<mi>Var</mi>",
+}
+
+
+def _moments(subject: Subject) -> tuple[list[str], list[str], list[str]]:
+    """MathML of mean and variance, the legend, and remarks where they are not closed or too long."""
+    derivation = subject.derivation
+    if derivation.mean is None or derivation.second is None or derivation.var is None:
+        return (
+            [],
+            [],
+            ["f or its square is outside the closed algebra; the certificate says how its moments are computed."],
+        )
+    found = derived(subject.rule)
+    formulas = [mathml(left, found.outputs[name]) for name, left in _LEFT.items()]
+    used = set().union(*(found.outputs[name].free_symbols for name in _LEFT))
+    legend = [
+        mathml(f"<mi>{symbol}</mi>", meaning).replace(' display="block"', "")
+        for symbol, meaning in found.where.items()
+        if symbol in used
+    ]
+    if all(formulas):
+        return formulas, legend, []
+    return (
+        [f for f in formulas if f],
+        legend,
+        [f"The moments are long: momentgen derive {subject.rule.name} prints them."],
+    )
+
+
+def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
+    at = _setting(subject)
+    errors = error_map(subject)
+    found = [
+        Figure(
+            figures.picture_figure(picture(subject)),
+            f"f, an exemplary input, and the moments of f(X) for X ~ N(μ, 1){at}, by the committed kernel (in the "
+            "style of Shekhovtsov & Flach 2018, Figs. 2 and 3).",
+        ),
+        Figure(
+            figures.error_figure(errors),
+            f"Errors of the exact variant against exact values over (μ, σ){at}, {errors.mu.size} × {errors.sigma.size} "
+            f"points; the scale ends at the goal, {errors.goal:g} {errors.unit}; grey is less than a 1000th of it, "
+            "white outside the certified domain.",
+            wide=True,
+        ),
+    ]
+    if errors.unit != "ulp":
+        found.append(
+            Figure(
+                figures.histogram_figure(histogram_of_shares(errors), "error, share of what is allowed"),
+                f"Errors of the exact variant at the points of the map, as shares of the goal of {errors.goal:g} "
+                f"{errors.unit}.",
+            )
+        )
+    compared = compare(subject)
+    rows = [
+        [
+            c.variant,
+            _with_place(c.mean_error, c.mean_at),
+            f"{shown(c.sigma_low)} – {shown(c.sigma_high)}",
+            _with_place(c.var_error, c.var_at),
+            _with_place(c.kl, c.kl_at),
+        ]
+        for c in compared
+    ]
+    head = ["variant", "|mean − exact| / exact σ′", "σ′ / exact σ′", "|var / exact − 1|", "KL(exact ‖ variant), nats"]
+    approximate = {name: None for name in subject.kernels if name not in (EXACT, "tight")}
+    if approximate:
+        mu = np.linspace(-6, 6, 97)
+        curves = compare_curves(subject, mu, np.full_like(mu, _CURVES_SIGMA))
+        found.append(
+            Figure(
+                figures.curves_figure({name: curves[name] for name in approximate}, _CURVES_SIGMA),
+                f"The approximations beside the exact moments{at}; where KL is infinite there is no line.",
+                wide=True,
+            )
+        )
+    return found, TableData(head, rows), any(c.sigma_low == 0 or np.isinf(c.kl) for c in compared)
+
+
+def _brief_pictures(subject: Subject) -> list[Figure]:
+    return [
+        Figure(
+            figures.moments_figure(moment_curves(subject)),
+            f"Mean and standard deviation of f(X) for X ~ N(μ, σ²){_setting(subject)}, by the committed kernel.",
+            wide=True,
+        ),
+        Figure(
+            figures.relative_figure(relative_errors(subject)),
+            f"Relative error of the float32 kernel against ball arithmetic{_setting(subject)}. Blue lines: 1 % and "
+            "100 %; white: the exact value is below float32's normal numbers.",
+            wide=True,
+        ),
+    ]
+
+
+def _setting(subject: Subject) -> str:
+    setting = ", ".join(f"{name} = {value:g}" for name, value in subject.setting.items())
+    return f" at {setting}" if setting else ""
+
+
+def _with_place(value: float, at: tuple[float, float]) -> str:
+    return f"{shown(value)} at ({at[0]:.3g}, {at[1]:.3g})"
+
+
+def _histogram(built: Built) -> Figure | None:
+    """ulp histograms of a certificate in ulp: exhaustive where there is a run, else sampled."""
+    if built.unit == "tolerance":  # most of its errors are many ulp, and that says nothing
+        return None
+    runs = built.certificate.get("exhaustive") or []
+    outputs: Mapping[str, Any] = runs[0]["outputs"] if runs else built.certificate["bounds"]
+    histograms = {name: found["histogram_ulp"] for name, found in outputs.items() if found.get("histogram_ulp")}
+    if not histograms:
+        return None
+    of = f"all {runs[0]['inputs']:,} means at variance {runs[0]['var']:g}" if runs else "the points of the certificate"
+    return Figure(
+        figures.histogram_figure(histograms, "error, ulp"),
+        f"Errors of {built.variant} in ulp, where the exact value is normal: {of}.",
+    )
+
+
+def certificate_table(built: Built) -> TableData:
+    """Every output's bound, and where it is reached."""
+    rows = []
+    for name, bound in built.certificate["bounds"].items():
+        at = ", ".join(f"{key} = {shown(value)}" for key, value in bound.get("at", {}).items())
+        rows.append([name, shown(float(bound[built.unit])), shown(built.goal), at])
+    return TableData(["output", f"bound, {built.unit}", "goal", "worst at"], rows)
+
+
+def _method(built: Built) -> list[str]:
+    method = built.certificate["method"]
+    lines = [*promise(built.certificate)]
+    lines += [str(method["how"])] if method.get("how") else []
+    if "points" in method:
+        lines.append(f"{method['points']:,} points; univariate core: {method.get('univariate', 'sampled')}")
+    if "truth" in method:
+        lines.append(f"truth: {method['truth']}")
+    promises = method.get("promises", {})
+    if promises.get("checked"):
+        lines.append(f"checked at {promises['points']:,} points: {'; '.join(promises['checked'])}")
+    return lines
+
+
+def _logistic(subject: Subject) -> tuple[Figure, TableData] | None:
+    """Fig. C.2, if ``subject`` is the logistic transform with the approximations that it compares."""
+    if subject.rule.name != "logistic_transform" or not set(_LOGISTIC) <= set(subject.kernels):
+        return None
+    return logistic_figure(subject)
+
+
+def logistic_figure(subject: Subject) -> tuple[Figure, TableData]:
+    """Fig. C.2 of the first paper by the generated kernels, and the largest KL of each approximation."""
+    means = {name: _mean_rule(subject, name) for name in _LOGISTIC}
+    data = bernoulli_sums(means)
+    rows = [[name, *(shown(float(k.max())) for k in curves)] for name, curves in data.kl.items()]
+    rows.append(["average of 50 samples, mean", *(shown(float(mean.max())) for mean, _, _ in data.sampled)])
+    head = ["largest KL, bits", *(f"{n} input{'s' if n > 1 else ''}" for n in data.inputs)]
+    return Figure(figures.bernoulli_figure(data), _bernoulli_caption(data), wide=True), TableData(head, rows)
+
+
+def _mean_rule(subject: Subject, variant: str) -> Any:
+    return lambda mean, var: subject.kernels[variant].outputs(mean, var)["mean"]
+
+
+def _bernoulli_caption(data: BernoulliSums) -> str:
+    weights = "; ".join(", ".join(f"{w:.2f}" for w in ws) for ws in data.weights)
+    return (
+        "KL divergence, in bits, of the approximate posterior of a logistic unit from the true one, over its bias, for "
+        f"{data.inputs[0]} to {data.inputs[-1]} Bernoulli(½) inputs with weights drawn from U[0, 10]: {weights}. "
+        "`exact` is the exact mean under a normal input of the same mean and variance. Samples: mean, and 5 to 95 "
+        "percent of 1,000 trials (dashed)."
+    )

@@ -1,0 +1,100 @@
+"""Rules and a built package in, the page out; rules are looked at in parallel."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from momentgen.build import default_output
+from momentgen.build.choice import chosen_rules
+from momentgen.commands.report.page import costs_from, read_results, render_page, softmax_table
+from momentgen.commands.report.section import Section, section_of
+from momentgen.errors import MomentgenError
+from momentgen.rule import load_rules
+
+__all__ = ["Written", "write_report"]
+
+#: (rules looked at so far, rules in all, name of the last one)
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file written, its size in bytes, and how many rules are in it."""
+
+    path: Path
+    size: int
+    rules: int
+
+
+def write_report(
+    rules: Path,
+    path: Path,
+    *,
+    package: Path | None = None,
+    results: Path | None = None,
+    only: str | None = None,
+    jobs: int | None = None,
+    progress: Progress = lambda done, total, name: None,
+) -> Written:
+    """Write the page.
+
+    Args:
+        rules: directory of rule files.
+        path: the HTML file; replaced if it is there.
+        package: what the rules were built to; ``generated`` beside them unless given.
+        results: directory of benchmark results; ``benchmarks/results`` beside the rules unless given.
+        only: name of the one rule to show.
+        jobs: rules looked at a time; one per core unless given.
+        progress: told at the start, with an empty name, and after each rule.
+
+    Raises:
+        RuleError: if there is no such rule.
+        MomentgenError: if a rule is not built, results do not read, or the file cannot be written.
+        BuildError: if a rule cannot be derived, or there is no C compiler.
+    """
+    names = [rule.name for rule in load_rules(rules)]
+    chosen = chosen_rules(only, names, rules)
+    package = default_output(rules) if package is None else package
+    results = rules.resolve().parent / "benchmarks" / "results" if results is None else results
+    share, softmax = results / "layer_share.json", results / "softmax.json"
+    costs, table = costs_from(read_results(share), share), softmax_table(read_results(softmax), softmax)
+    progress(0, len(chosen), "")
+    sections = _sections(rules, package, chosen, jobs or os.cpu_count() or 1, progress)
+    page = render_page([sections[name] for name in chosen], costs=costs, softmax=table)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise MomentgenError(f"cannot write {path}: {error.strerror or error}") from error
+    return Written(path, path.stat().st_size, len(chosen))
+
+
+def _sections(rules: Path, package: Path, names: list[str], jobs: int, progress: Progress) -> dict[str, Section]:
+    if jobs == 1 or len(names) == 1:
+        found = {}
+        for name in names:
+            found[name] = _section(rules, package, name)
+            progress(len(found), len(names), name)
+        return found
+    # Spawned, not forked: matplotlib and flint have threads and state of their own.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(names)), mp_context=context) as pool:
+        futures = {pool.submit(_section, rules, package, name): name for name in names}
+        found = {}
+        try:
+            for future in as_completed(futures):
+                found[futures[future]] = future.result()
+                progress(len(found), len(names), futures[future])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return found
+
+
+def _section(rules: Path, package: Path, name: str) -> Section:
+    (rule,) = load_rules(rules / f"{name}.py")
+    return section_of(rule, package)

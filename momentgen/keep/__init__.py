@@ -1,0 +1,1 @@
+"""What is remembered between builds: slow results, and which code and libraries they came from."""
