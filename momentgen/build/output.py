@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from momentgen.keep.compiler_state import CompilerState
-from momentgen.errors import BuildError, MomentgenError
 from momentgen.build.exchange import exchange
+from momentgen.errors import BuildError, MomentgenError
+from momentgen.keep.compiler_state import CompilerState
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

@@ -30,14 +30,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from momentgen.build.choice import no_such_rule
-from momentgen.keep.compiler_state import UNKNOWN, CompilerState, compiler_sources
-from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.keep.kept import Kept, open_kept
 from momentgen.build.output import Finding, Manifest, Output, VariantSummary, sha256
 from momentgen.build.processors import same_bits_environment
 from momentgen.build.rule_compiler import Compiler, RuleCompiler
-from momentgen.rule.files import load_rule_sources
 from momentgen.build.workers import Lost, run_all
+from momentgen.errors import BuildError, MomentgenError, RuleError
+from momentgen.keep.compiler_state import UNKNOWN, CompilerState, compiler_sources
+from momentgen.keep.kept import Kept, open_kept
+from momentgen.rule.files import load_rule_sources
 
 __all__ = ["BuildResult", "Reporter", "RuleResult", "build", "check", "default_output"]
 
