@@ -141,7 +141,7 @@ def copied(tmp_path: Path, module: str, text: str) -> Sources:
         ("momentgen.compiler.lower.trials", "\nADDED = 1\n", False),
         ("momentgen.compiler.emit.c", "\nADDED = 1\n", True),
         ("momentgen.compiler.derive.normal", "\nADDED = 1\n", False),
-        ("momentgen.rule", "\nADDED = 1\n", False),
+        ("momentgen.rule.rule", "\nADDED = 1\n", False),
     ],
 )
 def test_only_a_change_of_the_code_that_made_it_makes_what_was_kept_worthless(

@@ -33,7 +33,6 @@ from momentgen.compiler.reduction import compile_reduction
 from momentgen.compiler.strategies import ways
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.rule import (
-    MOST_PARAMETERS,
     Accuracy,
     Formula,
     Noise,
@@ -49,6 +48,7 @@ from momentgen.rule import (
     x,
 )
 from momentgen.rule.files import load_rule_sources
+from momentgen.rule.rule import MOST_PARAMETERS
 from momentgen.rule.symbols import mu1
 
 ROOT = Path(__file__).parents[2]

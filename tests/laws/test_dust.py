@@ -234,11 +234,20 @@ def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
         torch.testing.assert_close(found.covariance.double(), exact.covariance, rtol=1e-4, atol=0)
 
 
-def test_a_small_value_of_a_sigmoid_keeps_its_mean() -> None:
-    """A probability of 1e-35 beside one of a half is an answer."""
-    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Sigmoid())
+def test_a_small_value_of_an_exponential_keeps_its_mean() -> None:
+    """A value of 1e-35 beside one of about 1 is an answer; ``exp`` has it to a relative error."""
+
+    class Exponential(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).exp()
+
+    net = Exponential()
     with torch.no_grad():
-        net[0].weight.copy_(torch.eye(2))
+        net.linear.weight.copy_(torch.eye(2))
     x = Moments(torch.tensor([[0.0, -80.0]]), torch.full((1, 2), 1e-4))
     found = momentgen.convert(net, "adjoint")(x).mean[0, 1].item()
     assert found == pytest.approx(math.exp(-80 + 5e-5), rel=1e-4)

@@ -267,9 +267,10 @@ def test_conversions_convert_mean_and_variance(function: Callable[[Any], Any]) -
     assert torch.equal(found.var, function(x.var))
 
 
-def test_gradients_are_asked_for_in_place() -> None:
-    law = law_of(normal_input(4)).requires_grad_()
-    assert law.requires_grad
+def test_what_a_network_asks_of_its_own_values_gradients_changes_no_law() -> None:
+    law = law_of(normal_input(4))
+    assert law.requires_grad_() is law
+    assert not law.requires_grad  # the user's mean and variance are as they were
 
 
 def test_every_function_of_the_table_with_a_rule_has_a_case() -> None:
