@@ -72,7 +72,10 @@ def op_pages() -> dict[str, str]:
 def _section(name: str) -> Section | None:
     """What the report shows of a rule, from the cache if it is there; None for a reduction."""
     rule = ROOT / "rules" / f"{name}.py"
-    code = [ROOT / "momentgen" / "promise.py", *(ROOT / "momentgen" / "report" / f"{module}.py" for module in _SHOWN)]
+    code = [
+        ROOT / "momentgen" / "promise.py",
+        *(ROOT / "momentgen" / "commands" / "report" / f"{module}.py" for module in _SHOWN),
+    ]
     sources = [rule, *sorted((GENERATED / name).glob("*.json")), *code]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     path = ROOT / ".cache" / "ops" / f"{name}-{digest}.pickle"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph, evaluate_mpmath
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.prove import bounds, claimed
 from momentgen.compiler.prove.bounds import bound_of, kink_bound
 from momentgen.compiler.prove.moments import PROVABLE, Moments, moments_of
@@ -27,6 +29,7 @@ from momentgen.compiler.strategies.surfaces.fine_output import BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.errors import BuildError
+from momentgen.rule import Accuracy, Rule
 from momentgen.rule.symbols import Phi, S, x
 
 HALF = sp.Rational(1, 2)
@@ -210,3 +213,9 @@ def test_nothing_is_stated_of_pieces_that_are_no_polynomials() -> None:
 @pytest.mark.parametrize("order", [0, 1])
 def test_the_smoothed_kink_is_right_to_more_digits_than_float64_has(order: int) -> None:
     assert kink_bound(order) < 2e-17
+
+
+def test_lines_that_meet_at_the_centre_have_no_atoms_and_are_proven() -> None:
+    rule = Rule("valley", f=sp.Max(x, -x / 2), accuracy=Accuracy(moments=True))
+    certificate = json.loads(compile_rule(rule).files["exact.json"])
+    assert certificate["bounds"]["mean"]["tolerance"] <= 1

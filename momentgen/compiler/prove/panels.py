@@ -56,9 +56,10 @@ class Panels:
         self.count = max([row.size for row in rows] + [part.shape[1] for part in weights])
         self.weights = [np.pad(part, ((0, 0), (0, self.count - part.shape[1]))) for part in weights]
         self.sizes = [np.abs(part).sum(axis=1) for part in weights]
-        self.table = np.array([np.pad(row, (0, self.count - row.size)) for row in rows])
+        table = np.array([np.pad(row, (0, self.count - row.size)) for row in rows])
+        self.table = table.reshape(len(rows), self.count)  # of lines that meet at the centre there are no atoms
         self.most = np.abs(self.table).sum(axis=1)
-        self.orders = np.array(list(of.atoms))
+        self.orders = np.array(list(of.atoms), dtype=int)
         self.asked = _TOGETHER * math.ceil((int(self.orders.max(initial=0)) + IN_T) / _TOGETHER)
         self.places = self.orders[:, None] + np.arange(IN_T)
         #: of what the expansion in t leaves out, over radius^IN_T exp(-t²/4), and of all that atoms give for t < 0
