@@ -15,8 +15,8 @@ import momentgen
 
 PACKAGE = Path(momentgen.__file__).parent
 ROOT = PACKAGE.parent
-#: room or loose module of momentgen -> the others that it may import; an arrow that is not here is drawn upward
-ROOMS: dict[str, set[str]] = {
+#: package or single module of momentgen -> the others that it may import
+PACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "promise": set(),
     "sign_change": set(),
@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "__main__": {"extras", "commands"},
 }
 SYMBOLIC = ("sympy", "mpmath", "flint")
-#: room -> libraries that it must not import, at any depth of its code
+#: package -> libraries that it must not import, at any depth of its code
 WITHOUT: dict[str, tuple[str, ...]] = {
     "errors": ("torch", *SYMBOLIC, "numpy"),
     "promise": ("torch", *SYMBOLIC, "numpy"),
@@ -81,29 +81,30 @@ def arrows() -> dict[str, set[str]]:
     found = {}
     for module, path in MODULES.items():
         named = imports(path)
-        used = {name for name in named if name in MODULES and not any(other.startswith(f"{name}.") for other in named)}
+        known = named & MODULES.keys()
+        used = {name for name in known if not any(other.startswith(f"{name}.") for other in known)}
         found[module] = used - {module}
     return found
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-@pytest.mark.parametrize("name", ROOMS)
-def test_no_room_imports_one_above_it(name: str) -> None:
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_package_imports_one_above_it(name: str) -> None:
     upward = [
         f"{module} -> {other}"
         for module, used in arrows().items()
-        if room(module) == name
+        if package_of(module) == name
         for other in used
-        if room(other) not in ROOMS[name] | {name, ""}
+        if package_of(other) not in PACKAGES[name] | {name, ""}
     ]
     assert not upward
 
 
-def test_every_room_is_drawn() -> None:
-    assert {room(module) for module in MODULES} - {""} == set(ROOMS)
+def test_every_package_has_its_place() -> None:
+    assert {package_of(module) for module in MODULES} - {""} == set(PACKAGES)
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -116,11 +117,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_no_room_imports_what_belongs_to_another(name: str) -> None:
+def test_no_package_imports_a_library_of_another(name: str) -> None:
     wrong = [
         f"{module} imports {found}"
         for module, path in MODULES.items()
-        if room(module) == name
+        if package_of(module) == name
         for found in imports(path)
         if found.partition(".")[0] in WITHOUT[name]
     ]

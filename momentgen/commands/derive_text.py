@@ -138,7 +138,7 @@ def derived(rule: Rule) -> Derived:
     """Mean, variance and partials of ``rule`` in readable form.
 
     Raises:
-        BuildError: if a moment diverges, or f is outside the algebra and no surrogate serves.
+        BuildError: if a moment diverges, or f is outside the algebra and no strategy handles it.
         MomentgenError: if f is outside the algebra, so that there is no closed form to show, or no function of x alone.
 
     >>> derived(Rule("relu", f=sympy.Max(x, 0))).outputs["mean"]

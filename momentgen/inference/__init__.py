@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
     from momentgen.inference.estimators.adf import EBPClassifier, EBPRegressor, PBPClassifier, PBPRegressor
     from momentgen.inference.estimators.bowtie import BowTieRegressor
-    from momentgen.inference.estimators.variational import (
-        CorrelatedClassifier,
-        CorrelatedRegressor,
-        VBPClassifier,
-        VBPRegressor,
-    )
+    from momentgen.inference.estimators.correlated import CorrelatedClassifier, CorrelatedRegressor
+    from momentgen.inference.estimators.vbp import VBPClassifier, VBPRegressor
     from momentgen.inference.gamma import Gamma
     from momentgen.inference.heteroscedastic import HeteroscedasticGaussian
     from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
@@ -99,8 +95,8 @@ _HOMES = {
     "Categorical": "likelihood",
     "Chains": "bowtie",
     "ConjugatePrior": "bowtie",
-    "CorrelatedClassifier": "estimators.variational",
-    "CorrelatedRegressor": "estimators.variational",
+    "CorrelatedClassifier": "estimators.correlated",
+    "CorrelatedRegressor": "estimators.correlated",
     "DensityFilter": "adf",
     "EBPClassifier": "estimators.adf",
     "EBPRegressor": "estimators.adf",
@@ -122,8 +118,8 @@ _HOMES = {
     "Sparsity": "pruning",
     "Trainer": "training",
     "Tridiagonal": "tridiagonal",
-    "VBPClassifier": "estimators.variational",
-    "VBPRegressor": "estimators.variational",
+    "VBPClassifier": "estimators.vbp",
+    "VBPRegressor": "estimators.vbp",
     "credible_prediction": "credible",
     "elbo": "lower_bound",
     "from_ivon": "trained",

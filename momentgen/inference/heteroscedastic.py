@@ -9,29 +9,19 @@ data term of the bound is in closed form.
 
 from __future__ import annotations
 
-import functools
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.likelihood import Gaussian, Likelihood
+from momentgen.inference.normal_expectations import at_nodes
 from momentgen.runtime import Moments
 
 __all__ = ["HeteroscedasticGaussian", "KnownNoise"]
 
 _LOG_2_PI = math.log(2 * math.pi)
-#: nodes over which log_z averages
-_NODES = 32
-
-
-@functools.cache
-def _hermite() -> tuple[Tensor, Tensor]:
-    """Nodes of a standard normal variable, and logarithms of their weights."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    return torch.from_numpy(nodes), torch.from_numpy(np.log(weights / weights.sum()))
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -70,10 +60,10 @@ class HeteroscedasticGaussian(Likelihood):
         """Log E N(y; F, exp(G)), by quadrature over G."""
         (mean, var), (g, spread) = self._heads("log_z", output)
         y = self._fitting(y, mean.shape, mean.device)
-        at, log_weights = (part.to(mean) for part in _hermite())
-        total = var[..., None] + (g[..., None] + spread.sqrt()[..., None] * at).exp()
+        heads, weights = at_nodes(g, spread)
+        total = var[..., None] + heads.exp()
         logs = -0.5 * (_LOG_2_PI + total.log() + (y - mean)[..., None].square() / total)
-        return (logs + log_weights).logsumexp(-1).sum(-1)
+        return (logs + weights.log()).logsumexp(-1).sum(-1)
 
     def predictive(self, output: Moments | Tensor) -> Moments:
         """Mean and *variance* of y, noise included: Var F + E exp(G)."""

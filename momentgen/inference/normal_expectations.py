@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["log_mean_sigmoid", "mean_log_ndtr"]
+__all__ = ["at_nodes", "log_mean_sigmoid", "mean_log_ndtr"]
 
 #: nodes of the Gauss-Hermite rule, for variances up to 1, where both functions are analytic far beyond their scale
 _NARROW = 40
@@ -70,10 +70,10 @@ class _Narrow(torch.autograd.Function):
 
     @staticmethod
     def forward(mean: Tensor, var: Tensor, of_log: bool) -> Tensor:
-        x = _points(mean, var)
+        x, weights = at_nodes(mean, var)
         if of_log:
-            return (torch.special.log_ndtr(x) * _WEIGHTS.to(x)).sum(-1)
-        return (torch.nn.functional.logsigmoid(x) + _WEIGHTS.to(x).log()).logsumexp(-1)
+            return (torch.special.log_ndtr(x) * weights).sum(-1)
+        return (torch.nn.functional.logsigmoid(x) + weights.log()).logsumexp(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
@@ -83,8 +83,7 @@ class _Narrow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, var = ctx.saved_tensors
-        x = _points(mean, var + 1e-16)  # changes no partial, and lets them be differentiated at variance 0
-        weights = _WEIGHTS.to(x)
+        x, weights = at_nodes(mean, var + 1e-16)  # changes no partial, and lets them be differentiated at variance 0
         if ctx.of_log:
             slope, bend = _hazard(x), _hazard_slope(x)
         else:
@@ -94,8 +93,9 @@ class _Narrow(torch.autograd.Function):
         return grad * (weights * slope).sum(-1), grad * (weights * bend).sum(-1) / 2, None
 
 
-def _points(mean: Tensor, var: Tensor) -> Tensor:
-    return mean[..., None] + var.sqrt()[..., None] * _NODES.to(mean)
+def at_nodes(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of N(mean, var) at the nodes of the Gauss-Hermite rule, in a last dimension of their own, and weights."""
+    return mean[..., None] + var.sqrt()[..., None] * _NODES.to(mean), _WEIGHTS.to(mean)
 
 
 def mean_log_ndtr(mean: Tensor, var: Tensor) -> Tensor:
@@ -133,8 +133,8 @@ def _wide(m: Tensor, v: Tensor) -> Tensor:
         values = torch.special.log_ndtr(x) * u.cosh() * (step * fine)[..., None]
     z = (x - at[..., None]) / scale[..., None]
     density = torch.exp(-z * z / 2) / (scale[..., None] * math.sqrt(2 * math.pi))
-    far = torch.special.log_ndtr(_points(torch.where(near, 0.0, m), torch.where(near, 1.0, v)))
-    return torch.where(near, (values * density).sum(-1), (far * _WEIGHTS.to(m)).sum(-1))
+    far, weights = at_nodes(torch.where(near, 0.0, m), torch.where(near, 1.0, v))
+    return torch.where(near, (values * density).sum(-1), (torch.special.log_ndtr(far) * weights).sum(-1))
 
 
 def log_mean_sigmoid(mean: Tensor, var: Tensor) -> Tensor:

@@ -211,7 +211,7 @@ def test_the_outputs_of_the_mean_of_h_are_added_to_those_of_the_variance() -> No
         with_conditional_variance(derive(gate()), stand_in(measure, truth, (("mean", "var"), both), "ulp"), expected)
 
 
-def test_what_no_surrogate_serves_is_refused_with_the_name_of_the_field() -> None:
+def test_what_no_polynomial_serves_is_refused_with_the_name_of_the_field() -> None:
     derivation = derive(gate(conditional_var=sp.Max(x, 0)))
     assert derivation.conditional is not None
     with pytest.raises(BuildError, match="conditional_var: expected a smooth f, got kinks at 0"):

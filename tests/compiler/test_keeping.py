@@ -135,7 +135,7 @@ def copied(tmp_path: Path, module: str, text: str) -> Sources:
         ("momentgen.compiler.emit.torch", "\nADDED = 1\n", True),
         ("momentgen.compiler.emit.triton", "\nADDED = 1\n", True),
         ("momentgen.compiler.pipeline", "\nADDED = 1\n", True),
-        ("momentgen.compiler.strategies.smooth.surrogate", "\nADDED = 1\n", True),
+        ("momentgen.compiler.strategies.smooth.polynomials", "\nADDED = 1\n", True),
         ("momentgen.compiler.strategies.homogeneous.kink_graph", "\nADDED = 1\n", False),
         ("momentgen.compiler.certify.bounds", "\nADDED = 1\n", False),
         ("momentgen.compiler.lower.trials", "\nADDED = 1\n", False),

@@ -22,7 +22,7 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.kinks.increments import Increments
 from momentgen.compiler.strategies.smooth.algebraic import find_ladder
-from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT64
+from momentgen.compiler.strategies.smooth.atom_graph import FLOAT64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import Phi, S, x

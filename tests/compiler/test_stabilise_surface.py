@@ -19,7 +19,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.moments import MEAN_SPREAD, measure_for
 from momentgen.compiler.measure.ulp import ulp_error
-from momentgen.compiler.strategies.smooth.surrogate import check_rounding
+from momentgen.compiler.strategies.smooth.polynomials import check_rounding
 from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
 from momentgen.compiler.strategies.surfaces.surface import (
     VANISHING,

@@ -12,6 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.compiler.exact.remembered import from_expectations
 from momentgen.compiler.function.activation import Activation
 
 __all__ = ["PANELS", "REACH", "Differences"]
@@ -54,16 +55,7 @@ class Differences:
             d, h = rest + line, z * z - 1
             for row, term in enumerate((rest, d * d, d * z, rest * h, rest * (d + line) * z, d * d * h)):
                 sums[row] += (weight * term).sum(axis=1)
-        one, two, first, second, square1, square2 = sums
-        return {
-            "mean": series[:, 0] + one,
-            "rise": one,
-            "var": two - one * one,
-            "dmean_dmu": first / sigma,
-            "dmean_dvar": second / (2 * var),
-            "dvar_dmu": (square1 - 2 * one * first) / sigma,
-            "dvar_dvar": (square2 / 2 - one * second) / var,
-        }
+        return from_expectations(series[:, 0], sums, sigma, var)
 
     def difference(self, mean: F64, sigma: F64, z: F64, series: F64, home: npt.NDArray[np.int64]) -> F64:
         """f(mu + sigma z) less the tangent at mu on a panel that no kink divides; z has shape (n, nodes)."""

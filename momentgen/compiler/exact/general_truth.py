@@ -10,7 +10,7 @@ differences f(mu + sigma z) - f(mu); where sigma is small beside the distance to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import pairwise
 
@@ -20,6 +20,7 @@ import sympy as sp
 from flint import arb, ctx
 
 from momentgen.compiler.exact.differences import PANELS, REACH, Differences
+from momentgen.compiler.exact.remembered import ActivationTruth, from_expectations
 from momentgen.compiler.function.activation import Activation
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
@@ -38,24 +39,12 @@ _CHUNK = 4000
 _erfc = np.vectorize(math.erfc, otypes=[float])
 
 
-class GeneralTruth:
+class GeneralTruth(ActivationTruth):
     """The outputs, to some 1e-12 of their scales where float64 holds f that well."""
 
     def __init__(self, f: Activation) -> None:
-        self.f = f
+        super().__init__(f)
         self.special = np.unique(np.array([f.centre, *f.kinks]))
-        self._cache: dict[tuple[bytes, bytes], dict[str, F64]] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.f,)
-
-    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
-        key = (np.asarray(mean).tobytes(), np.asarray(var).tobytes())
-        if key not in self._cache:
-            if len(self._cache) > 7:
-                self._cache.pop(next(iter(self._cache)))
-            self._cache[key] = self.outputs(np.asarray(mean, np.float64), np.asarray(var, np.float64))
-        return self._cache[key]
 
     def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
         """The outputs at float64 points, v > 0.
@@ -166,13 +155,4 @@ class GeneralTruth:
             d, h = self.values(points) - here[index][:, None], z * z - 1
             return [d, d * d, d * z, d * h, d * d * z, d * d * h]
 
-        one, two, first, second, square1, square2 = self.expectations(mean, var, terms)
-        return {
-            "mean": here + one,
-            "rise": one,
-            "var": two - one * one,
-            "dmean_dmu": first / sigma,
-            "dmean_dvar": second / (2 * var),
-            "dvar_dmu": (square1 - 2 * one * first) / sigma,
-            "dvar_dvar": (square2 / 2 - one * second) / var,
-        }
+        return from_expectations(here, self.expectations(mean, var, terms), sigma, var)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from flint import arb, arb_mat, ctx
 
 from momentgen.compiler.exact.differences import Differences
+from momentgen.compiler.exact.remembered import ActivationTruth
 from momentgen.compiler.exact.smoothing import SMALL, Side
 from momentgen.compiler.function.activation import Activation
 from momentgen.rule.symbols import x
@@ -28,24 +29,12 @@ _RESTS = ("mean_rest", "var_rest")
 _ODD = ("dmean_dmu", "dvar_dmu")  # change sign with the direction of u
 
 
-class QuadratureTruth:
+class QuadratureTruth(ActivationTruth):
     """The outputs of an f that follows a line on either side, in float64, to some 1e-13 of their scales."""
 
     def __init__(self, f: Activation) -> None:
-        self.f = f
+        super().__init__(f)
         self.sides = {1: Side(f, 1), -1: Side(f, -1)}
-        self._cache: dict[tuple[bytes, bytes], dict[str, F64]] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.f,)
-
-    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
-        key = (np.asarray(mean).tobytes(), np.asarray(var).tobytes())
-        if key not in self._cache:
-            if len(self._cache) > 7:
-                self._cache.pop(next(iter(self._cache)))
-            self._cache[key] = self.outputs(np.asarray(mean, np.float64), np.asarray(var, np.float64))
-        return self._cache[key]
 
     def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
         """The outputs at float64 points, v > 0.

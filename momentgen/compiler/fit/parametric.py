@@ -14,11 +14,11 @@ S(0) - R(0) = 1/(2 pi) at a = 0 whatever t.  Leaky ReLU's t serves ReLU with KL 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from mpmath import mp, mpf
+from mpmath import mp, mpf, nstr
 
 from momentgen.compiler.fit._convert import Number, to_mpf
 from momentgen.compiler.fit.remez import Function
@@ -51,6 +51,17 @@ class ParameterFit:
     kind: Objective
     domain: tuple[mpf, mpf]
     where: tuple[mpf, ...]
+
+    def facts(self, what: str, fitted_at: Mapping[str, float]) -> dict[str, Any]:
+        """What a certificate says of the fit of the parameter ``what``, where others have these values."""
+        return {
+            what: float(nstr(self.value, 10)),
+            "objective": self.kind,
+            "objective_reached": float(nstr(self.objective, 6)),
+            "reached_at_a": [float(nstr(a, 6)) for a in self.where],
+            "domain_a": [float(end) for end in self.domain],
+            "fitted_at": dict(fitted_at),
+        }
 
 
 def fit_parameter(

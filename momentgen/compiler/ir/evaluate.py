@@ -113,7 +113,7 @@ class CompiledProgram:
     def __init__(self, program: Program) -> None:
         self.program = program
         instructions = program.instructions
-        self._live = _live(program)
+        self._live = dict.fromkeys(program.live())
         self._varying = _varying(program)
         self._fma = _Fma(_BLOCK)
         self._scalar_fma = _Fma(1)
@@ -186,18 +186,6 @@ class CompiledProgram:
 
 
 _EMPTY: Array = np.empty(0, np.float32)
-
-
-def _live(program: Program) -> dict[int, None]:
-    """Indices of the values some output depends on, in order."""
-    live: set[int] = set()
-    pending = [index for _, index in program.outputs]
-    while pending:
-        index = pending.pop()
-        if index not in live:
-            live.add(index)
-            pending.extend(program.instructions[index].args)
-    return dict.fromkeys(sorted(live))
 
 
 def _varying(program: Program) -> list[bool]:

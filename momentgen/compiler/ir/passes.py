@@ -53,14 +53,7 @@ def eliminate_dead(program: Program) -> Program:
     >>> eliminate_dead(b.build()).count()
     {'neg': 1}
     """
-    live: set[int] = set()
-    pending = [index for _, index in program.outputs]
-    while pending:
-        index = pending.pop()
-        if index not in live:
-            live.add(index)
-            pending.extend(program.instructions[index].args)
-    return reorder(program, sorted(live))
+    return reorder(program, program.live())
 
 
 def fold_constants(program: Program) -> Program:

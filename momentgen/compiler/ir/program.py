@@ -101,6 +101,17 @@ class Program:
                 counts[ins.op.value] = counts.get(ins.op.value, 0) + 1
         return dict(sorted(counts.items()))
 
+    def live(self) -> list[int]:
+        """Indices of the values that some output depends on, in order."""
+        found: set[int] = set()
+        pending = [index for _, index in self.outputs]
+        while pending:
+            index = pending.pop()
+            if index not in found:
+                found.add(index)
+                pending.extend(self.instructions[index].args)
+        return sorted(found)
+
     @property
     def operations(self) -> int:
         """Number of operations, leaves left out."""

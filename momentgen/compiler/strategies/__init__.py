@@ -20,9 +20,9 @@ The strategies:
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
                  and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation) and ``kink_fits``
-``smooth``       f that follow a line on either side: ``surrogate``, by polynomials of two variables; ``draw``, of a
+``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables; ``draw``, of a
                  draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
-                 ``surrogate_graph`` has the moments of atoms, ``choosing`` chooses them
+                 ``atom_graph`` has the moments of atoms, ``choosing`` chooses them
 ``surfaces``     polynomials of two variables: ``surface`` and ``surface_graph`` (at v = 0 f itself, ``point``); in
                  float64 ``fine_surface``, of outputs (``fine_output``) in cells (``fine_cells``), ``fine_tails`` of
                  slow f, and ``fine_surface_graph``
@@ -57,7 +57,7 @@ from momentgen.compiler.strategies.jumps import with_jumps
 from momentgen.compiler.strategies.kinks import halves, piecewise, quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.saturation import saturated
-from momentgen.compiler.strategies.smooth import algebraic, surrogate
+from momentgen.compiler.strategies.smooth import algebraic, polynomials
 from momentgen.errors import BuildError
 
 __all__ = [
@@ -174,8 +174,8 @@ _STRATEGIES = (
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("smooth, by polynomials", surrogate.why_not, surrogate.stable_variants, lines=True, absolute=True),
-    _Strategy("draw, by polynomials", surrogate.why_no_draw, surrogate.draw_variants, absolute=True),
+    _Strategy("smooth, by polynomials", polynomials.why_not, polynomials.stable_variants, lines=True, absolute=True),
+    _Strategy("draw, by polynomials", polynomials.why_no_draw, polynomials.draw_variants, absolute=True),
     _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
     _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),

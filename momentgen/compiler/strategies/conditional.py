@@ -3,7 +3,7 @@
     Var Y = Var f(X) + E h(X),    f(x) = E(Y | x),    h(x) = Var(Y | x) >= 0
 
 Both terms are positive, so that nothing cancels: the graphs of f by whatever way serves it, and of E h by polynomials
-of two variables (:func:`momentgen.compiler.strategies.smooth.surrogate.mean_alone`), are written into one.  In the
+of two variables (:func:`momentgen.compiler.strategies.smooth.polynomials.mean_alone`), are written into one.  In the
 variance the tolerance of f's is allowed, and beside it that of a mean, 1e-6 of h's unit or of the variance itself.
 """
 
@@ -16,7 +16,7 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
 from momentgen.compiler.measure.conditional import ADDED, ConditionalMeasure, ConditionalTruth
 from momentgen.compiler.strategies.rescaled import rescaled_variant
-from momentgen.compiler.strategies.smooth.surrogate import mean_alone
+from momentgen.compiler.strategies.smooth.polynomials import mean_alone
 from momentgen.errors import BuildError
 
 __all__ = ["expected_conditional", "with_conditional_variance"]
@@ -26,7 +26,7 @@ def expected_conditional(derivation: Derivation) -> Stable:
     """The mean of a conditional variance, derived as a rule of its own.
 
     Raises:
-        BuildError: if no surrogate is within the tolerance.
+        BuildError: if none is within the tolerance.
     """
     try:
         if derivation.base is None:

@@ -116,7 +116,7 @@ class InputNoise:
 def _stratified(seed: int, pair: int, shape: tuple[int, ...]) -> Any:
     """Standard normal numbers: eight pairs in turn are in eight strata of each one's |z|.
 
-    Kept from call to call, as an array: a tensor would be one of inference mode for ever, if it was made there.
+    Cached from call to call, as an array: a tensor made in inference mode would be one of that mode for ever.
 
     So few pairs meet large noise of every value, where independent ones may miss it and not know.  Of many values some
     are large in every pair.

@@ -13,6 +13,7 @@ import sympy as sp
 from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
+from momentgen.compiler.strategies.kit import plus
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, mu, phi, v
 
@@ -143,16 +144,8 @@ class Translator:
         constant = sp.Add(*(term for term in terms if term.is_number))
         total = self.number(constant)
         for term in _ordered(term for term in terms if not term.is_number):
-            total = self.plus(total, self.node(term))
+            total = plus(self.g, total, self.node(term))
         return total
-
-    def plus(self, total: int, term: int) -> int:
-        """total + term, as one operation where the term is a product."""
-        node = self.g.nodes[term]
-        if node.kind != "mul":
-            return self.g.add(total, term)
-        x, y = node.args
-        return self.g.madd(x, y, total)
 
     # --- products ----------------------------------------------------------------
     def product(self, expr: sp.Expr) -> Value:

@@ -259,13 +259,6 @@ def _fit(derivation: Derivation, variant: Fitted) -> tuple[sp.Expr, dict[str, An
     exact = function(derivation.var.subs(at).subs(v, 1), [mu])
     family = function(variant.var.subs(at).subs(v, 1), [symbol, mu])
     fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
-    facts = {
-        free: float(mpmath.nstr(fit.value, 10)),
-        "objective": fit.kind,
-        "objective_reached": float(mpmath.nstr(fit.objective, 6)),
-        "reached_at_a": [float(mpmath.nstr(a, 6)) for a in fit.where],
-        "domain_a": [float(low), float(high)],
-        "fitted_at": {str(s): float(value) for s, value in at.items()},
-    }
+    facts = fit.facts(free, {str(s): float(value) for s, value in at.items()})
     # The number in the certificate is the number in the code.
     return variant.var.subs(symbol, sp.Rational(mpmath.nstr(fit.value, 10))), facts

@@ -193,13 +193,6 @@ def _fit(derivation: JointDerivation, name: str, variant: Fitted) -> tuple[sp.Ra
     exact, family = function(derivation.var.subs(at), [mu1]), function(variant.var.subs(at), [symbol, mu1])
     _, low, high = variant.domain
     fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
-    facts = {
-        free: float(mpmath.nstr(fit.value, 10)),
-        "objective": fit.kind,
-        "objective_reached": float(mpmath.nstr(fit.objective, 6)),
-        "reached_at_a": [float(mpmath.nstr(where, 6)) for where in fit.where],
-        "domain_a": [float(low), float(high)],
-        "fitted_at": {"mu2": 0.0, "v2": 0.0},
-    }
+    facts = fit.facts(free, {"mu2": 0.0, "v2": 0.0})
     # The number in the certificate is the number in the code.
     return sp.Rational(mpmath.nstr(fit.value, 10)), facts

@@ -16,6 +16,7 @@ from sympy.core.sorting import default_sort_key
 from momentgen.compiler.derive import JointDerivation
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS
+from momentgen.compiler.strategies.kit import plus
 from momentgen.errors import BuildError
 
 __all__ = ["parameter_node", "polynomial_graph", "polynomial_sizes"]
@@ -117,7 +118,7 @@ class _Polynomials:
     def output(self, name: str) -> int:
         total = self.g.const(0)
         for node in self.terms(name):
-            total = self.plus(total, node)
+            total = plus(self.g, total, node)
         return total
 
     def saturated(self, node: int, largest: float, *, positive: bool) -> int:
@@ -129,13 +130,6 @@ class _Polynomials:
         if not positive:
             node = g.select(g.lt(node, least), least, node)
         return g.select(g.lt(most, node), most, node)
-
-    def plus(self, total: int, term: int) -> int:
-        node = self.g.nodes[term]
-        if node.kind != "mul":
-            return self.g.add(total, term)
-        x, y = node.args
-        return self.g.madd(x, y, total)
 
     def like_inputs(self, value: int) -> int:
         """``value``, but NaN where a variance is negative or NaN, or an input that it lacks is NaN."""

@@ -32,9 +32,9 @@ import sympy as sp
 from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core, slope_of
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
+from momentgen.compiler.strategies.kit import within_range
 from momentgen.compiler.strategies.mills import integrals
 
 __all__ = ["FLOAT32", "FLOAT64", "Halves", "HalvesPrecision", "Left", "build_halves"]
@@ -365,11 +365,7 @@ class _Writer:
 
     def finite(self, value: int) -> int:
         """At most the largest float32 in size."""
-        g = self.g
-        if not self.precision.scaled:
-            return value
-        top, low = g.const(LARGEST), g.const(-LARGEST)
-        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
+        return within_range(self.g, value) if self.precision.scaled else value
 
 
 def build_halves(

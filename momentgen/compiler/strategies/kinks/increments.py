@@ -19,7 +19,7 @@ import sympy as sp
 from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.strategies.kit import bounded_exp
-from momentgen.compiler.strategies.smooth.surrogate_graph import GraphPrecision
+from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 

@@ -22,7 +22,7 @@ import sympy as sp
 from flint import arb
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, outputs_float64
@@ -31,13 +31,14 @@ from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, MomentsM
 from momentgen.compiler.strategies.claim import Claim
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.surrogate import facts_of, fine_facts, in_words, surface_facts
-from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT32, FLOAT64
+from momentgen.compiler.strategies.smooth.atom_graph import FLOAT32, FLOAT64
+from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
+from momentgen.compiler.strategies.tolerated import exact_variant
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -257,20 +258,14 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
     count = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())
     wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
-    yield Stable(
-        variant="exact",
-        truth=truth,
-        measure=measure,
-        goal=1.0,
-        aim=0.9,
-        unit="tolerance",
-        slack=MEAN,
-        reach=f.evaluable,
-        rigorous=BallTruth(f),
+    yield exact_variant(
+        f,
+        graphs,
+        truth,
+        measure,
         box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
-        fits=tuple(dict.fromkeys(fits)),
+        fits=fits,
         facts={
-            **facts_of(f),
             "switch": switch,
             "local_form_leaves_out": float(f"{chosen.local:.3g}"),
             "surfaces": {name: surface_facts(found) for name, found in chosen.surfaces.items()},
@@ -282,5 +277,4 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, polynomials in mean/w "
             f"and 1/w, w² = v + c, of {count} terms in all{in_float64}"
         ),
-        **graphs,
     )

@@ -27,10 +27,9 @@ import sympy as sp
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import PARTIALS
-from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.kit import bounded_exp
+from momentgen.compiler.strategies.kit import bounded_exp, within_range
 from momentgen.compiler.strategies.mills import integrals
-from momentgen.compiler.strategies.smooth.surrogate_graph import GraphPrecision, mills_ratio
+from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision, mills_ratio
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -326,11 +325,7 @@ class PiecewiseWriter:
 
     def finite(self, value: int) -> int:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""
-        g = self.g
-        if not self.precision.scaled:
-            return value
-        top, low = g.const(LARGEST), g.const(-LARGEST)
-        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
+        return within_range(self.g, value) if self.precision.scaled else value
 
 
 class _Translator:

@@ -15,20 +15,19 @@ import numpy as np
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.general_truth import GeneralTruth
-from momentgen.compiler.exact.piecewise_truth import BallTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, measure_for
+from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.increments import unknown_function
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature
 from momentgen.compiler.strategies.requirements import unmet
 from momentgen.compiler.strategies.smooth.algebraic import find_ladder
+from momentgen.compiler.strategies.smooth.atom_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision
 from momentgen.compiler.strategies.smooth.choosing import atom_facts
 from momentgen.compiler.strategies.smooth.ladder import outskirts
-from momentgen.compiler.strategies.smooth.surrogate import facts_of
-from momentgen.compiler.strategies.smooth.surrogate_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision
+from momentgen.compiler.strategies.tolerated import exact_variant
 from momentgen.errors import BuildError
 
 __all__ = ["stable_variants", "why_not"]
@@ -150,20 +149,15 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             graphs[name + suffix], made = build(atoms, chosen, precision, outputs)
             fits += made if not suffix else ()
     wide = max(40.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
-    yield Stable(
-        variant="exact",
-        truth=truth,
-        measure=measure,
-        goal=1.0,
+    yield exact_variant(
+        f,
+        graphs,
+        truth,
+        measure,
         aim=_AIM if found.atoms.bounded else _AIM_GROWING,
-        unit="tolerance",
-        slack=MEAN,
-        reach=f.evaluable,
-        rigorous=BallTruth(f),
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
-        fits=tuple(dict.fromkeys(fits)),
+        fits=fits,
         facts={
-            **facts_of(f),
             **atom_facts(found, fine),
             "nodes_a_panel": panels.nodes,
             "panels_leave_out": float(f"{local:.3g}"),
@@ -172,5 +166,4 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at kinks; "
             f"above, a ladder of atoms of {len(found.atoms.taus)} variances fitted to f smoothed by that variance"
         ),
-        **graphs,
     )

@@ -11,7 +11,7 @@ jumps by J,
 
     dmean/dmu = E f',   dmean/dv = E f''/2,   dV/dmu = 2 Cov(f, f'),   dV/dv = E f'² + Cov(f, f'').
 
-Above v* the global form of :mod:`momentgen.compiler.strategies.smooth.surrogate_graph`, fitted to f smoothed by v*.
+Above v* the global form of :mod:`momentgen.compiler.strategies.smooth.atom_graph`, fitted to f smoothed by v*.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.strategies.kinks.increments import Increments, plain
-from momentgen.compiler.strategies.smooth.surrogate_graph import AtomSum, GraphPrecision, SurrogateWriter
+from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, GraphPrecision, SurrogateWriter
 from momentgen.rule.symbols import x
 
 __all__ = ["PanelRule", "QuadratureWriter", "build_quadrature"]

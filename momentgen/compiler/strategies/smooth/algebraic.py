@@ -1,7 +1,7 @@
 r"""Smooth activations that near a line on either side by a power of 1/x: atan, sqrt(1 + x²), x/sqrt(1 + x²).
 
-The fallback of :mod:`momentgen.compiler.strategies.smooth.surrogate`, and the same form: below v* the Hermite expansion
-of the variance, above it a second fit, both of atoms, here a ladder of them
+For those that :mod:`momentgen.compiler.strategies.smooth.polynomials` cannot handle.  Below v* stands the Hermite
+expansion of the variance, above it a second fit; both are of a ladder of atoms
 (:mod:`momentgen.compiler.strategies.smooth.ladder`).  A function of this kind has singularities near the real line, so
 that the expansion takes more terms; those of an order above 3 leave out what the atoms of large variance add to
 nothing. In float64 there are polynomials in cells instead where
@@ -22,27 +22,27 @@ import numpy.typing as npt
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.general_truth import GeneralTruth
-from momentgen.compiler.exact.piecewise_truth import BallTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.fit.atoms import AtomFit
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.measure.moments import MEAN, VARIANCE, measure_for
+from momentgen.compiler.measure.moments import VARIANCE, measure_for
 from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.choosing import Found, atom_facts, choose_atoms, found_atoms
-from momentgen.compiler.strategies.smooth.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
-from momentgen.compiler.strategies.smooth.surrogate import facts_of, fine_facts, in_words
-from momentgen.compiler.strategies.smooth.surrogate_graph import (
+from momentgen.compiler.strategies.smooth.atom_graph import (
     FLOAT32,
     FLOAT64,
     AtomSum,
     GraphPrecision,
     SurrogateWriter,
 )
+from momentgen.compiler.strategies.smooth.choosing import Found, atom_facts, choose_atoms, found_atoms
+from momentgen.compiler.strategies.smooth.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
+from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
+from momentgen.compiler.strategies.tolerated import exact_variant
 from momentgen.errors import BuildError
 
 __all__ = ["find_ladder", "stable_variants", "why_not"]
@@ -224,20 +224,14 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             graphs[f"{name}64"] = build_fine_graph(f, surfaces, outputs)
     in_float64 = "" if surfaces is None else f"; in float64 {in_words(surfaces)}, whose derivatives are the partials"
     wide = 40.0 * f.length
-    yield Stable(
-        variant="exact",
-        truth=truth,
-        measure=measure_for(f, truth),
-        goal=1.0,
-        aim=0.9,
-        unit="tolerance",
-        slack=MEAN,
-        reach=f.evaluable,
-        rigorous=BallTruth(f),
+    yield exact_variant(
+        f,
+        graphs,
+        truth,
+        measure_for(f, truth),
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
-        fits=tuple(dict.fromkeys(fits)),
+        fits=fits,
         facts={
-            **facts_of(f),
             **atom_facts(found, fine),
             **(fine_facts(surfaces) if surfaces else {}),
             "local_terms": _TERMS,
@@ -247,5 +241,4 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             f"the general fallback: a ladder of atoms of {len(found.atoms.taus)} variances; below v = {switch:.4g} the "
             f"Hermite expansion of the variance, {_TERMS} terms{in_float64}"
         ),
-        **graphs,
     )

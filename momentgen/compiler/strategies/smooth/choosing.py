@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from momentgen.compiler.fit.atoms import AtomFit
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.strategies.smooth.surrogate_graph import AtomSum
+from momentgen.compiler.strategies.smooth.atom_graph import AtomSum
 from momentgen.errors import BuildError
 
 __all__ = ["Chosen", "Found", "atom_facts", "choose_atoms", "found_atoms"]

@@ -35,12 +35,12 @@ from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine
 from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph
+from momentgen.compiler.strategies.tolerated import exact_variant
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 
 __all__ = [
     "draw_variants",
-    "facts_of",
     "fine_facts",
     "in_words",
     "mean_alone",
@@ -88,7 +88,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact``.
 
     Raises:
-        BuildError: if no surrogate is within the tolerance.
+        BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
@@ -110,7 +110,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     """Only the mean of a smooth f that is nowhere negative, and its partials; what else they have is not promised.
 
     Raises:
-        BuildError: if f is not served, or no surrogate is within the tolerance.
+        BuildError: if f is not served, or none is within the tolerance.
     """
     rule = derivation.rule
     if cause := why_not(derivation):
@@ -131,7 +131,7 @@ def draw_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact`` of a draw of 1 with probability f, else 0: the mean of f, and m(1 - m).
 
     Raises:
-        BuildError: if no surrogate is within the tolerance.
+        BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
@@ -172,25 +172,17 @@ def _stable(
         graphs[name], made = build_surface_graph(f, surfaces[name], wanted, point if name == "forward" else None)
         graphs[f"{name}64"] = build_fine_graph(f, fine, wanted) if fine else graphs[name]
         fits += made
-    return Stable(
-        variant="exact",
-        truth=truth,
-        measure=measure,
-        goal=1.0,
-        aim=0.9,
-        unit="tolerance",
+    return exact_variant(
+        f,
+        graphs,
+        truth,
+        measure,
         slack=MEAN if point is None else _POINT,
-        reach=f.evaluable,
         rigorous=rigorous,
         box={"mu": (-12.0 * f.length, 12.0 * f.length), "log2_var": (-40.0, 30.0)},
-        fits=tuple(dict.fromkeys(fits)),
-        facts={
-            **facts_of(f),
-            "surfaces": {name: surface_facts(found) for name, found in surfaces.items()},
-            **fine_facts(fine),
-        },
+        fits=fits,
+        facts={"surfaces": {name: surface_facts(found) for name, found in surfaces.items()}, **fine_facts(fine)},
         doc=doc,
-        **graphs,
     )
 
 
@@ -249,11 +241,6 @@ def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
     if size * _UNIT > _ROUNDED * MEAN:
         cause = f"the mean's polynomial has coefficients of {size:.3g} in all, which float32 does not hold to {MEAN:g}"
         raise BuildError(f.name, "stabilise", cause, f.pieces)
-
-
-def facts_of(f: Activation) -> dict[str, Any]:
-    """What the certificate says of f."""
-    return {"lipschitz": f.lipschitz, "range": f.span, "length": f.length, "centre": f.centre}
 
 
 def surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:

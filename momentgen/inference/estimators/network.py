@@ -1,0 +1,325 @@
+"""What variational estimators share: a network with random weights, trained by its bound, for targets or labels.
+
+``vbp`` and ``correlated`` say which posterior the weights have, and how they are trained and predict.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.inference.bayesian_network import BayesianNetwork, randomise
+from momentgen.inference.estimators.base import Bayesian
+from momentgen.inference.heteroscedastic import HeteroscedasticGaussian, KnownNoise
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
+from momentgen.inference.posterior import Posterior
+from momentgen.inference.prior import Normal
+from momentgen.inference.training import Trainer, seeded
+from momentgen.laws.border import Method
+from momentgen.runtime import Moments
+
+__all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
+
+#: rows of which predictions are made at once
+_ROWS = 1024
+#: a network, or what makes one for a number of features
+Module = torch.nn.Module | Callable[[int], torch.nn.Module]
+#: called with the trainer after each epoch; True ends training
+Callback = Callable[[Trainer], bool | None]
+
+
+class Variational(Bayesian):
+    """A ReLU network with posteriors; subclasses say which, and how they are trained and predict."""
+
+    hidden: tuple[int, ...]
+    epochs: int | None
+    max_steps: int
+    batch_size: int
+    lr: float
+    prior_std: float
+    kl_weight: float
+    module: Module | None
+    likelihood: Likelihood | None
+    validation_fraction: float | None
+    callback: Callback | None
+    progress: bool
+    device: str
+    #: of the rows of this fit: how often each counts
+    _weights: Tensor | None = None
+
+    def _family(self) -> Posterior:
+        raise NotImplementedError
+
+    def _how(self) -> Method:
+        """The method of training."""
+        raise NotImplementedError
+
+    def _outputs(self, x: Tensor) -> Any:
+        """What predictions are made of, for up to 1,024 rows."""
+        raise NotImplementedError
+
+    def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
+        """The likelihood of targets, and how many outputs it takes."""
+        raise NotImplementedError
+
+    def _observed(self, y: Tensor) -> Tensor:
+        """Targets as the likelihood takes them."""
+        raise NotImplementedError
+
+    def _score(self, x: Tensor, y: Tensor) -> float:
+        """Mean log predictive density of observations."""
+        raise NotImplementedError
+
+    def _rows(self, rows: Any) -> dict[str, Any]:
+        return {} if self._weights is None else {"sample_weight": self._weights.cpu().numpy()[rows]}
+
+    def _take_weights(self, X: ArrayLike, sample_weight: ArrayLike | None) -> None:
+        self._weights = None
+        if sample_weight is not None:
+            found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            self._weights = self._tensor(found)
+
+    def _network(self, features: int, outputs: int) -> torch.nn.Module:
+        """The plain network for so many features."""
+        if self.module is None:
+            return relu_network((features, *self.hidden, outputs))
+        made = copy.deepcopy(self.module) if isinstance(self.module, torch.nn.Module) else self.module(features)
+        if not isinstance(made, torch.nn.Module):
+            raise InputError(
+                f"{type(self).__name__}: expected module to be a torch module, or a function of the number of features "
+                f"that makes one, got {type(made).__name__}"
+            )
+        return made
+
+    def _check_outputs(self, network: torch.nn.Module, x: Tensor, outputs: int) -> None:
+        with torch.no_grad():
+            found = network(x[:2])
+        if not isinstance(found, Tensor) or found.shape != (len(x[:2]), outputs):
+            raise InputError(
+                f"{type(self).__name__}: expected a module that makes {outputs} outputs of each row, got "
+                f"{tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__} for {len(x[:2])} rows"
+            )
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return super()._tensor(array).to(self.device)
+
+    def _start(self, x: Tensor, y: Tensor) -> None:
+        seed = self._seed()
+        likelihood, outputs = self._likelihood(x, y)
+        with seeded(seed, x.device):
+            network = self._network(x.shape[1], outputs).to(x)
+            self._check_outputs(network, x, outputs)
+        _begin_noise(network, likelihood, x, y)
+        self.network_: BayesianNetwork = randomise(network, self._family(), prior=Normal(std=self.prior_std))
+        self.likelihood_: Any = likelihood.to(x.device)
+        self.trainer_ = Trainer(
+            self.network_,
+            likelihood,
+            propagation=self._how(),
+            lr=self.lr,
+            batch_size=self.batch_size,
+            kl_weight=self.kl_weight,
+            seed=seed,
+            callback=self.callback,
+        )
+
+    def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        epochs, observed = self.epochs if passes is None else passes, self._observed(y.to(x.device))
+        options: dict[str, Any] = {"size": self._size, "progress": self.progress, "weights": self._weights}
+        if self.validation_fraction is not None and passes is None:
+            if epochs is not None or not 0 < self.validation_fraction < 1:
+                raise InputError(
+                    f"{type(self).__name__}: expected epochs=None and a validation_fraction between 0 and 1 for early "
+                    f"stopping, got {epochs} and {self.validation_fraction}"
+                )
+            order = np.random.default_rng(self._seed()).permutation(len(x))
+            held = max(1, round(self.validation_fraction * len(x)))
+            if held >= len(x):
+                raise InputError(f"{type(self).__name__}: early stopping needs rows to hold out, got {len(x)}")
+            test, rows = torch.as_tensor(order[:held]), torch.as_tensor(order[held:])
+            options["score"] = functools.partial(self._score, x[test], observed[test])
+            options["weights"] = None if self._weights is None else self._weights[rows]
+            x, observed = x[rows], observed[rows]
+        if epochs is None:
+            self._settled: bool | None = self.trainer_.settle(x, observed, steps=self.max_steps, **options)
+        else:
+            self.trainer_.run(x, observed, epochs, **options)
+            self._settled = None
+        self.n_iter_ = len(self.trainer_.history)
+
+    def _diagnose(self) -> dict[str, Any]:
+        history = self.trainer_.history
+        last = max(1, len(history) // 4)
+        rise = float(np.mean(history[-last:]) - np.mean(history[-2 * last : -last])) if len(history) > 1 else math.nan
+        # Of a bound that rises ever slower: what settles says so itself.
+        settled = self._settled if self._settled is not None else bool(len(history) >= 8 and rise < 0.02)
+        return {
+            "steps": self.trainer_.steps,
+            "epochs": len(history),
+            "bound": history[-1],
+            "rise": rise,
+            "converged": settled,
+        }
+
+    def _complaint(self) -> str | None:
+        found = self._diagnose()
+        if found["converged"]:
+            return None
+        more = (
+            f"max_steps above {self.max_steps}" if self.epochs is None else f"more than {self.epochs} epochs, or None"
+        )
+        return (
+            f"the bound still rises, by {found['rise']:.2g} per example in the last quarter of {found['epochs']} "
+            f"epochs; {more}, may help"
+        )
+
+    def _predicted(self, x: Tensor) -> list[Any]:
+        return [self._outputs(rows) for rows in x.split(_ROWS)]
+
+
+@torch.no_grad()
+def _begin_noise(network: torch.nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> None:
+    """Let a network whose last layer is linear begin with the noise that data show."""
+    last = [part for part in network.modules() if not list(part.children())][-1]
+    if isinstance(likelihood, HeteroscedasticGaussian) and isinstance(last, torch.nn.Linear) and last.bias is not None:
+        rough = rough_noise(x, y.to(x.device).reshape(len(y), -1))
+        last.bias[len(rough) :] = rough.log()
+
+
+def relu_network(widths: tuple[int, ...]) -> torch.nn.Sequential:
+    """A multilayer perceptron with ReLU between its linear maps."""
+    layers: list[torch.nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def rough_noise(x: Tensor, y: Tensor, rows: int = 1000) -> Tensor:
+    """*Variance* of the noise of each target ``(n, outputs)``, from differences to the nearest of up to 1,000 rows.
+
+    Half of a squared difference has the noise's variance, and what the function changes in between.
+    """
+    x, y = x[:rows], y[:rows]
+    if len(x) < 2:
+        return torch.full_like(y[0], 0.1)
+    nearest = torch.cdist(x, x).fill_diagonal_(math.inf).argmin(1)
+    return (0.5 * (y - y[nearest]).square().mean(0)).clamp(1e-4, 1.0)
+
+
+class Regression(Variational):
+    """Targets with normal noise: of one variance per column, that is learnt, or of one that depends on the input."""
+
+    noise: Literal["constant", "input"]
+    #: *variances* of the noise that each target is known to have, in standard units, ``(n, outputs)``
+    _own: Tensor | None = None
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, y_std: ArrayLike | None = None
+    ) -> Self:
+        """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.
+
+        Args:
+            X: features.
+            y: targets.
+            sample_weight: how often each row counts, ``(n,)``; None for once.
+            y_std: standard deviation of the measurement of each target, of y's shape.  The noise that is learnt is what
+                there is besides; predictions have this noise only.
+
+        Raises:
+            ValueError: for data that are not finite, of other shapes, or empty.
+        """
+        self._take_weights(X, sample_weight)
+        self._own, self._y_std = None, None
+        if y_std is not None:
+            targets, given = np.asarray(y, dtype=np.float64), np.asarray(y_std, dtype=np.float64)
+            if given.shape != targets.shape or not (np.isfinite(given) & (given >= 0)).all():
+                raise InputError(
+                    f"{type(self).__name__}: expected y_std of y's shape {targets.shape}, finite and not negative, got "
+                    f"shape {given.shape}"
+                )
+            if self.noise != "constant" or self.likelihood is not None:
+                raise InputError(f"{type(self).__name__}: y_std takes noise='constant' and no likelihood of your own")
+            columns, self._y_std = targets.reshape(len(targets), -1), given
+            unit = columns.std(0)
+            unit[unit == 0] = 1
+            self._own = self._tensor((given.reshape(columns.shape) / unit) ** 2)
+        return super().fit(X, y)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
+        self._weights, self._own, self._y_std = None, None, None
+        return super().partial_fit(X, y, passes, n_total)
+
+    def _rows(self, rows: Any) -> dict[str, Any]:
+        known = getattr(self, "_y_std", None)
+        return super()._rows(rows) | ({} if known is None else {"y_std": known[rows]})
+
+    def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
+        y = y.to(x.device).reshape(len(y), -1)
+        outputs = y.shape[1]
+        if self.noise not in ("constant", "input"):
+            raise InputError(f"{type(self).__name__}: expected noise of constant or input, got {self.noise!r}")
+        if self.likelihood is not None:
+            made = copy.deepcopy(self.likelihood).to(y)
+            return made, outputs * (2 if isinstance(made, HeteroscedasticGaussian) else 1)
+        if self.noise == "input":
+            return HeteroscedasticGaussian(), 2 * outputs
+        kind = Gaussian if self._own is None else KnownNoise
+        return kind(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
+
+    def _observed(self, y: Tensor) -> Tensor:
+        y = y.reshape(len(y), -1)
+        return y if self._own is None else torch.cat([y, self._own.to(y)], 1)
+
+
+class Classification(Variational):
+    """Labels: one logit for two classes, else one logit for each."""
+
+    classes_: Any
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit anew to features ``(n, features)`` and labels ``(n,)``; ``sample_weight`` is how often each row counts.
+
+        Raises:
+            ValueError: for data that are not finite, of other shapes, empty, or of one class.
+        """
+        self._take_weights(X, sample_weight)
+        return super().fit(X, y)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, *args: Any, **options: Any) -> Self:
+        self._weights = None
+        return super().partial_fit(X, y, *args, **options)
+
+    def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
+        count = len(self.classes_)
+        if self.likelihood is None:
+            return (Bernoulli(), 1) if count == 2 else (Categorical(), count)
+        made: Likelihood = copy.deepcopy(self.likelihood).to(x)
+        if not isinstance(made, Categorical) and not (isinstance(made, Bernoulli | Probit) and count == 2):
+            raise InputError(
+                f"{type(self).__name__}: expected Categorical, or Bernoulli or Probit for two classes, got "
+                f"{type(made).__name__} for {count} classes"
+            )
+        return made, count if isinstance(made, Categorical) else 1
+
+    @property
+    def _one_logit(self) -> bool:
+        return not isinstance(self.likelihood_, Categorical)
+
+    def _observed(self, y: Tensor) -> Tensor:
+        return y[:, None] if self._one_logit else y
+
+    def _log_classes(self, output: Moments | Tensor) -> Tensor:
+        """Log probabilities ``(..., classes)`` of all classes, for outputs that are random or drawn."""
+        found: Tensor = self.likelihood_.log_predictive(output)
+        return found[..., 0, :] if self._one_logit else found

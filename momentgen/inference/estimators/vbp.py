@@ -1,0 +1,167 @@
+"""Variance back-propagation as scikit-learn estimators (Haussmann, Hamprecht & Kandemir 2019).
+
+A ReLU network with independent normal parameters is trained by its evidence lower bound.  Moments are propagated, so
+that training draws no random numbers but the order of the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from momentgen.inference.estimators.base import BayesianClassifier
+from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
+from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.likelihood import Likelihood
+from momentgen.inference.posterior import MeanField, Posterior
+from momentgen.laws.border import Method, method
+from momentgen.runtime import Moments
+
+__all__ = ["VBPClassifier", "VBPRegressor"]
+
+
+class _VBP(Variational):
+    """Independent normal parameters, moments propagated."""
+
+    def __init__(
+        self,
+        hidden: tuple[int, ...] = (50,),
+        epochs: int | None = None,
+        batch_size: int = 512,
+        lr: float = 0.01,
+        prior_std: float = 1.0,
+        kl_weight: float = 1.0,
+        initial_std: float = 0.01,
+        propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
+        max_steps: int = 10_000,
+        module: Module | None = None,
+        likelihood: Likelihood | None = None,
+        validation_fraction: float | None = None,
+        callback: Callback | None = None,
+        device: str = "cpu",
+        progress: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.prior_std = prior_std
+        self.kl_weight = kl_weight
+        self.max_steps = max_steps
+        self.module = module
+        self.likelihood = likelihood
+        self.validation_fraction = validation_fraction
+        self.callback = callback
+        self.initial_std = initial_std
+        self.propagation = propagation
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+
+    def _family(self) -> Posterior:
+        return MeanField(std=self.initial_std)
+
+    def _how(self) -> Method:
+        return "ap2"
+
+    def _score(self, x: Tensor, y: Tensor) -> float:
+        with method("ap2"), torch.no_grad():
+            return float(self.likelihood_.log_z(self.network_(x), y).mean())
+
+    def _outputs(self, x: Tensor) -> Any:
+        with method(self.propagation):
+            return self.network_(x)
+
+
+class VBPRegressor(Regression, _VBP, BayesianRegressor):
+    """Regression by variance back-propagation: independent normal parameters, moments propagated.
+
+    Args:
+        hidden: widths of the hidden layers.
+        epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
+        batch_size: rows per step.
+        lr: learning rate of Adam; it falls to a ninth as the bound settles.
+        prior_std: standard deviation of the normal prior of each parameter, around 0.
+        kl_weight: factor on the divergence; 1 is the evidence lower bound.
+        initial_std: standard deviation with which each parameter's posterior begins.
+        propagation: how moments propagate in predictions: ``controlled``, ``adjoint`` or ``ap2``; in training it is
+            ``ap2``, which takes the values of a layer as independent.
+        max_steps: of training until the bound settles.
+        module: the plain network in the place of ``hidden``: a torch module, or a function of the number of features
+            that makes one.  It takes features in standard units.
+        likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.
+        validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
+            kept.  It needs ``epochs=None``.
+        callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.
+        random_state: seed of the initial means and of the order of the data.
+        device: where tensors are: ``cpu`` or ``cuda``.
+        progress: show a bar while training.
+        calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
+        noise: ``constant``, or ``input`` for a second head of the network that says the noise of each row.
+
+    >>> import numpy as np
+    >>> X = np.linspace(-2, 2, 60)[:, None]
+    >>> model = VBPRegressor(epochs=100, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> mean, std = model.predict(X, return_std=True)
+    >>> model.score(X, np.sin(X[:, 0])) > 0.9, mean.shape, bool((std > 0).all())
+    (True, (60,), True)
+    """
+
+    def __init__(
+        self,
+        hidden: tuple[int, ...] = (50,),
+        epochs: int | None = None,
+        batch_size: int = 512,
+        lr: float = 0.01,
+        prior_std: float = 1.0,
+        kl_weight: float = 1.0,
+        initial_std: float = 0.01,
+        propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
+        max_steps: int = 10_000,
+        module: Module | None = None,
+        likelihood: Likelihood | None = None,
+        validation_fraction: float | None = None,
+        callback: Callback | None = None,
+        device: str = "cpu",
+        progress: bool = False,
+        random_state: Any = None,
+        calibrate: Calibration | None = "split",
+        noise: Literal["constant", "input"] = "constant",
+    ) -> None:
+        super().__init__(
+            hidden=hidden,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            prior_std=prior_std,
+            kl_weight=kl_weight,
+            initial_std=initial_std,
+            propagation=propagation,
+            max_steps=max_steps,
+            module=module,
+            likelihood=likelihood,
+            validation_fraction=validation_fraction,
+            callback=callback,
+            device=device,
+            progress=progress,
+            random_state=random_state,
+        )
+        self.calibrate = calibrate
+        self.noise = noise
+
+    def _parts(self, x: Tensor) -> Parts:
+        outputs = self._predicted(x)
+        output = Moments(*(torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var")))
+        mean, total = self.likelihood_.predictive(output)
+        epistemic = output.var[:, : mean.shape[1]]
+        return Parts(mean, epistemic, (total - epistemic).clamp_min(0))
+
+
+class VBPClassifier(Classification, _VBP, BayesianClassifier):
+    """Classification by variance back-propagation; arguments are those of :class:`VBPRegressor`."""
+
+    def _log_posterior(self, x: Tensor) -> Tensor:
+        return torch.cat([self._log_classes(output) for output in self._predicted(x)])
