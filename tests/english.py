@@ -46,7 +46,7 @@ BANNED = {
 
 def sentences(page: str) -> Iterator[tuple[int, str]]:
     """The sentences of a page in Markdown, with the line at which the text around them begins."""
-    page = re.sub(r"^```.*?^```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), page, flags=re.S | re.M)
+    page = re.sub(r"^ *```.*?^ *```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), page, flags=re.S | re.M)
     blocks: list[tuple[int, str]] = []
     fresh = True
     for number, line in enumerate(page.splitlines(), 1):
