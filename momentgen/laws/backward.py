@@ -212,7 +212,10 @@ def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = No
 
 def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
     """*Variance* of the outputs that were asked for, shape ``(k,)``, and a factor of their covariance, ``(k, k)``."""
-    parts = [without_dust(by * var) @ by.mT for by, var in zip(found.by, found.variances, strict=True)]
+    # A source that no output depends on adds nothing, whatever its variance: that of a standard deviation of one value,
+    # which is not looked at, is NaN.
+    used = [torch.where(by.any(0), var, 0) for by, var in zip(found.by, found.variances, strict=True)]
+    parts = [without_dust(by * var) @ by.mT for by, var in zip(found.by, used, strict=True)]
     # Where nothing is random there are neither sources nor outputs.
     covariance = functools.reduce(torch.add, parts) if parts else torch.outer(found.mean, found.mean)
     if len(covariance) == 1:

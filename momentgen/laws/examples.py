@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.border import entered
+from momentgen.laws.covariance_graph import Narrower
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
 from momentgen.laws.nests import Nest, flattened, leaves_of, mapped
@@ -27,6 +28,7 @@ from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import point
 from momentgen.laws.precision import HALVES
+from momentgen.laws.propagations import FailsAlone
 from momentgen.laws.values import certain, check, readable
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
@@ -158,8 +160,27 @@ def per_example(
     token = _SQUEEZED.set(squeezed)
     try:
         return examples.alone(run, chunk_size)
+    except (MomentgenError, Narrower):
+        raise
+    except Exception as error:
+        if batch > 1 and examples.readable and _fails_alone(forward, examples):
+            raise FailsAlone from error
+        raise
     finally:
         _SQUEEZED.reset(token)
+
+
+def _fails_alone(forward: Callable[..., Any], examples: _Examples) -> bool:
+    """Whether the plain network cannot run on the first example alone."""
+    args, kwargs = mapped(
+        lambda value: value.mean if isinstance(value, Moments) else value, examples.first(1).arguments()
+    )
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            forward(*args, **kwargs)
+    except Exception:
+        return True
+    return False
 
 
 def has_batch(where: object, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -330,8 +351,10 @@ def _mapped(where: object, one: Callable[..., Any], split: list[Tensor], chunk_s
         try:
             with _quiet():
                 return torch.vmap(one, randomness="different", chunk_size=chunk_size)(*split)
-        except RuntimeError as error:
-            if isinstance(error, MomentgenError) or not any(words in str(error) for words in _OF_VMAP):
+        except (RuntimeError, IndexError) as error:
+            # of a number torch.vmap takes its own dimension for that of the number: an IndexError of flip
+            is_vmaps = isinstance(error, IndexError) or any(words in str(error) for words in _OF_VMAP)
+            if isinstance(error, MomentgenError) or not is_vmaps:
                 raise
             note(f"{type(where).__name__}: run one example after another, since torch.vmap cannot run it")
     found = [one(*[tensor[example] for tensor in split]) for example in range(batch)]

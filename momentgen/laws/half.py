@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from momentgen.laws.complex import complex_of
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.nests import each_part, leaves_of, mapped
 from momentgen.laws.precision import HALVES, internally, running
@@ -156,8 +155,6 @@ def _is_written(entry: Entry, copy: Tensor) -> bool:
 
 def _of_dtype(found: Any, dtype: torch.dtype, args: tuple[Any, ...]) -> Any:
     """A result with its dtype known; of an argument that is handed back as it is, a copy."""
-    if dtype in HALVES and isinstance(found, Law) and found._form().is_complex():  # its parts have the dtype
-        return complex_of(*(_of_dtype(internally(part, found), dtype, args) for part in (torch.real, torch.imag)))
     if not isinstance(found, Law) or found._form().dtype is not torch.float32 or _dtype_of(found) is dtype:
         return found
     is_argument = any(law is found for law in laws_in(args))

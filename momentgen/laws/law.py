@@ -26,7 +26,7 @@ from torch import Tensor
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import precision
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import place, unsupported
+from momentgen.laws.unsupported import DEFAULT_INSTEAD, place, unsupported
 
 __all__ = [
     "History",
@@ -432,8 +432,8 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
     if var is not None and mean.dtype.is_complex:
         raise UnsupportedError(
-            f"a real random value meets a complex number{place()}: make it complex first, by "
-            "torch.complex(x, torch.zeros_like(x))"
+            f"a random value meets a complex number{place()}: the deterministic methods have no rule for complex "
+            f"random values; {DEFAULT_INSTEAD}"
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var

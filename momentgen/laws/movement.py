@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentgen.laws.law import Law, remember, tensor_of
+from momentgen.laws.law import Law, Rule, remember, tensor_of
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 
-__all__ = ["ONCE", "moved", "moved_part", "shares_memory"]
+__all__ = ["ONCE", "moved", "moved_part", "of_numbers", "shares_memory"]
 
 #: functions that put every value in one place
 ONCE = frozenset(
@@ -32,6 +33,19 @@ _VIEWS = frozenset(
         "atleast_3d real adjoint"
     )
 )
+
+
+def of_numbers(own: Rule) -> Rule:
+    """A rule along dimensions that takes numbers too: torch lets a number have one dimension there, of one value."""
+
+    @functools.wraps(own)
+    def with_numbers(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not args or not isinstance(args[0], Law) or args[0].ndim:
+            return own(entry, args, kwargs)
+        found = own(entry, (args[0].reshape(1), *args[1:]), kwargs)
+        return tuple(part.reshape(()) for part in found) if isinstance(found, tuple) else found.reshape(())
+
+    return with_numbers
 
 
 def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,9 +15,10 @@ import torch
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.extras import SITE
+from momentgen.laws.unsupported import DEFAULT_INSTEAD
 from momentgen.runtime.dynamo import graph_break
 
-__all__ = ["DEFAULT", "PROPAGATIONS", "propagated_by"]
+__all__ = ["DEFAULT", "PROPAGATIONS", "FailsAlone", "propagated_by"]
 
 #: of a network for which no method is said; users say None
 DEFAULT: Final = "default"
@@ -30,6 +31,10 @@ _NOT_COMPILED: Final = (
     'several times, and cannot be compiled in full or exported; method="ap2" can, with all values of a layer taken as '
     f"independent ({SITE}/networks/ says what that loses)"
 )
+
+
+class FailsAlone(Exception):  # noqa: N818 - never seen by a user: its cause is
+    """Its cause came of one example alone, on which the plain network fails too."""
 
 
 @graph_break(_NOT_COMPILED)
@@ -62,15 +67,22 @@ def propagated_by(
         try:
             return PROPAGATIONS[name](where, forward, args, kwargs)
         except Exception as error:
+            is_alone = isinstance(error, FailsAlone)
+            error = error.__cause__ if isinstance(error, FailsAlone) else error  # type: ignore[assignment]
             if name == "controlled" or not _runs(plain):  # it runs the plain network: what fails fails there too
-                raise
-            instead = f"method {name}; controlled, the default of evaluation, runs this network"
+                raise error
+            said = DEFAULT_INSTEAD in str(error)
+            instead = f"method {name}" + ("" if said else "; controlled, the default of evaluation, runs this network")
             if isinstance(error, MomentgenError):
                 kind = InputError if isinstance(error, InputError) else UnsupportedError
                 raise kind(f"{error} ({instead})") from error
+            how = (
+                "run on each example alone, as a batch of one, it fails"
+                if is_alone
+                else "run on random values, it fails"
+            )
             raise UnsupportedError(
-                f"{_name(where)}: run on each example alone, as a batch of one, it fails{_line(error)} with "
-                f"{type(error).__name__}: {error} ({instead})"
+                f"{_name(where)}: {how}{_line(error)} with {type(error).__name__}: {error} ({instead})"
             ) from error
 
     # Wrapped here, since torch.compiler.disable imports torch._dynamo.

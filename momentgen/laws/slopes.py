@@ -111,7 +111,12 @@ def _softmax(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -
     positive = curvature > torch.finfo(mean.dtype).eps
     share = 1 - torch.where(positive, spread.sum(dim, keepdim=True) / torch.where(positive, curvature, 1), 0)
     weight = mean * share.clamp(0, 1)
-    return lambda given: weight * (given - (mean * given).sum(dim, keepdim=True))
+
+    def function(given: Tensor) -> Tensor:
+        given = given.masked_fill(given == -torch.inf, 0)  # a masked class, of weight 0
+        return weight * (given - (mean * given).sum(dim, keepdim=True))
+
+    return function
 
 
 def _convolution(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function | None:

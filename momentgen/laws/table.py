@@ -79,8 +79,8 @@ KINDS: dict[str, tuple[str, ...]] = {
         "half bfloat16 type_as type cpu cuda pixel_shuffle pixel_unshuffle channel_shuffle cat stack hstack vstack "
         "dstack column_stack unfold diagonal diag_embed tril triu masked_fill where getitem scatter select_scatter "
         "slice_scatter index_fill take atleast_1d atleast_2d atleast_3d real adjoint positive native_channel_shuffle "
-        "embedding requires_grad_ masked_select index_copy index_add scatter_add diag diagflat fftshift ifftshift imag "
-        "view_as_real"
+        "embedding requires_grad_ masked_select index_copy index_add scatter_add diag diagflat fftshift ifftshift conj "
+        "conj_physical resolve_conj resolve_neg"
     ),
     "arithmetic": ("add", "sub", "rsub", "mul", "div", "rdiv", "neg"),
     # one value at a time; momentgen.laws.activations says how each is computed
@@ -106,10 +106,14 @@ KINDS: dict[str, tuple[str, ...]] = {
     # written over other functions
     "composite": names(
         "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
-        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv trapezoid trapz "
-        "cdist cumulative_trapezoid gradient trace linalg_vecdot vdot cross kron chain_matmul linalg_multi_dot "
-        "grid_sample affine_grid fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn "
-        "irfftn hfftn ihfftn complex view_as_complex conj conj_physical resolve_conj resolve_neg"
+        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv cdist trace "
+        "linalg_vecdot vdot"
+    ),
+    # without a rule for random values: few networks train with them, and the default samples them
+    "sampled": names(
+        "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn "
+        "complex view_as_complex view_as_real imag trapezoid trapz cumulative_trapezoid gradient cross kron "
+        "chain_matmul linalg_multi_dot grid_sample affine_grid"
     ),
     # a tensor's form, not its values
     "query": names(

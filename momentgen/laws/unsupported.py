@@ -11,17 +11,18 @@ import torch
 from momentgen.errors import UnsupportedError
 from momentgen.extras import SITE
 
-__all__ = ["place", "unsupported"]
+__all__ = ["DEFAULT_INSTEAD", "place", "unsupported"]
 
-_DECISIONS = (
-    "the result depends on the value that is drawn; use `momentgen.method('sample')` or `momentgen.monte_carlo`, which "
-    "run the network on drawn values, or decide on certain values"
-)
+#: what to do about a function that has no rule
+DEFAULT_INSTEAD = f"the method controlled, the default in evaluation, samples it ({SITE}/networks/)"
+
+_DECISIONS = "the result depends on the value that is drawn"
+_SAMPLED = f"the deterministic methods have no rule for it ({SITE}/support/)"
 _NO_RULE = (
-    f"it has no rule; write it with functions that have one ({SITE}/support/), or use `momentgen.method('sample')`; "
-    "if it takes one value at a time, write its rule (`momentgen new NAME`) and register the op by "
+    f"{_SAMPLED}; if it takes one value at a time, write its rule (`momentgen new NAME`) and register the op by "
     "`momentgen.laws.register_activation`"
 )
+_REASONS = {"decision": _DECISIONS, "sampled": _SAMPLED}
 _HERE = __name__.rpartition(".")[0]
 
 
@@ -38,7 +39,8 @@ def unsupported(func: Any, law: object, why: str | None = None, entry: Any = Non
         why = "a module by torch.jit.script takes tensors only; convert the network with the module that was scripted"
     name = entry.name if entry is not None else _name(func)
     if why is None:
-        why = _DECISIONS if entry is not None and entry.kind == "decision" else _NO_RULE
+        why = _NO_RULE if entry is None else _REASONS.get(entry.kind, _NO_RULE)
+        why = f"{why}; {DEFAULT_INSTEAD}"
     shape = "" if torch.compiler.is_compiling() else f" of shape {tuple(law.shape)}"  # type: ignore[attr-defined]
     return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}")
 

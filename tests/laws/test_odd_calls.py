@@ -1,4 +1,4 @@
-"""Calls that are seldom made: of numbers, of vectors without a batch, of flags of autograd, of complex halves."""
+"""Calls that are seldom made: of numbers, of vectors without a batch, of flags of autograd."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import momentgen
 from momentgen import Moments, noisy
+from momentgen.errors import UnsupportedError
 
 ANALYTIC: tuple[Any, ...] = ("ap2", "adjoint", "covariance")
 
@@ -61,21 +62,6 @@ def test_a_network_may_ask_its_value_for_a_gradient(method: Any) -> None:
     torch.testing.assert_close(found.var, _found(torch.tanh, noisy(torch.zeros(2, 3), std=0.3), method).var)
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
-@pytest.mark.parametrize("method", ANALYTIC)
-@pytest.mark.parametrize("certain", [False, True])
-def test_the_parts_of_a_complex_value_of_half_precision_are_of_half_precision(method: Any, certain: bool) -> None:
-    def parts(x: Any) -> Any:
-        return torch.complex(x, 2 * x).conj().imag
-
-    mean = torch.tensor([[0.5], [-0.25]], dtype=torch.float16)
-    x: Tensor | Moments = mean if certain else noisy(mean, std=0.25)
-    found = _found(parts, x, method)
-    assert found.mean.dtype is found.var.dtype is torch.float16
-    torch.testing.assert_close(found.mean, -2 * mean)
-    torch.testing.assert_close(found.var, torch.full_like(mean, 0.0 if certain else 0.25))
-
-
 @pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize(
     ("function", "power"),
@@ -94,3 +80,77 @@ def test_roots_and_reciprocals_of_an_exponential_are_functions_of_its_argument(
     first, second = (1 + 2 * power) ** -0.5, (1 + 4 * power) ** -0.5
     torch.testing.assert_close(found.mean, torch.full((1, 2), first), rtol=1e-3, atol=0)
     torch.testing.assert_close(found.var, torch.full((1, 2), second - first**2), rtol=5e-3, atol=0)
+
+
+_OF_A_NUMBER: dict[str, Callable[[Any], Any]] = {
+    "softmax": lambda x: torch.softmax(x, 0),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "softmin": lambda x: torch.nn.functional.softmin(x, 0),
+    "prod": lambda x: x.prod(0),
+    "var": lambda x: x.var(0, correction=0),
+    "std_mean": lambda x: torch.std_mean(x, 0, correction=0)[1],
+    "normalize": lambda x: torch.nn.functional.normalize(x + 9, dim=0),
+    "var, its dimension kept": lambda x: x.var(-1, correction=0, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+@pytest.mark.parametrize("name", _OF_A_NUMBER)
+def test_a_number_has_one_dimension_of_one_value_as_in_torch(name: str, method: Any) -> None:
+    """Each function here gives a constant, or its argument."""
+    function, x = _OF_A_NUMBER[name], noisy(torch.tensor([0.3, -0.4]), std=0.2)
+    found = _found(
+        lambda v: torch.stack([function(one) for one in v[:, 0]]), Moments(x.mean[:, None], x.var[:, None]), method
+    )
+    plain = torch.stack([function(one) for one in x.mean])
+    torch.testing.assert_close(found.mean.flatten(), plain)
+    expected = 0.2 if name in ("prod", "std_mean") else 0.0
+    torch.testing.assert_close(found.std.flatten(), torch.full((2,), expected), rtol=1e-5, atol=1e-5)
+
+
+def test_a_number_that_vmap_cannot_flip_is_flipped_one_example_after_another() -> None:
+    x = noisy(torch.tensor([[0.3], [-0.4]]), std=0.2)
+    found = _found(lambda v: torch.stack([one.flip(0) for one in v[:, 0]]), x, "covariance")
+    torch.testing.assert_close((found.mean, found.std), (x.mean[:, 0], x.std[:, 0]))
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_one_class_that_is_not_masked_is_certain(method: Any) -> None:
+    x = noisy(torch.tensor([[0.3, -0.4]]), std=0.2)
+    mask = torch.tensor([False, True])
+    for function, value in ((torch.softmax, 1.0), (torch.log_softmax, 0.0)):
+        found = _found(lambda v, f=function: f(v.masked_fill(mask, -torch.inf), -1)[:, :1], x, method)
+        torch.testing.assert_close((found.mean, found.std), (torch.tensor([[value]]), torch.zeros(1, 1)))
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_a_softmax_of_masked_logits_is_that_of_the_others(method: Any) -> None:
+    x, mask = noisy(torch.tensor([[0.3, -0.4, 1.0]]), std=0.2), torch.tensor([False, True, False])
+    found = _found(lambda v: v.masked_fill(mask, -torch.inf).softmax(-1)[:, ::2], x, method)
+    others = _found(lambda v: v.softmax(-1), Moments(x.mean[:, ::2], x.var[:, ::2]), method)
+    torch.testing.assert_close((found.mean, found.std), (others.mean, others.std), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+@pytest.mark.parametrize("function", [torch.std_mean, torch.var_mean])
+def test_a_mean_beside_an_undefined_deviation_keeps_its_own_sigma(function: Any, method: Any) -> None:
+    x = noisy(torch.tensor([[0.3], [-0.4]]), std=0.2)
+    found = _found(lambda v: function(v, 1)[1], x, method)  # of one value the other result is NaN, in plain torch too
+    torch.testing.assert_close((found.mean, found.std), (x.mean[:, 0], x.std[:, 0]))
+    assert _found(lambda v: function(v, 1)[0], x, method).mean.isnan().all()
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_a_refusal_blames_the_batch_of_one_only_where_the_plain_network_fails_on_it(method: Any) -> None:
+    def pairs(x: Any) -> Any:  # of two examples at least
+        return x + x[[1, *range(1, len(x))]]
+
+    def of_laws(x: Any) -> Any:  # runs on tensors alone
+        return x * [1.0, 2.0][1 if isinstance(x, torch.Tensor) and type(x) is torch.Tensor else 2]
+
+    x = noisy(torch.zeros(3, 2), std=0.2)
+    with pytest.raises(UnsupportedError, match=r"run on each example alone, as a batch of one, it fails.*controlled"):
+        _found(pairs, x, method)
+    for count in (1, 3):
+        with pytest.raises(UnsupportedError, match=r"run on random values, it fails.*IndexError.*controlled"):
+            _found(of_laws, noisy(torch.zeros(count, 2), std=0.2), method)

@@ -61,8 +61,9 @@ def softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]
         dim: the dimension of the classes.
 
     Returns:
-        Mean and variance, of the shape of ``mean``.  The means sum to 1.  Rows whose variances are all 0 give exactly
-        ``torch.softmax`` and variance 0; rows with every class masked give NaN, as in torch.
+        Mean and variance, of the shape of ``mean``.  The means sum to 1.  Rows whose variances are all 0, or of which
+        one class is not masked, give exactly ``torch.softmax`` and variance 0; rows with every class masked give NaN,
+        as in torch.
 
     >>> q, v = softmax(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0]), 0)
     >>> q, round(v[0].item(), 4)
@@ -74,8 +75,8 @@ def softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]
     x, v, z, masked = _prepare(mean, var, dim)
     odds, spread = _log_odds(z, v)
     q, w = probabilities(odds, spread)
-    # Rows without any variance are torch's own; the difference carries the gradient of q and is otherwise exactly 0.
-    sure = (v == 0).all(-1, keepdim=True)
+    # Certain rows are torch's own; the difference carries the gradient of q and is otherwise exactly 0.
+    sure = _is_certain(v, masked)
     q = torch.where(sure, torch.softmax(x, -1).detach() + (q - q.detach()), q)
     nothing = masked.all(-1, keepdim=True)
     w = torch.where(sure, w - w.detach(), w).masked_fill(nothing, math.nan)
@@ -97,7 +98,7 @@ def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Ten
         return certain, torch.zeros_like(certain)
     x, v, z, masked = _prepare(mean, var, dim)
     m, w = logsigmoid(*_log_odds(z, v))
-    sure = (v == 0).all(-1, keepdim=True)
+    sure = _is_certain(v, masked)
     exact = torch.log_softmax(x, -1).detach()
     m = torch.where(sure, exact + (m - m.detach()), m)
     nothing = masked.all(-1, keepdim=True)
@@ -266,6 +267,11 @@ def _others(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         )
         out_mean, out_var = out_mean.flatten(-2), out_var.flatten(-2)
     return out_mean[..., :classes], out_var[..., :classes]
+
+
+def _is_certain(var: Tensor, masked: Tensor) -> Tensor:
+    """Rows of which nothing is random, or a single class is not masked: it has probability 1 for certain."""
+    return (var == 0).all(-1, keepdim=True) | ((~masked).sum(-1, keepdim=True) == 1)
 
 
 def _prepare(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -13,9 +13,7 @@ from momentgen.laws.rules import (
     composite,
     elementwise,
     forms,
-    fourier,
     linear,
-    matrices,
     maxima,
     movement,
     noise,
@@ -25,6 +23,6 @@ from momentgen.laws.rules import (
 )
 
 __all__ = [
-    "adjoint", "arithmetic", "certain", "composite", "elementwise", "forms", "fourier", "linear", "matrices", "maxima",
-    "movement", "noise", "norms", "products", "statistics",
+    "adjoint", "arithmetic", "certain", "composite", "elementwise", "forms", "linear", "maxima", "movement", "noise",
+    "norms", "products", "statistics",
 ]  # fmt: skip

@@ -237,6 +237,18 @@ def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
 
 
+@rule(Diagonal, "trace")
+@rule(Covariance, "trace")
+def _trace(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0].diagonal().sum()
+
+
+@rule(Diagonal, "linalg_vecdot", "vdot")
+@rule(Covariance, "linalg_vecdot", "vdot")
+def _vecdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return (args[0] * args[1]).sum(kwargs.get("dim", -1))
+
+
 @rule(Diagonal, "lerp")
 @rule(Covariance, "lerp")
 def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

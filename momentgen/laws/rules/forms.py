@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.complex import Complex
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import joint, linear_of, numbered, random_in
 from momentgen.laws.covariance_graph import Push
@@ -23,7 +22,6 @@ __all__ = []
 
 
 @rule(Diagonal, "query")
-@rule(Complex, "query")
 @joint("query")
 def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values, named = tensors_of(args, kwargs)
@@ -32,7 +30,6 @@ def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @rule(Point, "refusal")
 @rule(Diagonal, "refusal")
-@rule(Complex, "refusal")
 @joint("refusal")
 def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False

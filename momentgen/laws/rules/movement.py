@@ -88,6 +88,13 @@ def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any
     return remember(law, entry, args, kwargs, of)
 
 
+@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")
+@rule(Covariance, "conj", "conj_physical", "resolve_conj", "resolve_neg")
+def _of_real_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that leave real values as they are."""
+    return args[0]
+
+
 @rule(Diagonal, "movement")
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name not in _VALUES:

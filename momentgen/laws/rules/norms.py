@@ -16,6 +16,7 @@ from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import by_jacobian, joint, random_in
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import laws_in, remember, rule
+from momentgen.laws.movement import of_numbers
 from momentgen.laws.numerics import normalise, softmax
 from momentgen.laws.rules.elementwise import pointwise_jointly
 from momentgen.laws.table import Entry
@@ -147,6 +148,7 @@ def _evaluated(
 
 
 @rule(Diagonal, "normalize")
+@of_numbers
 def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {**dict(zip(("p", "dim", "eps"), args[1:], strict=False)), **kwargs}
     if bound.get("p", 2.0) != 2 or not isinstance(bound.get("dim", 1), int):
@@ -156,6 +158,7 @@ def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @rule(Diagonal, "softmax")
+@of_numbers
 def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)

@@ -13,6 +13,7 @@ from momentgen.laws.affine import VARIANCE
 from momentgen.laws.covariance_functions import by_jacobian, joint
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import remember, rule
+from momentgen.laws.movement import of_numbers
 from momentgen.laws.numerics.root import root_of
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -21,6 +22,7 @@ __all__ = []
 
 
 @rule(Diagonal, "statistic")
+@of_numbers
 def _statistic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, x = entry.name, args[0]
     if name in ("var", "std", "var_mean", "std_mean"):
@@ -101,6 +103,7 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 @rule(Diagonal, "prod")
+@of_numbers
 def _prod(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A product of independent values: in pairs, each of variance V₁ (V₂ + m₂²) + m₁² V₂, where nothing cancels."""
     bound = {**dict(zip(("input", "dim", "keepdim"), args, strict=False)), **kwargs}
