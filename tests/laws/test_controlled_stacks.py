@@ -303,3 +303,32 @@ def test_hooks_see_single_rows() -> None:
     with torch.no_grad():
         momentgen.convert(network, "controlled")(noisy(torch.randn(6, 6), std=0.3))
     assert set(seen) == {6}
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_products_of_a_recurrent_network_go_together(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function has no rule of its own: the derivatives of the rows' graphs are asked for in batches."""
+    refused: list[str] = []
+    plain = torch.autograd.grad
+
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        except RuntimeError as error:
+            refused.append(str(error))
+            raise
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    torch.manual_seed(0)
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer(2, 5, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)[0][:, -1]
+
+    found = momentgen.convert(Recurrent().eval(), max_rows=16)(momentgen.noisy(torch.randn(4, 6, 2), std=0.1))
+    assert found.std.shape == (4, 5)
+    assert not refused

@@ -66,9 +66,12 @@ class Root:
             self._leaf = torch.zeros((), dtype=like.dtype, device=like.device).expand(common.batch, *self.shape)
             self._leaf.requires_grad_()
             with torch.set_grad_enabled(common.mode.keeps_graph):
-                source = Source(self._leaf, self.draws.get, self.var(), None, self.neighbour())
+                source = Source(self._leaf, self._drawn, self.var(), None, self.neighbour())
             common.mode.sources.append(source)
         return self._leaf
+
+    def _drawn(self, rows: range) -> list[Tensor | None]:
+        return [self.draws.get(row) for row in rows]
 
 
 class _Value(NamedTuple):
@@ -380,7 +383,10 @@ class Common:
                 return None
             return F.linear(mean, noise.to(mean.dtype) if scale is None else (noise * scale).to(mean.dtype))
 
-        self.mode.sources.append(Source(leaf, draw, total.clamp_min(0), None, between))
+        def draws(rows: range) -> list[Tensor | None]:
+            return [draw(row) for row in rows]
+
+        self.mode.sources.append(Source(leaf, draws, total.clamp_min(0), None, between))
         return leaf.view_as(leaf)
 
     def _vmapped(

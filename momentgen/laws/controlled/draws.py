@@ -102,10 +102,12 @@ def _source(
         size = shape if batch == 1 or shape[0] % batch else (batch, shape[0] // batch, *shape[1:])
         leaf = torch.zeros(size, dtype=like.dtype, device=like.device, requires_grad=True)
 
-        def draw(row: int) -> Tensor | None:
-            return centred(rows[row]).reshape(size) if row in rows and rows[row].shape == shape else None
+        def draws(wanted: range) -> list[Tensor | None]:
+            known = [rows.get(row) for row in wanted]
+            return [None if one is None or one.shape != shape else centred(one).reshape(size) for one in known]
 
-        call.mode.sources.append(Source(leaf, draw, var))
+        call.mode.sources.append(Source(leaf, draws, var))
+
         return leaf.view(shape)
 
     return source

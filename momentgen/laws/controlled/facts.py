@@ -115,7 +115,7 @@ def _found(network: Network, seed: int) -> Facts:
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
     generator = torch.Generator().manual_seed(seed)
     half = (torch.randperm(batch, generator=generator) < batch // 2).to(network.device)
-    first, second = ([one.value.mean + one.row(row) for one in noise] for row in (0, 2))
+    first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
     watch = _Watch(first)
     with watch:
         base = _tensors(network, first, seed)
@@ -202,8 +202,8 @@ def _draws(network: Network, values: list[Tensor]) -> bool:
 
 
 def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
-    singles = [[one.value_of(row) for one in noise] for row in range(rows)]
-    together = [torch.cat(values) for values in zip(*singles, strict=True)]
+    values = [one.values(range(rows)) for one in noise]
+    together = [value.flatten(0, 1) for value in values]
     far = [torch.arange(rows, device=value.device).repeat_interleave(network.batch) % 2 > 0 for value in together]
     wild = [
         torch.where(away.view(-1, *[1] * (value.dim() - 1)), value + _WILD * (value - value.roll(1, 0)), value)
@@ -221,7 +221,7 @@ def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
                 vars(part).clear()
                 vars(part).update(attributes)
                 part._buffers.update(buffers)
-    alone = [leaves_of(network.call(values)) for values in (singles[0], singles[-1])]
+    alone = [leaves_of(network.call([value[row] for value in values])) for row in (0, -1)]
     if not same or any(leaf.shape[:1] != (rows * network.batch,) for leaf in (*found, *apart)):
         return False
     for place, leaf in enumerate(found):

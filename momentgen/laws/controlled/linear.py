@@ -99,8 +99,10 @@ class Linear:
     def _of_rows(self, rows: range) -> Tensor:
         total = self._like.new_zeros(len(rows), *self._like.shape)
         for source, linear in self._parts:
-            drawn = [source.draw(row) for row in rows]
-            if all(noise is not None and noise.shape == source.leaf.shape[1:] for noise in drawn):
+            drawn = source.draws(rows)
+            if isinstance(drawn, Tensor):
+                found = drawn.to(linear.dtype).reshape(len(rows), len(linear), -1).movedim(0, 1) @ linear.mT
+            elif all(noise is not None and noise.shape == source.leaf.shape[1:] for noise in drawn):
                 flat = [noise.reshape(-1).to(linear.dtype) for noise in drawn if noise is not None]
                 found = (linear @ torch.stack(flat, 1)).mT  # all examples have it in common
             else:

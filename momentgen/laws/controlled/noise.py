@@ -21,8 +21,9 @@ class Source(NamedTuple):
 
     Attributes:
         leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
-        draw: the draw of a row, less its mean, of the shape of the leaf; None without a draw.  Noise that examples have
-            in common has the leaf's shape without the examples.
+        draws: the draws of rows, less their mean: in one tensor, shape ``(rows, *leaf)``, or one by one, of the shape
+            of the leaf.  None without a draw.  Noise that examples have in common has the leaf's shape without the
+            examples.
         var: *variances* of independent values, as the draws shaped; of the diagonal where there is a factor.
         factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
         neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or
@@ -30,7 +31,7 @@ class Source(NamedTuple):
     """
 
     leaf: Tensor
-    draw: Callable[[int], Tensor | None]
+    draws: Callable[[range], Tensor | list[Tensor | None]]
     var: Tensor | float
     factor: Tensor | None = None
     neighbour: Tensor | None = None
@@ -60,22 +61,29 @@ class InputNoise:
         self._drawn: dict[int, Tensor] = {}
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
 
-    def value_of(self, row: int) -> Tensor:
-        """The input with the noise of a row."""
+    def values(self, rows: range) -> Tensor:
+        """The input with the noise of each row, shape ``(rows, *shape)``."""
         mean = self.value.mean
         if self._std is None or self.value.noise is not None:
-            return mean + self.row(row)
-        return torch.addcmul(mean, self._std, self._numbers_of(row), value=1 - 2 * (row % 2))
+            return mean + self.rows(rows)
+        return torch.addcmul(mean, self._std, self._signed(rows))
 
-    def row(self, row: int) -> Tensor:
-        """The noise of a row, of the input's shape; rows 2 p and 2 p + 1 have opposite signs."""
+    def rows(self, rows: range) -> Tensor:
+        """The noise of each row, shape ``(rows, *shape)``; rows 2 p and 2 p + 1 have opposite signs."""
         if self.value.noise is not None:
-            return self._from_distribution(row)
-        numbers = self._numbers_of(row) * (1 - 2 * (row % 2))
-        if isinstance(self.value, JointMoments):
-            return (numbers.unsqueeze(-2) @ self.value.factor).reshape(self.value.mean.shape)
-        assert self._std is not None
-        return self._std * numbers
+            return torch.stack([self._from_distribution(row) for row in rows])
+        if self._std is not None:
+            return self._std * self._signed(rows)
+        assert isinstance(self.value, JointMoments)
+        found = self._signed(rows).unsqueeze(-2) @ self.value.factor
+        return found.reshape(len(rows), *self.value.mean.shape)
+
+    def _signed(self, rows: range) -> Tensor:
+        """Standard normal numbers of rows, of pairs with opposite signs, in front of one for the examples."""
+        numbers = torch.stack([self._numbers_of(row) for row in rows])
+        numbers = numbers.unsqueeze(1) if self._shared else numbers
+        signs = numbers.new_tensor([1 - 2 * (row % 2) for row in rows])
+        return numbers * signs.view(-1, *[1] * (numbers.dim() - 1))
 
     def _numbers_of(self, row: int) -> Tensor:
         """The standard normal numbers of a row's pair."""

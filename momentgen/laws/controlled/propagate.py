@@ -212,8 +212,7 @@ class _Answer:
     def _values(self, count: int) -> list[Tensor]:
         """The inputs of the next rows, one after another."""
         rows = range(len(self._rows), len(self._rows) + count)
-        found = [[noise.value_of(row) for row in rows] for noise in self._noise]
-        return [values[0] if count == 1 else torch.cat(values) for values in found]
+        return [noise.values(rows).flatten(0, 1) if count > 1 else noise.values(rows)[0] for noise in self._noise]
 
     def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
         """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""
@@ -235,7 +234,7 @@ class _Answer:
                     leaf = torch.zeros_like(value, requires_grad=True)
                     given = noise.value
                     factor = given.factor if isinstance(given, JointMoments) else None
-                    mode.sources.append(Source(leaf, noise.row, given.var, factor))
+                    mode.sources.append(Source(leaf, noise.rows, given.var, factor))
                     with torch.enable_grad():
                         shift = leaf.view_as(leaf)
                     entered.append(shift)
@@ -294,7 +293,8 @@ class _Answer:
             with watched:
                 return self._leaves(watched, self._network.call(values))[0]
 
-        rows = [[noise.value_of(row) for noise in self._noise] for row in range(_WHOLE)]
+        values = [noise.values(range(_WHOLE)) for noise in self._noise]
+        rows = [[value[row] for value in values] for row in range(_WHOLE)]
         return whole(leaves, rows, shifts, mode.keeps_graph)
 
     def _wanted(self, error: float) -> int:

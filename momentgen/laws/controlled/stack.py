@@ -53,7 +53,8 @@ class Stack(NamedTuple):
         place = self.dimension(value.shape)
         if place is None:
             return value if len(counted) == 1 else value * len(counted)
-        parts = value.unflatten(place, (self.rows, -1))
+        shape = value.shape  # not unflatten, which torch.vmap has no rule for
+        parts = value.reshape(*shape[:place], self.rows, shape[place] // self.rows, *shape[place + 1 :])
         if len(counted) < self.rows:
             parts = parts.index_select(place, torch.tensor(counted, device=value.device))
         return parts.sum(place)
