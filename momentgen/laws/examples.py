@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws.border import entered
+from momentgen.laws.border import entered, method
 from momentgen.laws.covariance_graph import Narrower
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
@@ -163,20 +163,25 @@ def per_example(
     except (MomentgenError, Narrower):
         raise
     except Exception as error:
-        if batch > 1 and examples.readable and _fails_alone(forward, examples):
+        if batch > 1 and examples.readable and _fails_alone(where, forward, examples):
             raise FailsAlone from error
         raise
     finally:
         _SQUEEZED.reset(token)
 
 
-def _fails_alone(forward: Callable[..., Any], examples: _Examples) -> bool:
-    """Whether the plain network cannot run on the first example alone."""
-    args, kwargs = mapped(
-        lambda value: value.mean if isinstance(value, Moments) else value, examples.first(1).arguments()
-    )
+def _fails_alone(where: object, forward: Callable[..., Any], examples: _Examples) -> bool:
+    """Whether the plain network, in its own precision, cannot run on the first example alone."""
+    parameters = where.parameters() if isinstance(where, torch.nn.Module) else ()
+    half = next((value.dtype for value in parameters if value.dtype in HALVES), None)
+
+    def plain(value: Any) -> Any:
+        value = value.mean if isinstance(value, Moments) else value
+        return value.to(half) if half is not None and is_real(value) else value
+
+    args, kwargs = mapped(plain, examples.first(1).arguments())
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(), entered(), method("sample"):
             forward(*args, **kwargs)
     except Exception:
         return True

@@ -174,6 +174,8 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
     x = args[0]
     if x._call is None or any(isinstance(value, Tensor) for value in kwargs.values()):
         return None
+    if laws_in((*args[1:], *kwargs.values())):  # as a random slope of PReLU
+        return None
     if entry.name == "pow" and len(args) == 2 and not kwargs and args[1] in _ROOTS:
         entry, args = TABLE[_ROOTS[args[1]]], (x,)
     if entry.name in _OWN and not is_inside(entry.name, x):

@@ -12,6 +12,7 @@ from torch import nn
 import momentgen
 from momentgen import Moments, noisy
 from momentgen.errors import UnsupportedError
+from momentgen.inference import MeanField, randomise
 
 ANALYTIC: tuple[Any, ...] = ("ap2", "adjoint", "covariance")
 
@@ -106,6 +107,22 @@ def test_a_number_has_one_dimension_of_one_value_as_in_torch(name: str, method: 
     torch.testing.assert_close(found.mean.flatten(), plain)
     expected = 0.2 if name in ("prod", "std_mean") else 0.0
     torch.testing.assert_close(found.std.flatten(), torch.full((2,), expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_the_inner_product_of_numbers_is_their_product(method: Any) -> None:
+    found = _found(
+        lambda x: torch.stack([torch.inner(one, one) for one in x[:, 0]]), noisy(torch.zeros(2, 1), std=1.0), method
+    )
+    torch.testing.assert_close((found.mean, found.var), (torch.ones(2), torch.full((2,), 2.0)), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_a_random_slope_of_a_prelu_behind_another_function_is_refused_in_our_words(method: Any) -> None:
+    network = nn.Sequential(nn.Sigmoid(), nn.PReLU())
+    network = randomise(network, MeanField(std=0.2)).eval().set_method(method)
+    with pytest.raises(UnsupportedError, match=r"prelu of a random value.*only its first argument may be random"):
+        network(noisy(torch.zeros(2, 3), std=0.3))
 
 
 def test_a_number_that_vmap_cannot_flip_is_flipped_one_example_after_another() -> None:

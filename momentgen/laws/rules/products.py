@@ -72,6 +72,8 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if entry.name == "bilinear":
         return _bilinear(entry, args)
     x, y, *rest = args
+    if entry.name == "inner" and not (x.ndim and y.ndim):
+        return x * y
     if entry.name == "rmatmul":
         x, y = y, x
     if entry.name in _MATRICES:
