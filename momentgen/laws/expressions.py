@@ -160,6 +160,8 @@ def name_of(law: Law) -> str:
 _OWN = frozenset((*names("sqrt rsqrt reciprocal"), *UNDEFINED))
 #: powers that are functions by name
 _ROOTS: dict[Any, Any] = {0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}
+#: functions of an exponential that are one: the factor of its argument
+_OF_EXPONENTIALS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 
 
 def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: Any = pending) -> Any:
@@ -178,6 +180,9 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
         return None
     if entry.name == "pow" and len(args) == 2 and not kwargs and args[1] in _ROOTS:
         entry, args = TABLE[_ROOTS[args[1]]], (x,)
+    if entry.name in _OF_EXPONENTIALS and (under := operand(x, "exp")) is not None:
+        argument: Any = under
+        return torch.exp(argument * _OF_EXPONENTIALS[entry.name])  # which stays finite where exp itself does not
     if entry.name in _OWN and not is_inside(entry.name, x):
         return None
     if entry.name == "pow" and not _is_polynomial((*args[1:], *kwargs.values())[0]):

@@ -71,16 +71,26 @@ def test_a_network_may_ask_its_value_for_a_gradient(method: Any) -> None:
         (lambda x: (x**2).exp().rsqrt(), 0.5),
         (lambda x: (-x * x).exp().sqrt(), 0.5),
         (lambda x: torch.exp(x * x) ** -1, 1.0),
+        (lambda x: 1 / torch.exp(x * x), 1.0),
+        (lambda x: torch.div(1, (x * x).exp()), 1.0),
     ],
 )
 def test_roots_and_reciprocals_of_an_exponential_are_functions_of_its_argument(
     function: Callable[[Any], Any], power: float, method: Any
 ) -> None:
-    """Each is exp(-c x²), of which the mean of x of variance 1 is (1 + 2 c)^-½; exp(x²) itself has no mean."""
-    found = _found(function, noisy(torch.zeros(1, 2), std=1.0), method)
-    first, second = (1 + 2 * power) ** -0.5, (1 + 4 * power) ** -0.5
-    torch.testing.assert_close(found.mean, torch.full((1, 2), first), rtol=1e-3, atol=0)
-    torch.testing.assert_close(found.var, torch.full((1, 2), second - first**2), rtol=5e-3, atol=0)
+    """Each is exp(-c x²), of which the moments for normal x are known; exp(x²) itself has none, and overflows."""
+    mean = torch.tensor([[-1.0, 0.0, 0.5, 2.0]], requires_grad=True)
+    found = _found(function, Moments(mean, torch.ones(1, 4)), method)
+
+    def moment(c: float) -> torch.Tensor:
+        return (1 + 2 * c) ** -0.5 * torch.exp(-c * mean.square() / (1 + 2 * c))
+
+    first, second = moment(power), moment(2 * power)
+    torch.testing.assert_close(found.mean, first, rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.var, second - first.square(), rtol=5e-3, atol=0)
+    for own, expected in ((found.mean, first), (found.var, second - first.square())):
+        slopes = (torch.autograd.grad(value.sum(), mean, retain_graph=True)[0] for value in (own, expected))
+        torch.testing.assert_close(*slopes, rtol=1e-2, atol=1e-5)
 
 
 _OF_A_NUMBER: dict[str, Callable[[Any], Any]] = {

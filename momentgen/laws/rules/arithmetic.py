@@ -23,7 +23,7 @@ from momentgen.laws.covariance_functions import (
 from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.expressions import pending
-from momentgen.laws.history import is_inside, start_of
+from momentgen.laws.history import is_inside, operand, start_of
 from momentgen.laws.law import laws_in, remember, rule, tensor_of
 from momentgen.laws.notes import note
 from momentgen.laws.point import Point
@@ -50,6 +50,9 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
     if kwargs.get("rounding_mode") is not None:
         raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
+    over, under = (y, x) if name == "rdiv" else (x, y)
+    if name in ("div", "rdiv") and isinstance(over, int | float) and operand(under, "exp") is not None:
+        return torch.reciprocal(under) * over
     for law, other in ((x, y), (y, x)):  # a pending law and a number: pending
         if isinstance(law, Diagonal) and law._mean is None and isinstance(other, int | float):
             return pending(entry, args, kwargs, law._of)  # type: ignore[arg-type]
