@@ -15,4 +15,5 @@ elu = Op(
     variants=("exact",),
     default="exact",
     doc="Exponential linear unit: x for x > 0, else alpha (exp(x) - 1).",
+    affine=("alpha",),
 )

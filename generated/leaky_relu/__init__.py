@@ -16,4 +16,5 @@ leaky_relu = Op(
     default="exact",
     doc="Leaky rectified linear unit max(x, negative_slope*x).",
     float64={"tight": "exact"},
+    affine=("negative_slope",),
 )

@@ -16,4 +16,5 @@ threshold = Op(
     variants=("exact",),
     default="exact",
     doc="Threshold: x above threshold, else value.",
+    affine=("value",),
 )

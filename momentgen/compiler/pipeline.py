@@ -16,6 +16,7 @@ from momentgen.compiler.certify.evidence import Evidence, program_digest
 from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
+from momentgen.compiler.derive.affine import affine_parameters
 from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
 from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
@@ -164,7 +165,8 @@ def compile_rule(
         operations = {"forward": one.forward.operations, "backward": one.backward.operations}
         summaries.append(VariantSummary(stable.variant, bounds, operations))
     names = tuple(one.stable.variant for one in compiled)
-    files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike)
+    affine = affine_parameters(rule)
+    files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike, affine=affine)
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from momentgen.runtime.certificate import Certificate, CertificateError
 from momentgen.runtime.kernel_cache import cache_directory
+from momentgen.runtime.learned import Scaling, rescaled
 from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
@@ -24,5 +25,7 @@ __all__ = [
     "Op",
     "Parameter",
     "Reduction",
+    "Scaling",
     "cache_directory",
+    "rescaled",
 ]

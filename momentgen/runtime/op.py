@@ -16,6 +16,7 @@ from momentgen.runtime.certificate import Certificate
 from momentgen.runtime.described import accuracy, described
 from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.kernel import Kernel
+from momentgen.runtime.learned import Scaling, by_tensors
 from momentgen.runtime.moments import Moments
 from momentgen.runtime.parameters import (
     COVARIANCE,
@@ -73,6 +74,8 @@ class Op:
         covariance: whether the covariance of two inputs comes after their means and variances.
         outputs: what it returns: mean and variance, or the covariance of the function of one input and of the other.
         float64: variants that are another one in float64, whose code serves them there.
+        scaling: the function in other units, which its parameters are: these may be tensors.
+        affine: parameters in which the function is affine, all together: these may be tensors.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class Op:
         covariance: bool = False,
         outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
         float64: Mapping[str, str] | None = None,
+        scaling: Scaling | None = None,
+        affine: tuple[str, ...] = (),
     ) -> None:
         if outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
             raise InputError(f"{name}: expected the outputs {MEAN_AND_VARIANCE} or {COVARIANCE}, got {outputs!r}")
@@ -96,6 +101,7 @@ class Op:
         self.inputs, self.parameters, self.variants = inputs, tuple(parameters), tuple(variants)
         #: names of what it returns: :class:`~momentgen.Moments` of two, a tensor of one
         self.outputs = outputs
+        self._scaling, self._affine = scaling, affine
         #: the tensors it takes, in order
         self.input_names = input_names(inputs, covariance)
         names = tuple(parameter.name for parameter in self.parameters)
@@ -125,13 +131,19 @@ class Op:
         if len(inputs) != len(self.input_names):
             inputs, params = self._bind(inputs, params)
         kernel = self._kernels[chosen_variant(self.name, self.variants, self.default, variant)]
-        values = self._defaults
-        if params or values is None:
-            values = resolve(self.name, self.parameters, params)
         if not alike(inputs):
             inputs = reconciled(self.name, self.input_names, inputs)
+        values = self._defaults
+        if params or values is None:
+            if self.learns(params):
+                return by_tensors(self, self._scaling, self._affine, inputs, params, variant)
+            values = resolve(self.name, self.parameters, params)
         found = autograd.forward(kernel, values, inputs)
         return Moments(*found) if len(found) == 2 else found[0]
+
+    def learns(self, params: Mapping[str, Any]) -> bool:
+        """Whether some of a call's parameters are tensors, and the op can take such."""
+        return (self._scaling is not None or bool(self._affine)) and any(isinstance(w, Tensor) for w in params.values())
 
     def mean_gradients(self, *inputs: Float[Tensor, "*shape"], **params: Any) -> tuple[Float[Tensor, "*shape"], ...]:
         """Derivatives of the mean by each input, elementwise; of the default variant, differentiable.
@@ -147,9 +159,18 @@ class Op:
             raise InputError(
                 f"{self.name}: mean_gradients expects an op that returns a mean, got one of {self.outputs}"
             )
+        if self.learns(params):
+            return self._gradients_at_tensors(inputs, params)
         values = resolve(self.name, self.parameters, params) if params or self._defaults is None else self._defaults
         seeds = torch.ones_like(inputs[0]), torch.zeros_like(inputs[0])
         return autograd.backward(self._kernels[self.default], values, (*inputs, *seeds))
+
+    def _gradients_at_tensors(self, inputs: tuple[Tensor, ...], params: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        def mean(*at: Tensor) -> Tensor:
+            return by_tensors(self, self._scaling, self._affine, at, params).mean
+
+        found: tuple[Tensor, ...] = torch.func.vjp(mean, *inputs)[1](torch.ones_like(inputs[0]))
+        return found
 
     def certificate(self, variant: str | None = None) -> Certificate:
         """The certificate of a variant: bounds on its error, the domain they hold on, and how they were found.
@@ -202,7 +223,7 @@ class Op:
         raise InputError(f"{self.name}: expected tensors {', '.join(wanted)}, got {len(got)}: {', '.join(got)}")
 
     def _describe(self) -> str:
-        lines = [f"    {p.name}: {p.doc}{'; ' if p.doc else ''}a float in {p.range}." for p in self.parameters]
+        lines = [f"    {p.name}: {p.doc}{'; ' if p.doc else ''}{self._kind(p)} in {p.range}." for p in self.parameters]
         several = ", ".join(f"X{i + 1}" for i in range(self.inputs)) if self.inputs > 1 else "X"
         law = "N(mean, var)" if self.inputs == 1 else "N(mean_i, var_i)"
         law = f"jointly normal X_i ~ {law} of covariance cov" if self._covariance else f"independent {several} ~ {law}"
@@ -223,6 +244,11 @@ class Op:
             accuracy=accuracy(self, _DTYPES_SAID),
         )
         return f"{self._doc}\n\n{text}" if self._doc else text
+
+    def _kind(self, parameter: Parameter) -> str:
+        """What values a parameter takes, in words."""
+        tensors = parameter.name in self._affine or self._scaling is not None
+        return "a float or a tensor that broadcasts to the mean, which may be learned," if tensors else "a float"
 
     def _signature(self) -> inspect.Signature:
         kind = inspect.Parameter

@@ -314,8 +314,8 @@ def check_promises(
     def demand(holds: npt.NDArray[np.bool_], what: str, at: Points) -> None:
         if not holds.all():
             i = int(np.argmin(holds))
-            point = ", ".join(f"{name} = {array[i]!r}" for name, array in zip(runner.inputs, at, strict=True))
-            values = ", ".join(f"{name} = {array[i]!r}" for name, array in values_at.items())
+            point = ", ".join(f"{name} = {array[i]:g}" for name, array in zip(runner.inputs, at, strict=True))
+            values = ", ".join(f"{name} = {array[i]:g}" for name, array in values_at.items())
             raise BuildError(rule, "certify", f"expected {what}, but at {point} the program gives {values}")
 
     values_at: Mapping[str, F32] = result

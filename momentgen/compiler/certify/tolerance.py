@@ -15,6 +15,7 @@ from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.conditional import ConditionalMeasure
 from momentgen.compiler.measure.covariance import COVARIANCE, CovarianceMeasure
 from momentgen.compiler.measure.covariance import PARTIAL as COVARIANCE_PARTIAL
+from momentgen.compiler.measure.growth import GrowthMeasure
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE, MomentsMeasure
 from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, TermsMeasure, Within
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
@@ -88,6 +89,26 @@ def _moments(measure: MomentsMeasure) -> dict[str, Any]:
     if limits.var < math.inf:
         said["var"] = f"{min(limits.var, VARIANCE / 4):g}" if measure.draw else f"min({limits.var:g}, {said['var']})"
     return said | {"partials": _LARGEST.format(limits.partial)}
+
+
+@_allowed.register
+def _growth(measure: GrowthMeasure) -> dict[str, Any]:
+    jumps = {"J, a": "the height of each jump of f, and its distance from the mean in sigmas"} if measure.jumps else {}
+    return {
+        "mean": f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*B1*sigma",
+        "var": f"{VARIANCE:g}*" + ("(B1^2*v + sum of J^2*Phi(a)*Phi(-a))" if jumps else "B1^2*v"),
+        "partials": f"{PARTIAL:g} of B1, B2/2, sigma^2*B1*B2 and B1^2 + sigma*B1*B2, in the order of the bounds, "
+        "and of what kinks and jumps add to them",
+        "where": {
+            "m": _M,
+            "v": _V,
+            "Bk": "the most that a branch's k-th derivative is within |mean - c| + sigma of c, by its coefficients",
+            "c": "the middle of the kinks",
+            **jumps,
+        },
+        "values": {"c": measure.centre, **({"jumps": [list(jump) for jump in measure.jumps]} if jumps else {})},
+        "least": "2^-126, and (1 + v)*2^-126 of var's partials",
+    }
 
 
 @_allowed.register

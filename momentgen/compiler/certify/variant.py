@@ -22,6 +22,7 @@ from momentgen.compiler.certify.points import Points, seed_of
 from momentgen.compiler.certify.recheck import recheck
 from momentgen.compiler.certify.sampling import joined, sampler_of
 from momentgen.compiler.certify.tolerance import tolerance_of
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph, outputs_float64
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Program
@@ -181,10 +182,34 @@ def _lower(
             rule.name,
             "lower",
             f"variant {stable.variant}: even with double-floats throughout, the error is "
-            f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}",
+            f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}; "
+            f"{_place(graph, choice, calibrations)}",
         )
     _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
+
+
+def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration]) -> str:
+    """Where an output is furthest off, in words."""
+    output = max(choice.error, key=lambda name: choice.error[name])
+    program = lower(graph, "missed", choice.double, choice.orders)
+
+    def error(one: Calibration, where: npt.NDArray[np.int64]) -> float:
+        inputs = {name: values[where] for name, values in one.inputs.items()}
+        computed = np.zeros_like(next(iter(one.inputs.values())))
+        computed[where] = evaluate(program, inputs, one.params)[output]
+        chosen = np.zeros(computed.shape, np.bool_)
+        chosen[where] = True
+        return one.error(output, computed, chosen)
+
+    every = [np.arange(next(iter(one.inputs.values())).size) for one in calibrations]
+    worst = max(range(len(every)), key=lambda i: error(calibrations[i], every[i]))
+    one, where = calibrations[worst], every[worst]
+    while where.size > 1:
+        halves = np.array_split(where, 2)
+        where = max(halves, key=lambda half: error(one, half))
+    at = ", ".join(f"{name} = {float(values[where[0]]):.4g}" for name, values in one.inputs.items())
+    return f"{output} is furthest off at {at}"
 
 
 def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:

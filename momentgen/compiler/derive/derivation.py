@@ -124,7 +124,8 @@ def _own(rule: Rule) -> Derivation:
         # Y² = Y for a draw of 0 or 1.
         second = mean if rule.bernoulli else family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
     except normal.DivergentError as error:
-        raise BuildError(rule.name, "derive", error.cause, error.expression) from error
+        first = _divergence_of_square(rule, pieces) or error  # the second moment diverges before the mean does
+        raise BuildError(rule.name, "derive", first.cause, first.expression) from error
     except normal.AlgebraError as error:
         if rule.f == Phi(x) and rule.input == "normal":
             # E Phi(X)² has no closed form here.
@@ -149,6 +150,16 @@ def _own(rule: Rule) -> Derivation:
         _check_stein(rule, pieces, mean, second, checks)
     _check_author(rule, {"mean": mean, "var": var, **partials}, checks)
     return Derivation(rule, mean, second, var, partials, checks=checks, **facts)  # type: ignore[arg-type]
+
+
+def _divergence_of_square(rule: Rule, pieces: Pieces) -> normal.DivergentError | None:
+    try:
+        _FAMILIES[rule.input].expectation(pieces.map(lambda e: sympy.powsimp(sympy.expand(e**2))))
+    except normal.DivergentError as error:
+        return error
+    except normal.AlgebraError:
+        return None
+    return None
 
 
 _APART = tuple(Rational(n, 15) for n in (-200, -35, -12, 3, 41, 130))

@@ -32,11 +32,22 @@ F64 = npt.NDArray[np.float64]
 _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power series converge on all that counts
 _GROWTH = 3.0
+_WIDE = 30.0  # lengths
 _NODES = np.polynomial.legendre.leggauss(16)
 _BITS = 640  # for what f is less its line, far out
 _LEAST = 1e-8  # of sigma: the smallest panel
 _CHUNK = 4000
 _erfc = np.vectorize(math.erfc, otypes=[float])
+_SOFTPLUS = sp.Function("_softplus")
+
+
+def _is_softplus(expr: sp.Expr) -> bool:
+    """Whether it is log(1 + exp(g)): numpy's exponential overflows there where the logarithm does not."""
+    return isinstance(expr, sp.log) and isinstance(expr.args[0] - 1, sp.exp)
+
+
+def _softplus(z: F64) -> F64:
+    return np.logaddexp(0.0, z)
 
 
 class GeneralTruth(ActivationTruth):
@@ -80,12 +91,13 @@ class GeneralTruth(ActivationTruth):
 
     @cached_property
     def _branches(self) -> list[Callable[[F64], F64]]:
-        known = [{"erfc": _erfc, "erf": np.vectorize(math.erf, otypes=[float])}, "numpy"]
+        known = [{"erfc": _erfc, "erf": np.vectorize(math.erf, otypes=[float]), "_softplus": _softplus}, "numpy"]
         branches = []
         for piece in self.f.pieces:
             expr = piece.expr.replace(S, lambda z: (1 + sp.tanh(z / 2)) / 2)
             expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
             expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
+            expr = expr.replace(_is_softplus, lambda e: _SOFTPLUS((e.args[0] - 1).args[0]))
             branches.append(sp.lambdify(x, expr, known))
         return branches
 
@@ -148,8 +160,17 @@ class GeneralTruth(ActivationTruth):
                     row[part[used]] += (weight * term).sum(axis=1)
         return np.zeros((0, mean.size)) if sums is None else sums
 
+    @cached_property
+    def level(self) -> float | None:
+        """The level that f nears on either side, if it is the same."""
+        left, right = self.f.left, self.f.right
+        same = left is not None and right is not None and left.slope == right.slope == 0 and left.offset == right.offset
+        return left.offset if same and left is not None else None
+
     def _sums(self, mean: F64, var: F64) -> dict[str, F64]:
         sigma, here = np.sqrt(var), self.values(mean)
+        if self.level is not None:  # of a wide sigma f(mu) is nearly all of what the differences would be
+            here = np.where(sigma > _WIDE * self.f.length, self.level, here)
 
         def terms(points: F64, z: F64, index: F64) -> list[F64]:
             d, h = self.values(points) - here[index][:, None], z * z - 1

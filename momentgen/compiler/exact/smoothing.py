@@ -34,6 +34,11 @@ _ORDER = 10  # derivatives of F in the small form
 _TERMS = 14
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _BITS = 640
+_WIDE, _INTEGRALS, _NOTHING = (
+    40.0,
+    12,
+    1e-12,
+)  # reaches; integrals that count at such a sigma; what is left of one that is 0
 
 
 def normal_derivatives(u: F64, w: F64, low: int, high: int) -> dict[int, F64]:
@@ -144,8 +149,34 @@ class Side:
         """Derivatives 0..3 in u of E F̃ and of E F̃² at points with sigma not small: each of shape (4, n)."""
         nodes, weight, *inner = self.nodes
         sums = density_sums(u, np.sqrt(v), nodes, weight * np.array(inner))
+        wide = np.sqrt(v) > _WIDE * max(self.f.reach, self.f.length)
+        if self.cancels and wide.any():
+            sums[0][:, wide] = self._by_integrals(u[wide], np.sqrt(v[wide]))
         first, second = (np.array(self._outer(u, v, power, ORDERS - 1)) for power in (1, 2))
         return first + sums[0], second + sums[1]
+
+    @cached_property
+    def cancels(self) -> bool:
+        """Whether f has one line, and nothing is left of the integral of f less it."""
+        _, weight, excess, _ = self.nodes
+        one_line = self.far.slope == 0 == self.far.offset
+        return one_line and bool(abs(np.sum(weight * excess)) < _NOTHING * np.sum(weight * np.abs(excess)))
+
+    def _by_integrals(self, u: F64, sigma: F64) -> F64:
+        """Derivatives 0..3 of E F̃ at a wide sigma, by the integrals of u^m F̃ that are not 0."""
+        nodes, weight, excess, _ = self.nodes
+        z, parts = u / sigma, weight * excess
+        density = [np.exp(-z * z / 2) / math.sqrt(2 * math.pi) / sigma]
+        for n in range(ORDERS + _INTEGRALS):
+            before = density[n - 1] if n else np.zeros_like(z)
+            density.append(-(z * density[n] + n / sigma * before) / sigma)
+        total, factor = np.zeros((ORDERS, u.size)), 1.0
+        for m in range(_INTEGRALS):
+            integral = np.sum(parts)
+            if abs(integral) > _NOTHING * np.sum(np.abs(parts)):
+                total += factor * integral * np.array(density[m : m + ORDERS])
+            parts, factor = parts * nodes, -factor / (m + 1)
+        return total
 
     # --- small sigma -------------------------------------------------------------
     @cached_property

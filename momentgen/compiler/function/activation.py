@@ -265,9 +265,20 @@ def _finite_jet(f: Activation, points: F64) -> F64:
             row = np.full(3, math.nan)
         if not np.isfinite(row).all():
             cause = f"f or one of its first two derivatives is not finite near x = {point:.4g}"
-            raise BuildError(f.name, "stabilise", cause, f.pieces.pieces[f.home(point)].expr)
+            expr = f.pieces.pieces[f.home(point)].expr
+            if _is_removable(expr, point):
+                cause = f"f has a limit at x = {point:.4g}, where it is written as 0/0, which has no power series here"
+            raise BuildError(f.name, "stabilise", cause, expr)
         rows.append(row)
     return np.array(rows)
+
+
+def _is_removable(expr: sp.Expr, point: float) -> bool:
+    """Whether an expression has no value at a point, but the same finite one on either side."""
+    if expr.subs(x, sp.Rational(point)).is_finite:
+        return False
+    beside = [complex(sp.N(expr.subs(x, sp.Rational(point) + side * sp.Rational(1, 10**9)), 30)) for side in (-1, 1)]
+    return abs(beside[0]) < _LAYERED and abs(beside[0] - beside[1]) <= 1e-6 * max(1.0, abs(beside[0]))
 
 
 def _spread(kinks: list[float], length: float, middle: float, far: float) -> F64:
@@ -298,7 +309,7 @@ def _limit(series: _Series, side: int) -> Line | None:
     with ctx.workprec(_LIMIT_BITS):
         near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
         slopes = near[1], far[1]
-        offsets = [f[0] - arb(_plain(far[1])) * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
+        offsets = [f[0] - f[1] * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
         if not all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
             return None
         return Line(_plain(slopes[1]), _plain(offsets[1]))

@@ -55,6 +55,16 @@ class Pieces:
     def __iter__(self) -> Iterator[Piece]:
         return iter(self.pieces)
 
+    def __str__(self) -> str:
+        """As a rule would say it.
+
+        >>> str(split(Abs(x)))
+        'Piecewise((-x, x < 0), (x, True))'
+        """
+        *before, last = self.pieces
+        parts = [(piece.expr, x < piece.high) for piece in before]
+        return str(Piecewise(*parts, (last.expr, True), evaluate=False) if parts else last.expr)
+
     @property
     def kinks(self) -> tuple[Expr, ...]:
         """The breakpoints, from left to right."""

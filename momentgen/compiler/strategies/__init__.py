@@ -54,7 +54,7 @@ from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.jumps import with_jumps
-from momentgen.compiler.strategies.kinks import halves, piecewise, quadrature
+from momentgen.compiler.strategies.kinks import halves, local, piecewise, quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.saturation import saturated
 from momentgen.compiler.strategies.smooth import algebraic, polynomials
@@ -174,9 +174,13 @@ _STRATEGIES = (
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
+    _Strategy("polynomials between kinks, in closed form", local.why_not, local.stable_variants),
     _Strategy("smooth, by polynomials", polynomials.why_not, polynomials.stable_variants, lines=True, absolute=True),
     _Strategy("draw, by polynomials", polynomials.why_no_draw, polynomials.draw_variants, absolute=True),
     _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
+    _Strategy(
+        "with kinks, by power series and closer polynomials", piecewise.why_not, piecewise.closer_variants, lines=True
+    ),
     _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )
@@ -268,13 +272,14 @@ def _exact(
 ) -> Iterator[Way]:
     if derivation.mean is None or derivation.second is None:
         check_second_moment(derivation)
-    refusals: list[str] = []
+    refusals: list[tuple[str, str, bool]] = []
     served = False
     for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
         try:
             cause = strategy.why_not(derivation) or _why_not_absolute(derivation, strategy)
         except BuildError as error:
             cause = _cause(error)
+        tried = not cause
         if not cause:
             plan = _Plan(strategy, derivation, finish, more)
             yield plan
@@ -282,17 +287,22 @@ def _exact(
                 served = True
                 continue
             cause = plan.refusal
-        refusal = f"{strategy.what}: {cause}"
-        if refusal not in refusals:
-            refusals.append(refusal)
+        refusals.append((strategy.what, cause, tried))
     if not served:
-        shown = "".join(f"\n  {refusal}" for refusal in refusals)
-        raise BuildError(
-            derivation.rule.name,
-            "stabilise",
-            f"expected f to be served by one of these ways, got:{shown}\n ",
-            derivation.rule.f,
-        )
+        what, cause = _nearest(derivation, refusals)
+        others = "".join(f"\n  {name}: {why}" for name, why, _ in refusals if name != what)
+        others = f"\nThe other strategies:{others}\n " if others else ""
+        raise BuildError(derivation.rule.name, "stabilise", f"{cause} ({what}){others}", derivation.rule.f)
+
+
+def _nearest(derivation: Derivation, refusals: list[tuple[str, str, bool]]) -> tuple[str, str]:
+    """The strategy that came nearest to f, and why it does not serve: tried last, or else made for such an f."""
+    tried = [(what, cause) for what, cause, attempted in refusals if attempted]
+    if tried:
+        return tried[-1]
+    kind = "with kinks" if derivation.kinks else "smooth"
+    fitting = [(what, cause) for what, cause, _ in refusals if what.startswith(kind)]
+    return (fitting or [(what, cause) for what, cause, _ in refusals])[-1]
 
 
 def _why_not_absolute(derivation: Derivation, strategy: _Strategy) -> str | None:

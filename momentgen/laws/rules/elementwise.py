@@ -70,6 +70,8 @@ def covariance_op(entry: Entry, rest: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _number(row: Activation, name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.requires_grad:
+        return cast(float, value)  # the op takes it, or says that it does not
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

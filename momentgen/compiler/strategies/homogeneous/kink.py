@@ -7,7 +7,8 @@ Puts together the forms of :mod:`momentgen.compiler.strategies.homogeneous.forms
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mpmath
@@ -19,13 +20,15 @@ from sympy.printing.pycode import MpmathPrinter
 from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
-from momentgen.compiler.measure.ulp import ulp_error
+from momentgen.compiler.measure.ulp import LARGEST, ulp_error
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph, changes_sign
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
 from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
+from momentgen.rule.symbols import x
 
 __all__ = ["ClosedFormTruth", "applies", "stable_variants"]
 
@@ -128,6 +131,8 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     variants = []
     degree = forms["mean"].power
     reach = (_reach_of_powers(degree) if degree > 1 else _REACH)[0]
+    outer = derivation.pieces.pieces[0].expr, derivation.pieces.pieces[-1].expr
+    slopes = [float(sp.diff(e, x)) for e in outer] if degree == 1 and not rule.parameters else []
     for name, goal in rule.accuracy.ulp.items():
         if name != "exact" and degree > 1:  # 2 ulp of v² take 785 operations where 8 take 202
             continue
@@ -135,12 +140,16 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             build_graph(forms, defaults, _float32(forms, o, *_VARIANTS[name]), o, traits) for o in (OUTPUTS, PARTIALS)
         ]
         fits = [polynomial for _, made in graphs for polynomial in made]
+        forward64, _ = build_graph(forms, defaults, FLOAT64, OUTPUTS)
+        if any(abs(slope) > 1 for slope in slopes):
+            _hold(graphs[0][0], slopes, LARGEST)
+            _hold(forward64, slopes, sys.float_info.max)
         variants.append(
             Stable(
                 variant=name,
                 forward=graphs[0][0],
                 partials=graphs[1][0],
-                forward64=build_graph(forms, defaults, FLOAT64, OUTPUTS)[0],
+                forward64=forward64,
                 partials64=build_graph(forms, defaults, FLOAT64, PARTIALS)[0],
                 truth=truth,
                 measure=measure,
@@ -157,6 +166,22 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             )
         )
     return variants
+
+
+def _hold(graph: Graph, slopes: Sequence[float], largest: float) -> None:
+    """The outputs of a f steeper than x, at most ``largest`` in size: of the sign of f where mu itself is too large."""
+    mean, zero = graph.input("mean"), graph.const(0)
+    left, right = (
+        graph.const(sign * math.copysign(largest, slope)) for sign, slope in zip((-1, 1), slopes, strict=True)
+    )
+    top, low = graph.const(largest), graph.const(-largest)
+    beyond = {"mean": graph.select(graph.lt(mean, zero), left, right), "var": top}
+    for name, value in beyond.items():
+        found = graph.outputs[name]
+        far = graph.lt(graph.const(largest / 2**16), graph.abs(mean) if name == "mean" else graph.input("var"))
+        lost = graph.select(graph.eq(found, found), graph.const(0), graph.select(far, graph.const(1), zero))
+        found = graph.select(graph.lt(zero, lost), value, found)
+        graph.output(name, graph.select(graph.lt(top, found), top, graph.select(graph.lt(found, low), low, found)))
 
 
 def _measure(forms: Mapping[str, OutputForm], settings: list[dict[str, Any]]) -> tuple[ErrorMeasure, Mapping[str, str]]:

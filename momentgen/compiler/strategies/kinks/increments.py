@@ -21,7 +21,7 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.strategies.kit import bounded_exp
 from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision
 from momentgen.errors import BuildError
-from momentgen.rule.symbols import x
+from momentgen.rule.symbols import S, x
 
 __all__ = ["Increments", "plain", "unknown_function"]
 
@@ -36,6 +36,7 @@ def plain(expr: sp.Expr, towards: int = 0) -> sp.Expr:
         towards: 1 for a branch that reaches to infinity, -1 to minus infinity: exponentials are written as decaying
             there, since quotients and products of growing ones overflow on the way to a small value.
     """
+    expr = expr.replace(S, lambda z: 1 / (1 + sp.exp(-z)))
     expr = expr.rewrite(sp.exp) if expr.has(sp.tanh, sp.sinh, sp.cosh) else expr
     if expr.is_rational_function(x):
         return sp.apart(expr, x) if expr.has(x) else expr

@@ -27,7 +27,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, outputs_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
+from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.claim import Claim
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.requirements import unmet
@@ -42,12 +42,13 @@ from momentgen.compiler.strategies.tolerated import exact_variant
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
-__all__ = ["branches_of", "stable_variants", "why_not"]
+__all__ = ["branches_of", "closer_variants", "stable_variants", "why_not"]
 
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
 _SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
+_CLOSER = Limits(mean=MEAN / 2, partial=PARTIAL / 2)
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
 #: tolerances of float32 over those of float64
 _FINER = {name: {"mean": MEAN, "var": VARIANCE}.get(name, PARTIAL) / allowed for name, allowed in ALLOWED.items()}
@@ -188,7 +189,7 @@ class _Chosen:
     local: float
 
 
-def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: QuadratureTruth) -> _Chosen:
+def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: QuadratureTruth, limits: Limits) -> _Chosen:
     """The largest switch that both forms serve.
 
     Raises:
@@ -209,7 +210,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Quad
         if local <= _LOCAL:
             try:
                 known: Targets = {}
-                surfaces = {n: find_surfaces(f, truth, o, known, start=switch) for n, o in _GRAPHS.items()}
+                surfaces = {n: find_surfaces(f, truth, o, known, limits, switch) for n, o in _GRAPHS.items()}
                 return _Chosen(switch, branches, surfaces, local)
             except BuildError as error:
                 cause = error.cause
@@ -232,8 +233,13 @@ def _fine_far(f: Activation, surfaces: FineSurfaces) -> Far:
     return lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())
 
 
-def stable_variants(derivation: Derivation) -> Iterator[Stable]:
-    """The variant ``exact``.
+def closer_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The same where polynomials that are within the tolerance at the nodes of their fit miss it between them."""
+    return stable_variants(derivation, _CLOSER)
+
+
+def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[Stable]:
+    """The variant ``exact``; ``limits`` are those of the polynomials.
 
     Raises:
         BuildError: if the two forms cannot be brought within the tolerance.
@@ -242,7 +248,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     measure = measure_for(f, truth)
-    chosen = _choose(f, rule.f, measure, truth)
+    chosen = _choose(f, rule.f, measure, truth, limits)
     switch = chosen.switch
     degree, terms, heat = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)

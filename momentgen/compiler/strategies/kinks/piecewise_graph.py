@@ -222,6 +222,11 @@ class PiecewiseWriter:
             table[n] = value
         return table[n]
 
+    def with_term(self, total: int, factor: int, power: int, moment: tuple[int, int]) -> int:
+        """total + factor sigma^power I_n at a kink."""
+        g = self.g
+        return g.madd(factor, g.mul(self.power(power), self.moment(*moment)), total)
+
     def jump_sum(self, rows: Sequence[Sequence[int]], k: int, extra: int) -> int:
         """sigma^extra times derivative k of Σ_kinks Σ_n c_n sigma^n I_n, seen from mu."""
         g, total = self.g, self.g.const(0)
@@ -230,11 +235,10 @@ class PiecewiseWriter:
             for n, c in reversed(list(enumerate(row))):
                 if g.value(c) == 0:
                     continue
-                term = g.mul(self.power(n - k + extra), self.moment(kink, n - k))
                 if n % 2:
-                    odd = g.madd(c, term, odd)
+                    odd = self.with_term(odd, c, n - k + extra, (kink, n - k))
                 else:
-                    even = g.madd(c, term, even)
+                    even = self.with_term(even, c, n - k + extra, (kink, n - k))
             # Even orders change sign with the side, and so does every derivative.
             turn = self.turns[kink]
             part = g.add(g.mul(turn, odd), even) if k % 2 else g.add(odd, g.mul(turn, even))

@@ -20,7 +20,7 @@ from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
-from momentgen.compiler.strategies.kinks.increments import unknown_function
+from momentgen.compiler.strategies.kinks.fitted_branches import with_fitted_branches
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature
 from momentgen.compiler.strategies.requirements import unmet
 from momentgen.compiler.strategies.smooth.algebraic import find_ladder
@@ -53,10 +53,7 @@ def why_not(derivation: Derivation) -> str | None:
     f = analyse(derivation.rule.name, derivation.pieces, {})
     if f.jumps:
         return f"expected f to be continuous, got a jump at x = {f.jumps[0][0]:g}"
-    for piece in f.pieces:
-        name = unknown_function(piece.expr)
-        if name is not None:
-            return f"the function {name} has no form in float32 primitives"
+    with_fitted_branches(f)
     return None
 
 
@@ -71,7 +68,7 @@ class _Builder:
             before, after = (float(f.taylor(j, kink, 2)[1]) for j in (i, i + 1))
             slopes.append(after - before)
         self.slopes = tuple(slopes)
-        self.branches = tuple(piece.expr for piece in f.pieces)
+        self.branches = tuple(piece.expr for piece in with_fitted_branches(f).pieces)
 
     def __call__(self, atoms: AtomSum, rule: PanelRule, precision: GraphPrecision, outputs: tuple[str, ...]) -> Any:
         f = self.f

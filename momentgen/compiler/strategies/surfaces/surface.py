@@ -61,6 +61,7 @@ _WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes s
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
+_MOMENTS = 6  # of f less its line, that may be 0
 _NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
 _erfc = np.vectorize(math.erfc, otypes=[float])
 
@@ -168,8 +169,10 @@ def decay(f: Activation) -> Mapping[str, int]:
     _, b, _, b2 = lines_of(f)
     mean = int(b == b2)
     if mean and not stepped:
-        _, weight, excess, _ = Side(f, 1).nodes
-        mean += int(abs(np.sum(weight * excess)) < _NOTHING * np.sum(weight * np.abs(excess)))
+        place, weight, excess, _ = Side(f, 1).nodes
+        parts = weight * excess
+        while mean <= _MOMENTS and abs(np.sum(parts)) < _NOTHING * np.sum(np.abs(parts)):
+            mean, parts = mean + 1, parts * place
     bump = int(mean > 0 and not stepped)
     return {
         "mean": mean,
@@ -262,7 +265,7 @@ def find_surfaces(
     if shared:
         return shared
     cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
-    raise BuildError(f.name, "stabilise", cause, f.length)
+    raise BuildError(f.name, "stabilise", cause, f.pieces)
 
 
 def groups_of(f: Activation, outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:

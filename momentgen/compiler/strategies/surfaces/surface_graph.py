@@ -21,6 +21,7 @@ from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
+from momentgen.rule.symbols import x
 
 __all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "held"]
 
@@ -174,7 +175,17 @@ class SurfaceWriter:
         writer = PointWriter(self.g, self.g.input("mean"))
         value = writer.node(self.point)
         self.fits += writer.fits
-        return self.g.select(self.g.eq(self.v, self.g.const(0)), value, mean)
+        g = self.g
+        certain = g.eq(self.v, g.const(0))
+        if self.grows_inside(self.point):  # beyond range the point's form may leave it first
+            certain = g.both(certain, g.le(g.abs(value), g.const(_LARGEST)))
+        return g.select(certain, value, mean)
+
+    def grows_inside(self, expr: sp.Expr) -> bool:
+        """Whether a function in f is taken of more than x."""
+        return any(
+            abs(sp.diff(part.args[0], x)) > 1 for part in expr.atoms(sp.exp) if sp.diff(part.args[0], x).is_number
+        )
 
     def variance(self) -> int:
         """At least 0, and finite where v is."""

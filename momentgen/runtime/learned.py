@@ -1,0 +1,281 @@
+r"""Parameters that are tensors: moments of f at other parameters for each element, with gradients in these.
+
+A kernel takes numbers for its parameters.  Where f is another function in other units,
+
+    f(x; p) = A(p) g((x - c(p))/h(p)) + B(p),
+
+its moments are those of the kernel at its defaults, or at p0, with mean and variance mapped by torch before and after:
+gradients in p follow from the certified partials.  Where f is affine in its parameters the mean is too, and the
+variance is a quadratic form, which the kernel's values at a few numbers determine.  All of it is in float64: a
+difference from a kink, and what interpolation cancels, keep their digits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.runtime import autograd
+from momentgen.runtime.moments import Moments
+from momentgen.runtime.parameters import MEAN_AND_VARIANCE, Parameter
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+__all__ = ["Rescaled", "Scaling", "by_tensors", "rescaled"]
+
+#: a number or a tensor
+Value = Any
+Inner = Callable[..., Any]
+
+
+class _Op(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+
+    @property
+    def __call__(self) -> Callable[..., Any]: ...
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """f in other units: f(x) = scale·g((x - centre)/width) + offset, functions of the parameters, all by name.
+
+    Args:
+        centre, width, scale, offset: of one value for each parameter of the rule, numbers or tensors alike.
+    """
+
+    centre: Inner
+    width: Inner
+    scale: Inner
+    offset: Inner
+
+    def at(self, params: Mapping[str, Value]) -> tuple[Value, Value, Value, Value]:
+        """Centre, width, scale and offset."""
+        return tuple(map(float_or_tensor, (f(**params) for f in (self.centre, self.width, self.scale, self.offset))))
+
+
+def float_or_tensor(value: Value) -> Value:
+    """A tensor in float64, and any other number as a float."""
+    return value.to(torch.float64) if isinstance(value, Tensor) else float(value)
+
+
+def by_tensors(
+    op: _Op,
+    scaling: Scaling | None,
+    affine: Sequence[str],
+    inputs: Sequence[Float[Tensor, "*shape"]],
+    params: Mapping[str, Value],
+    variant: str | None = None,
+) -> Moments:
+    """Mean and *variance* of an op at parameters of which some are tensors.
+
+    Args:
+        op: the op, whose other parameters are numbers.
+        scaling: f in other units, where it is that.
+        affine: the parameters in which f is affine, all together.
+        inputs: mean and *variance*, of one shape.
+        params: by name; tensors are floating point and broadcast to the inputs' shape.
+        variant: as in a call of the op.
+
+    Raises:
+        InputError: if a parameter cannot be a tensor, does not broadcast, or is out of its range.
+    """
+    mean, var = inputs
+    learned = {name: value for name, value in params.items() if isinstance(value, Tensor)}
+    known = {p.name: p for p in op.parameters}
+    for name, value in learned.items():
+        if name not in known:
+            raise InputError(f"{op.name}: unknown parameter {name!r}; its parameters: {', '.join(known) or 'none'}")
+        _check_tensor(op, known[name], value, mean, ranged=name not in affine)
+    numbers = {p.name: p.default for p in op.parameters} | {n: v for n, v in params.items() if n not in learned}
+    wide = mean.to(torch.float64), var.to(torch.float64)
+    if set(learned) <= set(affine):
+        found = _interpolated(op, wide, numbers, {known[n]: v.to(torch.float64) for n, v in learned.items()}, variant)
+    elif scaling is not None and op.outputs == MEAN_AND_VARIANCE:
+        start = scaling.at({**numbers, **{n: known[n].default for n in learned}})
+        here = scaling.at({**numbers, **{n: v.to(torch.float64) for n, v in learned.items()}})
+        at_start = {n: v for n, v in numbers.items() if v is not None}
+        found = _in_units(lambda *at: op(*at, variant=variant, **at_start), wide, start, here)
+    else:
+        names = ", ".join(learned)
+        raise InputError(
+            f"{op.name}: expected numbers for {names}, got a tensor; only parameters that move or scale f, or in which "
+            "it is affine, can be learned"
+        )
+    return Moments(*[value.to(mean.dtype) for value in found])
+
+
+def _check_tensor(op: _Op, parameter: Parameter, value: Tensor, mean: Tensor, *, ranged: bool) -> None:
+    what = f"{op.name}: parameter {parameter.name}"
+    if not value.dtype.is_floating_point:
+        raise InputError(f"{what} must be a number or a floating-point tensor, got {value.dtype}")
+    try:
+        shape = torch.broadcast_shapes(value.shape, mean.shape)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        shape = torch.Size()
+    if shape != mean.shape:
+        raise InputError(
+            f"{what}: expected a shape that broadcasts to that of the mean, {tuple(mean.shape)}, got "
+            f"{tuple(value.shape)}; one value a channel of images is of shape (channels, 1, 1)"
+        )
+    if value.device.type != "cpu" or torch.compiler.is_compiling() or autograd.transformed():
+        return
+    low, high = (parameter.low, parameter.high) if ranged else (-math.inf, math.inf)
+    plain = value.detach()
+    outside = plain[~((plain >= low) & (plain <= high) & plain.isfinite())]
+    if outside.numel():
+        raise InputError(f"{what} must be in {parameter.range if ranged else '(-inf, inf)'}, got {float(outside[0])!r}")
+
+
+def _in_units(
+    moments: Callable[[Tensor, Tensor], Any],
+    inputs: Sequence[Tensor],
+    start: Sequence[Value],
+    here: Sequence[Value],
+) -> tuple[Tensor, Tensor]:
+    """Moments in units ``here`` from those in units ``start``; units are centre, width, scale and offset."""
+    mean, var = inputs
+    centre, width, scale, offset = start
+    centre1, width1, scale1, offset1 = here
+    per = width / width1
+    inner = moments((mean - centre1) * per + centre, var * per * per)
+    factor = scale1 / scale
+    return factor * (inner.mean - offset) + offset1, factor * factor * inner.var
+
+
+def _interpolated(
+    op: _Op,
+    inputs: Sequence[Tensor],
+    numbers: Mapping[str, float | None],
+    learned: Mapping[Parameter, Tensor],
+    variant: str | None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance from those at numbers: of an f that is affine in the learned parameters."""
+    ends = {p: _ends(p) for p in learned}
+    shares = {p: (value - ends[p][0]) / (ends[p][1] - ends[p][0]) for p, value in learned.items()}
+
+    def at(places: Mapping[Parameter, float]) -> Any:
+        """At so much of the way from one end of each parameter to the other."""
+        moved = {p.name: ends[p][0] + places.get(p, 0.0) * (ends[p][1] - ends[p][0]) for p in learned}
+        return op(*inputs, variant=variant, **{**numbers, **moved})
+
+    start = at({})
+    mean, var = start.mean, start.var
+    whole: dict[Parameter, Tensor] = {}
+    for p, t in shares.items():
+        half, end = at({p: 0.5}), at({p: 1.0})
+        mean = mean + t * (end.mean - start.mean)
+        whole[p] = end.var - start.var
+        curve = 2 * (end.var - 2 * half.var + start.var)
+        var = var + t * (whole[p] - curve) + t * t * curve
+    for p, q in itertools.combinations(shares, 2):
+        both = at({p: 1.0, q: 1.0}).var - start.var - whole[p] - whole[q]
+        var = var + shares[p] * shares[q] * both
+    return mean, var.clamp(min=0)
+
+
+def _ends(parameter: Parameter) -> tuple[float, float]:
+    """Two values of a parameter, far enough apart."""
+    default = parameter.default or 0.0
+    low = parameter.low if math.isfinite(parameter.low) else min(default, parameter.high) - 1.0
+    high = parameter.high if math.isfinite(parameter.high) else max(default, low) + 1.0
+    return low, high
+
+
+class Rescaled:
+    """An op in units that are learned: the moments of scale·f((X - centre)/width) + offset; :func:`rescaled` makes it.
+
+    It stands where an op of one random input does, as in :func:`momentgen.laws.activation`.
+    """
+
+    inputs, outputs = 1, MEAN_AND_VARIANCE
+
+    def __init__(self, op: _Op, scaling: Scaling, parameters: Sequence[str]) -> None:
+        self.op, self.scaling = op, scaling
+        self.name = f"{op.name}, rescaled"
+        self.parameters = tuple(Parameter(name) for name in parameters)
+
+    def __call__(
+        self,
+        mean: Float[Tensor, "*shape"],
+        var: Float[Tensor, "*shape"],
+        *,
+        variant: str | None = None,
+        **params: Value,
+    ) -> Moments:
+        """Mean and *variance*, with gradients in the parameters that are tensors.
+
+        Args:
+            mean, var: as the op takes them.
+            variant: of the op.
+            params: by name, numbers or floating-point tensors that broadcast to the mean's shape.
+
+        Raises:
+            InputError: if a parameter is missing, unknown, or does not broadcast.
+        """
+        names = [parameter.name for parameter in self.parameters]
+        if set(params) != set(names):
+            raise InputError(
+                f"{self.name}: expected the parameters {', '.join(names)}, got {', '.join(params) or 'none'}"
+            )
+        for parameter in self.parameters:
+            if isinstance(value := params[parameter.name], Tensor):
+                _check_tensor(self, parameter, value, mean, ranged=True)
+        exact = {name: float_or_tensor(value) for name, value in params.items()}
+        wide = mean.to(torch.float64), var.to(torch.float64)
+        units = self.scaling.at(exact)
+        found = _in_units(lambda *at: self.op(*at, variant=variant), wide, (0.0, 1.0, 1.0, 0.0), units)
+        return Moments(*[value.to(mean.dtype) for value in found])
+
+
+def rescaled(op: _Op, **units: Callable[..., Value]) -> Rescaled:
+    """An op whose input and output are moved and stretched by parameters that may be learned.
+
+    Args:
+        op: of one random input, with its parameters at their defaults.
+        units: any of ``centre``, ``width``, ``scale`` and ``offset``, functions of parameters that their arguments
+            name.  The result has the moments of scale·f((X - centre)/width) + offset; a width may not be 0.
+
+    Raises:
+        InputError: for other names, or an op of several inputs.
+
+    >>> import momentgen
+    >>> swish = rescaled(momentgen.generated.silu, width=lambda beta: 1 / beta, scale=lambda beta: 1 / beta)
+    >>> beta = torch.tensor(1.5, requires_grad=True)
+    >>> swish(torch.zeros(2), torch.ones(2), beta=beta).mean.sum().backward()
+    >>> bool(beta.grad > 0)
+    True
+    """
+    usual: dict[str, Callable[..., Value]] = {
+        "centre": lambda **_: 0.0,
+        "width": lambda **_: 1.0,
+        "scale": lambda **_: 1.0,
+        "offset": lambda **_: 0.0,
+    }
+    unknown = [name for name in units if name not in usual]
+    if unknown or op.inputs != 1:
+        came = f"{unknown[0]!r}" if unknown else f"an op of {op.inputs} inputs"
+        raise InputError(f"rescaled: expected centre, width, scale or offset of an op of one input, got {came}")
+    names = dict.fromkeys(name for function in units.values() for name in inspect.signature(function).parameters)
+
+    def called(function: Callable[..., Value]) -> Inner:
+        own = tuple(inspect.signature(function).parameters)
+        return lambda **params: function(**{name: params[name] for name in own})
+
+    chosen = {name: called(units[name]) if name in units else default for name, default in usual.items()}
+    return Rescaled(op, Scaling(**chosen), tuple(names))

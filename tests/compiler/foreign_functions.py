@@ -1,0 +1,291 @@
+"""Activations of other projects and papers, from their f alone: a table, and what builds of it.
+
+``python tests/compiler/foreign_functions.py [NAME ...]`` builds each in a process of its own, for at most two minutes,
+compares it with quadrature, and writes ``benchmarks/results/foreign_functions.json``.
+
+Numbers are the defaults of their source.  Functions that have a rule here are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import queue
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sympy import (
+    Abs,
+    Expr,
+    Heaviside,
+    Max,
+    Min,
+    Piecewise,
+    Rational,
+    asinh,
+    atan,
+    cos,
+    cosh,
+    erf,
+    exp,
+    log,
+    pi,
+    sign,
+    sin,
+    sqrt,
+    tanh,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
+from quadrature_truth import moments, partials
+
+from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.pipeline import CompiledRule, compile_rule
+from momentgen.errors import BuildError
+from momentgen.rule import Phi, Rule, S, x
+
+__all__ = ["FOREIGN", "LIMIT", "Foreign", "built"]
+
+#: seconds that a build may take
+LIMIT = 120.0
+_RESULT = Path(__file__).parents[2] / "benchmarks/results/foreign_functions.json"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """One function.
+
+    Attributes:
+        name: of a rule.
+        source: library or paper.
+        f: the function.
+        diverges: from which variance on there is no second moment; None where there always is one.
+    """
+
+    name: str
+    source: str
+    f: Expr
+    diverges: float | None = None
+
+
+def _softplus(z: Expr) -> Expr:
+    return log(1 + exp(z))
+
+
+_TORCH, _JAX, _KERAS, _TF, _ECHO = "torch.nn", "jax.nn", "keras.activations", "tensorflow_addons", "echoAI"
+_AF = "Kunc & Kléma 2024, Three Decades of Activations"
+_half = Rational(1, 2)
+_q = Rational
+
+FOREIGN = (
+    # torch.nn, jax.nn, keras
+    Foreign("hardtanh_2", _TORCH + ".Hardtanh(-2, 2)", Max(-2, Min(2, x))),
+    Foreign("softplus_beta", _TORCH + ".Softplus(beta=2)", _softplus(2 * x) / 2),
+    Foreign("prelu_quarter", _TORCH + ".PReLU", Piecewise((x, x >= 0), (x / 4, True))),
+    Foreign("rrelu_mean", _TORCH + ".RReLU, evaluation", Piecewise((x, x >= 0), (_q(11, 48) * x, True))),
+    Foreign("leaky_negative", _TORCH + ".PReLU, learned below 0", Piecewise((x, x >= 0), (-x / 4, True))),
+    Foreign("sparse_plus", _JAX, Piecewise((0, x <= -1), (x, x >= 1), ((x + 1) ** 2 / 4, True))),
+    Foreign("sparse_sigmoid", _JAX, Max(0, Min(1, (x + 1) / 2))),
+    Foreign("squareplus", _JAX, (x + sqrt(x**2 + 4)) / 2),
+    Foreign("hard_silu", _JAX, x * Max(0, Min(6, x + 3)) / 6),
+    Foreign("identity_exponential", _KERAS, exp(x)),
+    Foreign("hard_sigmoid_fifth", _KERAS + ", 2", Max(0, Min(1, x / 5 + _half))),
+    Foreign("keras_relu_threshold", _KERAS + ".relu(threshold=1)", Piecewise((x, x > 1), (0, True))),
+    # tensorflow_addons, echoAI
+    Foreign("lisht", _TF, x * tanh(x)),
+    Foreign("snake", _TF, x + sin(x) ** 2),
+    Foreign("tanhshrink_2", _TF, x - tanh(2 * x)),
+    Foreign("weighted_tanh", _ECHO, tanh(x / 2)),
+    Foreign("beta_mish", _ECHO, x * tanh(log((1 + exp(x)) ** _q(3, 2)))),
+    Foreign("sqnl", _ECHO, Piecewise((-1, x < -2), (x + x**2 / 4, x < 0), (x - x**2 / 4, x <= 2), (1, True))),
+    Foreign("silu_inverse_root", _ECHO + ", ISRU", x / sqrt(1 + x**2)),
+    Foreign("isrlu", _ECHO, Piecewise((x, x >= 0), (x / sqrt(1 + x**2), True))),
+    Foreign("soft_exponential", _ECHO + ", alpha = 1/2", 2 * (exp(x / 2) - 1) + _half),
+    Foreign("aria2", _ECHO + ", alpha = 3/2, beta = 2", x * (1 + exp(-2 * x)) ** -_q(3, 2)),
+    Foreign("elish", _ECHO, Piecewise((x * S(x), x >= 0), ((exp(x) - 1) * S(x), True))),
+    Foreign(
+        "hard_elish",
+        _ECHO,
+        Piecewise((x, x >= 1), (x * (x + 1) / 2, x >= 0), ((exp(x) - 1) * (x + 1) / 2, x > -1), (0, True)),
+    ),
+    Foreign("flatten_swish", _ECHO + ", FTS", Piecewise((x * S(x) - _q(1, 5), x >= 0), (-_q(1, 5), True))),
+    Foreign("srelu", _ECHO, Piecewise((1 + (x - 1) / 2, x >= 1), (-1 + (x + 1) / 5, x <= -1), (x, True))),
+    Foreign("bent_identity", _ECHO, (sqrt(x**2 + 1) - 1) / 2 + x),
+    Foreign("sine_relu", _ECHO, Piecewise((x, x > 0), ((sin(x) - cos(x)) / 4, True))),
+    Foreign("gaussian", _ECHO, exp(-(x**2))),
+    Foreign("sinc", _ECHO, sin(x) / x),
+    # papers
+    Foreign("tanhexp", "Liu & Di 2020", x * tanh(exp(x))),
+    Foreign("serf", "Nag & Bhattacharyya 2021", x * erf(log(1 + exp(x)))),
+    Foreign("phish", "Naveen 2022", x * tanh(x * Phi(x))),
+    Foreign("logish", "Zhu et al. 2021", x * log(1 + S(x))),
+    Foreign("smish", "Wang et al. 2022", x * tanh(log(1 + S(x)))),
+    Foreign("pelu", "Trottier et al. 2016, a = 2, b = 1/2", Piecewise((4 * x, x >= 0), (2 * (exp(2 * x) - 1), True))),
+    Foreign("selu_twice", "Klambauer et al. 2017, twice", 2 * Piecewise((x, x > 0), (_q(5, 3) * (exp(x) - 1), True))),
+    Foreign("starrelu", "Yu et al. 2022, MetaFormer", _q("0.8944") * Max(x, 0) ** 2 - _q("0.4472")),
+    Foreign("relu_cubed", "So et al. 2021, Primer, cubed", Max(x, 0) ** 3),
+    Foreign("smu", "Biswas et al. 2021, alpha = 1/4, mu = 1", (_q(5, 4) * x + _q(3, 4) * x * erf(_q(3, 4) * x)) / 2),
+    Foreign("smu_1", "Biswas et al. 2021, alpha = 1/4, mu = 1", (_q(5, 4) * x + sqrt(_q(9, 16) * x**2 + 1)) / 2),
+    Foreign("acon_c", "Ma et al. 2021, p1 = 1, p2 = 1/4", _q(3, 4) * x * S(_q(3, 4) * x) + x / 4),
+    Foreign("xatlu", "Huang 2024, alpha = 1/5", x * ((atan(x) / pi + _half) * _q(7, 5) - _q(1, 5))),
+    Foreign("xsilu", "Huang 2024, alpha = 1/5", x * (S(x) * _q(7, 5) - _q(1, 5))),
+    Foreign("xgelu", "Huang 2024, alpha = 1/5", x * (Phi(x) * _q(7, 5) - _q(1, 5))),
+    Foreign("atlu", "Huang 2024, alpha = 0", x * (atan(x) / pi + _half)),
+    Foreign(
+        "xielu",
+        "Huang & Schlag 2024, alpha_p = alpha_n = 0.8, beta = 1/2",
+        Piecewise((_q(4, 5) * x**2 + x / 2, x > 0), (_q(4, 5) * (exp(x) - 1 - x) + x / 2, True)),
+    ),
+    Foreign("polyrelu", "Zhuo et al. 2024, PolyReLU", (Max(x, 0) + Max(x, 0) ** 2 + Max(x, 0) ** 3) / 3),
+    Foreign("gcu", "Noel et al. 2021", x * cos(x)),
+    Foreign("morlet", "Sitzmann et al. 2020, compared there; w = 5", exp(-(x**2) / 2) * cos(5 * x)),
+    Foreign("mexican_hat", "Bodyanskiy & Vynokurova 2013", (1 - x**2) * exp(-(x**2) / 2)),
+    Foreign("hermite_2", "Ma & Khorasani 2005", (4 * x**2 - 2) * exp(-(x**2) / 2)),
+    Foreign("gaussian_sine", "Ramasinghe & Lucey 2022", sin(3 * x) * exp(-(x**2))),
+    Foreign("super_gaussian", "Ramasinghe & Lucey 2022", exp(-(x**2) / 2) ** 2),
+    Foreign("quadratic_rational", "Ramasinghe & Lucey 2022", 1 / (1 + x**2)),
+    Foreign("multiquadratic", "Ramasinghe & Lucey 2022", 1 / sqrt(1 + x**2)),
+    Foreign("laplacian", "Ramasinghe & Lucey 2022", exp(-Abs(x))),
+    Foreign("symlog", "Hafner et al. 2023, DreamerV3", sign(x) * log(1 + Abs(x))),
+    Foreign("asinh", "Lupton et al. 1999", asinh(x)),
+    Foreign("log_relu", "Liu et al. 2019, Natural-Logarithm-ReLU", log(1 + Max(x, 0))),
+    Foreign("log_square", "Kunc & Kléma 2024, logarithmic", log(1 + x**2)),
+    Foreign("softexp_2", "Huber loss", Piecewise((x**2 / 2, Abs(x) <= 1), (Abs(x) - _half, True))),
+    Foreign("log_cosh", _KERAS + ", losses", log(cosh(x))),
+    Foreign("pinball", "Koenker & Bassett 1978, tau = 3/10", Max(_q(3, 10) * x, -_q(7, 10) * x)),
+    Foreign("crossing", "maxout of two lines", Max(x / 4, 2 * x)),
+    Foreign("call", "Black & Scholes 1973", Max(exp(x) - 1, 0)),
+    Foreign("put", "Black & Scholes 1973", Max(1 - exp(x), 0)),
+    Foreign("relu_sine", _AF + ", SinLU-like", Max(x, 0) * sin(x)),
+    Foreign("sinlu", "Paul et al. 2022", (x + sin(x)) * S(x)),
+    Foreign("window", _AF + ", cosine window", Piecewise((cos(pi * x / 2) ** 2, Abs(x) <= 1), (0, True))),
+    Foreign("clipped_sine", _AF + ", piecewise sine", Piecewise((-1, x < -1), (sin(pi * x / 2), x <= 1), (1, True))),
+    Foreign("hat", _AF + ", Mexican hat linear", Max(0, 1 - Abs(x))),
+    Foreign("ternary", "Li et al. 2016, ternary weights", Heaviside(x - _half, 1) - Heaviside(-x - _half, 1)),
+    Foreign("quantised", "Hubara et al. 2017, two bits", sum(Heaviside(x - k - _half, 1) for k in range(3))),
+    Foreign("sign_step", "Courbariaux et al. 2016", Piecewise((1, x >= 0), (-1, True))),
+    Foreign("relu6_cubed", _AF + ", cubes of ReLU6", Max(0, Min(6, x)) ** 3),
+    Foreign("quadratic_unit", _AF, x**2 + x),
+    Foreign("cubic", _AF, x**3),
+    Foreign("softclip", "Klimek & Perelstein 2020, p = 5", (_softplus(5 * x) - _softplus(5 * (x - 1))) / 5),
+    Foreign("penalised_tanh", "Xu et al. 2016", Piecewise((tanh(x), x > 0), (tanh(x) / 4, True))),
+    Foreign("root_relu", "Yang & Zhang 2021, square-root ReLU", sqrt(Max(x, 0))),
+    Foreign("tanh_lecun", "LeCun et al. 1998", _q("1.7159") * tanh(2 * x / 3)),
+    Foreign("dyt", "Zhu et al. 2025, alpha = 1/2", tanh(x / 2)),
+    Foreign("lorentz", _AF + ", Cauchy", x / (1 + x**2)),
+    Foreign("elliott", "Elliott 1993", x / (2 * (1 + Abs(x))) + _half),
+    Foreign("rational", "Molina et al. 2020, Padé", (x**3 + x) / (1 + x**2 + x**4)),
+    Foreign("exp_square", "a function without a second moment", exp(x**2), diverges=0.25),
+    Foreign("reciprocal", "a function without a second moment", 1 / x, diverges=0.0),
+    Foreign("double_exponential", "a function without a second moment", exp(exp(x)), diverges=0.0),
+)
+
+_MEANS, _VARIANCES = (-3.1, -0.4, 0.3, 2.6), (0.01, 1.0, 25.0)
+
+
+def built(name: str) -> dict[str, Any]:
+    """How a build ended: its seconds, strategy, operations and largest errors, or why there is none.
+
+    Errors are those of mean, *variance* and partials against quadrature of f itself, at means and variances of a grid:
+    of max(1, |mean|), and of the others of the largest value that they take over the grid's means at that variance.
+    """
+    foreign = next(f for f in FOREIGN if f.name == name)
+    begun = time.monotonic()
+    try:
+        compiled = compile_rule(Rule(name, f=foreign.f))
+    except BuildError as error:
+        return {"seconds": round(time.monotonic() - begun, 1), "refused": str(error).split("\n")[0]}
+    seconds = time.monotonic() - begun
+    certificate = json.loads(compiled.files["exact.json"])
+    errors: dict[str, float] = {}
+    params = _scalars(compiled)
+    for var in map(np.float32, _VARIANCES):
+        at = [(float(np.float32(m)), float(var)) for m in _MEANS]
+        mean, variance = (np.array(values, np.float32) for values in zip(*at, strict=True))
+        want = [_truth(foreign.f, *point) for point in at]
+        found: dict[str, Any] = {}
+        for program in compiled.programs["exact"]:
+            found |= _values(program, mean, variance, params)
+        for output, values in found.items():
+            exact = np.array([float(w[output]) for w in want])
+            size = np.maximum(1.0, np.abs(exact)) if output == "mean" else np.maximum(np.abs(exact).max(), 1e-30)
+            errors[output] = max(errors.get(output, 0.0), float((np.abs(values - exact) / size).max()))
+    return {
+        "seconds": round(seconds, 1),
+        "strategy": certificate["method"]["way"],
+        "operations": [program.operations for program in compiled.programs["exact"]],
+        "errors": {output: float(f"{error:.2g}") for output, error in errors.items()},
+    }
+
+
+def _truth(f: Expr, mean: float, var: float) -> dict[str, Any]:
+    own = dict(zip(("mean", "var"), moments(f, mean, var, digits=12), strict=True))
+    return own | partials(f, mean, var, digits=12)
+
+
+def _values(program: Any, mean: Any, var: Any, params: Mapping[str, float]) -> dict[str, Any]:
+    """Outputs of the forward program, or the four partials of the backward program."""
+    if "grad_mean" not in program.inputs:
+        return dict(evaluate(program, {"mean": mean, "var": var}, params))
+    one, zero, found = np.ones_like(mean), np.zeros_like(mean), {}
+    for output in ("mean", "var"):
+        seeds = {"grad_mean": one if output == "mean" else zero, "grad_var": one if output == "var" else zero}
+        slopes = evaluate(program, {"mean": mean, "var": var, **seeds}, params)
+        found |= {f"d{output}_dmu": slopes["grad_mean"], f"d{output}_dvar": slopes["grad_var"]}
+    return found
+
+
+def _scalars(compiled: CompiledRule) -> dict[str, float]:
+    """What the programs take beside mean and variance: numbers that the host derives of a rule's constants."""
+    names = compiled.programs["exact"][0].params
+    if not names:
+        return {}
+    scope: dict[str, Any] = {}
+    exec(compiled.files["exact_torch.py"], scope)
+    return dict(zip(names, map(float, scope["kernel_scalars"]()), strict=True))
+
+
+def _in_a_process(name: str) -> dict[str, Any]:
+    context = multiprocessing.get_context("fork")
+    answers: Any = context.Queue()
+    process = context.Process(target=lambda: answers.put(built(name)))
+    process.start()
+    try:
+        found: dict[str, Any] = answers.get(timeout=2 * LIMIT)
+    except queue.Empty:
+        found = {"seconds": LIMIT, "refused": f"not built within {LIMIT:g} s"}
+    process.terminate()
+    process.join()
+    return found
+
+
+def main() -> None:
+    """Measure the functions named, or all of them, and write what came of it."""
+    known = json.loads(_RESULT.read_text(encoding="utf-8"))["functions"] if _RESULT.exists() else {}
+    for foreign in FOREIGN:
+        if sys.argv[1:] and foreign.name not in sys.argv[1:]:
+            continue
+        found = _in_a_process(foreign.name)
+        known[foreign.name] = {"source": foreign.source, "f": str(foreign.f), **found}
+        print(foreign.name, found, flush=True)
+        rows = {f.name: known[f.name] for f in FOREIGN if f.name in known}
+        wanted = [f.name for f in FOREIGN if f.diverges is None and f.name in known]
+        seconds = [rows[n]["seconds"] for n in wanted if "strategy" in rows[n]]
+        summary = {
+            "with a second moment": len(wanted),
+            "built": len(seconds),
+            "within_two_minutes": sum(second <= LIMIT for second in seconds),
+            "median_seconds": statistics.median(seconds) if seconds else None,
+            "most_seconds": max(seconds, default=None),
+        }
+        _RESULT.write_text(json.dumps({"summary": summary, "functions": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
