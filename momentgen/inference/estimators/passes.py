@@ -15,8 +15,8 @@ __all__ = ["Chosen", "choose", "stages"]
 
 #: passes of the first stage, how stages grow, how many without a gain are waited for, and what a gain is, in nats
 _FIRST, _GROWTH, _PATIENCE, _GAIN = 5, 1.5, 2, 0.005
-#: updates of single weights that a choice and the fit after it may cost, and passes that it may take at least
-_UPDATES, _LEAST = 8_000_000_000, 15
+#: updates of single weights that a choice and the fit after it may cost, and passes that it may take at least and at most
+_UPDATES, _LEAST, _MOST = 8_000_000_000, 15, 1000
 
 
 class Chosen(NamedTuple):
@@ -37,7 +37,7 @@ class Chosen(NamedTuple):
 
 def stages(work: int) -> Iterator[int]:
     """Numbers of passes, growing; ``work`` is what one pass of all networks costs, in updates of a weight."""
-    most, passes = max(_LEAST, _UPDATES // work), float(_FIRST)
+    most, passes = min(max(_LEAST, _UPDATES // work), _MOST), float(_FIRST)
     while passes < most:
         yield round(passes)
         passes *= _GROWTH
