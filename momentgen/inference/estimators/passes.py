@@ -15,7 +15,7 @@ __all__ = ["Chosen", "choose", "stages"]
 
 #: passes of the first stage, how stages grow, how many without a gain are waited for, and what a gain is, in nats
 _FIRST, _GROWTH, _PATIENCE, _GAIN = 5, 1.5, 2, 0.005
-#: updates of single weights that a choice and the fit after it may cost, and passes that it may take at least and at most
+#: updates of single weights that a choice and its fit may cost, and passes that it may take at least and at most
 _UPDATES, _LEAST, _MOST = 8_000_000_000, 15, 1000
 
 
