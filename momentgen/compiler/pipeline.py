@@ -187,7 +187,10 @@ def _same_in_float64(one: Stable, other: Stable) -> bool:
 def _compile_first(
     rule: Rule, tried: Iterable[Way], progress: Progress, evidence: Evidence, memory: Memory
 ) -> tuple[Certified, ...]:
-    """The variants by the first way that reaches the accuracy asked; one that promises less than the first is none.
+    """The variants by the first way that reaches the accuracy asked.
+
+    A way that promises less than the first is none, but where the rule takes goals by ``moments`` for those in ulp,
+    and the latter are missed: as by the slopes of a mean that falls and rises.
 
     Raises:
         BuildError: if none does; says by how much each misses it.
@@ -195,13 +198,14 @@ def _compile_first(
     misses: list[tuple[str, BuildError]] = []
     promised: tuple[tuple[str, float], ...] = ()
     for way in tried:
+        wanted = () if misses and rule.accuracy.moments else promised
         outcome, error = memory.recall(way), None
-        if outcome is None or not (outcome.is_final or (promised and outcome.promised != promised)):
-            outcome, error = _outcome(rule, way, promised, progress, evidence, memory)
+        if outcome is None or not (outcome.is_final or (wanted and outcome.promised != wanted)):
+            outcome, error = _outcome(rule, way, wanted, progress, evidence, memory)
         way.refusal = outcome.refusal
         if outcome.refusal:
             continue
-        promised = promised or outcome.promised
+        promised = wanted or outcome.promised
         if outcome.promised != promised:
             continue
         if outcome.miss is None:

@@ -16,25 +16,28 @@ from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.table import Entry
 from momentgen.runtime import Op
+from momentgen.runtime.learned import Rescaled
 
 __all__ = ["REGISTERED", "activation", "register_activation"]
 
 #: name of a function -> op and the names of its parameters, in the function's order
-REGISTERED: Final[dict[str, tuple[Op, tuple[str, ...]]]] = {}
+REGISTERED: Final[dict[str, tuple[Op | Rescaled, tuple[str, ...]]]] = {}
 #: functions of torch in C++, by the types that Python has for them
 _NATIVE: Final = BuiltinFunctionType | MethodDescriptorType
 #: what :func:`activation` has made
 _ASKING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def register_activation(function: Any, op: Op, *parameters: str) -> None:
+def register_activation(function: Any, op: Op | Rescaled, *parameters: str) -> None:
     """Let an op have the moments of a function of torch.
 
     Args:
         function: an overridable function object of torch, such as ``torch.special.i0`` or a custom operator
             ``torch.ops.my_package.swoosh``.  A function of yours is made known by :func:`activation`.
-        op: the generated op, of one random input, such as a build of your own rules makes.
-        parameters: names of the op's parameters, in the order of the function's arguments after the first.
+        op: the generated op, of one random input, such as a build of your own rules makes; or one in units that are
+            learned, of :func:`momentgen.runtime.rescaled`.
+        parameters: names of the op's parameters, in the order of the function's arguments after the first.  Arguments
+            may be tensors, and learned, where the op says so.
 
     Raises:
         InputError: if the op takes more than one random input, or has no such parameter.  Also if torch calls the
@@ -56,7 +59,7 @@ def register_activation(function: Any, op: Op, *parameters: str) -> None:
         table.TABLE[function] = Entry(name, "pointwise", function)
 
 
-def activation(op: Op, *parameters: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Make a function of your own known, by a decorator: of a random value it has the moments of an op.
 
     Args:
@@ -105,7 +108,7 @@ def _full_name(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _described(function: Any, op: Op) -> str:
+def _described(function: Any, op: Op | Rescaled) -> str:
     """What was given in the place of a function of torch, and what to write."""
     if isinstance(function, type | torch.nn.Module):
         kind = function.__name__ if isinstance(function, type) else type(function).__name__

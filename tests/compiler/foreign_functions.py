@@ -1,7 +1,7 @@
 """Activations of other projects and papers, from their f alone: a table, and what builds of it.
 
 ``python tests/compiler/foreign_functions.py [NAME ...]`` builds each in a process of its own, for at most two minutes,
-compares it with quadrature, and writes ``benchmarks/results/foreign_functions.json``.
+compares it with quadrature, and writes ``benchmarks/results/foreign_functions.json`` and ``docs/results/functions.md``.
 
 Numbers are the defaults of their source.  Functions that have a rule here are left out.
 """
@@ -50,11 +50,12 @@ from momentgen.compiler.pipeline import CompiledRule, compile_rule
 from momentgen.errors import BuildError
 from momentgen.rule import Phi, Rule, S, x
 
-__all__ = ["FOREIGN", "LIMIT", "Foreign", "built"]
+__all__ = ["FOREIGN", "LIMIT", "PAGE", "RESULT", "Foreign", "built", "page"]
 
 #: seconds that a build may take
 LIMIT = 120.0
-_RESULT = Path(__file__).parents[2] / "benchmarks/results/foreign_functions.json"
+RESULT = Path(__file__).parents[2] / "benchmarks/results/foreign_functions.json"
+PAGE = Path(__file__).parents[2] / "docs/results/functions.md"
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,52 @@ def _scalars(compiled: CompiledRule) -> dict[str, float]:
     return dict(zip(names, map(float, scope["kernel_scalars"]()), strict=True))
 
 
+def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """How many of the functions with a second moment build, and in what time."""
+    wanted = [f.name for f in FOREIGN if f.diverges is None and f.name in rows]
+    seconds = [rows[name]["seconds"] for name in wanted if "strategy" in rows[name]]
+    return {
+        "with_a_second_moment": len(wanted),
+        "built": len(seconds),
+        "compared_with_quadrature": sum("errors" in rows[name] for name in wanted),
+        "within_two_minutes": sum(second <= LIMIT for second in seconds),
+        "median_seconds": statistics.median(seconds) if seconds else 0.0,
+        "most_seconds": max(seconds, default=0.0),
+    }
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """The page of the documentation that shows a result."""
+    said, rows = result["summary"], result["functions"]
+    lines = [
+        "# Functions of other projects",
+        "",
+        "Activations of other libraries and papers, built from f alone, with the numbers of their source.",
+        f"Of {said['with_a_second_moment']} with a second moment {said['built']} build, {said['within_two_minutes']} "
+        f"of them within two minutes; the median takes {said['median_seconds']:g} s.",
+        "That was on two cores that other work shared, in several runs.",
+        f"{said['compared_with_quadrature']} of them were compared with quadrature of f, and hold.",
+        "Operations are those of the float32 kernels, forward and backward.",
+        "`tests/compiler/foreign_functions.py` has the table and makes this page.",
+        "",
+        "| function | source | f | seconds | operations | strategy, or the reason of the refusal |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in rows.items():
+        made = "strategy" in row
+        operations = " / ".join(f"{n:,}" for n in row["operations"]) if made else ""
+        said_of = row["strategy"] if made else _shortened(row["refused"])
+        formula = row["f"].replace("|", "\\|")
+        lines.append(f"| {name} | {row['source']} | `{formula}` | {row['seconds']:g} | {operations} | `{said_of}` |")
+    return "\n".join(lines) + "\n"
+
+
+def _shortened(reason: str) -> str:
+    """A reason without the rule's name and f, which stand beside it."""
+    text = reason.partition(": ")[2] if reason.startswith("rule ") else reason
+    return text.partition(" in `")[0].removesuffix(":").replace("|", "\\|").replace("`", "")
+
+
 def _in_a_process(name: str) -> dict[str, Any]:
     context = multiprocessing.get_context("fork")
     answers: Any = context.Queue()
@@ -267,24 +314,21 @@ def _in_a_process(name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure the functions named, or all of them, and write what came of it."""
-    known = json.loads(_RESULT.read_text(encoding="utf-8"))["functions"] if _RESULT.exists() else {}
+    known = json.loads(RESULT.read_text(encoding="utf-8"))["functions"] if RESULT.exists() else {}
     for foreign in FOREIGN:
         if sys.argv[1:] and foreign.name not in sys.argv[1:]:
             continue
         found = _in_a_process(foreign.name)
         known[foreign.name] = {"source": foreign.source, "f": str(foreign.f), **found}
         print(foreign.name, found, flush=True)
-        rows = {f.name: known[f.name] for f in FOREIGN if f.name in known}
-        wanted = [f.name for f in FOREIGN if f.diverges is None and f.name in known]
-        seconds = [rows[n]["seconds"] for n in wanted if "strategy" in rows[n]]
-        summary = {
-            "with a second moment": len(wanted),
-            "built": len(seconds),
-            "within_two_minutes": sum(second <= LIMIT for second in seconds),
-            "median_seconds": statistics.median(seconds) if seconds else None,
-            "most_seconds": max(seconds, default=None),
-        }
-        _RESULT.write_text(json.dumps({"summary": summary, "functions": rows}, indent=1) + "\n", encoding="utf-8")
+        write({f.name: known[f.name] for f in FOREIGN if f.name in known})
+
+
+def write(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write what came of the functions, and the page."""
+    result = {"summary": summary(rows), "functions": rows}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

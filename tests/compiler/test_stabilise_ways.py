@@ -118,3 +118,30 @@ def _root(rate: int = 1) -> Stable:
     if rate not in _ROOTS:
         (_ROOTS[rate],) = stabilise(derive(Rule("root", f=sp.sqrt(1 + (rate * x) ** 2))))
     return _ROOTS[rate]
+
+
+@pytest.mark.parametrize(("moments", "taken"), [(True, "by tolerance"), (False, None)])
+def test_a_missed_goal_in_ulp_leaves_the_ways_by_moments_where_the_rule_takes_them(
+    moments: bool, taken: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
+        if stable.unit == "ulp":
+            raise BuildError(rule.name, "certify", "off by 9 ulp")
+        return str(stable.way)
+
+    def way(name: str, unit: str) -> Way:
+        made: Any = SimpleNamespace(way=name, unit=unit, goal=8.0)
+        return Way(name, (), lambda: (made,))
+
+    monkeypatch.setattr(pipeline, "_certified", compiled)
+    rule = Rule("valley", f=sp.Max(x, -x / 2), accuracy=Accuracy(ulp={"exact": 8.0}, moments=moments))
+    tried = (way("in ulp", "ulp"), way("by tolerance", "tolerance"))
+
+    def compile_first() -> object:
+        return pipeline._compile_first(rule, tried, lambda stage: None, Evidence("valley"), pipeline._NoMemory())
+
+    if taken is None:
+        with pytest.raises(BuildError, match="off by 9 ulp"):
+            compile_first()
+    else:
+        assert compile_first() == (taken,)

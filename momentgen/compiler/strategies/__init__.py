@@ -26,9 +26,10 @@ The strategies:
 ``surfaces``     polynomials of two variables: ``surface`` and ``surface_graph`` (at v = 0 f itself, ``point``); in
                  float64 ``fine_surface``, of outputs (``fine_output``) in cells (``fine_cells``), ``fine_tails`` of
                  slow f, and ``fine_surface_graph``
-``kinks``        f with kinks or jumps: ``piecewise``, power series about the kinks and another form above v*;
+``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
+                 ``piecewise``, power series about the kinks and another form above v*;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
-                 ``quadrature``, the fallback, on ``increments``; each with its graph
+                 ``quadrature``, the fallback, on ``increments`` and ``fitted_branches``; each with its graph
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph`` on ``tails``
 ``covariance``   of f(X1) and f(X2), in the coordinate of ``correlation``
