@@ -80,10 +80,9 @@ class InputNoise:
 
     def _signed(self, rows: range) -> Tensor:
         """Standard normal numbers of rows, of pairs with opposite signs, in front of one for the examples."""
-        numbers = torch.stack([self._numbers_of(row) for row in rows])
-        numbers = numbers.unsqueeze(1) if self._shared else numbers
-        signs = numbers.new_tensor([1 - 2 * (row % 2) for row in rows])
-        return numbers * signs.view(-1, *[1] * (numbers.dim() - 1))
+        drawn = [-self._numbers_of(row) if row % 2 else self._numbers_of(row) for row in rows]
+        numbers = drawn[0].unsqueeze(0) if len(drawn) == 1 else torch.stack(drawn)  # a view costs less than a stack
+        return numbers.unsqueeze(1) if self._shared else numbers
 
     def _numbers_of(self, row: int) -> Tensor:
         """The standard normal numbers of a row's pair."""
