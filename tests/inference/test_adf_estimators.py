@@ -25,7 +25,13 @@ def friedman(n: int = 200):
 
 def small(kind, **options):
     plain = {"calibrate": None} if kind in REGRESSORS else {}
-    return kind(**{"hidden": (10,), "passes": 10, "random_state": 0, **plain, **options})
+    return kind(**{"hidden": (10,), "passes": 10, "members": 1, "random_state": 0, **plain, **options})
+
+
+def known(kind, **options):
+    """An estimator whose widths and passes are given, not chosen."""
+    plain = {"calibrate": None} if kind in REGRESSORS else {}
+    return kind(**{"hidden": (50, 50), "passes": 40, "members": 1, "random_state": 0, **plain, **options})
 
 
 def data(kind, n: int = 60):
@@ -42,7 +48,7 @@ def test_scikit_learns_checks(estimator, check) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_regression_finds_the_function_and_the_noise(kind, dtype) -> None:
     x_train, x_test, y_train, y_test = friedman(400)
-    model = kind(random_state=0, dtype=dtype, calibrate=None).fit(x_train, y_train)
+    model = known(kind, dtype=dtype).fit(x_train, y_train)
     mean, std = model.predict(x_test, return_std=True)
     off = (y_test - mean) / std
     assert np.sqrt(np.mean((y_test - mean) ** 2)) < 0.4 * y_test.std()
@@ -55,7 +61,7 @@ def test_regression_finds_the_function_and_the_noise(kind, dtype) -> None:
 def test_several_targets(kind) -> None:
     x_train, x_test, y_train, y_test = friedman()
     both = np.stack([y_train, -3 * y_train], 1)
-    model = kind(random_state=0, passes=20, calibrate=None).fit(x_train, both)
+    model = known(kind, passes=20).fit(x_train, both)
     mean, std = model.predict(x_test, return_std=True)
     assert mean.shape == std.shape == (len(x_test), 2)
     assert np.corrcoef(mean[:, 0], y_test)[0, 1] > 0.8
@@ -78,7 +84,7 @@ def test_predictions_follow_the_targets_unit(kind, scale, shift) -> None:
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_two_classes_by_probit(kind) -> None:
     x_train, x_test, y_train, y_test = train_test_split(*load_breast_cancer(return_X_y=True), random_state=0)
-    model = kind(random_state=0, passes=5).fit(x_train, y_train)
+    model = known(kind, passes=5).fit(x_train, y_train)
     found = model.predict_proba(x_test)
     assert model.score(x_test, y_test) > 0.93
     np.testing.assert_allclose(found.sum(1), 1)
@@ -238,7 +244,7 @@ def test_skipped_updates_are_counted_by_kind(kind) -> None:
 
 def test_no_hidden_layer_is_a_linear_model() -> None:
     x = np.linspace(-1, 1, 50)[:, None]
-    model = PBPRegressor(hidden=(), random_state=0, calibrate=None).fit(x, 2 * x[:, 0] + 1)
+    model = known(PBPRegressor, hidden=()).fit(x, 2 * x[:, 0] + 1)
     np.testing.assert_allclose(model.predict([[0.0], [0.5]]), [1.0, 2.0], atol=0.02)
 
 
@@ -258,8 +264,8 @@ def test_a_filter_that_diverges_is_an_error_and_not_a_prediction() -> None:
     x = generator.normal(size=(250, 6))
     y = np.exp(x[:, 0]) + x[:, 1] * x[:, 2]
     with pytest.raises(FloatingPointError, match=r"EBPRegressor.*diverged.*2 hidden layers"):
-        EBPRegressor(passes=3, spread=30.0, random_state=0, calibrate=None).fit(x, y)
-    assert EBPRegressor(hidden=(50,) * 3, random_state=0, calibrate=None).fit(x, y).score(x, y) > 0.8
+        known(EBPRegressor, passes=3, spread=30.0).fit(x, y)
+    assert known(EBPRegressor, hidden=(50,) * 3).fit(x, y).score(x, y) > 0.8
 
 
 @pytest.mark.parametrize("kind", REGRESSORS)
@@ -267,13 +273,13 @@ def test_a_filter_that_diverges_is_an_error_and_not_a_prediction() -> None:
 def test_small_data_sets_are_fitted_at_the_defaults(kind, rows, seed) -> None:
     """A prior that moves too far between passes throws the filter off."""
     x, y = make_friedman1(rows + 200, noise=1.0, random_state=seed)
-    assert kind(random_state=seed, calibrate=None).fit(x[:rows], y[:rows]).score(x[rows:], y[rows:]) > 0.35
+    assert known(kind, random_state=seed).fit(x[:rows], y[:rows]).score(x[rows:], y[rows:]) > 0.35
 
 
 def test_the_gamma_law_of_the_prior_keeps_the_shape_that_it_was_given() -> None:
     """Weights can only add to what is known of their precision."""
     x, y = make_friedman1(30, noise=1.0, random_state=1)
-    model = EBPRegressor(random_state=0, passes=15, calibrate=None).fit(x, y)
+    model = known(EBPRegressor, passes=15).fit(x, y)
     assert (model.filter_.prior.law[:, 0] >= 6).all()
 
 

@@ -24,8 +24,8 @@ from momentgen.inference import (
 )
 
 REGRESSORS: list[Any] = [
-    PBPRegressor(random_state=0),
-    EBPRegressor(random_state=0),
+    PBPRegressor(hidden=(50, 50), passes=40, members=1, random_state=0),
+    EBPRegressor(hidden=(50, 50), passes=40, members=1, random_state=0),
     VBPRegressor(epochs=60, lr=0.03, random_state=0),
     CorrelatedRegressor(epochs=40, samples=20, random_state=0),
     BowTieRegressor(hidden=(5,), burn_in=60, draws=40, random_state=0),
@@ -85,7 +85,12 @@ def test_constant_targets_are_predicted(model: Any) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [PBPRegressor(passes=2), EBPRegressor(passes=2), VBPRegressor(epochs=5), CorrelatedRegressor(epochs=5, samples=10)],
+    [
+        PBPRegressor((50,), 2, members=1),
+        EBPRegressor((50,), 2, members=1),
+        VBPRegressor(epochs=5),
+        CorrelatedRegressor(epochs=5, samples=10),
+    ],
     ids=lambda one: type(one).__name__,
 )
 def test_twenty_thousand_rows_are_fitted(model: Any) -> None:

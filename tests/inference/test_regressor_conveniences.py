@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 
@@ -25,11 +24,11 @@ from momentgen.inference import (
 )
 
 QUICK: list[Any] = [
-    PBPRegressor(hidden=(10,), passes=10, random_state=0),
-    EBPRegressor(hidden=(10,), passes=10, random_state=0),
+    PBPRegressor(hidden=(10,), passes=10, members=1, random_state=0),
+    EBPRegressor(hidden=(10,), passes=10, members=1, random_state=0),
     VBPRegressor(hidden=(10,), epochs=120, lr=0.03, propagation="ap2", random_state=0),
     CorrelatedRegressor(hidden=(10,), epochs=60, lr=0.03, samples=20, random_state=0),
-    BowTieRegressor(hidden=(5,), burn_in=100, draws=60, random_state=0),
+    BowTieRegressor(hidden=(5,), burn_in=50, draws=40, random_state=0),
 ]
 each = pytest.mark.parametrize("estimator", QUICK, ids=lambda one: type(one).__name__)
 
@@ -78,9 +77,11 @@ def test_parts_quantiles_and_draws_are_of_one_distribution(estimator: Any) -> No
     for level, ends in zip(levels, quantiles, strict=True):  # a share of 4,000 draws has σ 0.008 at most
         np.testing.assert_allclose((drawn <= ends[..., None]).mean(-1), level, atol=0.04)
     np.testing.assert_allclose(drawn.mean(-1), mean, atol=0.1 * std.max(0).max())
-    if "BowTie" not in type(estimator).__name__ and "Correlated" not in type(estimator).__name__:
-        expected = stats.norm.logpdf(y[:4, None] * [1, -10] + [0, 100], mean, std).sum(1)
-        np.testing.assert_allclose(model.log_prob(X[:4], np.stack([y, 100 - 10 * y], 1)[:4]), expected, rtol=1e-6)
+    np.testing.assert_allclose(quantiles[1], mean, rtol=1e-9)  # errors are symmetric
+    # Two independent targets: their density is the slope of the quantiles, both ways.
+    close = model.predict_quantiles(X[:4], [0.6999, 0.7, 0.7001])
+    expected = np.log(2e-4 / (close[2] - close[0])).sum(1)
+    np.testing.assert_allclose(model.log_prob(X[:4], close[1]), expected, atol=1e-3)
 
 
 @each
@@ -88,14 +89,14 @@ def test_density_integrates_to_one_after_calibration(estimator: Any) -> None:
     X, y = data(40)
     model = type(estimator)(**{**estimator.get_params(), "calibrate": "split"}).fit(X, y)
     mean, std = model.predict(X[:1], return_std=True)
-    grid = np.linspace(mean[0] - 12 * std[0], mean[0] + 12 * std[0], 4001)
+    grid = mean[0] + std[0] * np.sinh(np.linspace(-7, 7, 4001))
     density = np.exp(model.log_prob(np.repeat(X[:1], len(grid), 0), grid))
     assert abs(np.trapezoid(density, grid) - 1) < 1e-3
 
 
 def test_what_intervals_and_draws_cannot_be_is_refused() -> None:
     X, y = data(30)
-    model = PBPRegressor(hidden=(5,), passes=5, calibrate="split", random_state=0).fit(X, y)
+    model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate="split", random_state=0).fit(X, y)
     for coverage in (0.0, 1.0, 0.99):
         with pytest.raises(InputError, match="expected a coverage"):
             model.predict_interval(X, coverage)
@@ -125,9 +126,9 @@ def test_the_filters_noise_is_that_of_the_last_pass(kind: Any) -> None:
     """The errors of the first passes, when nothing was known, are no noise: true σ 0.05, of targets of σ 1."""
     X = np.random.default_rng(0).uniform(-2, 2, (300, 1))
     y = np.sin(2 * X[:, 0]) + 0.05 * np.random.default_rng(1).normal(size=300)
-    model = kind(calibrate=None, random_state=0).fit(X, y)
+    model = kind(hidden=(50, 50), passes=40, calibrate=None, random_state=0).fit(X, y)
     assert model.predict_parts(X).aleatoric[0] < 0.2
-    assert model.filter_.noise_var.sqrt().item() * y.std() > 0.2
+    assert (model.filter_.noise_var.sqrt() * y.std()).min() > 0.2
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_a_fit_that_cannot_be_relied_on_is_said(estimator: Any, said: str) -> No
 
 def test_skipped_updates_are_said() -> None:
     X, y = data(60)
-    model = PBPRegressor(hidden=(5,), passes=5, calibrate=None, random_state=0).fit(X, y)
+    model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate=None, random_state=0).fit(X, y)
     model.filter_.skipped[:, 0] += 10_000
     assert "updates of weights and noise were skipped" in model._complaint()
     assert model.diagnostics_["skipped"]["weights"] == 10_000

@@ -14,6 +14,7 @@ enum { PBP, EBP };
 typedef struct {
     int64_t replicates, data, layers, rule, evidence, samples;
     int64_t weights;       // of one replicate
+    int64_t threads;       // at most so many run replicates
     int64_t x_stride;      // from one replicate's features to the next one's; 0 where all share them
     const int64_t *sizes;  // layers + 1 widths, without the bias
     REAL *mean, *var;      // replicates x weights
@@ -310,7 +311,7 @@ static int filter_one(const adf_problem *p, int64_t r)
 int64_t adf_filter(const adf_problem *problem)
 {
     int64_t good = 1;
-#pragma omp parallel for reduction(& : good) if(problem->replicates > 1)
+#pragma omp parallel for num_threads(problem->threads) reduction(& : good) if(problem->threads > 1)
     for (int64_t r = 0; r < problem->replicates; ++r) good &= filter_one(problem, r);
     return good;
 }

@@ -16,7 +16,7 @@ from momentgen.runtime.kernel_cache import compile_and_load
 
 __all__ = ["Native", "native"]
 
-_FIELDS = ("replicates", "data", "layers", "rule", "evidence", "samples", "weights", "x_stride")
+_FIELDS = ("replicates", "data", "layers", "rule", "evidence", "samples", "weights", "threads", "x_stride")
 _POINTERS = ("sizes", "mean", "var", "noise", "x", "y", "draws", "log_z", "skipped")
 
 
@@ -54,9 +54,12 @@ class Native:
         """
         widths = torch.tensor(sizes, dtype=torch.int64)
         numbers = (len(mean), x.shape[1], len(sizes) - 1, rule, evidence, samples, mean.shape[1])
+        # No thread without a replicate: idle ones would wait busily.
+        threads = min(len(mean), torch.get_num_threads())
         tensors = (widths, mean, var, noise, x, y, draws, log_z, skipped)
         problem = _Problem(
             *numbers,
+            threads,
             x[0].numel() if len(x) > 1 else 0,
             *(None if tensor is None else tensor.data_ptr() for tensor in tensors),
         )

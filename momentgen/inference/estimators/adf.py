@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.distributions import Normal
 
 from momentgen.errors import InputError
 from momentgen.inference.adf import DensityFilter
+from momentgen.inference.adf.network import count_weights
 from momentgen.inference.estimators.base import Bayesian, BayesianClassifier
+from momentgen.inference.estimators.passes import Chosen, choose
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
 from momentgen.runtime import Moments
@@ -29,14 +33,20 @@ _VALUES = 2**22
 _LEAST_PASSES, _MANY_ROWS, _SKIPPED = 5, 10_000, 1e-4
 #: rows by which the share of a row in the posterior is judged
 _LEVERAGE_ROWS = 1000
+#: widths that are compared, those and the passes where too few rows could compare them, and how many are too few
+_WIDTHS, _PASSES, _FEW_ROWS = ((50, 50), ()), 40, 20
+#: updates of a weight that a draw of the outputs costs, about
+_DRAW = 100
+#: log probability that stands for a class that a part of the rows lacks
+_UNKNOWN = -10.0
 
 
 class _Filtering(Bayesian):
     """What the four share: the networks, their passes over the data, and what was skipped."""
 
     _rule: ClassVar[Literal["pbp", "ebp"]]
-    hidden: Sequence[int]
-    passes: int
+    hidden: Sequence[int] | None
+    passes: int | None
     members: int
     prior: tuple[float, float]
     learn_prior: bool
@@ -51,13 +61,13 @@ class _Filtering(Bayesian):
         return torch.as_tensor(np.ascontiguousarray(array), dtype=_DTYPES[self.dtype])
 
     def _begin(self, features: int, outputs: int, likelihood: Likelihood, seed: int, samples: int = 1) -> None:
-        if self.passes < 1 or self.members < 1:
+        if (self.passes is not None and self.passes < 1) or self.members < 1:
             raise InputError(
                 f"{type(self).__name__}: expected passes and members of at least 1, got {self.passes}, {self.members}"
             )
         self._updates = 0
         self.filter_ = DensityFilter(
-            (features, *self.hidden, outputs),
+            (features, *self.hidden_, outputs),
             likelihood,
             rule=self._rule,
             samples=samples,
@@ -70,8 +80,55 @@ class _Filtering(Bayesian):
             device=self.device,
         )
 
+    def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Rows to fit and rows to predict, by which widths and passes are chosen."""
+        raise NotImplementedError
+
+    def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
+        """Predictions for :meth:`_judge`, by a network that did not see the rows ``test``."""
+        raise NotImplementedError
+
+    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
+        """Mean log density of the rows that were held out."""
+        raise NotImplementedError
+
+    def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        self.hidden_ = tuple(_WIDTHS[0] if self.hidden is None else self.hidden)
+        self.passes_ = _PASSES if self.passes is None else self.passes
+        self._chosen: Chosen | None = None
+        known = self.hidden is not None and self.passes is not None
+        if known or passes is not None or len(x) < _FEW_ROWS:
+            return
+        rows, targets = x.cpu().numpy(), y.cpu().numpy()
+        parts = self._row_parts(targets)
+
+        def begin(hidden: tuple[int, ...]) -> list[Any]:
+            fixed = {"calibrate": None} if hasattr(self, "calibrate") else {}
+            return [clone(self).set_params(hidden=hidden, passes=1, progress=False, **fixed) for _ in parts]
+
+        def work(hidden: tuple[int, ...]) -> int:
+            weights = count_weights((x.shape[1], *hidden, 1)) + _DRAW * getattr(self, "samples", 0)
+            return self.members * (len(rows) + sum(len(train) for train, _ in parts)) * weights
+
+        def predict(networks: list[Any], more: int) -> list[Any]:
+            found = []
+            for network, (train, test) in zip(networks, parts, strict=True):
+                network.partial_fit(rows[train], targets[train], passes=more)
+                found.append(network._told(rows, targets, test))
+            return found
+
+        self._chosen = choose(
+            _WIDTHS if self.hidden is None else (self.hidden_,),
+            self.passes,
+            work,
+            begin,
+            predict,
+            lambda predictions: self._judge(targets, parts, predictions),
+        )
+        self.hidden_, self.passes_ = self._chosen.hidden, self._chosen.passes
+
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        passes = self.passes if passes is None else passes
+        passes = self.passes_ if passes is None else passes
         log_z = self.filter_.fit(x[None], y[None], passes, self.progress)
         self._updates += passes * len(x)
         self._log_z = log_z.mean(0)[-1].item()
@@ -111,10 +168,10 @@ class _Filtering(Bayesian):
 class _FilterRegressor(_Filtering, BayesianRegressor):
     def __init__(
         self,
-        hidden: Sequence[int] = (50, 50),
-        passes: int = 40,
+        hidden: Sequence[int] | None = None,
+        passes: int | None = None,
         *,
-        members: int = 1,
+        members: int = 3,
         noise: tuple[float, float] = (6.0, 6.0),
         prior: tuple[float, float] = (6.0, 6.0),
         learn_prior: bool = True,
@@ -130,6 +187,27 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         self.calibrate = calibrate
         self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
+
+    def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        return self._folds(len(y))
+
+    def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
+        return self.predict(x, return_std=True)
+
+    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
+        """Of a normal law whose σ was calibrated: as a whole, by all rows that were held out."""
+        stds = [std[test] for (_, std), (_, test) in zip(predictions, parts, strict=True)]
+        std = np.concatenate(stds)
+        off = np.concatenate([y[test] - mean[test] for (mean, _), (_, test) in zip(predictions, parts, strict=True)])
+        scale = np.sqrt(np.mean((off / std) ** 2, 0)).clip(1e-6)
+        return -float(np.mean(np.log(std)) + np.mean(np.log(scale)))
+
+    def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        if self._chosen is None:
+            yield from super()._held_out(X, y, folds)
+            return
+        for mean, std in self._chosen.held_out:  # of the same folds, in standard units
+            yield mean * self._unit + self._centre, std * self._unit
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         outputs = y.shape[1] if y.dim() == 2 else 1
@@ -156,7 +234,7 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         def leverage(power: Tensor) -> Tensor:
             return (self.filter_.output(rows, power).var.double() / self._noise[:, None]).mean((1, 2))
 
-        if not self.hidden or bool((leverage(self._power) <= 1).all()):
+        if not self.hidden_ or bool((leverage(self._power) <= 1).all()):
             return
         low, high = self._power.log(), torch.zeros_like(noise)
         for _ in range(8):
@@ -171,8 +249,8 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         if bool((log_z < least).any()):
             raise FloatingPointError(
                 f"{type(self).__name__}: the filter has diverged. Expected a log Z per datum of at least {least:.4g} "
-                f"after {self.passes} passes (a standard normal distribution, less one per target), got "
-                f"{log_z.min().item():.4g}. Fewer than {len(self.hidden)} hidden layers, or PBP in place of EBP, "
+                f"after {self.filter_.passes} passes (a standard normal distribution, less one per target), got "
+                f"{log_z.min().item():.4g}. Fewer than {len(self.hidden_)} hidden layers, or PBP in place of EBP, "
                 "may help"
             )
 
@@ -186,12 +264,12 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
 class _FilterClassifier(_Filtering, BayesianClassifier):
     def __init__(
         self,
-        hidden: Sequence[int] = (50, 50),
-        passes: int = 40,
+        hidden: Sequence[int] | None = None,
+        passes: int | None = None,
         *,
         likelihood: Literal["auto", "probit", "sampled", "bound"] = "auto",
         samples: int = 100,
-        members: int = 1,
+        members: int = 3,
         prior: tuple[float, float] = (6.0, 6.0),
         learn_prior: bool = False,
         spread: float | None = 1.0,
@@ -206,6 +284,18 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         self.prior, self.learn_prior, self.spread = prior, learn_prior, spread
         self.dtype, self.device, self.progress = dtype, device, progress
         self.random_state = random_state
+
+    def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        return list(KFold(5, shuffle=True, random_state=self._seed()).split(y))
+
+    def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
+        known = np.isin(y[test], self.classes_)
+        logs = np.full(len(test), _UNKNOWN)
+        logs[known] = self.log_prob(x[test][known], y[test][known])
+        return logs
+
+    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
+        return float(np.concatenate(predictions).mean())
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         classes, name = len(self.classes_), self.likelihood
@@ -242,16 +332,18 @@ class PBPRegressor(_FilterRegressor):
     """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).
 
     Args:
-        hidden: widths of the hidden layers of ReLU units; none for a linear model.
-        passes: how often :meth:`fit` goes over the data.
+        hidden: widths of the hidden layers of ReLU units; ``()`` is a linear model.  None takes two layers of 50, or
+            none, whichever predicts held-out rows better.
+        passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         noise: shape and rate of the gamma law of the noise precision, for targets in standard units; the shape above
             1.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
         learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
         spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
-        calibrate: scale σ, and make intervals, by held-out rows.  ``cv`` fits five more models, each without a fifth of
-            the rows, and ``split`` one.  None takes the predictive distribution as it is, as do less than 20 rows.
+        calibrate: scale σ, and make intervals, by held-out rows.  ``cv`` fits up to five more models, each without a
+            fifth of the rows, until 1,000 rows were held out; ``split`` stops after 200.  None takes the predictive
+            distribution as it is, as do less than 20 rows.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
         progress: show a bar.
@@ -259,6 +351,8 @@ class PBPRegressor(_FilterRegressor):
 
     Attributes:
         filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
+        hidden_: widths of the hidden layers.
+        passes_: passes of :meth:`fit`.
         skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
 
     Raises:
@@ -300,8 +394,9 @@ class PBPClassifier(_FilterClassifier):
     """Classification by probabilistic backpropagation (Ghosh, Delle Fave & Yedidia 2016).
 
     Args:
-        hidden: widths of the hidden layers of ReLU units; none for a linear model.
-        passes: how often :meth:`fit` goes over the data.
+        hidden: widths of the hidden layers of ReLU units; ``()`` is a linear model.  None takes two layers of 50, or
+            none, whichever predicts held-out rows better.
+        passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         likelihood: ``probit`` is for two classes.  ``sampled`` is a softmax with log Z by samples, and ``bound`` one
             with a lower bound of log Z.  ``auto`` is ``probit`` for two classes and ``sampled`` for more.
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
@@ -316,6 +411,8 @@ class PBPClassifier(_FilterClassifier):
 
     Attributes:
         filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
+        hidden_: widths of the hidden layers.
+        passes_: passes of :meth:`fit`.
         skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
 
     Raises:

@@ -42,6 +42,9 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     #: of the tensors that the method computes with
     _dtype: torch.dtype = torch.float64
 
+    def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        """Choose what is left to the data; called once before :meth:`_start`, with the passes of :meth:`_train`."""
+
     def _start(self, x: Tensor, y: Tensor) -> None:
         """Make a model for data of this shape; called once before the first :meth:`_train`."""
         raise NotImplementedError
@@ -103,6 +106,7 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         #: rows of the whole data set
         self._size = seen if n_total is None else n_total
         if reset:
+            self._prepare(features, targets, passes)
             self._start(features, targets)
         self._train(features, targets, passes)
         reason = self._complaint() if passes is None else None

@@ -1,14 +1,14 @@
 """Regression estimators: predictive mean, σ and its parts, intervals that hold, quantiles, draws, densities.
 
-Predictions are calibrated on held-out data: models that were fitted without these rows predict them, and their
-standardised errors z give two things.  σ is multiplied by the root mean square of z.  An interval's half-width is the
-quantile of |z| that split conformal prediction takes (Lei et al. 2018), times the row's own σ.
+Predictions are calibrated on held-out data: models that were fitted without these rows predict them.  The law of their
+standardised errors, of :mod:`~momentgen.inference.estimators.calibration`, is that of the predictions from then on.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -23,13 +23,16 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.base import Bayesian
+from momentgen.inference.estimators.calibration import ErrorLaw, fit_error_law
 from momentgen.runtime import Moments
 
 __all__ = ["BayesianRegressor", "Calibration", "Parts"]
 
-#: how predictions are calibrated: by five folds, by one of them, or not
+#: how predictions are calibrated: by five folds, by the first of them, or not
 Calibration = Literal["cv", "split"]
 _FOLDS, _LEAST_ROWS = 5, 20
+#: held-out rows that are enough: no further fold is fitted then
+_ENOUGH = {"cv": 1000, "split": 200}
 
 
 class Parts(NamedTuple):
@@ -53,7 +56,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     Attributes:
         y_scaler_: mean and standard deviation of the targets of the first fit.
-        sigma_scale_: factor on σ that calibration found, one per target; 1 where there was none.
+        sigma_scale_: factor on σ that calibration found, one per target, in the root mean square over held-out rows; 1
+            where there was none.
     """
 
     calibrate: Calibration | None
@@ -106,7 +110,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             raise InputError(f"{type(self).__name__}: expected calibrate of cv, split or None, got {self.calibrate!r}")
         self._fit(X, y, None, True, multi_output=True, y_numeric=True)
         if self.calibrate is not None:
-            self._learn_scale(X, y)
+            self._calibrate(X, y)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
@@ -129,46 +133,70 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _uncalibrated(self) -> None:
         self.sigma_scale_: NDArray[Any] = np.ones(self.y_scaler_.n_features_in_)
-        #: |z| of held-out rows in order, ``(rows, outputs)``
-        self._errors: NDArray[Any] | None = None
+        #: of held-out errors, one per target
+        self._laws: list[ErrorLaw] = []
 
-    def _learn_scale(self, X: ArrayLike, y: ArrayLike) -> None:
-        """Calibrate by models that were fitted without the rows that they predict."""
-        features, targets = np.asarray(X), np.asarray(y)
-        if len(targets) < _LEAST_ROWS:
-            return
-        folds = list(KFold(_FOLDS, shuffle=True, random_state=self._seed()).split(features))
-        found = []
-        own = self.predict(features, return_std=True)[1]
-        for train, test in folds if self.calibrate == "cv" else folds[:1]:
+    def _folds(self, rows: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Rows to fit and rows to predict, of each fold that is needed."""
+        every = list(KFold(_FOLDS, shuffle=True, random_state=self._seed()).split(np.empty(rows)))
+        wanted = math.ceil(_ENOUGH[self.calibrate or "split"] / (rows / _FOLDS))
+        return every[:wanted]
+
+    def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Mean and σ of all rows, in the targets' unit, by a model that was fitted without the rows of each fold."""
+        for train, _ in folds:
             other = clone(self).set_params(calibrate=None)
             with warnings.catch_warnings():  # this fit has warned itself
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                other.fit(features[train], targets[train], **self._rows(train))
-            mean, std = other.predict(features, return_std=True)
+                other.fit(X[train], y[train], **self._rows(train))
+            yield other.predict(X, return_std=True)
+
+    def _calibrate(self, X: ArrayLike, y: ArrayLike) -> None:
+        """Learn the law of errors from models that were fitted without the rows that they predict."""
+        features, targets = np.asarray(X), np.asarray(y)
+        if len(targets) < _LEAST_ROWS:
+            return
+        folds = self._folds(len(targets))
+        own = self.predict(features, return_std=True)[1]
+        errors, means = [], []
+        for (_, test), (mean, std) in zip(folds, self._held_out(features, targets, folds), strict=True):
             # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
             std = std[test] * np.exp(np.mean(np.log(own) - np.log(std), 0))
             if (known := self._rows(test).get("y_std")) is not None:
                 std = np.hypot(std, known.reshape(std.shape))
             off = targets[test].reshape(std.shape).astype(np.float64) - mean[test]
-            found.append((off / std).reshape(len(test), -1))
-        errors = np.concatenate(found)
-        self._errors = np.sort(np.abs(errors), 0)
-        self.sigma_scale_ = np.sqrt(np.mean(errors**2, 0))
-        # Targets that are all alike leave no error.
-        self.sigma_scale_[~(self.sigma_scale_ > 1e-6)] = 1.0
+            errors.append((off / std).reshape(len(test), -1))
+            means.append(((mean[test] - self._centre) / self._unit).reshape(len(test), -1))
+        standard = self._features(X).double().cpu().numpy()[np.concatenate([test for _, test in folds])]
+        z, centre = np.concatenate(errors), np.concatenate(means)
+        self._laws = [fit_error_law(z[:, k], standard, centre[:, k]) for k in range(z.shape[1])]
+        self.sigma_scale_ = np.array([law.root_mean_square for law in self._laws])
 
-    def _reach(self, coverage: float) -> NDArray[Any] | None:
-        """Half-widths of intervals in uncalibrated σ, one per target; None where nothing was held out."""
-        if self._errors is None:
-            return None
-        rank = math.ceil((len(self._errors) + 1) * coverage)
-        if rank > len(self._errors):
+    def _scales(self, x: Tensor, mean: Tensor) -> NDArray[Any]:
+        """Scale of the errors' law over the model's own σ, for each row and target, ``(n, ...)``."""
+        if not self._laws:
+            return np.ones((len(x), *self._y_shape))
+        features, centre = x.double().cpu().numpy(), mean.double().cpu().numpy().reshape(len(x), -1)
+        found = np.stack([law.scale(features, centre[:, k]) for k, law in enumerate(self._laws)], 1)
+        return found.reshape(len(x), *self._y_shape)
+
+    def _each(self, value: Callable[[ErrorLaw], float]) -> NDArray[Any]:
+        """A number per target."""
+        return np.reshape([value(law) for law in self._laws], self._y_shape)
+
+    def _deviation(self) -> NDArray[Any]:
+        return self._each(lambda law: law.deviation) if self._laws else np.ones(self._y_shape)
+
+    def _reach(self, coverage: float) -> NDArray[Any]:
+        """Half-widths of intervals over the scale, one per target."""
+        count = len(self._laws[0].errors)
+        rank = math.ceil((count + 1) * coverage)
+        if rank > count:
             raise InputError(
-                f"{type(self).__name__}.predict_interval: expected a coverage that {len(self._errors)} held-out rows "
-                f"can show, at most {len(self._errors) / (len(self._errors) + 1):.4g}, got {coverage}"
+                f"{type(self).__name__}.predict_interval: expected a coverage that {count} held-out rows can show, at "
+                f"most {count / (count + 1):.4g}, got {coverage}"
             )
-        return np.asarray(self._errors[rank - 1])
+        return self._each(lambda law: float(law.errors[rank - 1]))
 
     # ------------------------------------------------------------------ predictions
 
@@ -180,8 +208,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         return np.asarray(np.reshape(self.y_scaler_.scale_, self._y_shape))
 
     @property
-    def _stretch(self) -> NDArray[Any]:
-        return np.asarray(np.reshape(self.sigma_scale_, self._y_shape))
+    def _centre(self) -> NDArray[Any]:
+        return np.asarray(np.reshape(self.y_scaler_.mean_, self._y_shape))
 
     def _mean(self, mean: Tensor) -> NDArray[Any]:
         return self._from_standard(self._shaped(mean))
@@ -189,9 +217,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     @torch.no_grad()
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predictive mean, in the targets' unit; with ``return_std`` also the standard deviation, noise included."""
-        mean, var = self._moments(self._features(X))
+        x = self._features(X)
+        mean, var = self._moments(x)
         centre = self._mean(mean)
-        return (centre, np.sqrt(self._shaped(var)) * self._unit * self._stretch) if return_std else centre
+        return (centre, self._wide(x, mean, var) * self._deviation()) if return_std else centre
+
+    def _wide(self, x: Tensor, mean: Tensor, var: Tensor) -> NDArray[Any]:
+        """Scale of the errors' law for each row, in the targets' unit."""
+        return np.asarray(np.sqrt(self._shaped(var)) * self._unit * self._scales(x, mean))
 
     @torch.no_grad()
     def predict_parts(self, X: ArrayLike) -> Parts:
@@ -199,8 +232,9 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
         Their squares add up to the square of what :meth:`predict` returns.
         """
-        mean, *parts = self._parts(self._features(X))
-        return Parts(self._mean(mean), *(np.sqrt(self._shaped(var)) * self._unit * self._stretch for var in parts))
+        x = self._features(X)
+        mean, *parts = self._parts(x)
+        return Parts(self._mean(mean), *(self._wide(x, mean, var) * self._deviation() for var in parts))
 
     @torch.no_grad()
     def predict_interval(self, X: ArrayLike, coverage: float = 0.95) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -216,12 +250,12 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         if not 0 < coverage < 1:
             raise InputError(f"predict_interval: expected a coverage between 0 and 1, got {coverage}")
         x = self._features(X)
-        reach = self._reach(coverage)
-        if reach is None:
+        if not self._laws:
             low, high = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
             return low, high
+        reach = self._reach(coverage)
         mean, var = self._moments(x)
-        centre, half = self._mean(mean), np.sqrt(self._shaped(var)) * self._unit * np.reshape(reach, self._y_shape)
+        centre, half = self._mean(mean), self._wide(x, mean, var) * reach
         return centre - half, centre + half
 
     @torch.no_grad()
@@ -235,12 +269,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         if wanted.ndim != 1 or not len(wanted) or not ((wanted > 0) & (wanted < 1)).all():
             raise InputError(f"predict_quantiles: expected levels between 0 and 1, got {levels!r}")
         x = self._features(X)
-        centre = self._shaped(self._moments(x).mean)
-        found = np.stack([self._shaped(self._quantile(x, float(level))) for level in wanted])
-        return np.asarray(self._from_standard(centre + (found - centre) * self._stretch))
+        if not self._laws:
+            return self._from_standard(np.stack([self._shaped(self._quantile(x, float(level))) for level in wanted]))
+        mean, var = self._moments(x)
+        centre, wide = self._mean(mean), self._wide(x, mean, var)
+        return np.stack([centre + wide * self._each(lambda law: law.law.ppf(level)) for level in wanted.tolist()])  # noqa: B023
 
     def _from_standard(self, values: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(values * self._unit + np.reshape(self.y_scaler_.mean_, self._y_shape))
+        return np.asarray(values * self._unit + self._centre)
 
     @torch.no_grad()
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
@@ -261,10 +297,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             raise InputError(f"sample_y: expected n_samples of at least 1, got {n_samples}")
         x = self._features(X)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        drawn = self._sample(x, n_samples, torch.Generator().manual_seed(seed)).double().cpu().numpy()
-        drawn = drawn.reshape(n_samples, -1, *self._y_shape)
-        centre = self._shaped(self._moments(x).mean)
-        return np.moveaxis(self._from_standard(centre + (drawn - centre) * self._stretch), 0, -1)
+        if not self._laws:
+            drawn = self._sample(x, n_samples, torch.Generator().manual_seed(seed)).double().cpu().numpy()
+            return np.moveaxis(self._from_standard(drawn.reshape(n_samples, -1, *self._y_shape)), 0, -1)
+        mean, var = self._moments(x)
+        draw = np.random.default_rng(seed)
+        errors = np.stack([law.law.rvs(size=(len(x), n_samples), random_state=draw) for law in self._laws], 1)
+        centre, wide = self._mean(mean)[..., None], self._wide(x, mean, var)[..., None]
+        return np.asarray(centre + wide * errors.reshape(*wide.shape[:-1], n_samples))
 
     @torch.no_grad()
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
@@ -274,11 +314,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         if len(targets) != len(x):
             raise InputError(f"{type(self).__name__}: expected {len(x)} targets, got {len(targets)}")
         targets = targets.reshape(len(x), -1)
-        if self._errors is not None:  # the density of a variable that is stretched about its mean
-            centre = self._moments(x).mean.reshape(len(x), -1).to(targets)
-            targets = centre + (targets - centre) / torch.as_tensor(self.sigma_scale_).to(targets)
-        found: NDArray[Any] = self._log_prob(x, targets).double().cpu().numpy()
-        return found - float(np.log(self.y_scaler_.scale_ * self.sigma_scale_).sum())
+        if not self._laws:
+            found: NDArray[Any] = self._log_prob(x, targets).double().cpu().numpy()
+            return found - float(np.log(self.y_scaler_.scale_).sum())
+        mean, var = self._moments(x)
+        wide = self._wide(x, mean, var).reshape(len(x), -1)
+        z = (np.asarray(y, dtype=np.float64) - self._mean(mean)).reshape(len(x), -1) / wide
+        logs = [law.law.logpdf(z[:, k]) for k, law in enumerate(self._laws)]
+        return np.asarray(np.stack(logs, 1).sum(1) - np.log(wide).sum(1))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

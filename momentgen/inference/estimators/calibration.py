@@ -1,0 +1,132 @@
+"""Calibration of a regressor: the law of its standardised errors, as rows that it did not see show it.
+
+An error z is (target - mean) / σ, both as predicted.  Were the predictions right, all z would be standard normal.  The
+law that is fitted to held-out z is a Student t about 0.  Its scale may depend on where a row lies:
+
+    scale²(x) = c (mean z² of the k nearest held-out rows / mean z² of all rows)^λ
+
+Nearest is meant among features, or among predicted means.  Degrees of freedom, k, λ and the space are those of the
+largest likelihood, each row left out of its own neighbours.  A law with more parameters than a normal one of one scale
+must gain a nat for each (Akaike).
+
+Intervals are conformal (Lei et al. 2018, section 5.2): |z| / scale has the empirical quantiles of the held-out rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.neighbors import NearestNeighbors
+
+__all__ = ["ErrorLaw", "fit_error_law"]
+
+_FREEDOM = (math.inf, 10.0, 5.0, 3.0)
+_NEIGHBOURS = (10, 20, 40, 80)
+_SHARES = (0.4, 0.7, 1.0)
+#: rows for which a scale that depends on the place is tried, and parameters of such a scale
+_LOCAL_ROWS, _LOCAL_PARAMETERS = 50, 3
+#: bounds of z² over its mean: one outlier does not make its neighbours uncertain
+_LEAST, _MOST = 1e-6, 25.0
+_STEPS = 15
+
+
+class ErrorLaw(NamedTuple):
+    """The law of one target's standardised errors.
+
+    Attributes:
+        freedom: degrees of freedom of the Student t; infinite for a normal law.
+        size: root of c, the scale where it does not depend on the place.
+        share: λ, how far the scale depends on the place; 0 where it does not.
+        space: where neighbours are looked for: ``features`` or ``mean``.
+        squares: z² of the held-out rows over their mean.
+        nearest: finds the neighbours, or None.
+        errors: |z| over the scale, in order.
+        root_mean_square: of z.
+    """
+
+    freedom: float
+    size: float
+    share: float
+    space: str
+    squares: NDArray[Any]
+    nearest: Any
+    errors: NDArray[Any]
+    root_mean_square: float
+
+    def scale(self, features: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
+        """Scale of z for rows of these features ``(n, d)`` and predicted means ``(n,)``, shape ``(n,)``."""
+        if self.nearest is None:
+            return np.full(len(mean), self.size)
+        places = self.nearest.kneighbors(_places(self.space, features, mean), return_distance=False)
+        return self.size * self.squares[places].mean(1) ** (0.5 * self.share)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of z over its scale."""
+        return 1.0 if math.isinf(self.freedom) else math.sqrt(self.freedom / (self.freedom - 2))
+
+    @property
+    def law(self) -> Any:
+        """Of z over its scale, a law of scipy."""
+        return stats.norm if math.isinf(self.freedom) else stats.t(self.freedom)
+
+
+def fit_error_law(z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any]) -> ErrorLaw:
+    """The law of errors ``(n,)`` of held-out rows, with their features ``(n, d)`` and predicted means ``(n,)``.
+
+    Features and means should be about in standard units.
+
+    >>> import numpy as np
+    >>> draw = np.random.default_rng(0)
+    >>> x = draw.uniform(-1, 1, (400, 1))
+    >>> law = fit_error_law(np.where(x[:, 0] > 0, 3.0, 0.3) * draw.normal(size=400), x, np.zeros(400))
+    >>> np.round(law.scale(np.array([[-0.5], [0.5]]), np.zeros(2)) * law.deviation, 0).tolist()
+    """
+    mean_square = float(np.mean(z**2))
+    if not mean_square > 1e-12:  # targets that are all alike leave no error
+        return ErrorLaw(math.inf, 1.0, 0.0, "mean", z, None, np.sort(np.abs(z)), 1.0)
+    squares = (z**2 / mean_square).clip(_LEAST, _MOST)
+    found: list[tuple[float, float, float, float, str, int, NDArray[Any]]] = []
+
+    def consider(local: NDArray[Any], share: float, space: str, count: int) -> None:
+        ratio = z / np.sqrt(local)
+        for freedom in _FREEDOM:
+            size, likelihood = _size(ratio, freedom)
+            likelihood -= 0.5 * float(np.log(local).sum())
+            parameters = (share > 0) * _LOCAL_PARAMETERS + (not math.isinf(freedom))
+            found.append((likelihood - parameters, freedom, size, share, space, count, local))
+
+    consider(np.ones(len(z)), 0.0, "mean", 0)
+    if len(z) >= _LOCAL_ROWS:
+        for space in ("mean", "features"):
+            places = _places(space, features, mean)
+            near = NearestNeighbors(n_neighbors=min(_NEIGHBOURS[-1], len(z) // 3)).fit(places)
+            around = squares[near.kneighbors(return_distance=False)]  # a row is none of its own neighbours
+            for count in _NEIGHBOURS:
+                if count <= around.shape[1]:
+                    for share in _SHARES:
+                        consider(around[:, :count].mean(1) ** share, share, space, count)
+    _, freedom, size, share, space, count, local = max(found, key=lambda one: one[0])
+    nearest = NearestNeighbors(n_neighbors=count).fit(_places(space, features, mean)) if share else None
+    errors = np.sort(np.abs(z) / (size * np.sqrt(local)))
+    return ErrorLaw(freedom, size, share, space, squares, nearest, errors, math.sqrt(mean_square))
+
+
+def _places(space: str, features: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
+    return features if space == "features" else mean[:, None]
+
+
+def _size(z: NDArray[Any], freedom: float) -> tuple[float, float]:
+    """The scale of a Student t of the largest likelihood, by its EM steps, and the log likelihood."""
+    squares = z**2
+    found = float(squares.mean())
+    if math.isinf(freedom):
+        return math.sqrt(found), -0.5 * len(z) * (1 + math.log(2 * math.pi * found))
+    for _ in range(_STEPS):
+        found = float((squares * ((freedom + 1) / (freedom + squares / found))).mean())
+    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi * found)
+    return math.sqrt(found), len(z) * constant - (freedom + 1) / 2 * float(np.log1p(squares / (freedom * found)).sum())

@@ -1,0 +1,92 @@
+"""The law of held-out errors: scale, where it is large, tails, and what it does not find where there is nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from momentgen.inference import PBPRegressor
+from momentgen.inference.estimators.calibration import fit_error_law
+from momentgen.inference.estimators.passes import choose, stages
+
+
+def test_normal_errors_of_one_scale_are_taken_for_such() -> None:
+    """Of twenty sets at most two get a law with more parameters, and the scale is that of the errors."""
+    found = []
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        x = draw.normal(size=(300, 3))
+        law = fit_error_law(2 * draw.normal(size=300), x, x[:, 0])
+        found.append(law)
+        # A scale of 300 errors has σ 4 %.
+        assert abs(np.sqrt(np.mean(law.scale(x, x[:, 0]) ** 2)) * law.deviation / 2 - 1) < 0.2
+    assert sum(law.share > 0 for law in found) <= 3
+
+
+@pytest.mark.parametrize("space", ["features", "mean"])
+def test_a_scale_that_depends_on_the_place_is_found_there(space: str) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-1, 1, (600, 2))
+    mean = x[:, 0] * 0.0 if space == "features" else x[:, 0]
+    truth = np.exp(1.5 * x[:, 0])
+    law = fit_error_law(truth * draw.normal(size=600), x if space == "features" else draw.normal(size=x.shape), mean)
+    assert law.space == space
+    new = np.stack([np.linspace(-0.6, 0.6, 9), np.zeros(9)], 1)
+    found = law.scale(new if space == "features" else draw.normal(size=new.shape), new[:, 0] * (space == "mean"))
+    assert np.abs(np.log(found * law.deviation) - 1.5 * new[:, 0]).max() < 0.4
+
+
+def test_long_tails_have_few_degrees_of_freedom() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(800, 1))
+    law = fit_error_law(draw.standard_t(4, 800), x, x[:, 0])
+    assert law.freedom in (3.0, 5.0)
+    assert abs(law.size - 1) < 0.15
+
+
+def test_no_errors_have_the_scale_of_the_model() -> None:
+    law = fit_error_law(np.zeros(30), np.zeros((30, 1)), np.zeros(30))
+    assert law.scale(np.zeros((2, 1)), np.zeros(2)).tolist() == [1.0, 1.0]
+
+
+def test_intervals_are_narrow_where_noise_is_small() -> None:
+    """The noise of a sine is 0.02 at its left end and 0.5 at its right one; each third holds what it says."""
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-3, 3, (900, 1))
+    y = np.sin(2 * x[:, 0]) + (0.02 + 0.08 * (x[:, 0] + 3)) * draw.normal(size=900)
+    model = PBPRegressor(hidden=(50, 50), passes=60, members=1, random_state=0).fit(x[:400], y[:400])
+    low, high = model.predict_interval(x[400:], 0.9)
+    left, right = x[400:, 0] < -1, x[400:, 0] > 1
+    width = high - low
+    assert width[left].mean() < 0.6 * width[right].mean()
+    inside = (low <= y[400:]) & (y[400:] <= high)
+    assert abs(inside.mean() - 0.9) < 0.05
+    assert min(inside[left].mean(), inside[right].mean()) > 0.8
+
+
+def test_passes_grow_to_what_may_be_spent() -> None:
+    few = list(stages(10**7))
+    assert few[0] == 5
+    assert few[-1] == 800
+    assert all(1 < after / before <= 1.7 for before, after in itertools.pairwise(few))
+    assert list(stages(10**9))[-1] == 15
+
+
+def test_the_best_widths_and_passes_are_chosen_and_divergence_ends_a_search() -> None:
+    def predict(state: list[int], more: int) -> int:
+        state[0] += more
+        if state[0] > 100 and state[1] == 2:
+            raise FloatingPointError("diverged")
+        return state[0]
+
+    def score(passes: int) -> float:
+        return -abs(math.log(passes / 60))
+
+    found = choose([(2,), (1,)], None, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
+    assert found.hidden == (2,)
+    assert found.passes == 57
+    with pytest.raises(FloatingPointError, match="diverged"):
+        choose([(2,)], 200, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
