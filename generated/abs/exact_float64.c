@@ -5,202 +5,112 @@
 //
 // rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void abs_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    double t2 = t0 ? 0x1p-100 : var;
+    double t3 = SQRT(t2);  // standard deviation, scaled
+    double t4 = t1 * 0x1p126;
+    double t5 = t0 ? t4 : t1;
+    double t6 = t5 / t3;
+    double t7 = (38.5 < t6) ? 38.5 : t6;  // t = min(|mean|/sigma, reach)
+    double t8 = 1.0 / FMA(t7, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t9 = exp64(t7 * (t7 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t10 = t8 - 0.25;
+    // J_1/sqrt(2 pi)
+    double t11 = POLY24(t10, -0.00178662554568504, 0.02117159576537682, -0.10021533980094116, 0.2589297270916301,
+        -0.40044844024256365, 0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587,
+        0.04148173543048556, 0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302,
+        0.04260178588279402, -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091,
+        0.12798881248680846, 0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245,
+        0.04343403959773218) * (t8 * t8);
+    double t12 = t0 ? 0.0 : t3;
+    double t13 = t1 + (t12 * (t9 * (t11 * 2.0)));
+    _Bool t14 = t7 < 1.125;
+    double t15 = t7 * t7;
+    double t16 = var * POLY12(t15, -7.643224627711272e-12, 0x1.7a26ffaa27fc7p-33, -0x1.646d782c60e15p-29,
+        3.416370494491553e-08, -4.139262051479922e-07, 4.612822097604759e-06, -4.669768881394078e-05,
+        0.0004210448202706599, -0x1.ae75c66a9aec2p-9, 0.021220659078867676, -0.10610329539459407, 0.3633802276324186,
+        0.3633802276324187);
+    double t17 = var + (var * (t9 * FMA(t11, t7 * (-4.0), t9 * (-(t11 * (t11 * 4.0))))));
+    double t18 = t14 ? t16 : t17;
+    *out_mean = t13;
+    *out_var = t18;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void abs_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
-        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
-        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
-        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
-        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
-        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(0x1.7a26ffaa27fc7p-33) NEXT(-0x1.646d782c60e15p-29) NEXT(3.416370494491553e-08) NEXT(-4.139262051479922e-07)
-        NEXT(4.612822097604759e-06) NEXT(-4.669768881394078e-05) NEXT(0.0004210448202706599)
-        NEXT(-0x1.ae75c66a9aec2p-9) NEXT(0.021220659078867676) NEXT(-0.10610329539459407) NEXT(0.3633802276324186)
-        NEXT(0.3633802276324187)
-    return y;
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
-}
-
-INLINE double polynomial3(double y, double x)
-{
-    NEXT(-0x1.e68f4029dc297p-33) NEXT(4.540774450480789e-09) NEXT(-8.244815236043087e-08) NEXT(1.331935931186391e-06)
-        NEXT(-1.888931156642299e-05) NEXT(0x1.e42b0d4ae4d22p-13) NEXT(-0x1.37403f6b929d4p-9) NEXT(0.01994711402006998)
-        NEXT(-0.13298076013381085) NEXT(0.7978845608028654)
-    return y;
-}
-
-INLINE double polynomial4(double y, double x)
-{
-    NEXT(-0x1.3509d5f7d79d9p-40) NEXT(2.005193711846658e-11) NEXT(-3.026407098052829e-10) NEXT(4.143089710744286e-09)
-        NEXT(-5.252008903590195e-08) NEXT(6.157151640565735e-07) NEXT(-6.623426140800295e-06)
-        NEXT(6.457983396623786e-05) NEXT(-0.0005603723821683117) NEXT(0.004210448229852652) NEXT(-0.026273196954840868)
-        NEXT(0.1273239544735155) NEXT(-0.42441318157838753) NEXT(0.7267604552648373)
-    return y;
-}
-
-INLINE double polynomial5(double y, double x)
-{
-    NEXT(-0x1.a743d0893528fp-46) NEXT(5.365670528470683e-13) NEXT(-9.274286747051702e-12) NEXT(0x1.307198a6f41b5p-33)
-        NEXT(-0x1.02a5b2d303682p-29) NEXT(0x1.95f8f95de7c9cp-26) NEXT(-0x1.25d32a98dc867p-22)
-        NEXT(0x1.84edaee4e2bc8p-19) NEXT(-2.76770667770308e-05) NEXT(0x1.e9a92db0658eep-13)
-        NEXT(-0.0016841792908947346) NEXT(0.009852448857805748) NEXT(-0.04244131815779976) NEXT(0.10610329539459386)
-        NEXT(9.307245399750927e-17) NEXT(0.3633802276324187)
-    return y;
-}
-
-static void abs_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = ABS(mean[i]);
-        _Bool t1 = var[i] == 0.0;
-        double t2 = t1 ? 0x1p-100 : var[i];
-        double t3 = t0 * 0x1p126;
-        double t4 = t1 ? t3 : t0;
-        double t5 = SQRT(t2);
-        double t6 = t4 / t5;
-        double t7 = (38.5 < t6) ? 38.5 : t6;
-        double t8 = exp64(-0.5 * t7 * t7);
-        double t9 = t1 ? 0.0 : t5;
-        double t10 = 1.0 / (FMA(t7, 0.25, 1.0));
-        double t11 = (polynomial0(-0.00178662554568504, t10 - 0.25)) * (t10 * t10);
-        double t12 = var[i] * (polynomial1(-7.643224627711272e-12, t7 * t7));
-        double t13 = var[i] + (var[i] * (t8 * (FMA(t11, t7 * (-4.0), t8 * (-(t11 * (t11 * 4.0)))))));
-        out_mean[i] = t0 + (t9 * (t8 * (t11 * 2.0)));
-        out_var[i] = (t7 < 1.125) ? t12 : t13;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    double t3 = t0 ? 0x1p-100 : var;
+    double t4 = SQRT(t3);  // standard deviation, scaled
+    double t5 = t1 * 0x1p126;
+    double t6 = t0 ? t5 : t1;
+    double t7 = t6 / t4;
+    double t8 = (38.5 < t7) ? 38.5 : t7;  // t = min(|mean|/sigma, reach)
+    double t9 = 1.0 / FMA(t8, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t10 = exp64(t8 * (t8 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t11 = t8 * t8;
+    double t12 = t9 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t13 = POLY24(t12, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t9 * (t9 * t9));
+    double t14 = FMA(t13, -(t8 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + t11));  // J_1/sqrt(2 pi)
+    double t15 = FMA(t8, t14, 2.0 * t13);  // Mills ratio/sqrt(2 pi)
+    _Bool t16 = t8 < 1.0;
+    double t17 = t8 * POLY10(t11, 8.143691085597792e-12, -0x1.e68f4029dc297p-33, 4.540774450480789e-09,
+        -8.244815236043087e-08, 1.331935931186391e-06, -1.888931156642299e-05, 0x1.e42b0d4ae4d22p-13,
+        -0x1.37403f6b929d4p-9, 0.01994711402006998, -0.13298076013381085, 0.7978845608028654);
+    double t18 = 1.0 + (t10 * (t15 * (-2.0)));
+    double t19 = t16 ? t17 : t18;
+    _Bool t20 = t8 < 1.375;
+    double t21 = t1 * POLY14(t11, 3.650094138878583e-14, -0x1.3509d5f7d79d9p-40, 2.005193711846658e-11,
+        -3.026407098052829e-10, 4.143089710744286e-09, -5.252008903590195e-08, 6.157151640565735e-07,
+        -6.623426140800295e-06, 6.457983396623786e-05, -0.0005603723821683117, 0.004210448229852652,
+        -0.026273196954840868, 0.1273239544735155, -0.42441318157838753, 0.7267604552648373);
+    double t22 = t0 ? 0.0 : t4;
+    double t23 = t22 * (t10 * FMA(t14, -4.0, FMA(t15, t8 * 4.0, t10 * (t15 * (t14 * 8.0)))));
+    double t24 = t20 ? t21 : t23;
+    double t25 = 1.0 / t4;
+    double t26 = t0 ? 0.0 : t25;
+    double t27 = t26 * (t10 * 0.3989422804014327);
+    _Bool t28 = t8 < 1.75;
+    double t29 = POLY16(t11, 5.631336250585015e-16, -0x1.a743d0893528fp-46, 5.365670528470683e-13,
+        -9.274286747051702e-12, 0x1.307198a6f41b5p-33, -0x1.02a5b2d303682p-29, 0x1.95f8f95de7c9cp-26,
+        -0x1.25d32a98dc867p-22, 0x1.84edaee4e2bc8p-19, -2.76770667770308e-05, 0x1.e9a92db0658eep-13,
+        -0.0016841792908947346, 0.009852448857805748, -0.04244131815779976, 0.10610329539459386, 9.307245399750927e-17,
+        0.3633802276324187);
+    double t30 = 1.0 + (t10 * FMA(0.3989422804014327, t8 * (-2.0), t10 * (-(0.3989422804014327 * (t14 * 4.0)))));
+    double t31 = t28 ? t29 : t30;
+    double t32 = FMA(t27, grad_mean, t31 * grad_var);
+    double t33 = -t19;
+    double t34 = t2 ? t33 : t19;
+    double t35 = -t24;
+    double t36 = t2 ? t35 : t24;
+    double t37 = FMA(t34, grad_mean, t36 * grad_var);
+    *out_grad_mean = t37;
+    *out_grad_var = t32;
 }
 
 void abs_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(abs_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void abs_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = t8 * t8;
-        double t10 = exp64(-0.5 * t8 * t8);
-        double t11 = t2 ? 0.0 : t6;
-        double t12 = 1.0 / t6;
-        double t13 = t2 ? 0.0 : t12;
-        double t14 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t15 = (polynomial2(-0.013812895908158688, t14 - 0.25)) * (t14 * (t14 * t14));
-        double t16 = (FMA(t15, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / (t9 + 1.0));
-        double t17 = FMA(t8, t16, t15 * 2.0);
-        double t18 = t8 * (polynomial3(8.143691085597792e-12, t9));
-        double t19 = (t10 * (t17 * (-2.0))) + 1.0;
-        double t20 = (t8 < 1.0) ? t18 : t19;
-        double t21 = -t20;
-        double t22 = t0 ? t21 : t20;
-        double t23 = t1 * (polynomial4(3.650094138878583e-14, t9));
-        double t24 = t11 * (t10 * (FMA(t16, (-4.0), FMA(t17, t8 * 4.0, t10 * (t17 * (t16 * 8.0))))));
-        double t25 = (t8 < 1.375) ? t23 : t24;
-        double t26 = -t25;
-        double t27 = t0 ? t26 : t25;
-        double t28 = FMA(t8 * (-2.0), 0.3989422804014327, t10 * (-((t16 * 4.0) * 0.3989422804014327)));
-        double t29 = polynomial5(5.631336250585015e-16, t9);
-        double t30 = (t10 * t28) + 1.0;
-        double t31 = (t8 < 1.75) ? t29 : t30;
-        out_grad_mean[i] = FMA(grad_mean[i], t22,
-            grad_var[i] * t27);
-        out_grad_var[i] = FMA(grad_mean[i], (t13 * (t10 * 0.3989422804014327)),
-            grad_var[i] * t31);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        abs_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -209,6 +119,10 @@ void abs_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(abs_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        abs_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,827 +4,1129 @@
 //
 // rule digest  3b82b3ed8cc1402e172b4ca6799b45a19cb295bb8bcc482f7ba490395102173e
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
+INLINE double atan_exact_float64_part7(double p0, double p1)
 {
-#pragma omp simd
-    for (int i = 0; i < count; ++i) to[i] = from[which[i]];
+    double t0 = p0 * p1;
+    double t1 = (37.5 < t0) ? 37.5 : t0;
+    return t1;
 }
 
-// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
-// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
-#define CHUNK 4096
-#define TURNS 8  // counts of a cell: one alone would wait for itself
-INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
-    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double atan_exact_float64_part4(double p0, double p1)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
-        const double *from[inputs];
-        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
-        int next[TURNS][cells], ends[cells], places = 0;
-        uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
-        for (int begin = 0; begin < count; begin += LANES) {
-            const int whole = count - begin >= LANES;
-            for (int k = 0; k < inputs; ++k) {
-                from[k] = whole ? in[k] + at + begin : sorted[k];
-                for (int i = 0; i < LANES && !whole; ++i)
-                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
-            }
-            number(from, params, (double *const[]){results[0]});
-            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
-        }
-        const int whole_turns = count - count % TURNS;
-        for (int c = 0; c < cells; ++c)
-            for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
-        for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
-        for (int c = 0; c < cells; ++c) {
-            for (int r = 0; r < TURNS; ++r) {
-                const int many = next[r][c];
-                next[r][c] = places;
-                places += many;
-            }
-            ends[c] = places;
-        }
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
-        for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
-        for (int k = 0; k < inputs; ++k) {
-            gather(in[k] + at, order, count, sorted[k]);
-            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
-        }
-        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
-            for (; begin < ends[c]; begin += LANES) {
-                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
-                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
-                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
-                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
-                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
-                }
-                block(from, params, to, c);
-            }
-        for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
-    }
+    double t0 = 1.0 / FMA(0.25, p0, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = p1 * (t0 * POLY22(t1, -0.0012046932669558172, 0x1.ba3b93ab41fp-8, -0.01422675024134159,
+        0x1.371ac7619864p-7, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105, 0.007602226809145195,
+        -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845, 0.011104082389265642,
+        0.012716841127728907, -0x1.6443deb4577c8p-8, -0.025188697864515355, -0.020816759192574044, 0.01843059712581573,
+        0.08071822567838106, 0.14153249713282545, 0.17952285286113392, 0.18632885650696768, 0.16664109632828217,
+        0.13207588430885814));
+    return t2;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE double atan_exact_float64_part5(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double p8, double p9,
+    double p10, double p11, double p12, double p13, double p14, double p15, double p16)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = p16 * FMA(p0, 0.7827789032283338, FMA(p1, 0.7799670763058767, FMA(p2, 0.3351491003174761, FMA(p3,
+        0x1.4d7963b8dbep-6, FMA(p4, -0.12433150546905526, FMA(p5, -0.030075072587641784, FMA(p6,
+        -0.0008315143767875055, FMA(p7, 3.628349397928077e-05, FMA(p8, 0.025531107355755877, FMA(p9,
+        0.0018030048148491857, FMA(p10, 0x1.44e38e10cbf41p-15, FMA(p11, -6.238821719388518e-07, FMA(p12,
+        -0.007475067190119898, FMA(p13, -0x1.c5ff132755f97p-13, FMA(p14, -2.654131112931735e-06, p15 *
+        (-0x1.6662ee26cd8ep-28))))))))))))))));
+    return t0;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE double atan_exact_float64_part6(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double p8, double p9,
+    double p10, double p11, double p12, double p13, double p14, double p15, double p16, double p17, double p18,
+    double p19)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = FMA(p0, p1, FMA(p2, p3, FMA(p4, p5, FMA(p6, p7, FMA(p8, p9, FMA(p10, p11, FMA(p12, p13, FMA(p14, p15,
+        FMA(p16, p17, p18 * p19)))))))));
+    return t0;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
+INLINE double atan_exact_float64_part8(double p0, double p1, double p2, double p3, double p4)
 {
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
+    double t0 = FMA(p0, -0.19389430868191387, FMA(p1, -0.007475067190119898, FMA(p2, -0x1.c5ff132755f97p-13, FMA(p3,
+        -2.654131112931735e-06, p4 * (-0x1.6662ee26cd8ep-28)))));
+    return t0;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE void atan_exact_float64_atom0(
+    double p0, double p1, double p2, double *restrict r0, double *restrict r1, double *restrict r2,
+    double *restrict r3, double *restrict r4, double *restrict r5, double *restrict r6, double *restrict r7,
+    double *restrict r8, double *restrict r9, double *restrict r10, double *restrict r11, double *restrict r12,
+    double *restrict r13, double *restrict r14, double *restrict r15, double *restrict r16, double *restrict r17,
+    double *restrict r18, double *restrict r19, double *restrict r20)
 {
-    const double square = x * x;
-    double w = 0x1.ba3b93ab41fp-8;
-    PAIR(-0.01422675024134159, 0x1.371ac7619864p-7) PAIR(0.012979585027416552, -0.028126117032017808)
-        PAIR(0.01310234876551105, 0.007602226809145195) PAIR(-0.0008416154711860995, -0.010826271862536749)
-        PAIR(-0.004029486511393845, 0.011104082389265642) PAIR(0.012716841127728907, -0x1.6443deb4577c8p-8)
-        PAIR(-0.025188697864515355, -0.020816759192574044) PAIR(0.01843059712581573, 0.08071822567838106)
-        PAIR(0.14153249713282545, 0.17952285286113392) PAIR(0.18632885650696768, 0.16664109632828217)
-    return FMA(w, x, FMA(y, square, 0.13207588430885814));
+    double t0 = 1.0 / SQRT(p0 + p1);
+    double t1 = t0 * t0;
+    double t2 = atan_exact_float64_part7(t0, p2);
+    double t3 = t0 * t2;
+    double t4 = exp64((t2 * t2) * (-0.5));
+    double t5 = t0 * (t4 * 0.3989422804014327);
+    double t6 = t5 * t3;
+    double t7 = FMA(t3, t6, t5 * (-t1));
+    double t8 = FMA(t3, t7, t6 * (t1 * (-2.0)));
+    double t9 = FMA(t3, t8, t7 * (t1 * (-3.0)));
+    double t10 = atan_exact_float64_part4(t2, t4);
+    double t11 = FMA(t3, t9, t8 * (t1 * (-4.0)));
+    double t12 = FMA(t3, t11, t9 * (t1 * (-5.0)));
+    double t13 = FMA(t3, t12, t11 * (t1 * (-6.0)));
+    double t14 = FMA(t3, t13, t12 * (t1 * (-7.0)));
+    double t15 = FMA(t3, t14, t13 * (t1 * (-8.0)));
+    double t16 = FMA(t3, t15, t14 * (t1 * (-9.0)));
+    double t17 = FMA(t3, t16, t15 * (t1 * (-10.0)));
+    double t18 = FMA(t3, t17, t16 * (t1 * (-11.0)));
+    double t19 = FMA(t3, t18, t17 * (t1 * (-12.0)));
+    double t20 = FMA(t3, t19, t18 * (t1 * (-13.0)));
+    double t21 = FMA(t3, t20, t19 * (t1 * (-14.0)));
+    double t22 = FMA(t3, t21, t20 * (t1 * (-15.0)));
+    double t23 = FMA(t3, t22, t21 * (t1 * (-16.0)));
+    double t24 = FMA(t3, t23, t22 * (t1 * (-17.0)));
+    double t25 = FMA(t3, t24, t23 * (t1 * (-18.0)));
+    *r0 = t5;
+    *r1 = t6;
+    *r2 = t7;
+    *r3 = t8;
+    *r4 = t9;
+    *r5 = t10;
+    *r6 = t11;
+    *r7 = t12;
+    *r8 = t13;
+    *r9 = t14;
+    *r10 = t15;
+    *r11 = t16;
+    *r12 = t17;
+    *r13 = t18;
+    *r14 = t19;
+    *r15 = t20;
+    *r16 = t21;
+    *r17 = t22;
+    *r18 = t23;
+    *r19 = t24;
+    *r20 = t25;
 }
 
-static const double table22[22][12] = {
-    {0x1.845db2p-4, 8.822962790034777e-07, -0x1.2b498271c2d4cp-19, 0x1.1e8ed2578174fp-12, -0x1.83e7f305d5e4p-12,
-     0.03073407244751146, -0.022432379100735225, 1.268887456855854, -0x1.6662ee26cd8ep-28, -6.238821719388518e-07,
-     3.628349397928077e-05, 0x1.4d7963b8dbep-6},
-    {0x1.113bbcp-2, 0.0001234164935995122, -0x1.c2d67ca980c73p-14, 0x1.db62a433bc21bp-9, -0.00579268367532109,
-     0.21669758547178986, -0.2996507006818236, 1.3288005946071868, -2.654131112931735e-06, 0x1.44e38e10cbf41p-15,
-     -0.0008315143767875055, 0.3351491003174761},
-    {0x1.94e0bp-1, 0.0010207571294283512, -0x1.aac2545f78239p-8, 0.003391215867936168, -0.042652312305410146,
-     0.2779549838098526, -1.3036403026328265, 1.4006635847460622, -0x1.c5ff132755f97p-13, 0.0018030048148491857,
-     -0.030075072587641784, 0.7799670763058767},
-    {0x1.3be6c6p1, 0.003302303512348584, -0.12402016052614902, 0.13680318451901466, -0.17381180660800805,
-     0.1576471538199939, -2.3747545596175144, 2.3641292204231057, -0.007475067190119898, 0.025531107355755877,
-     -0.12433150546905526, 0.7827789032283338},
-    {0x1.0390c6p3, 0.3294411505094792, -1.9461756230155456, 1.295328337601808, -0.645891260579235, 0.5930069532623885,
-     -3.1476004864929603, 1.6239706481021008, -0.19389430868191387, 0.22377628461939225, -0.2990929956822062,
-     0.5381512756468669},
-    {0x1.c13348p4, 15.600769870278494, -29.144483481849445, 10.305553342539634, -2.497513848431739,
-     2.0268906321097715, -3.633765872205946, 0.9097114933161723, -5.226623402939756, 1.7112796448277319,
-     -0.6372938816365152, 0.3175104806447179},
-    {0x1.9953cap6, 617.6346337133593, -458.21324662796826, 84.93149060847725, -10.175876292258824, 5.502241357046582,
-     -3.966686982709595, 0.48307771684444556, -162.66752958713727, 12.897751165509126, -1.3961455747237017,
-     0.1756093981024757},
-    {0x1.88cc38p8, 24392.226587622263, -7740.2876764197035, 740.1687362619517, -43.5529707612558, 13.639886100104135,
-     -4.215244636539148, 0.24889826923285774, -5992.118282017428, 101.47408663842958, -3.2439683810906956,
-     0.09410916663755417},
-    {0x1.8cf2fcp10, 1031515.2425847445, -142980.95208935632, 6926.478165181591, -195.79056158956254,
-     32.74141265744828, -4.4235438012354, 0.12536188687555536, -256257.40594909436, 820.86677522405,
-     -7.928934210764875, 0.04905724539111391},
-    {0x1.a6717ap12, 47880101.31054944, -2898267.740805022, 69510.85689446732, -923.2030573443265, 78.1104782911989,
-     -4.608809308854871, 0.06161752191403798, -12867373.737238925, 6555.954340717176, -20.491050202830166,
-     0.024970849001288396},
-    {0x1.d971eep14, 2477114197.5649753, -64780564.37794698, 751188.1008364653, -4570.736634763443, 187.67425987394557,
-     -4.7834819790144, 0.029557083860629465, -709140181.0299338, 64917.461320212074, -52.75137074673362,
-     0.012580856654865875},
-    {143046.859375, 143740464847.35376, -1597256504.266397, 8733072.280626757, -23750.20386228664, 457.3341366162481,
-     -4.951629517348446, 0.013813322252175938, -46406380965.07427, 309793.56853689783, -146.82304595024223,
-     0.005952006804793616},
-    {711172.0625, 9401508630860.203, -43519226346.842415, 109414182.35757624, -129592.63253533514, 1134.9566949662037,
-     -5.117136043999841, 0.006288158216465887, -3758107067814.4854, -461386.48070670065, -441.8567549834975,
-     0.002901051634174263},
-    {3723391.75, 694727168716544.9, -1310506445006.4158, 1477395268.4097311, -742899.0819960274, 2875.984210056364,
-     -5.281134197434814, 0.002786223798316148, -276052870085995.66, 107405277.31922337, -1031.55349101519,
-     0.0014997570930288312},
-    {20529122.0, 5.8068701948581e+16, -43603188957104.21, 21477964938.65809, -4463326.896723673, 7446.486897650035,
-     -5.443198540452022, 0.0012007033833620292, 3975470309402338.0, 13765670842.053644, 1310.0053521241207,
-     0.0008477160677116815},
-    {119198184.0, 0x1.3204e12b955bfp62, -1610270492825953.5, 338870193829.05237, -28440595.59453216,
-     19789.998044091655, -5.611153250393522, 0.0005044502586319948, 0x1.13d68dd73ac45p63, 742826006440.0709,
-     38694.79353289139, 0x1.ae5780278b97ap-12},
-    {728847296.0, 0x1.fccc4bf18ec2fp68, -0x1.cba1ef537afa1p55, 5601207993821.187, -182204746.8774834,
-     53152.14264011668, -5.749194017325537, 0x1.ab971bf5c281dp-13, 0x1.5013ed9bb38dep71, 26056664722252.21,
-     287891.0167920876, 6.87633084734606e-05},
-    {4693221888.0, 0x1.f70c82cb74ea9p75, -0x1.58f502958f474p61, 113219117091810.58, -1496014627.2192087,
-     154717.05551457618, -6.0342571891492085, 8.420498863212173e-05, 0x1.3d42fb39d14f2p79, 861127083877723.0,
-     1597034.0915769888, -0x1.9672db297e798p-15},
-    {31825352704.0, 0x1.b04b7c34f0f6p82, -0x1.71011cb799c9ap66, 1104871832230109.5, -2592405879.6765113,
-     330674.63113507605, -5.5514589217742, 0x1.ac2e22697632cp-16, 0x1.43e81db55353fp87, 0x1.d0486168043cdp54,
-     8623194.259269524, -5.588166180595481e-05},
-    {0x1.a753p37, 0x1.19860aed25dbp91, -0x1.0fcc79e238552p74, 0x1.eb54ac44bbedap56, -360926226696.09656,
-     2405291.3612386985, -9.237049899703996, 0x1.7f82fb326250dp-16, 0x1.7a21af1396c53p95, 0x1.29cf6ea4af6ebp60,
-     47714420.47225305, -5.507234436895369e-05},
-    {0x1.8df154p40, -9.56467836611498e+29, 0x1.564e9b48a037dp81, -0x1.216d78ab55c04p63, 10367130732786.479,
-     -14878595.868313182, 7.9562269570077016, -1.602316422277098e-05, 1.747870535841647e+31, 0x1.2043c1a3d3a32p65,
-     219398863.4531325, -8.781007930179441e-05},
-    {0x1.89f1eap43, 4.695051685845911e+32, -0x1.2147d497d0431p89, 0x1.9f97d7262d875p68, -100427394945691.73,
-     -1214087.4913540746, -27.054844217972406, 0x1.05f1831bceb9bp-16, 0x1.7eab2401216c3p110, -0x1.68aae644de8b9p68,
-     364012038.2243789, -7.78311818563669e-05},
-};
-
-static const double table5[5][9] = {
-    {0x1.845db2p-4, -0x1.6662ee26cd8ep-28, -6.238821719388518e-07, 3.628349397928077e-05, 0x1.4d7963b8dbep-6,
-     -6.238821719388518e-07, 3.628349397928077e-05, 0x1.4d7963b8dbep-6, -0x1.6662ee26cd8ep-28},
-    {0x1.113bbcp-2, -2.654131112931735e-06, 0x1.44e38e10cbf41p-15, -0.0008315143767875055, 0.3351491003174761,
-     0x1.44e38e10cbf41p-15, -0.0008315143767875055, 0.3351491003174761, -2.654131112931735e-06},
-    {0x1.94e0bp-1, -0x1.c5ff132755f97p-13, 0.0018030048148491857, -0.030075072587641784, 0.7799670763058767,
-     0.0018030048148491857, -0.030075072587641784, 0.7799670763058767, -0x1.c5ff132755f97p-13},
-    {0x1.3be6c6p1, -0.007475067190119898, 0.025531107355755877, -0.12433150546905526, 0.7827789032283338,
-     0.025531107355755877, -0.12433150546905526, 0.7827789032283338, -0.007475067190119898},
-    {0x1.0390c6p3, -0.19389430868191387, 0.22377628461939225, -0.2990929956822062, 0.5381512756468669, 0.0, 0.0, 0.0,
-     0.0},
-};
-
-static const double table2[2][18] = {
-    {0x1.9953cap6, -162.66752958713727, 12.897751165509126, -1.3961455747237017, 0.1756093981024757,
-     -162.66752958713727, 12.897751165509126, -1.3961455747237017, 0.1756093981024757, 0x1.c13348p4,
-     -5.226623402939756, 1.7112796448277319, -0.6372938816365152, 0.3175104806447179, -5.226623402939756,
-     1.7112796448277319, -0.6372938816365152, 0.3175104806447179},
-    {0x1.88cc38p8, -5992.118282017428, 101.47408663842958, -3.2439683810906956, 0.09410916663755417, 0.0, 0.0, 0.0,
-     0.0, 0x1.9953cap6, -162.66752958713727, 12.897751165509126, -1.3961455747237017, 0.1756093981024757, 0.0, 0.0,
-     0.0, 0.0},
-};
-
-static const double table14[14][5] = {
-    {0x1.8cf2fcp10, -256257.40594909436, 820.86677522405, -7.928934210764875, 0.04905724539111391},
-    {0x1.a6717ap12, -12867373.737238925, 6555.954340717176, -20.491050202830166, 0.024970849001288396},
-    {0x1.d971eep14, -709140181.0299338, 64917.461320212074, -52.75137074673362, 0.012580856654865875},
-    {143046.859375, -46406380965.07427, 309793.56853689783, -146.82304595024223, 0.005952006804793616},
-    {711172.0625, -3758107067814.4854, -461386.48070670065, -441.8567549834975, 0.002901051634174263},
-    {3723391.75, -276052870085995.66, 107405277.31922337, -1031.55349101519, 0.0014997570930288312},
-    {20529122.0, 3975470309402338.0, 13765670842.053644, 1310.0053521241207, 0.0008477160677116815},
-    {119198184.0, 0x1.13d68dd73ac45p63, 742826006440.0709, 38694.79353289139, 0x1.ae5780278b97ap-12},
-    {728847296.0, 0x1.5013ed9bb38dep71, 26056664722252.21, 287891.0167920876, 6.87633084734606e-05},
-    {4693221888.0, 0x1.3d42fb39d14f2p79, 861127083877723.0, 1597034.0915769888, -0x1.9672db297e798p-15},
-    {31825352704.0, 0x1.43e81db55353fp87, 0x1.d0486168043cdp54, 8623194.259269524, -5.588166180595481e-05},
-    {0x1.a753p37, 0x1.7a21af1396c53p95, 0x1.29cf6ea4af6ebp60, 47714420.47225305, -5.507234436895369e-05},
-    {0x1.8df154p40, 1.747870535841647e+31, 0x1.2043c1a3d3a32p65, 219398863.4531325, -8.781007930179441e-05},
-    {0x1.89f1eap43, 0x1.7eab2401216c3p110, -0x1.68aae644de8b9p68, 364012038.2243789, -7.78311818563669e-05},
-};
-
-static const double table4[4][5] = {
-    {0x1.845db2p-4, -0x1.6662ee26cd8ep-28, -6.238821719388518e-07, 3.628349397928077e-05, 0x1.4d7963b8dbep-6},
-    {0x1.113bbcp-2, -2.654131112931735e-06, 0x1.44e38e10cbf41p-15, -0.0008315143767875055, 0.3351491003174761},
-    {0x1.94e0bp-1, -0x1.c5ff132755f97p-13, 0.0018030048148491857, -0.030075072587641784, 0.7799670763058767},
-    {0x1.3be6c6p1, -0.007475067190119898, 0.025531107355755877, -0.12433150546905526, 0.7827789032283338},
-};
-
-static void atan_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
+INLINE void atan_exact_float64_atom1(
+    double p0, double p1, double p2, double *restrict r0, double *restrict r1, double *restrict r2,
+    double *restrict r3, double *restrict r4, double *restrict r5, double *restrict r6, double *restrict r7,
+    double *restrict r8, double *restrict r9)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict number = out[0];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        number[i] = ((var[i] * (SQRT(t0))) < 0x1.f8e034p-3) ? 1.0 : 0.0;
-    }
+    double t0 = 1.0 / SQRT(p0 + p1);
+    double t1 = t0 * t0;
+    double t2 = atan_exact_float64_part7(t0, p2);
+    double t3 = t0 * t2;
+    double t4 = exp64((-0.5) * (t2 * t2));
+    double t5 = t0 * (0.3989422804014327 * t4);
+    double t6 = t5 * t3;
+    double t7 = FMA(t3, t6, t5 * (-t1));
+    double t8 = FMA(t3, t7, t6 * (t1 * (-2.0)));
+    double t9 = FMA(t3, t8, t7 * (t1 * (-3.0)));
+    double t10 = FMA(t3, t9, t8 * (t1 * (-4.0)));
+    double t11 = atan_exact_float64_part4(t2, t4);
+    double t12 = FMA(t3, t10, t9 * (t1 * (-5.0)));
+    double t13 = FMA(t3, t12, t10 * (t1 * (-6.0)));
+    double t14 = FMA(t3, t13, t12 * (t1 * (-7.0)));
+    *r0 = t5;
+    *r1 = t6;
+    *r2 = t7;
+    *r3 = t8;
+    *r4 = t9;
+    *r5 = t10;
+    *r6 = t11;
+    *r7 = t12;
+    *r8 = t13;
+    *r9 = t14;
 }
 
-
-static void atan_exact_float64_forward_side0_block(const double *const *in, const double *params, double *const *out)
+INLINE void atan_exact_float64_atom2(
+    double p0, double p1, double p2, double *restrict r0, double *restrict r1, double *restrict r2,
+    double *restrict r3, double *restrict r4, double *restrict r5, double *restrict r6, double *restrict r7,
+    double *restrict r8, double *restrict r9, double *restrict r10, double *restrict r11, double *restrict r12,
+    double *restrict r13, double *restrict r14, double *restrict r15, double *restrict r16, double *restrict r17,
+    double *restrict r18, double *restrict r19, double *restrict r20, double *restrict r21, double *restrict r22)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[5][LANES], a[3][LANES] = {{0.0}};
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        _Bool t2 = mean[i] < 0.0;
-        s[1][i] = ABS(mean[i]);
-        s[2][i] = t2 ? 1.0 : (-1.0);
-        s[3][i] = t2 ? (-1.5707963267948966) : 1.5707963267948966;
-        s[4][i] = mean[i] == mean[i];
-    }
-    for (int k = 0; k < 22; ++k) {
-        const double *c = table22[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25)));
-            double t6 = t0 * (t3 * 0.3989422804014327);
-            double t7 = t0 * t2;
-            double t8 = t0 * t0;
-            double t9 = t6 * t7;
-            double t10 = FMA(t7, t9, t6 * (-t8));
-            double t11 = FMA(t7, t10, t9 * (t8 * (-2.0)));
-            double t12 = FMA(t7, t11, t10 * (t8 * (-3.0)));
-            double t13 = FMA(t7, t12, t11 * (t8 * (-4.0)));
-            a[0][i] = FMA(t9, c[5], FMA(t10, c[4], FMA(t11, c[3], FMA(t12, c[2], FMA(t13, c[1], a[0][i])))));
-            a[0][i] = FMA(t5, c[7], FMA(t6, c[6], a[0][i]));
-            a[1][i] = FMA(t5, c[11], FMA(t9, c[10], FMA(t11, c[9], FMA(t13, c[8], a[1][i]))));
-            a[2][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(FMA(t7, t13, t12 * (t8 * (-5.0))), c[8], a[2][i])));
-            a[2][i] = FMA(t6, c[11], a[2][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[2][i]) * s[2][i];
-        double t1 = (a[1][i]) * s[2][i];
-        double t2 = (a[0][i]) - (t1 * t1);
-        double t3 = t0 * (s[0][i] * t0);
-        double t4 = (t2 < t3) ? t3 : t2;
-        double t5 = t1 + s[3][i];
-        out_mean[i] = s[4][i] ? t5 : mean[i];
-        out_var[i] = s[4][i] ? t4 : mean[i];
-    }
+    double t0 = 1.0 / SQRT(p0 + p1);
+    double t1 = t0 * t0;
+    double t2 = atan_exact_float64_part7(t0, p2);
+    double t3 = t0 * t2;
+    double t4 = exp64((t2 * t2) * (-0.5));
+    double t5 = t0 * (t4 * 0.3989422804014327);
+    double t6 = t5 * t3;
+    double t7 = FMA(t3, t6, t5 * (-t1));
+    double t8 = atan_exact_float64_part4(t2, t4);
+    double t9 = FMA(t3, t7, t6 * (t1 * (-2.0)));
+    double t10 = FMA(t3, t9, t7 * (t1 * (-3.0)));
+    double t11 = FMA(t3, t10, t9 * (t1 * (-4.0)));
+    double t12 = FMA(t3, t11, t10 * (t1 * (-5.0)));
+    double t13 = FMA(t3, t12, t11 * (t1 * (-6.0)));
+    double t14 = FMA(t3, t13, t12 * (t1 * (-7.0)));
+    double t15 = FMA(t3, t14, t13 * (t1 * (-8.0)));
+    double t16 = FMA(t3, t15, t14 * (t1 * (-9.0)));
+    double t17 = FMA(t3, t16, t15 * (t1 * (-10.0)));
+    double t18 = FMA(t3, t17, t16 * (t1 * (-11.0)));
+    double t19 = FMA(t3, t18, t17 * (t1 * (-12.0)));
+    double t20 = FMA(t3, t19, t18 * (t1 * (-13.0)));
+    double t21 = FMA(t3, t20, t19 * (t1 * (-14.0)));
+    double t22 = FMA(t3, t21, t20 * (t1 * (-15.0)));
+    double t23 = FMA(t3, t22, t21 * (t1 * (-16.0)));
+    double t24 = FMA(t3, t23, t22 * (t1 * (-17.0)));
+    double t25 = FMA(t3, t24, t23 * (t1 * (-18.0)));
+    double t26 = FMA(t3, t25, t24 * (t1 * (-19.0)));
+    double t27 = FMA(t3, t26, t25 * (t1 * (-20.0)));
+    *r0 = t5;
+    *r1 = t6;
+    *r2 = t7;
+    *r3 = t8;
+    *r4 = t9;
+    *r5 = t10;
+    *r6 = t11;
+    *r7 = t12;
+    *r8 = t13;
+    *r9 = t14;
+    *r10 = t15;
+    *r11 = t16;
+    *r12 = t17;
+    *r13 = t18;
+    *r14 = t19;
+    *r15 = t20;
+    *r16 = t21;
+    *r17 = t22;
+    *r18 = t23;
+    *r19 = t24;
+    *r20 = t25;
+    *r21 = t26;
+    *r22 = t27;
 }
 
-static void atan_exact_float64_forward_side1_block(const double *const *in, const double *params, double *const *out)
+INLINE void atan_exact_float64_atom3(
+    double p0, double p1, double p2, double *restrict r0, double *restrict r1, double *restrict r2,
+    double *restrict r3, double *restrict r4, double *restrict r5, double *restrict r6, double *restrict r7,
+    double *restrict r8, double *restrict r9)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[32][LANES], a[15][LANES] = {{0.0}};
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        _Bool t2 = mean[i] < 0.0;
-        s[1][i] = ABS(mean[i]);
-        s[2][i] = t2 ? 1.0 : (-1.0);
-        double t5 = rsqrt64(s[0][i] + 0x1.c13348p4);
-        double t6 = s[1][i] * t5;
-        double t7 = (37.5 < t6) ? 37.5 : t6;
-        double t8 = exp64((t7 * t7) * (-0.5));
-        double t9 = 1.0 / (FMA(t7, 0.25, 1.0));
-        s[29][i] = t8 * (t9 * (polynomial0(-0.0012046932669558172, t9 - 0.25)));
-        s[27][i] = t5 * (t8 * 0.3989422804014327);
-        double t12 = t5 * t7;
-        double t13 = t5 * t5;
-        s[3][i] = s[0][i] * 0.07142857142857142;
-        s[4][i] = s[0][i] * 0.07692307692307693;
-        s[5][i] = s[0][i] * 0.08333333333333333;
-        s[6][i] = s[0][i] * 0.09090909090909091;
-        s[7][i] = s[0][i] * 0.1;
-        s[8][i] = s[0][i] * 0.1111111111111111;
-        s[25][i] = s[27][i] * t12;
-        s[23][i] = FMA(t12, s[25][i], s[27][i] * (-t13));
-        s[21][i] = FMA(t12, s[23][i], s[25][i] * (t13 * (-2.0)));
-        s[19][i] = FMA(t12, s[21][i], s[23][i] * (t13 * (-3.0)));
-        s[17][i] = FMA(t12, s[19][i], s[21][i] * (t13 * (-4.0)));
-        s[12][i] = FMA(t12, s[17][i], s[19][i] * (t13 * (-5.0)));
-        s[16][i] = FMA(t12, s[12][i], s[17][i] * (t13 * (-6.0)));
-        s[11][i] = FMA(t12, s[16][i], s[12][i] * (t13 * (-7.0)));
-        s[15][i] = FMA(t12, s[11][i], s[16][i] * (t13 * (-8.0)));
-        s[10][i] = FMA(t12, s[15][i], s[11][i] * (t13 * (-9.0)));
-        s[14][i] = FMA(t12, s[10][i], s[15][i] * (t13 * (-10.0)));
-        s[9][i] = FMA(t12, s[14][i], s[10][i] * (t13 * (-11.0)));
-        s[13][i] = s[0][i] * 0.125;
-        s[18][i] = s[0][i] * 0.14285714285714285;
-        s[20][i] = s[0][i] * 0.16666666666666666;
-        s[22][i] = s[0][i] * 0.2;
-        s[24][i] = s[0][i] * 0.25;
-        s[26][i] = s[0][i] * 0.3333333333333333;
-        s[28][i] = s[0][i] * 0.5;
-        s[30][i] = t2 ? (-1.5707963267948966) : 1.5707963267948966;
-        s[31][i] = mean[i] == mean[i];
-    }
-    for (int k = 0; k < 5; ++k) {
-        const double *c = table5[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[0]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * (t3 * 0.3989422804014327);
-            double t6 = t0 * t2;
-            double t7 = t0 * t0;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            double t15 = FMA(t6, t14, t13 * (t7 * (-7.0)));
-            double t16 = FMA(t6, t15, t14 * (t7 * (-8.0)));
-            double t17 = FMA(t6, t16, t15 * (t7 * (-9.0)));
-            double t18 = FMA(t6, t17, t16 * (t7 * (-10.0)));
-            double t19 = FMA(t6, t18, t17 * (t7 * (-11.0)));
-            double t20 = FMA(t6, t19, t18 * (t7 * (-12.0)));
-            double t21 = FMA(t6, t20, t19 * (t7 * (-13.0)));
-            double t22 = FMA(t6, t21, t20 * (t7 * (-14.0)));
-            double t23 = FMA(t6, t22, t21 * (t7 * (-15.0)));
-            double t24 = FMA(t6, t23, t22 * (t7 * (-16.0)));
-            double t25 = FMA(t6, t24, t23 * (t7 * (-17.0)));
-            a[0][i] = FMA(t8, c[3], FMA(t10, c[2], FMA(t12, c[1], a[0][i])));
-            a[0][i] = FMA(t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25))), c[4], a[0][i]);
-            a[1][i] = FMA(t5, c[4], FMA(t9, c[3], FMA(t11, c[2], FMA(t13, c[1], a[1][i]))));
-            a[2][i] = FMA(t8, c[4], FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[2][i]))));
-            a[3][i] = FMA(t9, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[3][i]))));
-            a[4][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[4][i]))));
-            a[5][i] = FMA(t11, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[5][i]))));
-            a[6][i] = FMA(t12, c[4], FMA(t14, c[3], FMA(t16, c[2], FMA(t18, c[1], a[6][i]))));
-            a[7][i] = FMA(t13, c[4], FMA(t15, c[3], FMA(t17, c[2], FMA(t19, c[1], a[7][i]))));
-            a[8][i] = FMA(t14, c[4], FMA(t16, c[3], FMA(t18, c[2], FMA(t20, c[1], a[8][i]))));
-            a[9][i] = FMA(t15, c[4], FMA(t17, c[3], FMA(t19, c[2], FMA(t21, c[1], a[9][i]))));
-            a[10][i] = FMA(t16, c[4], FMA(t18, c[3], FMA(t20, c[2], FMA(t22, c[1], a[10][i]))));
-            a[11][i] = FMA(t17, c[7], FMA(t19, c[6], FMA(t21, c[5], FMA(t23, c[1], a[11][i]))));
-            a[12][i] = FMA(t18, c[7], FMA(t20, c[6], FMA(t22, c[5], FMA(t24, c[8], a[12][i]))));
-            a[13][i] = FMA(t19, c[7], FMA(t21, c[6], FMA(t23, c[5], FMA(t25, c[8], a[13][i]))));
-            a[14][i] = FMA(t22, c[6], FMA(t24, c[5], FMA(FMA(t6, t25, t24 * (t7 * (-18.0))), c[8], a[14][i])));
-            a[14][i] = FMA(t20, c[7], a[14][i]);
-        }
-    }
-    for (int k = 0; k < 2; ++k) {
-        const double *c = table2[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[0]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * (t3 * 0.3989422804014327);
-            double t6 = t0 * t2;
-            double t7 = t0 * t0;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            double t15 = FMA(t6, t14, t13 * (t7 * (-7.0)));
-            double t16 = FMA(t6, t15, t14 * (t7 * (-8.0)));
-            a[0][i] = FMA(t8, c[3], FMA(t10, c[2], FMA(t12, c[1], a[0][i])));
-            a[0][i] = FMA(t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25))), c[4], a[0][i]);
-            a[1][i] = FMA(t5, c[4], FMA(t9, c[3], FMA(t11, c[2], FMA(t13, c[1], a[1][i]))));
-            a[2][i] = FMA(t8, c[4], FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[2][i]))));
-            a[3][i] = FMA(t9, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[3][i]))));
-            a[4][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[4][i]))));
-            a[5][i] = FMA(t13, c[7], FMA(t15, c[6], FMA(FMA(t6, t16, t15 * (t7 * (-9.0))), c[5], a[5][i])));
-            a[5][i] = FMA(t11, c[8], a[5][i]);
-            a[6][i] = FMA(t12, c[8], a[6][i]);
-        }
-    }
-    for (int k = 0; k < 14; ++k) {
-        const double *c = table14[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[0]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * (t3 * 0.3989422804014327);
-            double t6 = t0 * t2;
-            double t7 = t0 * t0;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            double t15 = FMA(t6, t14, t13 * (t7 * (-7.0)));
-            double t16 = FMA(t6, FMA(t6, t15, t14 * (t7 * (-8.0))), t15 * (t7 * (-9.0)));
-            a[0][i] = FMA(t8, c[3], FMA(t10, c[2], FMA(t12, c[1], a[0][i])));
-            a[0][i] = FMA(t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25))), c[4], a[0][i]);
-            a[1][i] = FMA(t5, c[4], FMA(t9, c[3], FMA(t11, c[2], FMA(t13, c[1], a[1][i]))));
-            a[2][i] = FMA(t8, c[4], FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[2][i]))));
-            a[3][i] = FMA(t9, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[3][i]))));
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[14][i]) * s[2][i];
-        double t1 = (a[13][i]) * s[2][i];
-        double t2 = (a[12][i]) * s[2][i];
-        double t3 = (a[11][i]) * s[2][i];
-        double t4 = (a[10][i]) * s[2][i];
-        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        double t6 = (a[9][i]) * s[2][i];
-        double t7 = (a[8][i]) * s[2][i];
-        double t8 = FMA(s[10][i], 1.7112796448277319, FMA(s[9][i], (-5.226623402939756), a[7][i]));
-        double t9 = (FMA(s[12][i], 0.3175104806447179, FMA(s[11][i], (-0.6372938816365152), t8))) * s[2][i];
-        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
-        double t11 = FMA(s[15][i], 1.7112796448277319, FMA(s[14][i], (-5.226623402939756), a[6][i]));
-        double t12 = FMA(s[17][i], 0.3175104806447179, FMA(s[16][i], (-0.6372938816365152), t11));
-        double t13 = t12 * s[2][i];
-        double t14 = FMA(s[11][i], 1.7112796448277319, FMA(s[10][i], (-5.226623402939756), a[5][i]));
-        double t15 = FMA(s[19][i], 0.3175104806447179, FMA(s[12][i], (-0.6372938816365152), t14));
-        double t16 = t15 * s[2][i];
-        double t17 = FMA(s[16][i], 1.7112796448277319, FMA(s[15][i], (-5.226623402939756), a[4][i]));
-        double t18 = FMA(s[21][i], 0.3175104806447179, FMA(s[17][i], (-0.6372938816365152), t17));
-        double t19 = t18 * s[2][i];
-        double t20 = FMA(t16, t16, (FMA(t13, t13, (FMA(t9, t9, t10 * s[13][i])) * s[18][i])) * s[20][i]);
-        double t21 = FMA(s[12][i], 1.7112796448277319, FMA(s[11][i], (-5.226623402939756), a[3][i]));
-        double t22 = FMA(s[23][i], 0.3175104806447179, FMA(s[19][i], (-0.6372938816365152), t21));
-        double t23 = t22 * s[2][i];
-        double t24 = FMA(s[17][i], 1.7112796448277319, FMA(s[16][i], (-5.226623402939756), a[2][i]));
-        double t25 = FMA(s[25][i], 0.3175104806447179, FMA(s[21][i], (-0.6372938816365152), t24));
-        double t26 = t25 * s[2][i];
-        double t27 = FMA(s[19][i], 1.7112796448277319, FMA(s[12][i], (-5.226623402939756), a[1][i]));
-        double t28 = FMA(s[27][i], 0.3175104806447179, FMA(s[23][i], (-0.6372938816365152), t27));
-        double t29 = t28 * s[2][i];
-        double t30 = FMA(t26, t26, (FMA(t23, t23, (FMA(t19, t19, t20 * s[22][i])) * s[24][i])) * s[26][i]);
-        double t31 = FMA(s[21][i], 1.7112796448277319, FMA(s[17][i], (-5.226623402939756), a[0][i]));
-        double t32 = FMA(s[29][i], 0.3175104806447179, FMA(s[25][i], (-0.6372938816365152), t31));
-        double t33 = (t32 * s[2][i]) + s[30][i];
-        double t34 = s[0][i] * (FMA(t29, t29, t30 * s[28][i]));
-        out_mean[i] = s[31][i] ? t33 : mean[i];
-        out_var[i] = s[31][i] ? t34 : mean[i];
-    }
+    double t0 = 1.0 / SQRT(p0 + p1);
+    double t1 = t0 * t0;
+    double t2 = atan_exact_float64_part7(t0, p2);
+    double t3 = t0 * t2;
+    double t4 = exp64((-0.5) * (t2 * t2));
+    double t5 = t0 * (0.3989422804014327 * t4);
+    double t6 = t5 * t3;
+    double t7 = FMA(t3, t6, t5 * (-t1));
+    double t8 = FMA(t3, t7, t6 * (t1 * (-2.0)));
+    double t9 = FMA(t3, t8, t7 * (t1 * (-3.0)));
+    double t10 = FMA(t3, t9, t8 * (t1 * (-4.0)));
+    double t11 = atan_exact_float64_part4(t2, t4);
+    double t12 = FMA(t3, t10, t9 * (t1 * (-5.0)));
+    double t13 = FMA(t3, t12, t10 * (t1 * (-6.0)));
+    double t14 = FMA(t3, t13, t12 * (t1 * (-7.0)));
+    *r0 = t5;
+    *r1 = t6;
+    *r2 = t7;
+    *r3 = t8;
+    *r4 = t9;
+    *r5 = t10;
+    *r6 = t11;
+    *r7 = t12;
+    *r8 = t13;
+    *r9 = t14;
 }
 
-static void atan_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int
-    cell)
+INLINE void atan_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-    (cell ? atan_exact_float64_forward_side1_block : atan_exact_float64_forward_side0_block)(in, params, out);
+    double t0 = ABS(mean);  // |mean - centre|
+    _Bool t1 = mean < 0.0;
+    _Bool t2 = mean == mean;
+    double t3 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);  // NaN for a negative variance
+    double t5 = t1 ? 1.0 : (-1.0);  // direction of u
+    double t6, t7, t8, t9, t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26;
+    atan_exact_float64_atom0(t4, 0x1.845db2p-4, t0, &t6, &t7, &t8, &t9, &t10, &t11, &t12, &t13, &t14, &t15, &t16, &t17,
+        &t18, &t19, &t20, &t21, &t22, &t23, &t24, &t25, &t26);
+    double t27, t28, t29, t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t40, t41, t42, t43, t44, t45, t46, t47;
+    atan_exact_float64_atom0(t4, 0x1.113bbcp-2, t0, &t27, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37,
+        &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
+    double t48, t49, t50, t51, t52, t53, t54, t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65, t66, t67, t68;
+    atan_exact_float64_atom0(t4, 0x1.94e0bp-1, t0, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58,
+        &t59, &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67, &t68);
+    double t69, t70, t71, t72, t73, t74, t75, t76, t77, t78, t79, t80, t81, t82, t83, t84, t85, t86, t87, t88, t89;
+    atan_exact_float64_atom0(t4, 0x1.3be6c6p1, t0, &t69, &t70, &t71, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79,
+        &t80, &t81, &t82, &t83, &t84, &t85, &t86, &t87, &t88, &t89);
+    double t90 = 1.0 / SQRT(t4 + 0x1.0390c6p3);
+    double t91 = 1.0 / SQRT(t4 + 0x1.c13348p4);
+    double t92 = 1.0 / SQRT(t4 + 0x1.9953cap6);
+    double t93 = 1.0 / SQRT(t4 + 0x1.88cc38p8);
+    double t94, t95, t96, t97, t98, t99, t100, t101, t102, t103;
+    atan_exact_float64_atom1(t4, 0x1.8cf2fcp10, t0, &t94, &t95, &t96, &t97, &t98, &t99, &t100, &t101, &t102, &t103);
+    double t104, t105, t106, t107, t108, t109, t110, t111, t112, t113;
+    atan_exact_float64_atom1(t4, 0x1.a6717ap12, t0, &t104, &t105, &t106, &t107, &t108, &t109, &t110, &t111, &t112,
+        &t113);
+    double t114, t115, t116, t117, t118, t119, t120, t121, t122, t123;
+    atan_exact_float64_atom1(t4, 0x1.d971eep14, t0, &t114, &t115, &t116, &t117, &t118, &t119, &t120, &t121, &t122,
+        &t123);
+    double t124, t125, t126, t127, t128, t129, t130, t131, t132, t133;
+    atan_exact_float64_atom1(t4, 143046.859375, t0, &t124, &t125, &t126, &t127, &t128, &t129, &t130, &t131, &t132,
+        &t133);
+    double t134, t135, t136, t137, t138, t139, t140, t141, t142, t143;
+    atan_exact_float64_atom1(t4, 711172.0625, t0, &t134, &t135, &t136, &t137, &t138, &t139, &t140, &t141, &t142,
+        &t143);
+    double t144, t145, t146, t147, t148, t149, t150, t151, t152, t153;
+    atan_exact_float64_atom1(t4, 3723391.75, t0, &t144, &t145, &t146, &t147, &t148, &t149, &t150, &t151, &t152, &t153);
+    double t154, t155, t156, t157, t158, t159, t160, t161, t162, t163;
+    atan_exact_float64_atom1(t4, 20529122.0, t0, &t154, &t155, &t156, &t157, &t158, &t159, &t160, &t161, &t162, &t163);
+    double t164, t165, t166, t167, t168, t169, t170, t171, t172, t173;
+    atan_exact_float64_atom1(t4, 119198184.0, t0, &t164, &t165, &t166, &t167, &t168, &t169, &t170, &t171, &t172,
+        &t173);
+    double t174, t175, t176, t177, t178, t179, t180, t181, t182, t183;
+    atan_exact_float64_atom1(t4, 728847296.0, t0, &t174, &t175, &t176, &t177, &t178, &t179, &t180, &t181, &t182,
+        &t183);
+    double t184, t185, t186, t187, t188, t189, t190, t191, t192, t193;
+    atan_exact_float64_atom1(t4, 4693221888.0, t0, &t184, &t185, &t186, &t187, &t188, &t189, &t190, &t191, &t192,
+        &t193);
+    double t194, t195, t196, t197, t198, t199, t200, t201, t202, t203;
+    atan_exact_float64_atom1(t4, 31825352704.0, t0, &t194, &t195, &t196, &t197, &t198, &t199, &t200, &t201, &t202,
+        &t203);
+    double t204, t205, t206, t207, t208, t209, t210, t211, t212, t213;
+    atan_exact_float64_atom1(t4, 0x1.a753p37, t0, &t204, &t205, &t206, &t207, &t208, &t209, &t210, &t211, &t212,
+        &t213);
+    double t214, t215, t216, t217, t218, t219, t220, t221, t222, t223;
+    atan_exact_float64_atom1(t4, 0x1.8df154p40, t0, &t214, &t215, &t216, &t217, &t218, &t219, &t220, &t221, &t222,
+        &t223);
+    double t224, t225, t226, t227, t228, t229, t230, t231, t232, t233;
+    atan_exact_float64_atom1(t4, 0x1.89f1eap43, t0, &t224, &t225, &t226, &t227, &t228, &t229, &t230, &t231, &t232,
+        &t233);
+    _Bool t234 = t4 < 0x1.f8e034p-3;
+    double t235 = t234 ? t4 : 0.0;
+    double t236 = t90 * t90;
+    double t237 = t91 * t91;
+    double t238 = t92 * t92;
+    double t239 = t93 * t93;
+    double t240 = atan_exact_float64_part7(t0, t90);
+    double t241 = atan_exact_float64_part7(t0, t91);
+    double t242 = atan_exact_float64_part7(t0, t92);
+    double t243 = atan_exact_float64_part7(t0, t93);
+    double t244 = exp64((-0.5) * (t240 * t240));
+    double t245 = exp64((-0.5) * (t241 * t241));
+    double t246 = t90 * t240;
+    double t247 = t91 * t241;
+    double t248 = exp64((-0.5) * (t242 * t242));
+    double t249 = t92 * t242;
+    double t250 = exp64((-0.5) * (t243 * t243));
+    double t251 = t93 * t243;
+    double t252 = t90 * (0.3989422804014327 * t244);
+    double t253 = t91 * (0.3989422804014327 * t245);
+    double t254 = t92 * (0.3989422804014327 * t248);
+    double t255 = t93 * (0.3989422804014327 * t250);
+    double t256 = atan_exact_float64_part4(t240, t244);
+    double t257 = atan_exact_float64_part4(t241, t245);
+    double t258 = atan_exact_float64_part4(t242, t248);
+    double t259 = atan_exact_float64_part4(t243, t250);
+    // D_12: derivative 12 of the mean less its line
+    double t260 = atan_exact_float64_part5(t81, t60, t39, t18, t83, t62, t41, t20, t85, t64, t43, t22, t87, t66, t45,
+        t24, t5);
+    // D_13: derivative 13 of the mean less its line
+    double t261 = atan_exact_float64_part5(t82, t61, t40, t19, t84, t63, t42, t21, t86, t65, t44, t23, t88, t67, t46,
+        t25, t5);
+    // D_14: derivative 14 of the mean less its line
+    double t262 = atan_exact_float64_part5(t83, t62, t41, t20, t85, t64, t43, t22, t87, t66, t45, t24, t89, t68, t47,
+        t26, t5);
+    double t263 = t252 * t246;
+    double t264 = FMA(t246, t263, t252 * (-t236));
+    double t265 = FMA(t246, t264, t263 * (t236 * (-2.0)));
+    double t266 = FMA(t246, t265, t264 * (t236 * (-3.0)));
+    double t267 = FMA(t246, t266, t265 * (t236 * (-4.0)));
+    double t268 = FMA(t246, t267, t266 * (t236 * (-5.0)));
+    double t269 = FMA(t246, t268, t267 * (t236 * (-6.0)));
+    double t270 = FMA(t246, t269, t268 * (t236 * (-7.0)));
+    double t271 = FMA(t246, t270, t269 * (t236 * (-8.0)));
+    double t272 = FMA(t246, t271, t270 * (t236 * (-9.0)));
+    double t273 = FMA(t246, t272, t271 * (t236 * (-10.0)));
+    double t274 = FMA(t246, t273, t272 * (t236 * (-11.0)));
+    double t275 = FMA(t246, t274, t273 * (t236 * (-12.0)));
+    double t276 = FMA(t246, t275, t274 * (t236 * (-13.0)));
+    double t277 = FMA(t246, t276, t275 * (t236 * (-14.0)));
+    // D_11: derivative 11 of the mean less its line
+    double t278 = t5 * FMA(t80, 0.7827789032283338, FMA(t59, 0.7799670763058767, FMA(t38, 0.3351491003174761, FMA(t17,
+        0x1.4d7963b8dbep-6, FMA(t82, -0.12433150546905526, FMA(t61, -0.030075072587641784, FMA(t40,
+        -0.0008315143767875055, FMA(t19, 3.628349397928077e-05, FMA(t84, 0.025531107355755877, FMA(t63,
+        0.0018030048148491857, FMA(t42, 0x1.44e38e10cbf41p-15, FMA(t21, -6.238821719388518e-07, FMA(FMA(t246, t277,
+        t276 * (t236 * (-15.0))), -0.19389430868191387, FMA(t86, -0.007475067190119898, FMA(t65,
+        -0x1.c5ff132755f97p-13, FMA(t44, -2.654131112931735e-06, t23 * (-0x1.6662ee26cd8ep-28)))))))))))))))));
+    // D_8: derivative 8 of the mean less its line
+    double t279 = t5 * FMA(t269, 0.5381512756468669, FMA(t77, 0.7827789032283338, FMA(t56, 0.7799670763058767, FMA(t35,
+        0.3351491003174761, FMA(t14, 0x1.4d7963b8dbep-6, FMA(t271, -0.2990929956822062, FMA(t79, -0.12433150546905526,
+        FMA(t58, -0.030075072587641784, FMA(t37, -0.0008315143767875055, FMA(t16, 3.628349397928077e-05,
+        atan_exact_float64_part6(t273, 0.22377628461939225, t81, 0.025531107355755877, t60, 0.0018030048148491857, t39,
+        0x1.44e38e10cbf41p-15, t18, -6.238821719388518e-07, t275, -0.19389430868191387, t83, -0.007475067190119898,
+        t62, -0x1.c5ff132755f97p-13, t41, -2.654131112931735e-06, t20, -0x1.6662ee26cd8ep-28)))))))))));
+    // D_9: derivative 9 of the mean less its line
+    double t280 = t5 * FMA(t270, 0.5381512756468669, FMA(t78, 0.7827789032283338, FMA(t57, 0.7799670763058767, FMA(t36,
+        0.3351491003174761, FMA(t15, 0x1.4d7963b8dbep-6, FMA(t272, -0.2990929956822062, FMA(t80, -0.12433150546905526,
+        FMA(t59, -0.030075072587641784, FMA(t38, -0.0008315143767875055, FMA(t17, 3.628349397928077e-05,
+        atan_exact_float64_part6(t274, 0.22377628461939225, t82, 0.025531107355755877, t61, 0.0018030048148491857, t40,
+        0x1.44e38e10cbf41p-15, t19, -6.238821719388518e-07, t276, -0.19389430868191387, t84, -0.007475067190119898,
+        t63, -0x1.c5ff132755f97p-13, t42, -2.654131112931735e-06, t21, -0x1.6662ee26cd8ep-28)))))))))));
+    // D_10: derivative 10 of the mean less its line
+    double t281 = t5 * FMA(t271, 0.5381512756468669, FMA(t79, 0.7827789032283338, FMA(t58, 0.7799670763058767, FMA(t37,
+        0.3351491003174761, FMA(t16, 0x1.4d7963b8dbep-6, FMA(t273, -0.2990929956822062, FMA(t81, -0.12433150546905526,
+        FMA(t60, -0.030075072587641784, FMA(t39, -0.0008315143767875055, FMA(t18, 3.628349397928077e-05,
+        atan_exact_float64_part6(t275, 0.22377628461939225, t83, 0.025531107355755877, t62, 0.0018030048148491857, t41,
+        0x1.44e38e10cbf41p-15, t20, -6.238821719388518e-07, t277, -0.19389430868191387, t85, -0.007475067190119898,
+        t64, -0x1.c5ff132755f97p-13, t43, -2.654131112931735e-06, t22, -0x1.6662ee26cd8ep-28)))))))))));
+    double t282 = t253 * t247;
+    double t283 = FMA(t247, t282, t253 * (-t237));
+    double t284 = FMA(t247, t283, t282 * (t237 * (-2.0)));
+    double t285 = FMA(t247, t284, t283 * (t237 * (-3.0)));
+    double t286 = FMA(t247, t285, t284 * (t237 * (-4.0)));
+    double t287 = FMA(t247, t286, t285 * (t237 * (-5.0)));
+    double t288 = FMA(t247, t287, t286 * (t237 * (-6.0)));
+    double t289 = FMA(t247, t288, t287 * (t237 * (-7.0)));
+    double t290 = FMA(t247, t289, t288 * (t237 * (-8.0)));
+    double t291 = FMA(t247, t290, t289 * (t237 * (-9.0)));
+    double t292 = FMA(t247, t291, t290 * (t237 * (-10.0)));
+    // D_7: derivative 7 of the mean less its line
+    double t293 = t5 * FMA(t287, 0.3175104806447179, FMA(t268, 0.5381512756468669, FMA(t76, 0.7827789032283338,
+        FMA(t55, 0.7799670763058767, FMA(t34, 0.3351491003174761, FMA(t13, 0x1.4d7963b8dbep-6, FMA(t289,
+        -0.6372938816365152, FMA(t270, -0.2990929956822062, FMA(t78, -0.12433150546905526, FMA(t57,
+        -0.030075072587641784, FMA(t36, -0.0008315143767875055, FMA(t15, 3.628349397928077e-05, FMA(t291,
+        1.7112796448277319, FMA(t272, 0.22377628461939225, FMA(t80, 0.025531107355755877, FMA(t59,
+        0.0018030048148491857, FMA(t38, 0x1.44e38e10cbf41p-15, FMA(t17, -6.238821719388518e-07, FMA(FMA(t247, t292,
+        t291 * (t237 * (-11.0))), -5.226623402939756, atan_exact_float64_part8(t274, t82, t61, t40,
+        t19))))))))))))))))))));
+    double t294 = t254 * t249;
+    double t295 = FMA(t249, t294, t254 * (-t238));
+    double t296 = FMA(t249, t295, t294 * (t238 * (-2.0)));
+    double t297 = FMA(t249, t296, t295 * (t238 * (-3.0)));
+    double t298 = FMA(t249, t297, t296 * (t238 * (-4.0)));
+    double t299 = FMA(t249, t298, t297 * (t238 * (-5.0)));
+    double t300 = FMA(t249, t299, t298 * (t238 * (-6.0)));
+    double t301 = FMA(t249, t300, t299 * (t238 * (-7.0)));
+    double t302 = FMA(t249, t301, t300 * (t238 * (-8.0)));
+    // D_6: derivative 6 of the mean less its line
+    double t303 = t5 * FMA(t298, 0.1756093981024757, FMA(t286, 0.3175104806447179, FMA(t267, 0.5381512756468669,
+        FMA(t75, 0.7827789032283338, FMA(t54, 0.7799670763058767, FMA(t33, 0.3351491003174761, FMA(t12,
+        0x1.4d7963b8dbep-6, FMA(t288, -0.6372938816365152, FMA(t269, -0.2990929956822062, FMA(t77,
+        -0.12433150546905526, FMA(t56, -0.030075072587641784, FMA(t35, -0.0008315143767875055, FMA(t14,
+        3.628349397928077e-05, FMA(t290, 1.7112796448277319, FMA(t271, 0.22377628461939225,
+        atan_exact_float64_part6(t79, 0.025531107355755877, t58, 0.0018030048148491857, t37, 0x1.44e38e10cbf41p-15,
+        t16, -6.238821719388518e-07, t292, -5.226623402939756, t273, -0.19389430868191387, t81, -0.007475067190119898,
+        t60, -0x1.c5ff132755f97p-13, t39, -2.654131112931735e-06, t18, -0x1.6662ee26cd8ep-28))))))))))))))));
+    double t304 = FMA(t297, 0.1756093981024757, FMA(t285, 0.3175104806447179, FMA(t266, 0.5381512756468669, FMA(t73,
+        0.7827789032283338, FMA(t52, 0.7799670763058767, FMA(t31, 0.3351491003174761, FMA(t10, 0x1.4d7963b8dbep-6,
+        FMA(t299, -1.3961455747237017, FMA(t287, -0.6372938816365152, FMA(t268, -0.2990929956822062, FMA(t76,
+        -0.12433150546905526, FMA(t55, -0.030075072587641784, FMA(t34, -0.0008315143767875055, FMA(t13,
+        3.628349397928077e-05, FMA(t301, 12.897751165509126, FMA(t289, 1.7112796448277319, FMA(t270,
+        0.22377628461939225, FMA(t78, 0.025531107355755877, FMA(t57, 0.0018030048148491857, FMA(t36,
+        0x1.44e38e10cbf41p-15, FMA(t15, -6.238821719388518e-07, FMA(FMA(t249, t302, t301 * (t238 * (-9.0))),
+        -162.66752958713727, FMA(t291, -5.226623402939756, atan_exact_float64_part8(t272, t80, t59, t38,
+        t17))))))))))))))))))))))));
+    double t305 = t5 * t304;  // D_5: derivative 5 of the mean less its line
+    double t306 = t255 * t251;
+    double t307 = FMA(t251, t306, t255 * (-t239));
+    double t308 = FMA(t251, t307, t306 * (t239 * (-2.0)));
+    double t309 = FMA(t251, t308, t307 * (t239 * (-3.0)));
+    double t310 = FMA(t251, t309, t308 * (t239 * (-4.0)));
+    double t311 = FMA(t251, t310, t309 * (t239 * (-5.0)));
+    double t312 = FMA(t251, t311, t310 * (t239 * (-6.0)));
+    double t313 = FMA(t251, t312, t311 * (t239 * (-7.0)));
+    double t314 = FMA(t265, 0.5381512756468669, FMA(t72, 0.7827789032283338, FMA(t51, 0.7799670763058767, FMA(t30,
+        0.3351491003174761, FMA(t9, 0x1.4d7963b8dbep-6, FMA(t310, -3.2439683810906956, FMA(t298, -1.3961455747237017,
+        FMA(t286, -0.6372938816365152, FMA(t267, -0.2990929956822062, FMA(t75, -0.12433150546905526, FMA(t54,
+        -0.030075072587641784, FMA(t33, -0.0008315143767875055, FMA(t12, 3.628349397928077e-05, FMA(t312,
+        101.47408663842958, FMA(t300, 12.897751165509126, FMA(t288, 1.7112796448277319, FMA(t269, 0.22377628461939225,
+        FMA(t77, 0.025531107355755877, FMA(t56, 0.0018030048148491857, FMA(t35, 0x1.44e38e10cbf41p-15, FMA(t14,
+        -6.238821719388518e-07, FMA(FMA(t251, t313, t312 * (t239 * (-8.0))), -5992.118282017428, FMA(t302,
+        -162.66752958713727, FMA(t290, -5.226623402939756, atan_exact_float64_part8(t271, t79, t58, t37,
+        t16)))))))))))))))))))))))));
+    // D_4: derivative 4 of the mean less its line
+    double t315 = t5 * FMA(t308, 0.09410916663755417, FMA(t296, 0.1756093981024757, FMA(t284, 0.3175104806447179,
+        t314)));
+    double t316 = FMA(t129, 309793.56853689783, FMA(t119, 64917.461320212074, FMA(t109, 6555.954340717176, FMA(t99,
+        820.86677522405, FMA(t310, 101.47408663842958, FMA(t298, 12.897751165509126, FMA(t286, 1.7112796448277319,
+        FMA(t267, 0.22377628461939225, FMA(t75, 0.025531107355755877, FMA(t54, 0.0018030048148491857, FMA(t33,
+        0x1.44e38e10cbf41p-15, FMA(t12, -6.238821719388518e-07, FMA(t232, 0x1.7eab2401216c3p110, FMA(t222,
+        1.747870535841647e+31, FMA(t212, 0x1.7a21af1396c53p95, FMA(t202, 0x1.43e81db55353fp87, FMA(t192,
+        0x1.3d42fb39d14f2p79, FMA(t182, 0x1.5013ed9bb38dep71, FMA(t172, 0x1.13d68dd73ac45p63, FMA(t162,
+        3975470309402338.0, FMA(t152, -276052870085995.66, FMA(t142, -3758107067814.4854, FMA(t132, -46406380965.07427,
+        FMA(t122, -709140181.0299338, atan_exact_float64_part6(t112, -12867373.737238925, t102, -256257.40594909436,
+        t312, -5992.118282017428, t300, -162.66752958713727, t288, -5.226623402939756, t269, -0.19389430868191387, t77,
+        -0.007475067190119898, t56, -0x1.c5ff132755f97p-13, t35, -2.654131112931735e-06, t14,
+        -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t317 = FMA(t157, 1310.0053521241207, FMA(t147, -1031.55349101519, FMA(t137, -441.8567549834975, FMA(t127,
+        -146.82304595024223, FMA(t117, -52.75137074673362, FMA(t107, -20.491050202830166, FMA(t97, -7.928934210764875,
+        FMA(t308, -3.2439683810906956, FMA(t296, -1.3961455747237017, FMA(t284, -0.6372938816365152, FMA(t265,
+        -0.2990929956822062, FMA(t72, -0.12433150546905526, FMA(t51, -0.030075072587641784, FMA(t30,
+        -0.0008315143767875055, FMA(t9, 3.628349397928077e-05, FMA(t229, -0x1.68aae644de8b9p68, FMA(t219,
+        0x1.2043c1a3d3a32p65, FMA(t209, 0x1.29cf6ea4af6ebp60, FMA(t199, 0x1.d0486168043cdp54, FMA(t189,
+        861127083877723.0, FMA(t179, 26056664722252.21, FMA(t169, 742826006440.0709, FMA(t159, 13765670842.053644,
+        FMA(t149, 107405277.31922337, FMA(t139, -461386.48070670065, t316)))))))))))))))))))))))));
+    double t318 = FMA(t185, -0x1.9672db297e798p-15, FMA(t175, 6.87633084734606e-05, FMA(t165, 0x1.ae5780278b97ap-12,
+        FMA(t155, 0.0008477160677116815, FMA(t145, 0.0014997570930288312, FMA(t135, 0.002901051634174263, FMA(t125,
+        0.005952006804793616, FMA(t115, 0.012580856654865875, FMA(t105, 0.024970849001288396, FMA(t95,
+        0.04905724539111391, FMA(t306, 0.09410916663755417, FMA(t294, 0.1756093981024757, FMA(t282, 0.3175104806447179,
+        FMA(t263, 0.5381512756468669, FMA(t70, 0.7827789032283338, FMA(t49, 0.7799670763058767, FMA(t28,
+        0.3351491003174761, FMA(t7, 0x1.4d7963b8dbep-6, FMA(t227, 364012038.2243789, FMA(t217, 219398863.4531325,
+        FMA(t207, 47714420.47225305, FMA(t197, 8623194.259269524, FMA(t187, 1597034.0915769888, FMA(t177,
+        287891.0167920876, FMA(t167, 38694.79353289139, t317)))))))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    double t319 = t5 * FMA(t225, -7.78311818563669e-05, FMA(t215, -8.781007930179441e-05, FMA(t205,
+        -5.507234436895369e-05, FMA(t195, -5.588166180595481e-05, t318))));
+    double t320 = FMA(t127, 309793.56853689783, FMA(t117, 64917.461320212074, FMA(t107, 6555.954340717176, FMA(t97,
+        820.86677522405, FMA(t308, 101.47408663842958, FMA(t296, 12.897751165509126, FMA(t284, 1.7112796448277319,
+        FMA(t265, 0.22377628461939225, FMA(t72, 0.025531107355755877, FMA(t51, 0.0018030048148491857, FMA(t30,
+        0x1.44e38e10cbf41p-15, FMA(t9, -6.238821719388518e-07, FMA(t229, 0x1.7eab2401216c3p110, FMA(t219,
+        1.747870535841647e+31, FMA(t209, 0x1.7a21af1396c53p95, FMA(t199, 0x1.43e81db55353fp87, FMA(t189,
+        0x1.3d42fb39d14f2p79, FMA(t179, 0x1.5013ed9bb38dep71, FMA(t169, 0x1.13d68dd73ac45p63, FMA(t159,
+        3975470309402338.0, FMA(t149, -276052870085995.66, FMA(t139, -3758107067814.4854, FMA(t129, -46406380965.07427,
+        FMA(t119, -709140181.0299338, atan_exact_float64_part6(t109, -12867373.737238925, t99, -256257.40594909436,
+        t310, -5992.118282017428, t298, -162.66752958713727, t286, -5.226623402939756, t267, -0.19389430868191387, t75,
+        -0.007475067190119898, t54, -0x1.c5ff132755f97p-13, t33, -2.654131112931735e-06, t12,
+        -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t321 = FMA(t155, 1310.0053521241207, FMA(t145, -1031.55349101519, FMA(t135, -441.8567549834975, FMA(t125,
+        -146.82304595024223, FMA(t115, -52.75137074673362, FMA(t105, -20.491050202830166, FMA(t95, -7.928934210764875,
+        FMA(t306, -3.2439683810906956, FMA(t294, -1.3961455747237017, FMA(t282, -0.6372938816365152, FMA(t263,
+        -0.2990929956822062, FMA(t70, -0.12433150546905526, FMA(t49, -0.030075072587641784, FMA(t28,
+        -0.0008315143767875055, FMA(t7, 3.628349397928077e-05, FMA(t227, -0x1.68aae644de8b9p68, FMA(t217,
+        0x1.2043c1a3d3a32p65, FMA(t207, 0x1.29cf6ea4af6ebp60, FMA(t197, 0x1.d0486168043cdp54, FMA(t187,
+        861127083877723.0, FMA(t177, 26056664722252.21, FMA(t167, 742826006440.0709, FMA(t157, 13765670842.053644,
+        FMA(t147, 107405277.31922337, FMA(t137, -461386.48070670065, t320)))))))))))))))))))))))));
+    double t322 = FMA(t190, -0x1.9672db297e798p-15, FMA(t180, 6.87633084734606e-05, FMA(t170, 0x1.ae5780278b97ap-12,
+        FMA(t160, 0.0008477160677116815, FMA(t150, 0.0014997570930288312, FMA(t140, 0.002901051634174263, FMA(t130,
+        0.005952006804793616, FMA(t120, 0.012580856654865875, FMA(t110, 0.024970849001288396, FMA(t100,
+        0.04905724539111391, FMA(t259, 0.09410916663755417, FMA(t258, 0.1756093981024757, FMA(t257, 0.3175104806447179,
+        FMA(t256, 0.5381512756468669, FMA(t74, 0.7827789032283338, FMA(t53, 0.7799670763058767, FMA(t32,
+        0.3351491003174761, FMA(t11, 0x1.4d7963b8dbep-6, FMA(t225, 364012038.2243789, FMA(t215, 219398863.4531325,
+        FMA(t205, 47714420.47225305, FMA(t195, 8623194.259269524, FMA(t185, 1597034.0915769888, FMA(t175,
+        287891.0167920876, FMA(t165, 38694.79353289139, t321)))))))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    double t323 = t5 * FMA(t230, -7.78311818563669e-05, FMA(t220, -8.781007930179441e-05, FMA(t210,
+        -5.507234436895369e-05, FMA(t200, -5.588166180595481e-05, t322))));
+    double t324 = FMA(t128, 309793.56853689783, FMA(t118, 64917.461320212074, FMA(t108, 6555.954340717176, FMA(t98,
+        820.86677522405, FMA(t309, 101.47408663842958, FMA(t297, 12.897751165509126, FMA(t285, 1.7112796448277319,
+        FMA(t266, 0.22377628461939225, FMA(t73, 0.025531107355755877, FMA(t52, 0.0018030048148491857, FMA(t31,
+        0x1.44e38e10cbf41p-15, FMA(t10, -6.238821719388518e-07, FMA(t231, 0x1.7eab2401216c3p110, FMA(t221,
+        1.747870535841647e+31, FMA(t211, 0x1.7a21af1396c53p95, FMA(t201, 0x1.43e81db55353fp87, FMA(t191,
+        0x1.3d42fb39d14f2p79, FMA(t181, 0x1.5013ed9bb38dep71, FMA(t171, 0x1.13d68dd73ac45p63, FMA(t161,
+        3975470309402338.0, FMA(t151, -276052870085995.66, FMA(t141, -3758107067814.4854, FMA(t131, -46406380965.07427,
+        FMA(t121, -709140181.0299338, atan_exact_float64_part6(t111, -12867373.737238925, t101, -256257.40594909436,
+        t311, -5992.118282017428, t299, -162.66752958713727, t287, -5.226623402939756, t268, -0.19389430868191387, t76,
+        -0.007475067190119898, t55, -0x1.c5ff132755f97p-13, t34, -2.654131112931735e-06, t13,
+        -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t325 = FMA(t156, 1310.0053521241207, FMA(t146, -1031.55349101519, FMA(t136, -441.8567549834975, FMA(t126,
+        -146.82304595024223, FMA(t116, -52.75137074673362, FMA(t106, -20.491050202830166, FMA(t96, -7.928934210764875,
+        FMA(t307, -3.2439683810906956, FMA(t295, -1.3961455747237017, FMA(t283, -0.6372938816365152, FMA(t264,
+        -0.2990929956822062, FMA(t71, -0.12433150546905526, FMA(t50, -0.030075072587641784, FMA(t29,
+        -0.0008315143767875055, FMA(t8, 3.628349397928077e-05, FMA(t228, -0x1.68aae644de8b9p68, FMA(t218,
+        0x1.2043c1a3d3a32p65, FMA(t208, 0x1.29cf6ea4af6ebp60, FMA(t198, 0x1.d0486168043cdp54, FMA(t188,
+        861127083877723.0, FMA(t178, 26056664722252.21, FMA(t168, 742826006440.0709, FMA(t158, 13765670842.053644,
+        FMA(t148, 107405277.31922337, FMA(t138, -461386.48070670065, t324)))))))))))))))))))))))));
+    double t326 = FMA(t184, -0x1.9672db297e798p-15, FMA(t174, 6.87633084734606e-05, FMA(t164, 0x1.ae5780278b97ap-12,
+        FMA(t154, 0.0008477160677116815, FMA(t144, 0.0014997570930288312, FMA(t134, 0.002901051634174263, FMA(t124,
+        0.005952006804793616, FMA(t114, 0.012580856654865875, FMA(t104, 0.024970849001288396, FMA(t94,
+        0.04905724539111391, FMA(t255, 0.09410916663755417, FMA(t254, 0.1756093981024757, FMA(t253, 0.3175104806447179,
+        FMA(t252, 0.5381512756468669, FMA(t69, 0.7827789032283338, FMA(t48, 0.7799670763058767, FMA(t27,
+        0.3351491003174761, FMA(t6, 0x1.4d7963b8dbep-6, FMA(t226, 364012038.2243789, FMA(t216, 219398863.4531325,
+        FMA(t206, 47714420.47225305, FMA(t196, 8623194.259269524, FMA(t186, 1597034.0915769888, FMA(t176,
+        287891.0167920876, FMA(t166, 38694.79353289139, t325)))))))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    double t327 = t5 * FMA(t224, -7.78311818563669e-05, FMA(t214, -8.781007930179441e-05, FMA(t204,
+        -5.507234436895369e-05, FMA(t194, -5.588166180595481e-05, t326))));
+    double t328 = FMA(t131, 309793.56853689783, FMA(t121, 64917.461320212074, FMA(t111, 6555.954340717176, FMA(t101,
+        820.86677522405, FMA(t311, 101.47408663842958, FMA(t299, 12.897751165509126, FMA(t287, 1.7112796448277319,
+        FMA(t268, 0.22377628461939225, FMA(t76, 0.025531107355755877, FMA(t55, 0.0018030048148491857, FMA(t34,
+        0x1.44e38e10cbf41p-15, FMA(t13, -6.238821719388518e-07, FMA(t233, 0x1.7eab2401216c3p110, FMA(t223,
+        1.747870535841647e+31, FMA(t213, 0x1.7a21af1396c53p95, FMA(t203, 0x1.43e81db55353fp87, FMA(t193,
+        0x1.3d42fb39d14f2p79, FMA(t183, 0x1.5013ed9bb38dep71, FMA(t173, 0x1.13d68dd73ac45p63, FMA(t163,
+        3975470309402338.0, FMA(t153, -276052870085995.66, FMA(t143, -3758107067814.4854, FMA(t133, -46406380965.07427,
+        FMA(t123, -709140181.0299338, atan_exact_float64_part6(t113, -12867373.737238925, t103, -256257.40594909436,
+        t313, -5992.118282017428, t301, -162.66752958713727, t289, -5.226623402939756, t270, -0.19389430868191387, t78,
+        -0.007475067190119898, t57, -0x1.c5ff132755f97p-13, t36, -2.654131112931735e-06, t15,
+        -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t329 = FMA(t158, 1310.0053521241207, FMA(t148, -1031.55349101519, FMA(t138, -441.8567549834975, FMA(t128,
+        -146.82304595024223, FMA(t118, -52.75137074673362, FMA(t108, -20.491050202830166, FMA(t98, -7.928934210764875,
+        FMA(t309, -3.2439683810906956, FMA(t297, -1.3961455747237017, FMA(t285, -0.6372938816365152, FMA(t266,
+        -0.2990929956822062, FMA(t73, -0.12433150546905526, FMA(t52, -0.030075072587641784, FMA(t31,
+        -0.0008315143767875055, FMA(t10, 3.628349397928077e-05, FMA(t231, -0x1.68aae644de8b9p68, FMA(t221,
+        0x1.2043c1a3d3a32p65, FMA(t211, 0x1.29cf6ea4af6ebp60, FMA(t201, 0x1.d0486168043cdp54, FMA(t191,
+        861127083877723.0, FMA(t181, 26056664722252.21, FMA(t171, 742826006440.0709, FMA(t161, 13765670842.053644,
+        FMA(t151, 107405277.31922337, FMA(t141, -461386.48070670065, t328)))))))))))))))))))))))));
+    double t330 = FMA(t186, -0x1.9672db297e798p-15, FMA(t176, 6.87633084734606e-05, FMA(t166, 0x1.ae5780278b97ap-12,
+        FMA(t156, 0.0008477160677116815, FMA(t146, 0.0014997570930288312, FMA(t136, 0.002901051634174263, FMA(t126,
+        0.005952006804793616, FMA(t116, 0.012580856654865875, FMA(t106, 0.024970849001288396, FMA(t96,
+        0.04905724539111391, FMA(t307, 0.09410916663755417, FMA(t295, 0.1756093981024757, FMA(t283, 0.3175104806447179,
+        FMA(t264, 0.5381512756468669, FMA(t71, 0.7827789032283338, FMA(t50, 0.7799670763058767, FMA(t29,
+        0.3351491003174761, FMA(t8, 0x1.4d7963b8dbep-6, FMA(t228, 364012038.2243789, FMA(t218, 219398863.4531325,
+        FMA(t208, 47714420.47225305, FMA(t198, 8623194.259269524, FMA(t188, 1597034.0915769888, FMA(t178,
+        287891.0167920876, FMA(t168, 38694.79353289139, t329)))))))))))))))))))))))));
+    // D_3: derivative 3 of the mean less its line
+    double t331 = t5 * FMA(t226, -7.78311818563669e-05, FMA(t216, -8.781007930179441e-05, FMA(t206,
+        -5.507234436895369e-05, FMA(t196, -5.588166180595481e-05, t330))));
+    double t332 = FMA(t128, -1597256504.266397, FMA(t118, -64780564.37794698, FMA(t108, -2898267.740805022, FMA(t98,
+        -142980.95208935632, FMA(t309, -7740.2876764197035, FMA(t297, -458.21324662796826, FMA(t285,
+        -29.144483481849445, FMA(t266, -1.9461756230155456, FMA(t73, -0.12402016052614902, FMA(t52,
+        -0x1.aac2545f78239p-8, FMA(t31, -0x1.c2d67ca980c73p-14, FMA(t10, -0x1.2b498271c2d4cp-19, FMA(t229,
+        4.695051685845911e+32, FMA(t219, -9.56467836611498e+29, FMA(t209, 0x1.19860aed25dbp91, FMA(t199,
+        0x1.b04b7c34f0f6p82, FMA(t189, 0x1.f70c82cb74ea9p75, FMA(t179, 0x1.fccc4bf18ec2fp68, FMA(t169,
+        0x1.3204e12b955bfp62, FMA(t159, 5.8068701948581e+16, FMA(t149, 694727168716544.9, FMA(t139, 9401508630860.203,
+        FMA(t129, 143740464847.35376, FMA(t119, 2477114197.5649753, atan_exact_float64_part6(t109, 47880101.31054944,
+        t99, 1031515.2425847445, t310, 24392.226587622263, t298, 617.6346337133593, t286, 15.600769870278494, t267,
+        0.3294411505094792, t75, 0.003302303512348584, t54, 0.0010207571294283512, t33, 0.0001234164935995122, t12,
+        8.822962790034777e-07)))))))))))))))))))))))));
+    double t333 = FMA(t157, 21477964938.65809, FMA(t147, 1477395268.4097311, FMA(t137, 109414182.35757624, FMA(t127,
+        8733072.280626757, FMA(t117, 751188.1008364653, FMA(t107, 69510.85689446732, FMA(t97, 6926.478165181591,
+        FMA(t308, 740.1687362619517, FMA(t296, 84.93149060847725, FMA(t284, 10.305553342539634, FMA(t265,
+        1.295328337601808, FMA(t72, 0.13680318451901466, FMA(t51, 0.003391215867936168, FMA(t30, 0x1.db62a433bc21bp-9,
+        FMA(t9, 0x1.1e8ed2578174fp-12, FMA(t228, -0x1.2147d497d0431p89, FMA(t218, 0x1.564e9b48a037dp81, FMA(t208,
+        -0x1.0fcc79e238552p74, FMA(t198, -0x1.71011cb799c9ap66, FMA(t188, -0x1.58f502958f474p61, FMA(t178,
+        -0x1.cba1ef537afa1p55, FMA(t168, -1610270492825953.5, FMA(t158, -43603188957104.21, FMA(t148,
+        -1310506445006.4158, FMA(t138, -43519226346.842415, t332)))))))))))))))))))))))));
+    double t334 = FMA(t186, -1496014627.2192087, FMA(t176, -182204746.8774834, FMA(t166, -28440595.59453216, FMA(t156,
+        -4463326.896723673, FMA(t146, -742899.0819960274, FMA(t136, -129592.63253533514, FMA(t126, -23750.20386228664,
+        FMA(t116, -4570.736634763443, FMA(t106, -923.2030573443265, FMA(t96, -195.79056158956254, FMA(t307,
+        -43.5529707612558, FMA(t295, -10.175876292258824, FMA(t283, -2.497513848431739, FMA(t264, -0.645891260579235,
+        FMA(t71, -0.17381180660800805, FMA(t50, -0.042652312305410146, FMA(t29, -0.00579268367532109, FMA(t8,
+        -0x1.83e7f305d5e4p-12, FMA(t227, 0x1.9f97d7262d875p68, FMA(t217, -0x1.216d78ab55c04p63, FMA(t207,
+        0x1.eb54ac44bbedap56, FMA(t197, 1104871832230109.5, FMA(t187, 113219117091810.58, FMA(t177, 5601207993821.187,
+        FMA(t167, 338870193829.05237, t333)))))))))))))))))))))))));
+    double t335 = FMA(t215, -14878595.868313182, FMA(t205, 2405291.3612386985, FMA(t195, 330674.63113507605, FMA(t185,
+        154717.05551457618, FMA(t175, 53152.14264011668, FMA(t165, 19789.998044091655, FMA(t155, 7446.486897650035,
+        FMA(t145, 2875.984210056364, FMA(t135, 1134.9566949662037, FMA(t125, 457.3341366162481, FMA(t115,
+        187.67425987394557, FMA(t105, 78.1104782911989, FMA(t95, 32.74141265744828, FMA(t306, 13.639886100104135,
+        FMA(t294, 5.502241357046582, FMA(t282, 2.0268906321097715, FMA(t263, 0.5930069532623885, FMA(t70,
+        0.1576471538199939, FMA(t49, 0.2779549838098526, FMA(t28, 0.21669758547178986, FMA(t7, 0.03073407244751146,
+        FMA(t226, -100427394945691.73, FMA(t216, 10367130732786.479, FMA(t206, -360926226696.09656, FMA(t196,
+        -2592405879.6765113, t334)))))))))))))))))))))))));
+    double t336 = FMA(t32, 1.3288005946071868, FMA(t11, 1.268887456855854, FMA(t224, -27.054844217972406, FMA(t214,
+        7.9562269570077016, FMA(t204, -9.237049899703996, FMA(t194, -5.5514589217742, FMA(t184, -6.0342571891492085,
+        FMA(t174, -5.749194017325537, FMA(t164, -5.611153250393522, FMA(t154, -5.443198540452022, FMA(t144,
+        -5.281134197434814, FMA(t134, -5.117136043999841, FMA(t124, -4.951629517348446, FMA(t114, -4.7834819790144,
+        FMA(t104, -4.608809308854871, FMA(t94, -4.4235438012354, FMA(t255, -4.215244636539148, FMA(t254,
+        -3.966686982709595, FMA(t253, -3.633765872205946, FMA(t252, -3.1476004864929603, FMA(t69, -2.3747545596175144,
+        FMA(t48, -1.3036403026328265, FMA(t27, -0.2996507006818236, FMA(t6, -0.022432379100735225, FMA(t225,
+        -1214087.4913540746, t335)))))))))))))))))))))))));
+    // B_0: derivative 0 of the mean square less its line
+    double t337 = FMA(t230, 0x1.05f1831bceb9bp-16, FMA(t220, -1.602316422277098e-05, FMA(t210, 0x1.7f82fb326250dp-16,
+        FMA(t200, 0x1.ac2e22697632cp-16, FMA(t190, 8.420498863212173e-05, FMA(t180, 0x1.ab971bf5c281dp-13, FMA(t170,
+        0.0005044502586319948, FMA(t160, 0.0012007033833620292, FMA(t150, 0.002786223798316148, FMA(t140,
+        0.006288158216465887, FMA(t130, 0.013813322252175938, FMA(t120, 0.029557083860629465, FMA(t110,
+        0.06161752191403798, FMA(t100, 0.12536188687555536, FMA(t259, 0.24889826923285774, FMA(t258,
+        0.48307771684444556, FMA(t257, 0.9097114933161723, FMA(t256, 1.6239706481021008, FMA(t74, 2.3641292204231057,
+        FMA(t53, 1.4006635847460622, t336))))))))))))))))))));
+    double t338 = t337 - (t323 * t323);
+    double t339 = t1 ? (-1.5707963267948966) : 1.5707963267948966;
+    double t340 = t323 + t339;
+    double t341 = t2 ? t340 : mean;
+    double t342 = t327 * (t4 * t327);
+    double t343 = FMA(t319, t319, FMA(t331, t331, FMA(t315, t315, FMA(t305, t305, FMA(t303, t303, FMA(t293, t293,
+        FMA(t279, t279, FMA(t280, t280, FMA(t281, t281, FMA(t278, t278, FMA(t260, t260, FMA(t261, t261, (t262 * t262) *
+        (t235 * 0.07142857142857142)) * (t235 * 0.07692307692307693)) * (t235 * 0.08333333333333333)) * (t235 *
+        0.09090909090909091)) * (t235 * 0.1)) * (t235 * 0.1111111111111111)) * (t235 * 0.125)) * (t235 *
+        0.14285714285714285)) * (t235 * 0.16666666666666666)) * (t235 * 0.2)) * (t235 * 0.25)) * (t235 *
+        0.3333333333333333));
+    double t344 = t235 * FMA(t327, t327, t343 * (t235 * 0.5));
+    double t345 = (t338 < t342) ? t342 : t338;
+    double t346 = t234 ? t344 : t345;
+    double t347 = t2 ? t346 : mean;
+    *out_mean = t341;
+    *out_var = t347;
+}
+
+INLINE void atan_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
+{
+    double t0 = ABS(mean);  // |mean - centre|
+    double t1 = (mean < 0.0) ? 1.0 : (-1.0);  // direction of u
+    double t2 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t3 = var * SQRT(t2);  // NaN for a negative variance
+    double t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26;
+    atan_exact_float64_atom2(t3, 0x1.845db2p-4, t0, &t4, &t5, &t6, &t7, &t8, &t9, &t10, &t11, &t12, &t13, &t14, &t15,
+        &t16, &t17, &t18, &t19, &t20, &t21, &t22, &t23, &t24, &t25, &t26);
+    double t27, t28, t29, t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t40, t41, t42, t43, t44, t45, t46, t47,
+        t48, t49;
+    atan_exact_float64_atom2(t3, 0x1.113bbcp-2, t0, &t27, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37,
+        &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47, &t48, &t49);
+    double t50, t51, t52, t53, t54, t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65, t66, t67, t68, t69, t70,
+        t71, t72;
+    atan_exact_float64_atom2(t3, 0x1.94e0bp-1, t0, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59, &t60,
+        &t61, &t62, &t63, &t64, &t65, &t66, &t67, &t68, &t69, &t70, &t71, &t72);
+    double t73, t74, t75, t76, t77, t78, t79, t80, t81, t82, t83, t84, t85, t86, t87, t88, t89, t90, t91, t92, t93,
+        t94, t95;
+    atan_exact_float64_atom2(t3, 0x1.3be6c6p1, t0, &t73, &t74, &t75, &t76, &t77, &t78, &t79, &t80, &t81, &t82, &t83,
+        &t84, &t85, &t86, &t87, &t88, &t89, &t90, &t91, &t92, &t93, &t94, &t95);
+    double t96 = 1.0 / SQRT(t3 + 0x1.0390c6p3);
+    double t97 = 1.0 / SQRT(t3 + 0x1.c13348p4);
+    double t98 = 1.0 / SQRT(t3 + 0x1.9953cap6);
+    double t99 = 1.0 / SQRT(t3 + 0x1.88cc38p8);
+    double t100, t101, t102, t103, t104, t105, t106, t107, t108, t109;
+    atan_exact_float64_atom3(t3, 0x1.8cf2fcp10, t0, &t100, &t101, &t102, &t103, &t104, &t105, &t106, &t107, &t108,
+        &t109);
+    double t110, t111, t112, t113, t114, t115, t116, t117, t118, t119;
+    atan_exact_float64_atom3(t3, 0x1.a6717ap12, t0, &t110, &t111, &t112, &t113, &t114, &t115, &t116, &t117, &t118,
+        &t119);
+    double t120, t121, t122, t123, t124, t125, t126, t127, t128, t129;
+    atan_exact_float64_atom3(t3, 0x1.d971eep14, t0, &t120, &t121, &t122, &t123, &t124, &t125, &t126, &t127, &t128,
+        &t129);
+    double t130, t131, t132, t133, t134, t135, t136, t137, t138, t139;
+    atan_exact_float64_atom3(t3, 143046.859375, t0, &t130, &t131, &t132, &t133, &t134, &t135, &t136, &t137, &t138,
+        &t139);
+    double t140, t141, t142, t143, t144, t145, t146, t147, t148, t149;
+    atan_exact_float64_atom3(t3, 711172.0625, t0, &t140, &t141, &t142, &t143, &t144, &t145, &t146, &t147, &t148,
+        &t149);
+    double t150, t151, t152, t153, t154, t155, t156, t157, t158, t159;
+    atan_exact_float64_atom3(t3, 3723391.75, t0, &t150, &t151, &t152, &t153, &t154, &t155, &t156, &t157, &t158, &t159);
+    double t160, t161, t162, t163, t164, t165, t166, t167, t168, t169;
+    atan_exact_float64_atom3(t3, 20529122.0, t0, &t160, &t161, &t162, &t163, &t164, &t165, &t166, &t167, &t168, &t169);
+    double t170, t171, t172, t173, t174, t175, t176, t177, t178, t179;
+    atan_exact_float64_atom3(t3, 119198184.0, t0, &t170, &t171, &t172, &t173, &t174, &t175, &t176, &t177, &t178,
+        &t179);
+    double t180, t181, t182, t183, t184, t185, t186, t187, t188, t189;
+    atan_exact_float64_atom3(t3, 728847296.0, t0, &t180, &t181, &t182, &t183, &t184, &t185, &t186, &t187, &t188,
+        &t189);
+    double t190, t191, t192, t193, t194, t195, t196, t197, t198, t199;
+    atan_exact_float64_atom3(t3, 4693221888.0, t0, &t190, &t191, &t192, &t193, &t194, &t195, &t196, &t197, &t198,
+        &t199);
+    double t200, t201, t202, t203, t204, t205, t206, t207, t208, t209;
+    atan_exact_float64_atom3(t3, 31825352704.0, t0, &t200, &t201, &t202, &t203, &t204, &t205, &t206, &t207, &t208,
+        &t209);
+    double t210, t211, t212, t213, t214, t215, t216, t217, t218, t219;
+    atan_exact_float64_atom3(t3, 0x1.a753p37, t0, &t210, &t211, &t212, &t213, &t214, &t215, &t216, &t217, &t218,
+        &t219);
+    double t220, t221, t222, t223, t224, t225, t226, t227, t228, t229;
+    atan_exact_float64_atom3(t3, 0x1.8df154p40, t0, &t220, &t221, &t222, &t223, &t224, &t225, &t226, &t227, &t228,
+        &t229);
+    double t230, t231, t232, t233, t234, t235, t236, t237, t238, t239;
+    atan_exact_float64_atom3(t3, 0x1.89f1eap43, t0, &t230, &t231, &t232, &t233, &t234, &t235, &t236, &t237, &t238,
+        &t239);
+    _Bool t240 = t3 < 0x1.f8e034p-3;
+    double t241 = t240 ? t3 : 0.0;
+    double t242 = t241 * 0.07142857142857142;
+    double t243 = t241 * 0.07692307692307693;
+    double t244 = t241 * 0.08333333333333333;
+    double t245 = t241 * 0.09090909090909091;
+    double t246 = t241 * 0.1;
+    double t247 = t241 * 0.1111111111111111;
+    double t248 = t241 * 0.125;
+    double t249 = t241 * 0.14285714285714285;
+    double t250 = t241 * 0.16666666666666666;
+    double t251 = t241 * 0.2;
+    double t252 = t241 * 0.25;
+    double t253 = t241 * 0.3333333333333333;
+    double t254 = t241 * 0.5;
+    double t255 = t96 * t96;
+    double t256 = t97 * t97;
+    double t257 = t98 * t98;
+    double t258 = t99 * t99;
+    double t259 = atan_exact_float64_part7(t0, t96);
+    double t260 = atan_exact_float64_part7(t0, t97);
+    double t261 = atan_exact_float64_part7(t0, t98);
+    double t262 = atan_exact_float64_part7(t0, t99);
+    double t263 = exp64((-0.5) * (t259 * t259));
+    double t264 = t96 * t259;
+    double t265 = exp64((-0.5) * (t260 * t260));
+    double t266 = t97 * t260;
+    double t267 = exp64((-0.5) * (t261 * t261));
+    double t268 = t98 * t261;
+    double t269 = exp64((-0.5) * (t262 * t262));
+    double t270 = t99 * t262;
+    double t271 = t96 * (0.3989422804014327 * t263);
+    double t272 = t97 * (0.3989422804014327 * t265);
+    double t273 = t98 * (0.3989422804014327 * t267);
+    double t274 = t99 * (0.3989422804014327 * t269);
+    // D_12: derivative 12 of the mean less its line
+    double t275 = atan_exact_float64_part5(t85, t62, t39, t16, t87, t64, t41, t18, t89, t66, t43, t20, t91, t68, t45,
+        t22, t1);
+    // D_13: derivative 13 of the mean less its line
+    double t276 = atan_exact_float64_part5(t86, t63, t40, t17, t88, t65, t42, t19, t90, t67, t44, t21, t92, t69, t46,
+        t23, t1);
+    // D_14: derivative 14 of the mean less its line
+    double t277 = atan_exact_float64_part5(t87, t64, t41, t18, t89, t66, t43, t20, t91, t68, t45, t22, t93, t70, t47,
+        t24, t1);
+    // D_15: derivative 15 of the mean less its line
+    double t278 = atan_exact_float64_part5(t88, t65, t42, t19, t90, t67, t44, t21, t92, t69, t46, t23, t94, t71, t48,
+        t25, t1);
+    double t279 = t271 * t264;
+    double t280 = FMA(t264, t279, t271 * (-t255));
+    double t281 = FMA(t264, t280, t279 * (t255 * (-2.0)));
+    double t282 = FMA(t264, t281, t280 * (t255 * (-3.0)));
+    double t283 = FMA(t264, t282, t281 * (t255 * (-4.0)));
+    double t284 = FMA(t264, t283, t282 * (t255 * (-5.0)));
+    double t285 = FMA(t264, t284, t283 * (t255 * (-6.0)));
+    double t286 = FMA(t264, t285, t284 * (t255 * (-7.0)));
+    double t287 = FMA(t264, t286, t285 * (t255 * (-8.0)));
+    double t288 = FMA(t264, t287, t286 * (t255 * (-9.0)));
+    double t289 = FMA(t264, t288, t287 * (t255 * (-10.0)));
+    double t290 = FMA(t264, t289, t288 * (t255 * (-11.0)));
+    double t291 = FMA(t264, t290, t289 * (t255 * (-12.0)));
+    double t292 = FMA(t264, t291, t290 * (t255 * (-13.0)));
+    double t293 = FMA(t264, t292, t291 * (t255 * (-14.0)));
+    // D_11: derivative 11 of the mean less its line
+    double t294 = t1 * FMA(0.7827789032283338, t84, FMA(0.7799670763058767, t61, FMA(0.3351491003174761, t38,
+        FMA(0x1.4d7963b8dbep-6, t15, FMA(-0.12433150546905526, t86, FMA(-0.030075072587641784, t63,
+        FMA(-0.0008315143767875055, t40, FMA(3.628349397928077e-05, t17, FMA(0.025531107355755877, t88,
+        FMA(0.0018030048148491857, t65, FMA(0x1.44e38e10cbf41p-15, t42, FMA(-6.238821719388518e-07, t19,
+        FMA(-0.19389430868191387, FMA(t264, t293, t292 * (t255 * (-15.0))), FMA(-0.007475067190119898, t90,
+        FMA(-0x1.c5ff132755f97p-13, t67, FMA(-2.654131112931735e-06, t44, (-0x1.6662ee26cd8ep-28) *
+        t21))))))))))))))));
+    // D_8: derivative 8 of the mean less its line
+    double t295 = t1 * FMA(0.5381512756468669, t285, FMA(0.7827789032283338, t81, FMA(0.7799670763058767, t58,
+        FMA(0.3351491003174761, t35, FMA(0x1.4d7963b8dbep-6, t12, FMA(-0.2990929956822062, t287,
+        FMA(-0.12433150546905526, t83, FMA(-0.030075072587641784, t60, FMA(-0.0008315143767875055, t37,
+        FMA(3.628349397928077e-05, t14, atan_exact_float64_part6(t289, 0.22377628461939225, t85, 0.025531107355755877,
+        t62, 0.0018030048148491857, t39, 0x1.44e38e10cbf41p-15, t16, -6.238821719388518e-07, t291,
+        -0.19389430868191387, t87, -0.007475067190119898, t64, -0x1.c5ff132755f97p-13, t41, -2.654131112931735e-06,
+        t18, -0x1.6662ee26cd8ep-28)))))))))));
+    // D_9: derivative 9 of the mean less its line
+    double t296 = t1 * FMA(0.5381512756468669, t286, FMA(0.7827789032283338, t82, FMA(0.7799670763058767, t59,
+        FMA(0.3351491003174761, t36, FMA(0x1.4d7963b8dbep-6, t13, FMA(-0.2990929956822062, t288,
+        FMA(-0.12433150546905526, t84, FMA(-0.030075072587641784, t61, FMA(-0.0008315143767875055, t38,
+        FMA(3.628349397928077e-05, t15, atan_exact_float64_part6(t290, 0.22377628461939225, t86, 0.025531107355755877,
+        t63, 0.0018030048148491857, t40, 0x1.44e38e10cbf41p-15, t17, -6.238821719388518e-07, t292,
+        -0.19389430868191387, t88, -0.007475067190119898, t65, -0x1.c5ff132755f97p-13, t42, -2.654131112931735e-06,
+        t19, -0x1.6662ee26cd8ep-28)))))))))));
+    // D_10: derivative 10 of the mean less its line
+    double t297 = t1 * FMA(0.5381512756468669, t287, FMA(0.7827789032283338, t83, FMA(0.7799670763058767, t60,
+        FMA(0.3351491003174761, t37, FMA(0x1.4d7963b8dbep-6, t14, FMA(-0.2990929956822062, t289,
+        FMA(-0.12433150546905526, t85, FMA(-0.030075072587641784, t62, FMA(-0.0008315143767875055, t39,
+        FMA(3.628349397928077e-05, t16, atan_exact_float64_part6(t291, 0.22377628461939225, t87, 0.025531107355755877,
+        t64, 0.0018030048148491857, t41, 0x1.44e38e10cbf41p-15, t18, -6.238821719388518e-07, t293,
+        -0.19389430868191387, t89, -0.007475067190119898, t66, -0x1.c5ff132755f97p-13, t43, -2.654131112931735e-06,
+        t20, -0x1.6662ee26cd8ep-28)))))))))));
+    double t298 = t272 * t266;
+    double t299 = FMA(t266, t298, t272 * (-t256));
+    double t300 = FMA(t266, t299, t298 * (t256 * (-2.0)));
+    double t301 = FMA(t266, t300, t299 * (t256 * (-3.0)));
+    double t302 = FMA(t266, t301, t300 * (t256 * (-4.0)));
+    double t303 = FMA(t266, t302, t301 * (t256 * (-5.0)));
+    double t304 = FMA(t266, t303, t302 * (t256 * (-6.0)));
+    double t305 = FMA(t266, t304, t303 * (t256 * (-7.0)));
+    double t306 = FMA(t266, t305, t304 * (t256 * (-8.0)));
+    double t307 = FMA(t266, t306, t305 * (t256 * (-9.0)));
+    double t308 = FMA(t266, t307, t306 * (t256 * (-10.0)));
+    // D_7: derivative 7 of the mean less its line
+    double t309 = t1 * FMA(0.3175104806447179, t303, FMA(0.5381512756468669, t284, FMA(0.7827789032283338, t80,
+        FMA(0.7799670763058767, t57, FMA(0.3351491003174761, t34, FMA(0x1.4d7963b8dbep-6, t11, FMA(-0.6372938816365152,
+        t305, FMA(-0.2990929956822062, t286, FMA(-0.12433150546905526, t82, FMA(-0.030075072587641784, t59,
+        FMA(-0.0008315143767875055, t36, FMA(3.628349397928077e-05, t13, FMA(1.7112796448277319, t307,
+        FMA(0.22377628461939225, t288, FMA(0.025531107355755877, t84, FMA(0.0018030048148491857, t61,
+        FMA(0x1.44e38e10cbf41p-15, t38, FMA(-6.238821719388518e-07, t15, FMA(-5.226623402939756, FMA(t266, t308, t307 *
+        (t256 * (-11.0))), atan_exact_float64_part8(t290, t86, t63, t40, t17))))))))))))))))))));
+    double t310 = t273 * t268;
+    double t311 = FMA(t268, t310, t273 * (-t257));
+    double t312 = FMA(t268, t311, t310 * (t257 * (-2.0)));
+    double t313 = FMA(t268, t312, t311 * (t257 * (-3.0)));
+    double t314 = FMA(t268, t313, t312 * (t257 * (-4.0)));
+    double t315 = FMA(t268, t314, t313 * (t257 * (-5.0)));
+    double t316 = FMA(t268, t315, t314 * (t257 * (-6.0)));
+    double t317 = FMA(t268, t316, t315 * (t257 * (-7.0)));
+    double t318 = FMA(t268, t317, t316 * (t257 * (-8.0)));
+    // D_6: derivative 6 of the mean less its line
+    double t319 = t1 * FMA(t314, 0.1756093981024757, FMA(t302, 0.3175104806447179, FMA(t283, 0.5381512756468669,
+        FMA(t79, 0.7827789032283338, FMA(t56, 0.7799670763058767, FMA(t33, 0.3351491003174761, FMA(t10,
+        0x1.4d7963b8dbep-6, FMA(-0.6372938816365152, t304, FMA(-0.2990929956822062, t285, FMA(-0.12433150546905526,
+        t81, FMA(-0.030075072587641784, t58, FMA(-0.0008315143767875055, t35, FMA(3.628349397928077e-05, t12,
+        FMA(1.7112796448277319, t306, FMA(0.22377628461939225, t287, atan_exact_float64_part6(t83,
+        0.025531107355755877, t60, 0.0018030048148491857, t37, 0x1.44e38e10cbf41p-15, t14, -6.238821719388518e-07,
+        t308, -5.226623402939756, t289, -0.19389430868191387, t85, -0.007475067190119898, t62, -0x1.c5ff132755f97p-13,
+        t39, -2.654131112931735e-06, t16, -0x1.6662ee26cd8ep-28))))))))))))))));
+    double t320 = FMA(t313, 0.1756093981024757, FMA(t301, 0.3175104806447179, FMA(t282, 0.5381512756468669, FMA(t78,
+        0.7827789032283338, FMA(t55, 0.7799670763058767, FMA(t32, 0.3351491003174761, FMA(t9, 0x1.4d7963b8dbep-6,
+        FMA(-1.3961455747237017, t315, FMA(-0.6372938816365152, t303, FMA(-0.2990929956822062, t284,
+        FMA(-0.12433150546905526, t80, FMA(-0.030075072587641784, t57, FMA(-0.0008315143767875055, t34,
+        FMA(3.628349397928077e-05, t11, FMA(12.897751165509126, t317, FMA(1.7112796448277319, t305,
+        FMA(0.22377628461939225, t286, FMA(0.025531107355755877, t82, FMA(0.0018030048148491857, t59,
+        FMA(0x1.44e38e10cbf41p-15, t36, FMA(-6.238821719388518e-07, t13, FMA(-162.66752958713727, FMA(t268, t318, t317
+        * (t257 * (-9.0))), FMA(-5.226623402939756, t307, atan_exact_float64_part8(t288, t84, t61, t38,
+        t15))))))))))))))))))))))));
+    double t321 = t1 * t320;  // D_5: derivative 5 of the mean less its line
+    double t322 = t274 * t270;
+    double t323 = FMA(t270, t322, t274 * (-t258));
+    double t324 = FMA(t270, t323, t322 * (t258 * (-2.0)));
+    double t325 = FMA(t270, t324, t323 * (t258 * (-3.0)));
+    double t326 = FMA(t270, t325, t324 * (t258 * (-4.0)));
+    double t327 = FMA(t270, t326, t325 * (t258 * (-5.0)));
+    double t328 = FMA(t270, t327, t326 * (t258 * (-6.0)));
+    double t329 = FMA(t270, t328, t327 * (t258 * (-7.0)));
+    double t330 = FMA(t281, 0.5381512756468669, FMA(t77, 0.7827789032283338, FMA(t54, 0.7799670763058767, FMA(t31,
+        0.3351491003174761, FMA(t8, 0x1.4d7963b8dbep-6, FMA(t326, -3.2439683810906956, FMA(t314, -1.3961455747237017,
+        FMA(t302, -0.6372938816365152, FMA(t283, -0.2990929956822062, FMA(t79, -0.12433150546905526, FMA(t56,
+        -0.030075072587641784, FMA(t33, -0.0008315143767875055, FMA(t10, 3.628349397928077e-05, FMA(101.47408663842958,
+        t328, FMA(12.897751165509126, t316, FMA(1.7112796448277319, t304, FMA(0.22377628461939225, t285,
+        FMA(0.025531107355755877, t81, FMA(0.0018030048148491857, t58, FMA(0x1.44e38e10cbf41p-15, t35,
+        FMA(-6.238821719388518e-07, t12, FMA(-5992.118282017428, FMA(t270, t329, t328 * (t258 * (-8.0))),
+        FMA(-162.66752958713727, t318, FMA(-5.226623402939756, t306, atan_exact_float64_part8(t287, t83, t60, t37,
+        t14)))))))))))))))))))))))));
+    // D_4: derivative 4 of the mean less its line
+    double t331 = t1 * FMA(t324, 0.09410916663755417, FMA(t312, 0.1756093981024757, FMA(t300, 0.3175104806447179,
+        t330)));
+    double t332 = atan_exact_float64_part4(t262, t269);
+    double t333 = atan_exact_float64_part4(t261, t267);
+    double t334 = atan_exact_float64_part4(t260, t265);
+    double t335 = atan_exact_float64_part4(t259, t263);
+    double t336 = FMA(t133, 309793.56853689783, FMA(t123, 64917.461320212074, FMA(t113, 6555.954340717176, FMA(t103,
+        820.86677522405, FMA(t324, 101.47408663842958, FMA(t312, 12.897751165509126, FMA(t300, 1.7112796448277319,
+        FMA(t281, 0.22377628461939225, FMA(t77, 0.025531107355755877, FMA(t54, 0.0018030048148491857, FMA(t31,
+        0x1.44e38e10cbf41p-15, FMA(t8, -6.238821719388518e-07, FMA(t235, 0x1.7eab2401216c3p110, FMA(t225,
+        1.747870535841647e+31, FMA(t215, 0x1.7a21af1396c53p95, FMA(t205, 0x1.43e81db55353fp87, FMA(t195,
+        0x1.3d42fb39d14f2p79, FMA(t185, 0x1.5013ed9bb38dep71, FMA(t175, 0x1.13d68dd73ac45p63, FMA(t165,
+        3975470309402338.0, FMA(t155, -276052870085995.66, FMA(t145, -3758107067814.4854, FMA(t135, -46406380965.07427,
+        FMA(t125, -709140181.0299338, atan_exact_float64_part6(t115, -12867373.737238925, t105, -256257.40594909436,
+        t326, -5992.118282017428, t314, -162.66752958713727, t302, -5.226623402939756, t283, -0.19389430868191387, t79,
+        -0.007475067190119898, t56, -0x1.c5ff132755f97p-13, t33, -2.654131112931735e-06, t10,
+        -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t337 = FMA(t161, 1310.0053521241207, FMA(t151, -1031.55349101519, FMA(t141, -441.8567549834975, FMA(t131,
+        -146.82304595024223, FMA(t121, -52.75137074673362, FMA(t111, -20.491050202830166, FMA(t101, -7.928934210764875,
+        FMA(t322, -3.2439683810906956, FMA(t310, -1.3961455747237017, FMA(t298, -0.6372938816365152, FMA(t279,
+        -0.2990929956822062, FMA(t74, -0.12433150546905526, FMA(t51, -0.030075072587641784, FMA(t28,
+        -0.0008315143767875055, FMA(t5, 3.628349397928077e-05, FMA(t233, -0x1.68aae644de8b9p68, FMA(t223,
+        0x1.2043c1a3d3a32p65, FMA(t213, 0x1.29cf6ea4af6ebp60, FMA(t203, 0x1.d0486168043cdp54, FMA(t193,
+        861127083877723.0, FMA(t183, 26056664722252.21, FMA(t173, 742826006440.0709, FMA(t163, 13765670842.053644,
+        FMA(t153, 107405277.31922337, FMA(t143, -461386.48070670065, t336)))))))))))))))))))))))));
+    double t338 = FMA(t196, -0x1.9672db297e798p-15, FMA(t186, 6.87633084734606e-05, FMA(t176, 0x1.ae5780278b97ap-12,
+        FMA(t166, 0.0008477160677116815, FMA(t156, 0.0014997570930288312, FMA(t146, 0.002901051634174263, FMA(t136,
+        0.005952006804793616, FMA(t126, 0.012580856654865875, FMA(t116, 0.024970849001288396, FMA(t106,
+        0.04905724539111391, FMA(t332, 0.09410916663755417, FMA(t333, 0.1756093981024757, FMA(t334, 0.3175104806447179,
+        FMA(t335, 0.5381512756468669, FMA(t76, 0.7827789032283338, FMA(t53, 0.7799670763058767, FMA(t30,
+        0.3351491003174761, FMA(t7, 0x1.4d7963b8dbep-6, FMA(t231, 364012038.2243789, FMA(t221, 219398863.4531325,
+        FMA(t211, 47714420.47225305, FMA(t201, 8623194.259269524, FMA(t191, 1597034.0915769888, FMA(t181,
+        287891.0167920876, FMA(t171, 38694.79353289139, t337)))))))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    double t339 = t1 * FMA(t236, -7.78311818563669e-05, FMA(t226, -8.781007930179441e-05, FMA(t216,
+        -5.507234436895369e-05, FMA(t206, -5.588166180595481e-05, t338))));
+    double t340 = FMA(t134, 309793.56853689783, FMA(t124, 64917.461320212074, FMA(t114, 6555.954340717176, FMA(t104,
+        820.86677522405, FMA(t325, 101.47408663842958, FMA(t313, 12.897751165509126, FMA(t301, 1.7112796448277319,
+        FMA(t282, 0.22377628461939225, FMA(t78, 0.025531107355755877, FMA(t55, 0.0018030048148491857, FMA(t32,
+        0x1.44e38e10cbf41p-15, FMA(t9, -6.238821719388518e-07, FMA(0x1.7eab2401216c3p110, t237,
+        FMA(1.747870535841647e+31, t227, FMA(0x1.7a21af1396c53p95, t217, FMA(0x1.43e81db55353fp87, t207,
+        FMA(0x1.3d42fb39d14f2p79, t197, FMA(0x1.5013ed9bb38dep71, t187, FMA(0x1.13d68dd73ac45p63, t177,
+        FMA(3975470309402338.0, t167, FMA(-276052870085995.66, t157, FMA(-3758107067814.4854, t147,
+        FMA(-46406380965.07427, t137, FMA(-709140181.0299338, t127, atan_exact_float64_part6(t117, -12867373.737238925,
+        t107, -256257.40594909436, t327, -5992.118282017428, t315, -162.66752958713727, t303, -5.226623402939756, t284,
+        -0.19389430868191387, t80, -0.007475067190119898, t57, -0x1.c5ff132755f97p-13, t34, -2.654131112931735e-06,
+        t11, -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t341 = FMA(t162, 1310.0053521241207, FMA(t152, -1031.55349101519, FMA(t142, -441.8567549834975, FMA(t132,
+        -146.82304595024223, FMA(t122, -52.75137074673362, FMA(t112, -20.491050202830166, FMA(t102, -7.928934210764875,
+        FMA(t323, -3.2439683810906956, FMA(t311, -1.3961455747237017, FMA(t299, -0.6372938816365152, FMA(t280,
+        -0.2990929956822062, FMA(t75, -0.12433150546905526, FMA(t52, -0.030075072587641784, FMA(t29,
+        -0.0008315143767875055, FMA(t6, 3.628349397928077e-05, FMA(t234, -0x1.68aae644de8b9p68, FMA(t224,
+        0x1.2043c1a3d3a32p65, FMA(t214, 0x1.29cf6ea4af6ebp60, FMA(t204, 0x1.d0486168043cdp54, FMA(t194,
+        861127083877723.0, FMA(t184, 26056664722252.21, FMA(t174, 742826006440.0709, FMA(t164, 13765670842.053644,
+        FMA(t154, 107405277.31922337, FMA(t144, -461386.48070670065, t340)))))))))))))))))))))))));
+    double t342 = FMA(t190, -0x1.9672db297e798p-15, FMA(t180, 6.87633084734606e-05, FMA(t170, 0x1.ae5780278b97ap-12,
+        FMA(t160, 0.0008477160677116815, FMA(t150, 0.0014997570930288312, FMA(t140, 0.002901051634174263, FMA(t130,
+        0.005952006804793616, FMA(t120, 0.012580856654865875, FMA(t110, 0.024970849001288396, FMA(t100,
+        0.04905724539111391, FMA(t274, 0.09410916663755417, FMA(t273, 0.1756093981024757, FMA(t272, 0.3175104806447179,
+        FMA(t271, 0.5381512756468669, FMA(t73, 0.7827789032283338, FMA(t50, 0.7799670763058767, FMA(t27,
+        0.3351491003174761, FMA(t4, 0x1.4d7963b8dbep-6, FMA(t232, 364012038.2243789, FMA(t222, 219398863.4531325,
+        FMA(t212, 47714420.47225305, FMA(t202, 8623194.259269524, FMA(t192, 1597034.0915769888, FMA(t182,
+        287891.0167920876, FMA(t172, 38694.79353289139, t341)))))))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    double t343 = t1 * FMA(t230, -7.78311818563669e-05, FMA(t220, -8.781007930179441e-05, FMA(t210,
+        -5.507234436895369e-05, FMA(t200, -5.588166180595481e-05, t342))));
+    double t344 = FMA(t135, 309793.56853689783, FMA(t125, 64917.461320212074, FMA(t115, 6555.954340717176, FMA(t105,
+        820.86677522405, FMA(t326, 101.47408663842958, FMA(t314, 12.897751165509126, FMA(t302, 1.7112796448277319,
+        FMA(t283, 0.22377628461939225, FMA(t79, 0.025531107355755877, FMA(t56, 0.0018030048148491857, FMA(t33,
+        0x1.44e38e10cbf41p-15, FMA(t10, -6.238821719388518e-07, FMA(0x1.7eab2401216c3p110, t238,
+        FMA(1.747870535841647e+31, t228, FMA(0x1.7a21af1396c53p95, t218, FMA(0x1.43e81db55353fp87, t208,
+        FMA(0x1.3d42fb39d14f2p79, t198, FMA(0x1.5013ed9bb38dep71, t188, FMA(0x1.13d68dd73ac45p63, t178,
+        FMA(3975470309402338.0, t168, FMA(-276052870085995.66, t158, FMA(-3758107067814.4854, t148,
+        FMA(-46406380965.07427, t138, FMA(-709140181.0299338, t128, atan_exact_float64_part6(t118, -12867373.737238925,
+        t108, -256257.40594909436, t328, -5992.118282017428, t316, -162.66752958713727, t304, -5.226623402939756, t285,
+        -0.19389430868191387, t81, -0.007475067190119898, t58, -0x1.c5ff132755f97p-13, t35, -2.654131112931735e-06,
+        t12, -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t345 = FMA(t163, 1310.0053521241207, FMA(t153, -1031.55349101519, FMA(t143, -441.8567549834975, FMA(t133,
+        -146.82304595024223, FMA(t123, -52.75137074673362, FMA(t113, -20.491050202830166, FMA(t103, -7.928934210764875,
+        FMA(t324, -3.2439683810906956, FMA(t312, -1.3961455747237017, FMA(t300, -0.6372938816365152, FMA(t281,
+        -0.2990929956822062, FMA(t77, -0.12433150546905526, FMA(t54, -0.030075072587641784, FMA(t31,
+        -0.0008315143767875055, FMA(t8, 3.628349397928077e-05, FMA(t235, -0x1.68aae644de8b9p68, FMA(t225,
+        0x1.2043c1a3d3a32p65, FMA(t215, 0x1.29cf6ea4af6ebp60, FMA(t205, 0x1.d0486168043cdp54, FMA(t195,
+        861127083877723.0, FMA(t185, 26056664722252.21, FMA(t175, 742826006440.0709, FMA(t165, 13765670842.053644,
+        FMA(t155, 107405277.31922337, FMA(t145, -461386.48070670065, t344)))))))))))))))))))))))));
+    double t346 = FMA(t191, -0x1.9672db297e798p-15, FMA(t181, 6.87633084734606e-05, FMA(t171, 0x1.ae5780278b97ap-12,
+        FMA(t161, 0.0008477160677116815, FMA(t151, 0.0014997570930288312, FMA(t141, 0.002901051634174263, FMA(t131,
+        0.005952006804793616, FMA(t121, 0.012580856654865875, FMA(t111, 0.024970849001288396, FMA(t101,
+        0.04905724539111391, FMA(t322, 0.09410916663755417, FMA(t310, 0.1756093981024757, FMA(t298, 0.3175104806447179,
+        FMA(t279, 0.5381512756468669, FMA(t74, 0.7827789032283338, FMA(t51, 0.7799670763058767, FMA(t28,
+        0.3351491003174761, FMA(t5, 0x1.4d7963b8dbep-6, FMA(t233, 364012038.2243789, FMA(t223, 219398863.4531325,
+        FMA(t213, 47714420.47225305, FMA(t203, 8623194.259269524, FMA(t193, 1597034.0915769888, FMA(t183,
+        287891.0167920876, FMA(t173, 38694.79353289139, t345)))))))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    double t347 = t1 * FMA(t231, -7.78311818563669e-05, FMA(t221, -8.781007930179441e-05, FMA(t211,
+        -5.507234436895369e-05, FMA(t201, -5.588166180595481e-05, t346))));
+    double t348 = FMA(309793.56853689783, t137, FMA(64917.461320212074, t127, FMA(6555.954340717176, t117,
+        FMA(820.86677522405, t107, FMA(101.47408663842958, t327, FMA(12.897751165509126, t315, FMA(1.7112796448277319,
+        t303, FMA(0.22377628461939225, t284, FMA(0.025531107355755877, t80, FMA(0.0018030048148491857, t57,
+        FMA(0x1.44e38e10cbf41p-15, t34, FMA(-6.238821719388518e-07, t11, FMA(0x1.7eab2401216c3p110, t239,
+        FMA(1.747870535841647e+31, t229, FMA(0x1.7a21af1396c53p95, t219, FMA(0x1.43e81db55353fp87, t209,
+        FMA(0x1.3d42fb39d14f2p79, t199, FMA(0x1.5013ed9bb38dep71, t189, FMA(0x1.13d68dd73ac45p63, t179,
+        FMA(3975470309402338.0, t169, FMA(-276052870085995.66, t159, FMA(-3758107067814.4854, t149,
+        FMA(-46406380965.07427, t139, FMA(-709140181.0299338, t129, atan_exact_float64_part6(t119, -12867373.737238925,
+        t109, -256257.40594909436, t329, -5992.118282017428, t317, -162.66752958713727, t305, -5.226623402939756, t286,
+        -0.19389430868191387, t82, -0.007475067190119898, t59, -0x1.c5ff132755f97p-13, t36, -2.654131112931735e-06,
+        t13, -0x1.6662ee26cd8ep-28)))))))))))))))))))))))));
+    double t349 = FMA(t164, 1310.0053521241207, FMA(t154, -1031.55349101519, FMA(t144, -441.8567549834975, FMA(t134,
+        -146.82304595024223, FMA(t124, -52.75137074673362, FMA(t114, -20.491050202830166, FMA(t104, -7.928934210764875,
+        FMA(t325, -3.2439683810906956, FMA(t313, -1.3961455747237017, FMA(t301, -0.6372938816365152, FMA(t282,
+        -0.2990929956822062, FMA(t78, -0.12433150546905526, FMA(t55, -0.030075072587641784, FMA(t32,
+        -0.0008315143767875055, FMA(t9, 3.628349397928077e-05, FMA(-0x1.68aae644de8b9p68, t237,
+        FMA(0x1.2043c1a3d3a32p65, t227, FMA(0x1.29cf6ea4af6ebp60, t217, FMA(0x1.d0486168043cdp54, t207,
+        FMA(861127083877723.0, t197, FMA(26056664722252.21, t187, FMA(742826006440.0709, t177, FMA(13765670842.053644,
+        t167, FMA(107405277.31922337, t157, FMA(-461386.48070670065, t147, t348)))))))))))))))))))))))));
+    double t350 = FMA(t192, -0x1.9672db297e798p-15, FMA(t182, 6.87633084734606e-05, FMA(t172, 0x1.ae5780278b97ap-12,
+        FMA(t162, 0.0008477160677116815, FMA(t152, 0.0014997570930288312, FMA(t142, 0.002901051634174263, FMA(t132,
+        0.005952006804793616, FMA(t122, 0.012580856654865875, FMA(t112, 0.024970849001288396, FMA(t102,
+        0.04905724539111391, FMA(t323, 0.09410916663755417, FMA(t311, 0.1756093981024757, FMA(t299, 0.3175104806447179,
+        FMA(t280, 0.5381512756468669, FMA(t75, 0.7827789032283338, FMA(t52, 0.7799670763058767, FMA(t29,
+        0.3351491003174761, FMA(t6, 0x1.4d7963b8dbep-6, FMA(t234, 364012038.2243789, FMA(t224, 219398863.4531325,
+        FMA(t214, 47714420.47225305, FMA(t204, 8623194.259269524, FMA(t194, 1597034.0915769888, FMA(t184,
+        287891.0167920876, FMA(t174, 38694.79353289139, t349)))))))))))))))))))))))));
+    // D_3: derivative 3 of the mean less its line
+    double t351 = t1 * FMA(t232, -7.78311818563669e-05, FMA(t222, -8.781007930179441e-05, FMA(t212,
+        -5.507234436895369e-05, FMA(t202, -5.588166180595481e-05, t350))));
+    double t352 = t1 * t343;
+    double t353 = FMA(t347, t351, FMA(t331, t351, FMA(t321, t331, FMA(t319, t321, FMA(t309, t319, FMA(t295, t309,
+        FMA(t296, t295, FMA(t297, t296, FMA(t294, t297, FMA(t275, t294, FMA(t276, t275, FMA(t277, t276, (t277 * t278) *
+        t242) * t243) * t244) * t245) * t246) * t247) * t248) * t249) * t250) * t251) * t252) * t253);
+    double t354 = FMA(t343, t347, t353 * t254) * (t241 * 2.0);
+    double t355 = (-2.0) * t339;
+    double t356 = FMA(t135, -1597256504.266397, FMA(t125, -64780564.37794698, FMA(t115, -2898267.740805022, FMA(t105,
+        -142980.95208935632, FMA(t326, -7740.2876764197035, FMA(t314, -458.21324662796826, FMA(t302,
+        -29.144483481849445, FMA(t283, -1.9461756230155456, FMA(t79, -0.12402016052614902, FMA(t56,
+        -0x1.aac2545f78239p-8, FMA(t33, -0x1.c2d67ca980c73p-14, FMA(t10, -0x1.2b498271c2d4cp-19, FMA(t237,
+        4.695051685845911e+32, FMA(t227, -9.56467836611498e+29, FMA(t217, 0x1.19860aed25dbp91, FMA(t207,
+        0x1.b04b7c34f0f6p82, FMA(t197, 0x1.f70c82cb74ea9p75, FMA(t187, 0x1.fccc4bf18ec2fp68, FMA(t177,
+        0x1.3204e12b955bfp62, FMA(t167, 5.8068701948581e+16, FMA(t157, 694727168716544.9, FMA(t147, 9401508630860.203,
+        FMA(t137, 143740464847.35376, FMA(t127, 2477114197.5649753, atan_exact_float64_part6(t117, 47880101.31054944,
+        t107, 1031515.2425847445, t327, 24392.226587622263, t315, 617.6346337133593, t303, 15.600769870278494, t284,
+        0.3294411505094792, t80, 0.003302303512348584, t57, 0.0010207571294283512, t34, 0.0001234164935995122, t11,
+        8.822962790034777e-07)))))))))))))))))))))))));
+    double t357 = FMA(t164, 21477964938.65809, FMA(t154, 1477395268.4097311, FMA(t144, 109414182.35757624, FMA(t134,
+        8733072.280626757, FMA(t124, 751188.1008364653, FMA(t114, 69510.85689446732, FMA(t104, 6926.478165181591,
+        FMA(t325, 740.1687362619517, FMA(t313, 84.93149060847725, FMA(t301, 10.305553342539634, FMA(t282,
+        1.295328337601808, FMA(t78, 0.13680318451901466, FMA(t55, 0.003391215867936168, FMA(t32, 0x1.db62a433bc21bp-9,
+        FMA(t9, 0x1.1e8ed2578174fp-12, FMA(t235, -0x1.2147d497d0431p89, FMA(t225, 0x1.564e9b48a037dp81, FMA(t215,
+        -0x1.0fcc79e238552p74, FMA(t205, -0x1.71011cb799c9ap66, FMA(t195, -0x1.58f502958f474p61, FMA(t185,
+        -0x1.cba1ef537afa1p55, FMA(t175, -1610270492825953.5, FMA(t165, -43603188957104.21, FMA(t155,
+        -1310506445006.4158, FMA(t145, -43519226346.842415, t356)))))))))))))))))))))))));
+    double t358 = FMA(t193, -1496014627.2192087, FMA(t183, -182204746.8774834, FMA(t173, -28440595.59453216, FMA(t163,
+        -4463326.896723673, FMA(t153, -742899.0819960274, FMA(t143, -129592.63253533514, FMA(t133, -23750.20386228664,
+        FMA(t123, -4570.736634763443, FMA(t113, -923.2030573443265, FMA(t103, -195.79056158956254, FMA(t324,
+        -43.5529707612558, FMA(t312, -10.175876292258824, FMA(t300, -2.497513848431739, FMA(t281, -0.645891260579235,
+        FMA(t77, -0.17381180660800805, FMA(t54, -0.042652312305410146, FMA(t31, -0.00579268367532109, FMA(t8,
+        -0x1.83e7f305d5e4p-12, FMA(t234, 0x1.9f97d7262d875p68, FMA(t224, -0x1.216d78ab55c04p63, FMA(t214,
+        0x1.eb54ac44bbedap56, FMA(t204, 1104871832230109.5, FMA(t194, 113219117091810.58, FMA(t184, 5601207993821.187,
+        FMA(t174, 338870193829.05237, t357)))))))))))))))))))))))));
+    double t359 = FMA(t222, -14878595.868313182, FMA(t212, 2405291.3612386985, FMA(t202, 330674.63113507605, FMA(t192,
+        154717.05551457618, FMA(t182, 53152.14264011668, FMA(t172, 19789.998044091655, FMA(t162, 7446.486897650035,
+        FMA(t152, 2875.984210056364, FMA(t142, 1134.9566949662037, FMA(t132, 457.3341366162481, FMA(t122,
+        187.67425987394557, FMA(t112, 78.1104782911989, FMA(t102, 32.74141265744828, FMA(t323, 13.639886100104135,
+        FMA(t311, 5.502241357046582, FMA(t299, 2.0268906321097715, FMA(t280, 0.5930069532623885, FMA(t75,
+        0.1576471538199939, FMA(t52, 0.2779549838098526, FMA(t29, 0.21669758547178986, FMA(t6, 0.03073407244751146,
+        FMA(t233, -100427394945691.73, FMA(t223, 10367130732786.479, FMA(t213, -360926226696.09656, FMA(t203,
+        -2592405879.6765113, t358)))))))))))))))))))))))));
+    double t360 = FMA(t27, 1.3288005946071868, FMA(t4, 1.268887456855854, FMA(t231, -27.054844217972406, FMA(t221,
+        7.9562269570077016, FMA(t211, -9.237049899703996, FMA(t201, -5.5514589217742, FMA(t191, -6.0342571891492085,
+        FMA(t181, -5.749194017325537, FMA(t171, -5.611153250393522, FMA(t161, -5.443198540452022, FMA(t151,
+        -5.281134197434814, FMA(t141, -5.117136043999841, FMA(t131, -4.951629517348446, FMA(t121, -4.7834819790144,
+        FMA(t111, -4.608809308854871, FMA(t101, -4.4235438012354, FMA(t322, -4.215244636539148, FMA(t310,
+        -3.966686982709595, FMA(t298, -3.633765872205946, FMA(t279, -3.1476004864929603, FMA(t74, -2.3747545596175144,
+        FMA(t51, -1.3036403026328265, FMA(t28, -0.2996507006818236, FMA(t5, -0.022432379100735225, FMA(t232,
+        -1214087.4913540746, t359)))))))))))))))))))))))));
+    // B_1: derivative 1 of the mean square less its line
+    double t361 = FMA(t230, 0x1.05f1831bceb9bp-16, FMA(t220, -1.602316422277098e-05, FMA(t210, 0x1.7f82fb326250dp-16,
+        FMA(t200, 0x1.ac2e22697632cp-16, FMA(t190, 8.420498863212173e-05, FMA(t180, 0x1.ab971bf5c281dp-13, FMA(t170,
+        0.0005044502586319948, FMA(t160, 0.0012007033833620292, FMA(t150, 0.002786223798316148, FMA(t140,
+        0.006288158216465887, FMA(t130, 0.013813322252175938, FMA(t120, 0.029557083860629465, FMA(t110,
+        0.06161752191403798, FMA(t100, 0.12536188687555536, FMA(t274, 0.24889826923285774, FMA(t273,
+        0.48307771684444556, FMA(t272, 0.9097114933161723, FMA(t271, 1.6239706481021008, FMA(t73, 2.3641292204231057,
+        FMA(t50, 1.4006635847460622, t360))))))))))))))))))));
+    double t362 = FMA(t343, t355, t361);
+    double t363 = t240 ? t354 : t362;
+    double t364 = FMA(t352, grad_mean, (t1 * t363) * grad_var);
+    double t365 = t347 * 0.5;
+    // D_16: derivative 16 of the mean less its line
+    double t366 = atan_exact_float64_part5(t89, t66, t43, t20, t91, t68, t45, t22, t93, t70, t47, t24, t95, t72, t49,
+        t26, t1);
+    double t367 = FMA(t309, t309, t249 * FMA(t296, t309, FMA(t295, t295, t248 * FMA(t297, t295, FMA(t296, t296, t247 *
+        FMA(t294, t296, FMA(t297, t297, t246 * FMA(t275, t297, FMA(t294, t294, t245 * FMA(t276, t294, FMA(t275, t275,
+        t244 * FMA(t277, t275, FMA(t276, t276, t243 * FMA(t278, t276, FMA(t277, t277, t242 * FMA(t277, t366, t278 *
+        t278))))))))))))))));
+    double t368 = FMA(t343, t343, t241 * FMA(t343, t351, FMA(t347, t347, t254 * FMA(t347, t331, FMA(t351, t351, t253 *
+        FMA(t321, t351, FMA(t331, t331, t252 * FMA(t319, t331, FMA(t321, t321, t251 * FMA(t309, t321, FMA(t319, t319,
+        t250 * FMA(t295, t319, t367))))))))))));
+    double t369 = -t339;
+    double t370 = FMA(t137, -1597256504.266397, FMA(t127, -64780564.37794698, FMA(t117, -2898267.740805022, FMA(t107,
+        -142980.95208935632, FMA(t327, -7740.2876764197035, FMA(t315, -458.21324662796826, FMA(t303,
+        -29.144483481849445, FMA(t284, -1.9461756230155456, FMA(t80, -0.12402016052614902, FMA(t57,
+        -0x1.aac2545f78239p-8, FMA(t34, -0x1.c2d67ca980c73p-14, FMA(t11, -0x1.2b498271c2d4cp-19, FMA(t238,
+        4.695051685845911e+32, FMA(t228, -9.56467836611498e+29, FMA(t218, 0x1.19860aed25dbp91, FMA(t208,
+        0x1.b04b7c34f0f6p82, FMA(t198, 0x1.f70c82cb74ea9p75, FMA(t188, 0x1.fccc4bf18ec2fp68, FMA(t178,
+        0x1.3204e12b955bfp62, FMA(t168, 5.8068701948581e+16, FMA(t158, 694727168716544.9, FMA(t148, 9401508630860.203,
+        FMA(t138, 143740464847.35376, FMA(t128, 2477114197.5649753, atan_exact_float64_part6(t118, 47880101.31054944,
+        t108, 1031515.2425847445, t328, 24392.226587622263, t316, 617.6346337133593, t304, 15.600769870278494, t285,
+        0.3294411505094792, t81, 0.003302303512348584, t58, 0.0010207571294283512, t35, 0.0001234164935995122, t12,
+        8.822962790034777e-07)))))))))))))))))))))))));
+    double t371 = FMA(t165, 21477964938.65809, FMA(t155, 1477395268.4097311, FMA(t145, 109414182.35757624, FMA(t135,
+        8733072.280626757, FMA(t125, 751188.1008364653, FMA(t115, 69510.85689446732, FMA(t105, 6926.478165181591,
+        FMA(t326, 740.1687362619517, FMA(t314, 84.93149060847725, FMA(t302, 10.305553342539634, FMA(t283,
+        1.295328337601808, FMA(t79, 0.13680318451901466, FMA(t56, 0.003391215867936168, FMA(t33, 0x1.db62a433bc21bp-9,
+        FMA(t10, 0x1.1e8ed2578174fp-12, FMA(t237, -0x1.2147d497d0431p89, FMA(t227, 0x1.564e9b48a037dp81, FMA(t217,
+        -0x1.0fcc79e238552p74, FMA(t207, -0x1.71011cb799c9ap66, FMA(t197, -0x1.58f502958f474p61, FMA(t187,
+        -0x1.cba1ef537afa1p55, FMA(t177, -1610270492825953.5, FMA(t167, -43603188957104.21, FMA(t157,
+        -1310506445006.4158, FMA(t147, -43519226346.842415, t370)))))))))))))))))))))))));
+    double t372 = FMA(t194, -1496014627.2192087, FMA(t184, -182204746.8774834, FMA(t174, -28440595.59453216, FMA(t164,
+        -4463326.896723673, FMA(t154, -742899.0819960274, FMA(t144, -129592.63253533514, FMA(t134, -23750.20386228664,
+        FMA(t124, -4570.736634763443, FMA(t114, -923.2030573443265, FMA(t104, -195.79056158956254, FMA(t325,
+        -43.5529707612558, FMA(t313, -10.175876292258824, FMA(t301, -2.497513848431739, FMA(t282, -0.645891260579235,
+        FMA(t78, -0.17381180660800805, FMA(t55, -0.042652312305410146, FMA(t32, -0.00579268367532109, FMA(t9,
+        -0x1.83e7f305d5e4p-12, FMA(t235, 0x1.9f97d7262d875p68, FMA(t225, -0x1.216d78ab55c04p63, FMA(t215,
+        0x1.eb54ac44bbedap56, FMA(t205, 1104871832230109.5, FMA(t195, 113219117091810.58, FMA(t185, 5601207993821.187,
+        FMA(t175, 338870193829.05237, t371)))))))))))))))))))))))));
+    double t373 = FMA(t223, -14878595.868313182, FMA(t213, 2405291.3612386985, FMA(t203, 330674.63113507605, FMA(t193,
+        154717.05551457618, FMA(t183, 53152.14264011668, FMA(t173, 19789.998044091655, FMA(t163, 7446.486897650035,
+        FMA(t153, 2875.984210056364, FMA(t143, 1134.9566949662037, FMA(t133, 457.3341366162481, FMA(t123,
+        187.67425987394557, FMA(t113, 78.1104782911989, FMA(t103, 32.74141265744828, FMA(t324, 13.639886100104135,
+        FMA(t312, 5.502241357046582, FMA(t300, 2.0268906321097715, FMA(t281, 0.5930069532623885, FMA(t77,
+        0.1576471538199939, FMA(t54, 0.2779549838098526, FMA(t31, 0.21669758547178986, FMA(t8, 0.03073407244751146,
+        FMA(t234, -100427394945691.73, FMA(t224, 10367130732786.479, FMA(t214, -360926226696.09656, FMA(t204,
+        -2592405879.6765113, t372)))))))))))))))))))))))));
+    double t374 = FMA(t28, 1.3288005946071868, FMA(t5, 1.268887456855854, FMA(t232, -27.054844217972406, FMA(t222,
+        7.9562269570077016, FMA(t212, -9.237049899703996, FMA(t202, -5.5514589217742, FMA(t192, -6.0342571891492085,
+        FMA(t182, -5.749194017325537, FMA(t172, -5.611153250393522, FMA(t162, -5.443198540452022, FMA(t152,
+        -5.281134197434814, FMA(t142, -5.117136043999841, FMA(t132, -4.951629517348446, FMA(t122, -4.7834819790144,
+        FMA(t112, -4.608809308854871, FMA(t102, -4.4235438012354, FMA(t323, -4.215244636539148, FMA(t311,
+        -3.966686982709595, FMA(t299, -3.633765872205946, FMA(t280, -3.1476004864929603, FMA(t75, -2.3747545596175144,
+        FMA(t52, -1.3036403026328265, FMA(t29, -0.2996507006818236, FMA(t6, -0.022432379100735225, FMA(t233,
+        -1214087.4913540746, t373)))))))))))))))))))))))));
+    // B_2: derivative 2 of the mean square less its line
+    double t375 = FMA(t231, 0x1.05f1831bceb9bp-16, FMA(t221, -1.602316422277098e-05, FMA(t211, 0x1.7f82fb326250dp-16,
+        FMA(t201, 0x1.ac2e22697632cp-16, FMA(t191, 8.420498863212173e-05, FMA(t181, 0x1.ab971bf5c281dp-13, FMA(t171,
+        0.0005044502586319948, FMA(t161, 0.0012007033833620292, FMA(t151, 0.002786223798316148, FMA(t141,
+        0.006288158216465887, FMA(t131, 0.013813322252175938, FMA(t121, 0.029557083860629465, FMA(t111,
+        0.06161752191403798, FMA(t101, 0.12536188687555536, FMA(t322, 0.24889826923285774, FMA(t310,
+        0.48307771684444556, FMA(t298, 0.9097114933161723, FMA(t279, 1.6239706481021008, FMA(t74, 2.3641292204231057,
+        FMA(t51, 1.4006635847460622, t374))))))))))))))))))));
+    double t376 = FMA(t347, t369, 0.5 * t375);
+    double t377 = t240 ? t368 : t376;
+    double t378 = FMA(t365, grad_mean, t377 * grad_var);
+    *out_grad_mean = t364;
+    *out_grad_var = t378;
 }
 
 void atan_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(atan_exact_float64_forward_block, atan_exact_float64_cell_block, 2, n, (const double *const[]){mean,
-        var}, 2, params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void atan_exact_float64_backward_side0_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[3][LANES], a[5][LANES] = {{0.0}};
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        s[1][i] = ABS(mean[i]);
-        s[2][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        atan_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
-    for (int k = 0; k < 22; ++k) {
-        const double *c = table22[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * (t3 * 0.3989422804014327);
-            double t6 = t0 * t2;
-            double t7 = t0 * t0;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            a[0][i] = FMA(t10, c[5], FMA(t11, c[4], FMA(t12, c[3], FMA(t13, c[2], FMA(t14, c[1], a[0][i])))));
-            a[0][i] = FMA(t8, c[7], FMA(t9, c[6], a[0][i]));
-            a[1][i] = FMA(t9, c[5], FMA(t10, c[4], FMA(t11, c[3], FMA(t12, c[2], FMA(t13, c[1], a[1][i])))));
-            a[1][i] = FMA(t5, c[7], FMA(t8, c[6], a[1][i]));
-            a[2][i] = FMA(t8, c[11], FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[2][i]))));
-            a[3][i] = FMA(t5, c[11], FMA(t9, c[10], FMA(t11, c[9], FMA(t13, c[8], a[3][i]))));
-            a[4][i] = FMA(t8, c[10], FMA(t10, c[9], FMA(t12, c[8], a[4][i])));
-            a[4][i] = FMA(t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25))), c[11], a[4][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[4][i]) * s[2][i];
-        double t1 = (a[3][i]) * s[2][i];
-        double t2 = (a[2][i]) * s[2][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
-            grad_var[i] * ((FMA(t1, t0 * (-2.0), a[1][i])) * s[2][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
-            grad_var[i] * (FMA(t2, -t0, (a[0][i]) * 0.5)));
-    }
-}
-
-static void atan_exact_float64_backward_side1_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[44][LANES], a[16][LANES] = {{0.0}};
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        s[1][i] = ABS(mean[i]);
-        s[10][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        double t4 = rsqrt64(s[0][i] + 0x1.0390c6p3);
-        double t5 = s[1][i] * t4;
-        double t6 = (37.5 < t5) ? 37.5 : t5;
-        s[8][i] = t4 * ((exp64((t6 * t6) * (-0.5))) * 0.3989422804014327);
-        double t8 = t4 * t6;
-        double t9 = t4 * t4;
-        double t10 = rsqrt64(s[0][i] + 0x1.88cc38p8);
-        double t11 = s[1][i] * t10;
-        double t12 = (37.5 < t11) ? 37.5 : t11;
-        s[9][i] = t10 * ((exp64((t12 * t12) * (-0.5))) * 0.3989422804014327);
-        double t14 = t10 * t12;
-        double t15 = t10 * t10;
-        s[17][i] = s[8][i] * t8;
-        s[6][i] = FMA(t8, s[17][i], s[8][i] * (-t9));
-        s[15][i] = FMA(t8, s[6][i], s[17][i] * (t9 * (-2.0)));
-        s[4][i] = FMA(t8, s[15][i], s[6][i] * (t9 * (-3.0)));
-        s[13][i] = FMA(t8, s[4][i], s[15][i] * (t9 * (-4.0)));
-        s[18][i] = s[9][i] * t14;
-        s[7][i] = FMA(t14, s[18][i], s[9][i] * (-t15));
-        s[16][i] = FMA(t14, s[7][i], s[18][i] * (t15 * (-2.0)));
-        s[5][i] = FMA(t14, s[16][i], s[7][i] * (t15 * (-3.0)));
-        s[14][i] = FMA(t14, s[5][i], s[16][i] * (t15 * (-4.0)));
-        s[2][i] = FMA(t8, s[13][i], s[4][i] * (t9 * (-5.0)));
-        s[3][i] = FMA(t14, s[14][i], s[5][i] * (t15 * (-5.0)));
-        s[11][i] = FMA(t8, s[2][i], s[13][i] * (t9 * (-6.0)));
-        s[12][i] = FMA(t14, s[3][i], s[14][i] * (t15 * (-6.0)));
-        s[19][i] = s[0][i] * 0.07142857142857142;
-        s[20][i] = s[0][i] * 0.07692307692307693;
-        s[31][i] = FMA(t8, s[11][i], s[2][i] * (t9 * (-7.0)));
-        s[26][i] = FMA(t8, s[31][i], s[11][i] * (t9 * (-8.0)));
-        s[30][i] = FMA(t8, s[26][i], s[31][i] * (t9 * (-9.0)));
-        s[25][i] = FMA(t8, s[30][i], s[26][i] * (t9 * (-10.0)));
-        s[29][i] = FMA(t8, s[25][i], s[30][i] * (t9 * (-11.0)));
-        s[24][i] = FMA(t8, s[29][i], s[25][i] * (t9 * (-12.0)));
-        s[28][i] = FMA(t8, s[24][i], s[29][i] * (t9 * (-13.0)));
-        s[23][i] = FMA(t8, s[28][i], s[24][i] * (t9 * (-14.0)));
-        s[21][i] = FMA(t8, s[23][i], s[28][i] * (t9 * (-15.0)));
-        s[22][i] = s[0][i] * 0.08333333333333333;
-        s[27][i] = s[0][i] * 0.09090909090909091;
-        s[32][i] = s[0][i] * 0.1;
-        s[33][i] = s[0][i] * 0.1111111111111111;
-        s[34][i] = s[0][i] * 0.125;
-        s[35][i] = s[0][i] * 0.14285714285714285;
-        s[36][i] = s[0][i] * 0.16666666666666666;
-        s[39][i] = FMA(t14, s[12][i], s[3][i] * (t15 * (-7.0)));
-        s[37][i] = FMA(t14, s[39][i], s[12][i] * (t15 * (-8.0)));
-        s[38][i] = s[0][i] * 0.2;
-        s[40][i] = s[0][i] * 0.25;
-        s[41][i] = s[0][i] * 0.3333333333333333;
-        s[42][i] = s[0][i] * 0.5;
-        s[43][i] = s[0][i] * 2.0;
-    }
-    for (int k = 0; k < 4; ++k) {
-        const double *c = table4[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[0]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = t0 * ((exp64((t2 * t2) * (-0.5))) * 0.3989422804014327);
-            double t4 = t0 * t2;
-            double t5 = t0 * t0;
-            double t6 = t3 * t4;
-            double t7 = FMA(t4, t6, t3 * (-t5));
-            double t8 = FMA(t4, t7, t6 * (t5 * (-2.0)));
-            double t9 = FMA(t4, t8, t7 * (t5 * (-3.0)));
-            double t10 = FMA(t4, t9, t8 * (t5 * (-4.0)));
-            double t11 = FMA(t4, t10, t9 * (t5 * (-5.0)));
-            double t12 = FMA(t4, t11, t10 * (t5 * (-6.0)));
-            double t13 = FMA(t4, t12, t11 * (t5 * (-7.0)));
-            double t14 = FMA(t4, t13, t12 * (t5 * (-8.0)));
-            double t15 = FMA(t4, t14, t13 * (t5 * (-9.0)));
-            double t16 = FMA(t4, t15, t14 * (t5 * (-10.0)));
-            double t17 = FMA(t4, t16, t15 * (t5 * (-11.0)));
-            double t18 = FMA(t4, t17, t16 * (t5 * (-12.0)));
-            double t19 = FMA(t4, t18, t17 * (t5 * (-13.0)));
-            double t20 = FMA(t4, t19, t18 * (t5 * (-14.0)));
-            double t21 = FMA(t4, t20, t19 * (t5 * (-15.0)));
-            double t22 = FMA(t4, t21, t20 * (t5 * (-16.0)));
-            double t23 = FMA(t4, t22, t21 * (t5 * (-17.0)));
-            double t24 = FMA(t4, t23, t22 * (t5 * (-18.0)));
-            double t25 = FMA(t4, t24, t23 * (t5 * (-19.0)));
-            a[0][i] = FMA(t22, c[3], FMA(t24, c[2], FMA(FMA(t4, t25, t24 * (t5 * (-20.0))), c[1], a[0][i])));
-            a[0][i] = FMA(t20, c[4], a[0][i]);
-            a[1][i] = FMA(t7, c[4], FMA(t9, c[3], FMA(t11, c[2], FMA(t13, c[1], a[1][i]))));
-            a[2][i] = FMA(t8, c[4], FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[2][i]))));
-            a[3][i] = FMA(t9, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[3][i]))));
-            a[4][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[4][i]))));
-            a[5][i] = FMA(t11, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[5][i]))));
-            a[6][i] = FMA(t12, c[4], FMA(t14, c[3], FMA(t16, c[2], FMA(t18, c[1], a[6][i]))));
-            a[7][i] = FMA(t13, c[4], FMA(t15, c[3], FMA(t17, c[2], FMA(t19, c[1], a[7][i]))));
-            a[8][i] = FMA(t14, c[4], FMA(t16, c[3], FMA(t18, c[2], FMA(t20, c[1], a[8][i]))));
-            a[9][i] = FMA(t15, c[4], FMA(t17, c[3], FMA(t19, c[2], FMA(t21, c[1], a[9][i]))));
-            a[10][i] = FMA(t16, c[4], FMA(t18, c[3], FMA(t20, c[2], FMA(t22, c[1], a[10][i]))));
-            a[11][i] = FMA(t17, c[4], FMA(t19, c[3], FMA(t21, c[2], FMA(t23, c[1], a[11][i]))));
-            a[12][i] = FMA(t19, c[4], FMA(t21, c[3], FMA(t23, c[2], FMA(t25, c[1], a[12][i]))));
-            a[13][i] = FMA(t18, c[4], FMA(t20, c[3], FMA(t22, c[2], FMA(t24, c[1], a[13][i]))));
-            a[14][i] = FMA(t6, c[4], FMA(t8, c[3], FMA(t10, c[2], FMA(t12, c[1], a[14][i]))));
-            a[15][i] = FMA(t3, c[4], FMA(t7, c[3], FMA(t9, c[2], FMA(t11, c[1], a[15][i]))));
-        }
-    }
-    for (int k = 0; k < 2; ++k) {
-        const double *c = table2[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[9]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = t0 * ((exp64((t2 * t2) * (-0.5))) * 0.3989422804014327);
-            double t4 = t0 * t2;
-            double t5 = t0 * t0;
-            double t6 = t3 * t4;
-            double t7 = FMA(t4, t6, t3 * (-t5));
-            double t8 = FMA(t4, t7, t6 * (t5 * (-2.0)));
-            double t9 = FMA(t4, t8, t7 * (t5 * (-3.0)));
-            double t10 = FMA(t4, t9, t8 * (t5 * (-4.0)));
-            double t11 = FMA(t4, t10, t9 * (t5 * (-5.0)));
-            double t12 = FMA(t4, t11, t10 * (t5 * (-6.0)));
-            double t13 = FMA(t4, t12, t11 * (t5 * (-7.0)));
-            double t14 = FMA(t4, t13, t12 * (t5 * (-8.0)));
-            double t15 = FMA(t4, t14, t13 * (t5 * (-9.0)));
-            double t16 = FMA(t4, t15, t14 * (t5 * (-10.0)));
-            a[1][i] = FMA(t7, c[13], FMA(t9, c[12], FMA(t11, c[11], FMA(t13, c[10], a[1][i]))));
-            a[2][i] = FMA(t8, c[13], FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], a[2][i]))));
-            a[3][i] = FMA(t9, c[13], FMA(t11, c[12], FMA(t13, c[11], FMA(t15, c[10], a[3][i]))));
-            a[4][i] = FMA(t10, c[13], FMA(t12, c[16], FMA(t14, c[15], FMA(t16, c[14], a[4][i]))));
-            a[5][i] = FMA(t13, c[16], FMA(t15, c[15], FMA(FMA(t4, t16, t15 * (t5 * (-11.0))), c[14], a[5][i])));
-            a[5][i] = FMA(t11, c[17], a[5][i]);
-            a[14][i] = FMA(t6, c[13], FMA(t8, c[12], FMA(t10, c[11], FMA(t12, c[10], a[14][i]))));
-            a[15][i] = FMA(t3, c[13], FMA(t7, c[12], FMA(t9, c[11], FMA(t11, c[10], a[15][i]))));
-        }
-    }
-    for (int k = 0; k < 14; ++k) {
-        const double *c = table14[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = rsqrt64(s[0][i] + c[0]);
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = t0 * ((exp64((t2 * t2) * (-0.5))) * 0.3989422804014327);
-            double t4 = t0 * t2;
-            double t5 = t0 * t0;
-            double t6 = t3 * t4;
-            double t7 = FMA(t4, t6, t3 * (-t5));
-            double t8 = FMA(t4, t7, t6 * (t5 * (-2.0)));
-            double t9 = FMA(t4, t8, t7 * (t5 * (-3.0)));
-            double t10 = FMA(t4, t9, t8 * (t5 * (-4.0)));
-            double t11 = FMA(t4, t10, t9 * (t5 * (-5.0)));
-            double t12 = FMA(t4, t11, t10 * (t5 * (-6.0)));
-            double t13 = FMA(t4, t12, t11 * (t5 * (-7.0)));
-            double t14 = FMA(t4, t13, t12 * (t5 * (-8.0)));
-            double t15 = FMA(t4, t14, t13 * (t5 * (-9.0)));
-            double t16 = FMA(t4, FMA(t4, t15, t14 * (t5 * (-10.0))), t15 * (t5 * (-11.0)));
-            a[1][i] = FMA(t7, c[4], FMA(t9, c[3], FMA(t11, c[2], FMA(t13, c[1], a[1][i]))));
-            a[14][i] = FMA(t6, c[4], FMA(t8, c[3], FMA(t10, c[2], FMA(t12, c[1], a[14][i]))));
-            a[15][i] = FMA(t3, c[4], FMA(t7, c[3], FMA(t9, c[2], FMA(t11, c[1], a[15][i]))));
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-5992.118282017428), FMA(s[2][i], (-0.19389430868191387), a[15][i]));
-        double t1 = FMA(s[5][i], 101.47408663842958, FMA(s[4][i], 0.22377628461939225, t0));
-        double t2 = FMA(s[7][i], (-3.2439683810906956), FMA(s[6][i], (-0.2990929956822062), t1));
-        double t3 = (FMA(s[9][i], 0.09410916663755417, FMA(s[8][i], 0.5381512756468669, t2))) * s[10][i];
-        double t4 = FMA(s[12][i], (-5992.118282017428), FMA(s[11][i], (-0.19389430868191387), a[14][i]));
-        double t5 = FMA(s[14][i], 101.47408663842958, FMA(s[13][i], 0.22377628461939225, t4));
-        double t6 = FMA(s[16][i], (-3.2439683810906956), FMA(s[15][i], (-0.2990929956822062), t5));
-        double t7 = (FMA(s[18][i], 0.09410916663755417, FMA(s[17][i], 0.5381512756468669, t6))) * s[10][i];
-        double t8 = (a[13][i]) * s[10][i];
-        double t9 = (a[12][i]) * s[10][i];
-        double t10 = (a[11][i]) * s[10][i];
-        double t11 = (a[10][i]) * s[10][i];
-        double t12 = (FMA(s[21][i], (-0.19389430868191387), a[9][i])) * s[10][i];
-        double t13 = FMA(s[24][i], 0.22377628461939225, FMA(s[23][i], (-0.19389430868191387), a[8][i]));
-        double t14 = FMA(s[26][i], 0.5381512756468669, FMA(s[25][i], (-0.2990929956822062), t13));
-        double t15 = t14 * s[10][i];
-        double t16 = FMA(t11, t12, (FMA(t10, t11, (FMA(t8, t10, (t8 * t9) * s[19][i])) * s[20][i])) * s[22][i]);
-        double t17 = FMA(s[29][i], 0.22377628461939225, FMA(s[28][i], (-0.19389430868191387), a[7][i]));
-        double t18 = FMA(s[31][i], 0.5381512756468669, FMA(s[30][i], (-0.2990929956822062), t17));
-        double t19 = t18 * s[10][i];
-        double t20 = FMA(s[25][i], 0.22377628461939225, FMA(s[24][i], (-0.19389430868191387), a[6][i]));
-        double t21 = FMA(s[11][i], 0.5381512756468669, FMA(s[26][i], (-0.2990929956822062), t20));
-        double t22 = t21 * s[10][i];
-        double t23 = FMA(s[30][i], 0.22377628461939225, FMA(s[29][i], (-0.19389430868191387), a[5][i]));
-        double t24 = FMA(s[2][i], 0.5381512756468669, FMA(s[31][i], (-0.2990929956822062), t23));
-        double t25 = t24 * s[10][i];
-        double t26 = FMA(t19, t22, (FMA(t15, t19, (FMA(t12, t15, t16 * s[27][i])) * s[32][i])) * s[33][i]);
-        double t27 = FMA(s[26][i], 0.22377628461939225, FMA(s[25][i], (-0.19389430868191387), a[4][i]));
-        double t28 = FMA(s[13][i], 0.5381512756468669, FMA(s[11][i], (-0.2990929956822062), t27));
-        double t29 = t28 * s[10][i];
-        double t30 = FMA(s[31][i], 0.22377628461939225, FMA(s[30][i], (-0.19389430868191387), a[3][i]));
-        double t31 = (FMA(s[4][i], 0.5381512756468669, FMA(s[2][i], (-0.2990929956822062), t30))) * s[10][i];
-        double t32 = FMA(s[37][i], (-5992.118282017428), FMA(s[26][i], (-0.19389430868191387), a[2][i]));
-        double t33 = FMA(s[12][i], 101.47408663842958, FMA(s[11][i], 0.22377628461939225, t32));
-        double t34 = FMA(s[14][i], (-3.2439683810906956), FMA(s[13][i], (-0.2990929956822062), t33));
-        double t35 = (FMA(s[16][i], 0.09410916663755417, FMA(s[15][i], 0.5381512756468669, t34))) * s[10][i];
-        double t36 = FMA(t29, t31, (FMA(t25, t29, (FMA(t22, t25, t26 * s[34][i])) * s[35][i])) * s[36][i]);
-        double t37 = FMA(s[39][i], (-5992.118282017428), FMA(s[31][i], (-0.19389430868191387), a[1][i]));
-        double t38 = FMA(s[3][i], 101.47408663842958, FMA(s[2][i], 0.22377628461939225, t37));
-        double t39 = FMA(s[5][i], (-3.2439683810906956), FMA(s[4][i], (-0.2990929956822062), t38));
-        double t40 = (FMA(s[7][i], 0.09410916663755417, FMA(s[6][i], 0.5381512756468669, t39))) * s[10][i];
-        double t41 = FMA(t7, t40, (FMA(t35, t40, (FMA(t31, t35, t36 * s[38][i])) * s[40][i])) * s[41][i]);
-        double t42 = FMA(t9, t10, FMA(t8, t8, s[19][i] * (FMA(t8, (a[0][i]) * s[10][i], t9 * t9))));
-        double t43 = FMA(t10, t12, FMA(t11, t11, s[22][i] * (FMA(t8, t11, FMA(t10, t10, s[20][i] * t42)))));
-        double t44 = FMA(t12, t19, FMA(t15, t15, s[32][i] * (FMA(t11, t15, FMA(t12, t12, s[27][i] * t43)))));
-        double t45 = FMA(t19, t25, FMA(t22, t22, s[34][i] * (FMA(t15, t22, FMA(t19, t19, s[33][i] * t44)))));
-        double t46 = FMA(t25, t31, FMA(t29, t29, s[36][i] * (FMA(t22, t29, FMA(t25, t25, s[35][i] * t45)))));
-        double t47 = FMA(t31, t40, FMA(t35, t35, s[40][i] * (FMA(t29, t35, FMA(t31, t31, s[38][i] * t46)))));
-        double t48 = FMA(t3, t40, FMA(t7, t7, s[42][i] * (FMA(t7, t35, FMA(t40, t40, s[41][i] * t47)))));
-        out_grad_mean[i] = FMA(grad_mean[i], (t3 * s[10][i]),
-            grad_var[i] * (((FMA(t3, t7, t41 * s[42][i])) * s[43][i]) * s[10][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t7 * 0.5),
-            grad_var[i] * (FMA(t3, t3, s[0][i] * t48)));
-    }
-}
-
-static void atan_exact_float64_backward_block(const double *const *in, const double *params, double *const *out, int
-    cell)
-{
-    (cell ? atan_exact_float64_backward_side1_block : atan_exact_float64_backward_side0_block)(in, params, out);
 }
 
 void atan_exact_float64_backward(
@@ -832,6 +1134,10 @@ void atan_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(atan_exact_float64_backward_block, atan_exact_float64_cell_block, 2, n, (const double *const[]){mean,
-        var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        atan_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

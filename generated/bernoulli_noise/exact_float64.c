@@ -5,88 +5,45 @@
 //
 // rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void bernoulli_noise_exact_float64_forward_element(
+    double mean, double var, double p_p, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = (mean == mean) & (0.0 <= var);
+    double t1 = 1.0 / ((-1.0) + p_p);
+    double t2 = t0 ? 1.0 : (-1.0);
+    double t3 = SQRT(t2);
+    double t4 = FMA(mean, mean * (t1 * (-p_p)), var * (-t1));
+    double t5 = t0 ? mean : t3;
+    double t6 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
+    double t7 = t0 ? t6 : t3;
+    *out_mean = t5;
+    *out_var = t7;
 }
 
-static void bernoulli_noise_exact_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
+INLINE void bernoulli_noise_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_p, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_p = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
-        double t1 = t0 ? 1.0 : (-1.0);
-        double t2 = SQRT(t1);
-        double t3 = 1.0 / (p_p + (-1.0));
-        double t4 = FMA(mean[i], mean[i] * (t3 * (-p_p)), var[i] * (-t3));
-        double t5 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
-        out_mean[i] = t0 ? mean[i] : t2;
-        out_var[i] = t0 ? t5 : t2;
-    }
+    double t0 = 1.0 / (p_p + (-1.0));
+    double t1 = mean * (t0 * ((-2.0) * p_p));
+    double t2 = FMA(0.0, grad_mean, (-t0) * grad_var);
+    double t3 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+    double t4 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
+    double t5 = FMA(1.0, grad_mean, t4 * grad_var);
+    *out_grad_mean = t5;
+    *out_grad_var = t2;
 }
 
 void bernoulli_noise_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(bernoulli_noise_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void bernoulli_noise_exact_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_p = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (p_p + (-1.0));
-        double t1 = mean[i] * (t0 * (p_p * (-2.0)));
-        double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
-        double t3 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
-        out_grad_mean[i] = FMA(grad_mean[i], 1.0,
-            grad_var[i] * t3);
-        out_grad_var[i] = FMA(grad_mean[i], 0.0,
-            grad_var[i] * (-t0));
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        bernoulli_noise_exact_float64_forward_element(mean[i], var[i], p_p, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -95,6 +52,10 @@ void bernoulli_noise_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(bernoulli_noise_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_p = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        bernoulli_noise_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_p, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

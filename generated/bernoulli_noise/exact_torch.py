@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8), 3.2
 #
 # rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
-"""bernoulli_noise, variant exact: moments and their gradients in any floating dtype."""
+"""bernoulli_noise, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,29 +14,37 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+def _forward(mean: Tensor, var: Tensor, p_p: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = (mean == mean) & (0.0 <= var)
+    t1 = 1.0 / ((-1.0) + p_p)
+    t2 = torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = mean * (mean * (t1 * (-p_p))) + (var * (-t1))
+    t3 = torch.where(t0, mean, t2)
+    t4 = 1.7976931348623157e+308 < t1
+    t2 = torch.where(t0, torch.where(t4, 1.7976931348623157e+308, t1), t2)
+    return t3, t2
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
-
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, p_p: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 1.0 / (p_p + (-1.0))
+    t1 = mean * (t0 * ((-2.0) * p_p))
+    t2 = t1 < (-1.7976931348623157e+308)
+    t1 = torch.where(t2, -1.7976931348623157e+308, t1)
+    t2 = 1.7976931348623157e+308 < t1
+    t1 = 1.0 * grad_mean + (torch.where(t2, 1.7976931348623157e+308, t1) * grad_var)
+    t0 = 0.0 * grad_mean + ((-t0) * grad_var)
+    return t1, t0
 
 
 def forward(mean: Tensor, var: Tensor, *, p: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = (mean == mean) & (0.0 <= var)
-    t1 = torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
-    t2 = 1.0 / (p + (-1.0))
-    t2 = _at_most(mean * (mean * (t2 * (-p))) + (var * (-t2)), 1.7976931348623157e+308)
-    return (torch.where(t0, mean, t1)), (torch.where(t0, t2, t1))
+    p_p = torch.as_tensor(p, dtype=torch.float64, device=mean.device)
+    out_mean, out_var = _forward(mean, var, p_p)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, p: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 1.0 / (p + (-1.0))
-    t1 = _at_most(_at_least(mean * (t0 * (p * (-2.0))), -1.7976931348623157e+308), 1.7976931348623157e+308)
-    return (
-        grad_mean * torch.full_like(mean, 1.0) + grad_var * t1,
-        grad_mean * torch.full_like(mean, 0.0) + grad_var * torch.full_like(mean, (-t0)),
-    )
+    p_p = torch.as_tensor(p, dtype=torch.float64, device=mean.device)
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var, p_p)
+    return out_grad_mean, out_grad_var

@@ -6,225 +6,7 @@
 //
 // rule digest  52e4bd062c4c54c5af28fb72801a0c5310d4245317662e51ec30def06526fbba
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
-{
-#pragma omp simd
-    for (int i = 0; i < count; ++i) to[i] = from[which[i]];
-}
-
-// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
-// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
-#define CHUNK 4096
-#define TURNS 8  // counts of a cell: one alone would wait for itself
-INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
-    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
-        const double *from[inputs];
-        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
-        int next[TURNS][cells], ends[cells], places = 0;
-        uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
-        for (int begin = 0; begin < count; begin += LANES) {
-            const int whole = count - begin >= LANES;
-            for (int k = 0; k < inputs; ++k) {
-                from[k] = whole ? in[k] + at + begin : sorted[k];
-                for (int i = 0; i < LANES && !whole; ++i)
-                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
-            }
-            number(from, params, (double *const[]){results[0]});
-            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
-        }
-        const int whole_turns = count - count % TURNS;
-        for (int c = 0; c < cells; ++c)
-            for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
-        for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
-        for (int c = 0; c < cells; ++c) {
-            for (int r = 0; r < TURNS; ++r) {
-                const int many = next[r][c];
-                next[r][c] = places;
-                places += many;
-            }
-            ends[c] = places;
-        }
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
-        for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
-        for (int k = 0; k < inputs; ++k) {
-            gather(in[k] + at, order, count, sorted[k]);
-            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
-        }
-        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
-            for (; begin < ends[c]; begin += LANES) {
-                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
-                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
-                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
-                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
-                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
-                }
-                block(from, params, to, c);
-            }
-        for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    const double square = x * x;
-    double w = 0.022861710039351738;
-    PAIR(-0.10562875732965078, 0.2693392038135933) PAIR(-0.41378175974661213, 0.37357027693777783)
-        PAIR(-0.15497457011104254, -0.01556703787266687) PAIR(0.005328342701451707, 0.04156521176855024)
-        PAIR(0.006515612401982245, -0.03921251760677709) PAIR(-0.021905386337509568, 0.030319261897868335)
-        PAIR(0.04260170810391044, -0.005642843772208644) PAIR(-0.059732299110898425, -0.05422786732418974)
-        PAIR(0.02314621127502388, 0.12798881248805963) PAIR(0.20214006694978084, 0.21490597714402832)
-        PAIR(0.17340717729166644, 0.10661165522751247)
-    return FMA(w, x, FMA(y, square, 0.04343403959773218));
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    const double square = x * x;
-    double w = 0x1.ba3b93ab41fp-8;
-    PAIR(-0.01422675024134159, 0x1.371ac7619864p-7) PAIR(0.012979585027416552, -0.028126117032017808)
-        PAIR(0.01310234876551105, 0.007602226809145195) PAIR(-0.0008416154711860995, -0.010826271862536749)
-        PAIR(-0.004029486511393845, 0.011104082389265642) PAIR(0.012716841127728907, -0x1.6443deb4577c8p-8)
-        PAIR(-0.025188697864515355, -0.020816759192574044) PAIR(0.01843059712581573, 0.08071822567838106)
-        PAIR(0.14153249713282545, 0.17952285286113392) PAIR(0.18632885650696768, 0.16664109632828217)
-    return FMA(w, x, FMA(y, square, 0.13207588430885814));
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[1276] = {
     0,10599,0,-11316,0,-10405,0,13767,0,-1151,0,-1681,0,234,0,93046,0,30357,0,-399169,39289,-22927,-47670,711080,
@@ -716,98 +498,262 @@ static const Patch patches2[4] = {
     {1240, 23, 5, 1.0, 1.0, -0.0, 3.6036036036036028, -2.6036036036036028},
 };
 
-static void bow_tie_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
+INLINE void bow_tie_exact_float64_forward_cell_element(
+    double mean, double var, double p_tau, double p_eta, double *restrict out_cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_tau = params[0];
-    const double p_eta = params[1];
-    double *restrict number = out[0];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (1.0 / (p_tau * p_tau));
-        double t1 = mean[i] / p_tau;
-        double t2 = (t0 < 16.257479488849636) ? 7.0 : 0.0;
-        double t3 = (t0 < 4.232716553309965) ? 7.0 : 0.0;
-        double t4 = (t0 < 1.1893756620611704) ? 7.0 : 0.0;
-        double t5 = ((ABS(t1)) < 0x1p500) ? 1.0 : 0x1p-600;
-        double t6 = t1 * t5;
-        double t7 = ((t0 + 0x1.8c5f72p1) * t5) * t5;
-        double t8 = t6 * (ABS(t6));
-        double t9 = ((t7 * (-14.248416570713609)) < t8) ? 1.0 : 0.0;
-        double t10 = ((t7 * (-3.8468477576967817)) < t8) ? 1.0 : 0.0;
-        double t11 = ((t7 * (-0.7783855658383505)) < t8) ? 1.0 : 0.0;
-        double t12 = ((t7 * 0.7783855658383505) < t8) ? 1.0 : 0.0;
-        double t13 = ((t7 * 3.8468477576967817) < t8) ? 1.0 : 0.0;
-        double t14 = ((t7 * 14.248416570713609) < t8) ? 1.0 : 0.0;
-        double t15 = (t0 < 6.144222736358641) ? 1.0 : 0.0;
-        double t16 = (t0 < 1.599679292306392) ? 1.0 : 0.0;
-        double t17 = (t0 < 0.449503195739535) ? 1.0 : 0.0;
-        number[i] = FMA((((((((t2 + t3) + t4) + t9) + t10) + t11) + t12) + t13) + t14, 4.0, (t15 + t16) + t17);
-    }
+    double t0 = mean / p_tau;
+    double t1 = var * (1.0 / (p_tau * p_tau));
+    double t2 = (ABS(t0) < 0x1p500) ? 1.0 : 0x1p-600;
+    double t3 = t0 * t2;
+    double t4 = t2 * ((t1 + 0x1.8c5f72p1) * t2);
+    double t5 = t3 * ABS(t3);
+    double t6 = (t1 < 16.257479488849636) ? 7.0 : 0.0;
+    double t7 = (t1 < 4.232716553309965) ? 7.0 : 0.0;
+    double t8 = t6 + t7;
+    double t9 = (t1 < 1.1893756620611704) ? 7.0 : 0.0;
+    double t10 = t8 + t9;
+    double t11 = ((t4 * (-14.248416570713609)) < t5) ? 1.0 : 0.0;
+    double t12 = t10 + t11;
+    double t13 = ((t4 * (-3.8468477576967817)) < t5) ? 1.0 : 0.0;
+    double t14 = t12 + t13;
+    double t15 = ((t4 * (-0.7783855658383505)) < t5) ? 1.0 : 0.0;
+    double t16 = t14 + t15;
+    double t17 = ((t4 * 0.7783855658383505) < t5) ? 1.0 : 0.0;
+    double t18 = t16 + t17;
+    double t19 = ((t4 * 3.8468477576967817) < t5) ? 1.0 : 0.0;
+    double t20 = t18 + t19;
+    double t21 = ((t4 * 14.248416570713609) < t5) ? 1.0 : 0.0;
+    double t22 = t20 + t21;
+    double t23 = (t1 < 6.144222736358641) ? 1.0 : 0.0;
+    double t24 = (t1 < 1.599679292306392) ? 1.0 : 0.0;
+    double t25 = t23 + t24;
+    double t26 = (t1 < 0.449503195739535) ? 1.0 : 0.0;
+    double t27 = FMA(t22, 4.0, t25 + t26);
+    *out_cell = t27;
 }
 
+INLINE void bow_tie_exact_float64_forward_points_element(
+    double mean, double var, double p_tau, double p_eta, double *restrict out_s0, double *restrict out_s1,
+    double *restrict out_s2, double *restrict out_s3, double *restrict out_s4, double *restrict out_s5,
+    double *restrict out_s6, double *restrict out_s7, double *restrict out_s8, double *restrict out_s9,
+    double *restrict out_s10, double *restrict out_s11, double *restrict out_s12, double *restrict out_s13)
+{
+    double t0 = p_tau * p_tau;
+    double t1 = mean / p_tau;  // mean in units of the base
+    double t2 = var * (1.0 / t0);
+    _Bool t3 = 0.0 <= t2;
+    double t4 = t2 + 0x1.8c5f72p1;
+    double t5 = t3 ? t4 : (-1.0);  // a root of it is NaN for v < 0
+    double t6 = SQRT(t5);
+    double t7 = 1.0 / t6;
+    double t8 = t2 + 0x1.2b9aap0;
+    double t9 = t3 ? t8 : (-1.0);  // a root of it is NaN for v < 0
+    double t10 = 1.0 / SQRT(t9);
+    double t11 = t1 * t7;
+    double t12 = t7 * 1.7597337184304005;
+    double t13 = t1 * t10;
+    double t14 = t10 * 1.0818170548936585;
+    double t15 = (t11 < (-0x1.04ccccp4)) ? (-0x1.04ccccp4) : t11;
+    double t16 = FMA(t12, 2.0 * t12, -1.0);
+    double t17 = FMA(2.0, t12, -1.0);
+    double t18 = (t13 < (-0x1.dd4b28p4)) ? (-0x1.dd4b28p4) : t13;
+    double t19 = FMA(t14, 2.0 * t14, -1.0);
+    double t20 = (0x1.04ccccp4 < t15) ? 0x1.04ccccp4 : t15;  // (mean - centre)/w
+    double t21 = (0x1.dd4b28p4 < t18) ? 0x1.dd4b28p4 : t18;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t22 = t20 * (1.0 / SQRT(FMA(t20 * t20, 0.9559257354241656, 11.710090258946028)));
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t23 = t21 * (1.0 / SQRT(FMA(t21 * t21, 0.9864210187771322, 12.08365748001987)));
+    double t24 = FMA(t22, t22 * 2.0, -1.0);
+    double t25 = FMA(t23, 2.0 * t23, -1.0);
+    *out_s0 = t24;
+    *out_s1 = t16;
+    *out_s2 = t22;
+    *out_s3 = t17;
+    *out_s4 = t25;
+    *out_s5 = t19;
+    *out_s6 = t0;
+    *out_s7 = t2;
+    *out_s8 = t1;
+    *out_s9 = t6;
+    *out_s10 = t7;
+    *out_s11 = t11;
+    *out_s12 = t10;
+    *out_s13 = t13;
+}
+
+INLINE void bow_tie_exact_float64_forward_element(
+    double r0, double r1, double r2, double s6, double s7, double s8, double s9, double s10, double s11, double s12,
+    double s13, double p_tau, double p_eta, double *restrict out_mean, double *restrict out_var)
+{
+    double t0 = ABS(s11);
+    _Bool t1 = 0x1.dd4b28p4 < ABS(s13);
+    double t2 = s12 * r2;
+    double t3 = t1 ? 0.0 : t2;
+    double t4 = (37.5 < t0) ? 37.5 : t0;
+    double t5 = s7 * r1;
+    double t6 = 1.0 / FMA(t4, 0.25, 1.0);
+    double t7 = (t3 < 0.0) ? 0.0 : t3;
+    double t8 = (t5 < 0.0) ? 0.0 : t5;
+    double t9 = s6 * t8;
+    double t10 = p_eta * p_eta;
+    double t11 = (t7 < 0.0) ? 0.0 : t7;
+    double t12 = t9 + (t10 + (s6 * t11));
+    double t13 = (s8 < 0.0) ? 0.0 : 1.0;
+    double t14 = exp64((t4 * t4) * (-0.5));
+    double t15 = t6 - 0.25;
+    double t16 = t14 * (t6 * (t6 * POLY24(t15, -0.002026716071966055, 0.022861710039351738, -0.10562875732965078,
+        0.2693392038135933, -0.41378175974661213, 0.37357027693777783, -0.15497457011104254, -0.01556703787266687,
+        0.005328342701451707, 0.04156521176855024, 0.006515612401982245, -0.03921251760677709, -0.021905386337509568,
+        0.030319261897868335, 0.04260170810391044, -0.005642843772208644, -0.059732299110898425, -0.05422786732418974,
+        0.02314621127502388, 0.12798881248805963, 0.20214006694978084, 0.21490597714402832, 0.17340717729166644,
+        0.10661165522751247, 0.04343403959773218)));
+    _Bool t17 = 0x1.04ccccp4 < t0;
+    double t18 = s10 * r0;
+    double t19 = t17 ? 0.0 : t18;
+    double t20 = p_tau * FMA(s8, t13, FMA(s9, t16, t19));
+    *out_mean = t20;
+    *out_var = t12;
+}
+
+INLINE void bow_tie_exact_float64_backward_points_element(
+    double mean, double var, double p_tau, double p_eta, double *restrict out_s0, double *restrict out_s1,
+    double *restrict out_s2, double *restrict out_s3, double *restrict out_s4, double *restrict out_s5,
+    double *restrict out_s6, double *restrict out_s7, double *restrict out_s8, double *restrict out_s9,
+    double *restrict out_s10, double *restrict out_s11, double *restrict out_s12, double *restrict out_s13,
+    double *restrict out_s14, double *restrict out_s15, double *restrict out_s16, double *restrict out_s17,
+    double *restrict out_s18, double *restrict out_s19, double *restrict out_s20, double *restrict out_s21)
+{
+    double t0 = p_tau * p_tau;
+    double t1 = mean / p_tau;  // mean in units of the base
+    double t2 = var * (1.0 / t0);
+    _Bool t3 = 0.0 <= t2;
+    double t4 = t2 + 0x1.8c5f72p1;
+    double t5 = t3 ? t4 : (-1.0);  // a root of it is NaN for v < 0
+    double t6 = 1.0 / SQRT(t5);
+    double t7 = t2 + 0x1.2b9aap0;
+    double t8 = t3 ? t7 : (-1.0);  // a root of it is NaN for v < 0
+    double t9 = 1.0 / SQRT(t8);
+    double t10 = t1 * t6;
+    double t11 = t6 * 1.7597337184304005;
+    double t12 = t1 * t9;
+    double t13 = t9 * 1.0818170548936585;
+    double t14 = (t10 < (-0x1.04ccccp4)) ? (-0x1.04ccccp4) : t10;
+    double t15 = 2.0 * t11;
+    double t16 = FMA(t11, t15, -1.0);
+    double t17 = FMA(2.0, t11, -1.0);
+    double t18 = (t12 < (-0x1.dd4b28p4)) ? (-0x1.dd4b28p4) : t12;
+    double t19 = 2.0 * t13;
+    double t20 = FMA(t13, t19, -1.0);
+    double t21 = (0x1.04ccccp4 < t14) ? 0x1.04ccccp4 : t14;  // (mean - centre)/w
+    double t22 = (0x1.dd4b28p4 < t18) ? 0x1.dd4b28p4 : t18;  // (mean - centre)/w
+    double t23 = 1.0 / SQRT(FMA(t21 * t21, 0.9559257354241656, 11.710090258946028));
+    double t24 = t21 * t23;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t25 = 1.0 / SQRT(FMA(t22 * t22, 0.9864210187771322, 12.08365748001987));
+    double t26 = t22 * t25;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t27 = FMA(t24, t24 * 2.0, -1.0);
+    double t28 = FMA(t26, 2.0 * t26, -1.0);
+    *out_s0 = t27;
+    *out_s1 = t16;
+    *out_s2 = t24;
+    *out_s3 = t17;
+    *out_s4 = t28;
+    *out_s5 = t20;
+    *out_s6 = t0;
+    *out_s7 = t2;
+    *out_s8 = t1;
+    *out_s9 = t6;
+    *out_s10 = t10;
+    *out_s11 = t21;
+    *out_s12 = t23;
+    *out_s13 = t11;
+    *out_s14 = t15;
+    *out_s15 = t9;
+    *out_s16 = t12;
+    *out_s17 = t22;
+    *out_s18 = t25;
+    *out_s19 = t26;
+    *out_s20 = t13;
+    *out_s21 = t19;
+}
+
+INLINE void bow_tie_exact_float64_backward_element(
+    double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double r5, double r6,
+    double r7, double r8, double s6, double s7, double s8, double s9, double s10, double s11, double s12, double s2,
+    double s13, double s14, double s15, double s16, double s17, double s18, double s19, double s20, double s21,
+    double p_tau, double p_eta, double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    double t0 = ABS(s10);
+    double t1 = (37.5 < t0) ? 37.5 : t0;
+    _Bool t2 = 0x1.04ccccp4 < t0;
+    double t3 = (s12 * s12) * (11.710090258946028 * s12);
+    double t4 = t2 ? 0.0 : t3;
+    _Bool t5 = 0x1.dd4b28p4 < ABS(s16);
+    double t6 = r7 * (4.0 * s19);
+    double t7 = (s18 * s18) * (12.08365748001987 * s18);
+    double t8 = t5 ? 0.0 : t7;
+    double t9 = t6 * t8;
+    double t10 = (r1 * (s2 * 4.0)) * t4;
+    double t11 = t4 * r4;
+    double t12 = (-0.5) * (s15 * s15);
+    double t13 = 1.0 / p_tau;
+    double t14 = (s9 * s9) * (-0.5);
+    _Bool t15 = s8 < 0.0;
+    double t16 = 1.0 / FMA(t1, 0.25, 1.0);
+    double t17 = exp64((-0.5) * (t1 * t1));
+    double t18 = s6 * t13;
+    double t19 = t13 * t18;
+    double t20 = p_tau * t13;
+    double t21 = s9 * (s9 * t10);
+    double t22 = t16 - 0.25;
+    double t23 = t17 * (t16 * POLY22(t22, -0.0012046932669558172, 0x1.ba3b93ab41fp-8, -0.01422675024134159,
+        0x1.371ac7619864p-7, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105, 0.007602226809145195,
+        -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845, 0.011104082389265642,
+        0.012716841127728907, -0x1.6443deb4577c8p-8, -0.025188697864515355, -0.020816759192574044, 0.01843059712581573,
+        0.08071822567838106, 0.14153249713282545, 0.17952285286113392, 0.18632885650696768, 0.16664109632828217,
+        0.13207588430885814));
+    double t24 = t15 ? 1.0 : (-1.0);
+    double t25 = t15 ? 0.0 : 1.0;
+    double t26 = FMA((t21 + FMA(t23, t24, t25)) * t20, grad_mean, (((s7 * (s9 * t11)) * t18) + (t18 * (s15 * (s15 *
+        t9)))) * grad_var);
+    double t27 = t17 * 0.19947114020071635;
+    double t28 = FMA(s9, t14 * FMA(s11, t10, s13 * (r2 * (2.0 * s14))), r0 * (s9 * t14));
+    double t29 = t2 ? 0.0 : t28;
+    double t30 = FMA(s9, t27, t29) * (t13 * t20);
+    double t31 = FMA(s7, t14 * FMA(s11, t11, s13 * (2.0 * r5)), r3) * t19;
+    double t32 = FMA(s15, t12 * FMA(s17, t9, s20 * (r8 * (2.0 * s21))), r6 * (s15 * t12));
+    double t33 = t5 ? 0.0 : t32;
+    double t34 = FMA(t30, grad_mean, (t31 + (t19 * t33)) * grad_var);
+    *out_grad_mean = t26;
+    *out_grad_var = t34;
+}
+
+static void bow_tie_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const *out)
+{
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        bow_tie_exact_float64_forward_cell_element(in[0][i], in[1][i], params[0], params[1], &out[0][i]);
+    }
+}
 
 static void bow_tie_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int
     cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_tau = params[0];
-    const double p_eta = params[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[20][LANES];
+    double s[17][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[15][i] = p_tau * p_tau;
-        s[13][i] = var[i] * (1.0 / s[15][i]);
-        s[11][i] = mean[i] / p_tau;
-        _Bool t3 = 0.0 <= s[13][i];
-        double t4 = s[13][i] + 0x1.8c5f72p1;
-        double t5 = t3 ? t4 : (-1.0);
-        s[9][i] = SQRT(t5);
-        s[6][i] = rsqrt64(t5);
-        double t8 = s[11][i] * s[6][i];
-        double t9 = (t8 < (-0x1.04ccccp4)) ? (-0x1.04ccccp4) : t8;
-        double t10 = (0x1.04ccccp4 < t9) ? 0x1.04ccccp4 : t9;
-        double t11 = ABS(t8);
-        s[8][i] = 0x1.04ccccp4 < t11;
-        s[2][i] = t10 * (rsqrt64(FMA(t10 * t10, 0.9559257354241656, 11.710090258946028)));
-        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
-        double t15 = s[6][i] * 1.7597337184304005;
-        s[1][i] = FMA(t15, t15 * 2.0, (-1.0));
-        double t17 = (37.5 < t11) ? 37.5 : t11;
-        double t18 = 1.0 / (FMA(t17, 0.25, 1.0));
-        double t19 = t18 * (t18 * (polynomial0(-0.002026716071966055, t18 - 0.25)));
-        s[10][i] = (exp64((t17 * t17) * (-0.5))) * t19;
-        s[12][i] = (s[11][i] < 0.0) ? 0.0 : 1.0;
-        s[3][i] = FMA(t15, 2.0, (-1.0));
-        s[19][i] = p_eta * p_eta;
-        double t24 = s[13][i] + 0x1.2b9aap0;
-        double t25 = t3 ? t24 : (-1.0);
-        s[16][i] = rsqrt64(t25);
-        double t27 = s[11][i] * s[16][i];
-        double t28 = (t27 < (-0x1.dd4b28p4)) ? (-0x1.dd4b28p4) : t27;
-        double t29 = (0x1.dd4b28p4 < t28) ? 0x1.dd4b28p4 : t28;
-        s[18][i] = 0x1.dd4b28p4 < (ABS(t27));
-        double t31 = t29 * (rsqrt64(FMA(t29 * t29, 0.9864210187771322, 12.08365748001987)));
-        s[4][i] = FMA(t31, t31 * 2.0, (-1.0));
-        double t33 = s[16][i] * 1.0818170548936585;
-        s[5][i] = FMA(t33, t33 * 2.0, (-1.0));
+        bow_tie_exact_float64_forward_points_element(
+            in[0][i], in[1][i], params[0], params[1], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
+            &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i]);
     }
-    surface(surface0, terms0, patches0 + cell / 4, s[0], s[1], s[7]);
-    surface(surface1, terms1, patches1 + cell / 4, s[2], s[3], s[14]);
-    surface(surface2, terms2, patches2 + cell % 4, s[4], s[5], s[17]);
+    surface(surface0, terms0, patches0 + cell / 4 % 28, s[0], s[1], s[14]);
+    surface(surface1, terms1, patches1 + cell / 4 % 28, s[2], s[3], s[15]);
+    surface(surface2, terms2, patches2 + cell % 4, s[4], s[5], s[16]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[6][i] * s[7][i];
-        double t1 = s[8][i] ? 0.0 : t0;
-        double t2 = s[13][i] * s[14][i];
-        double t3 = (t2 < 0.0) ? 0.0 : t2;
-        double t4 = s[16][i] * s[17][i];
-        double t5 = s[18][i] ? 0.0 : t4;
-        double t6 = (t5 < 0.0) ? 0.0 : t5;
-        double t7 = (t6 < 0.0) ? 0.0 : t6;
-        out_mean[i] = p_tau * (FMA(s[11][i], s[12][i], FMA(s[9][i], s[10][i], t1)));
-        out_var[i] = (s[15][i] * t3) + (s[19][i] + (s[15][i] * t7));
+        bow_tie_exact_float64_forward_element(
+            s[14][i], s[15][i], s[16][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[13][i],
+            params[0], params[1], &out[0][i], &out[1][i]);
     }
 }
 
@@ -815,99 +761,31 @@ void bow_tie_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(bow_tie_exact_float64_forward_block, bow_tie_exact_float64_cell_block, 112, n, (const double
+    over_cells(bow_tie_exact_float64_forward_block, bow_tie_exact_float64_forward_cell_block, 112, n, (const double
         *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void bow_tie_exact_float64_backward_block(const double *const *in, const double *params, double *const *out, int
     cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    const double p_tau = params[0];
-    const double p_eta = params[1];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[40][LANES];
+    double s[31][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = p_tau * p_tau;
-        s[22][i] = var[i] * (1.0 / t0);
-        double t2 = mean[i] / p_tau;
-        _Bool t3 = 0.0 <= s[22][i];
-        double t4 = s[22][i] + 0x1.8c5f72p1;
-        double t5 = t3 ? t4 : (-1.0);
-        s[11][i] = rsqrt64(t5);
-        double t7 = t2 * s[11][i];
-        double t8 = (t7 < (-0x1.04ccccp4)) ? (-0x1.04ccccp4) : t7;
-        s[13][i] = (0x1.04ccccp4 < t8) ? 0x1.04ccccp4 : t8;
-        double t10 = ABS(t7);
-        s[17][i] = 0x1.04ccccp4 < t10;
-        double t12 = rsqrt64(FMA(s[13][i] * s[13][i], 0.9559257354241656, 11.710090258946028));
-        s[2][i] = s[13][i] * t12;
-        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
-        s[12][i] = s[11][i] * 1.7597337184304005;
-        double t16 = s[12][i] * 2.0;
-        s[1][i] = FMA(s[12][i], t16, (-1.0));
-        s[7][i] = s[2][i] * 4.0;
-        s[9][i] = t16 * 2.0;
-        double t20 = (t12 * t12) * (t12 * 11.710090258946028);
-        s[10][i] = s[17][i] ? 0.0 : t20;
-        s[14][i] = (s[11][i] * s[11][i]) * (-0.5);
-        s[16][i] = s[11][i] * s[14][i];
-        _Bool t24 = t2 < 0.0;
-        double t25 = t24 ? 0.0 : 1.0;
-        double t26 = (37.5 < t10) ? 37.5 : t10;
-        double t27 = exp64((t26 * t26) * (-0.5));
-        double t28 = 1.0 / (FMA(t26, 0.25, 1.0));
-        double t29 = t24 ? 1.0 : (-1.0);
-        s[19][i] = FMA(t27 * (t28 * (polynomial1(-0.0012046932669558172, t28 - 0.25))), t29, t25);
-        s[18][i] = t27 * 0.19947114020071635;
-        s[3][i] = FMA(s[12][i], 2.0, (-1.0));
-        double t33 = 1.0 / p_tau;
-        s[24][i] = p_tau * t33;
-        s[25][i] = t33 * s[24][i];
-        s[26][i] = t0 * t33;
-        s[27][i] = t33 * s[26][i];
-        double t38 = s[22][i] + 0x1.2b9aap0;
-        double t39 = t3 ? t38 : (-1.0);
-        s[33][i] = rsqrt64(t39);
-        double t41 = t2 * s[33][i];
-        double t42 = (t41 < (-0x1.dd4b28p4)) ? (-0x1.dd4b28p4) : t41;
-        s[35][i] = (0x1.dd4b28p4 < t42) ? 0x1.dd4b28p4 : t42;
-        s[39][i] = 0x1.dd4b28p4 < (ABS(t41));
-        double t45 = rsqrt64(FMA(s[35][i] * s[35][i], 0.9864210187771322, 12.08365748001987));
-        double t46 = s[35][i] * t45;
-        s[4][i] = FMA(t46, t46 * 2.0, (-1.0));
-        s[34][i] = s[33][i] * 1.0818170548936585;
-        double t49 = s[34][i] * 2.0;
-        s[5][i] = FMA(s[34][i], t49, (-1.0));
-        s[29][i] = t46 * 4.0;
-        s[31][i] = t49 * 2.0;
-        double t53 = (t45 * t45) * (t45 * 12.08365748001987);
-        s[32][i] = s[39][i] ? 0.0 : t53;
-        s[36][i] = (s[33][i] * s[33][i]) * (-0.5);
-        s[38][i] = s[33][i] * s[36][i];
+        bow_tie_exact_float64_backward_points_element(
+            in[0][i], in[1][i], params[0], params[1], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
+            &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i], &s[15][i],
+            &s[16][i], &s[17][i], &s[18][i], &s[19][i], &s[20][i], &s[21][i]);
     }
-    surface_slopes(surface0, terms0, patches0 + cell / 4, s[0], s[1], s[15], s[6], s[8]);
-    surface_slopes(surface1, terms1, patches1 + cell / 4, s[2], s[3], s[23], s[21], s[20]);
-    surface_slopes(surface2, terms2, patches2 + cell % 4, s[4], s[5], s[37], s[28], s[30]);
+    surface_slopes(surface0, terms0, patches0 + cell / 4 % 28, s[0], s[1], s[22], s[23], s[24]);
+    surface_slopes(surface1, terms1, patches1 + cell / 4 % 28, s[2], s[3], s[25], s[26], s[27]);
+    surface_slopes(surface2, terms2, patches2 + cell % 4, s[4], s[5], s[28], s[29], s[30]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[6][i] * s[7][i]) * s[10][i];
-        double t1 = s[14][i] * (FMA(s[13][i], t0, s[12][i] * (s[8][i] * s[9][i])));
-        double t2 = FMA(s[11][i], t1, s[15][i] * s[16][i]);
-        double t3 = s[17][i] ? 0.0 : t2;
-        double t4 = s[10][i] * s[21][i];
-        double t5 = FMA(s[22][i], s[14][i] * (FMA(s[13][i], t4, s[12][i] * (s[20][i] * 2.0))), s[23][i]);
-        double t6 = (s[28][i] * s[29][i]) * s[32][i];
-        double t7 = s[36][i] * (FMA(s[35][i], t6, s[34][i] * (s[30][i] * s[31][i])));
-        double t8 = FMA(s[33][i], t7, s[37][i] * s[38][i]);
-        double t9 = s[39][i] ? 0.0 : t8;
-        double t10 = ((s[22][i] * (s[11][i] * t4)) * s[26][i]) + ((s[33][i] * (s[33][i] * t6)) * s[26][i]);
-        out_grad_mean[i] = FMA(grad_mean[i], (((s[11][i] * (s[11][i] * t0)) + s[19][i]) * s[24][i]),
-            grad_var[i] * t10);
-        out_grad_var[i] = FMA(grad_mean[i], ((FMA(s[11][i], s[18][i], t3)) * s[25][i]),
-            grad_var[i] * ((t5 * s[27][i]) + (t9 * s[27][i])));
+        bow_tie_exact_float64_backward_element(
+            in[2][i], in[3][i], s[22][i], s[23][i], s[24][i], s[25][i], s[26][i], s[27][i], s[28][i], s[29][i],
+            s[30][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[2][i], s[13][i], s[14][i],
+            s[15][i], s[16][i], s[17][i], s[18][i], s[19][i], s[20][i], s[21][i], params[0], params[1], &out[0][i],
+            &out[1][i]);
     }
 }
 
@@ -916,6 +794,6 @@ void bow_tie_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(bow_tie_exact_float64_backward_block, bow_tie_exact_float64_cell_block, 112, n, (const double
+    over_cells(bow_tie_exact_float64_backward_block, bow_tie_exact_float64_forward_cell_block, 112, n, (const double
         *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -5,7 +5,7 @@
 # Smith, Lawson & Linderman 2019, Bayesian Inference in Augmented Bow Tie Networks, (4)-(6)
 #
 # rule digest  52e4bd062c4c54c5af28fb72801a0c5310d4245317662e51ec30def06526fbba
-"""bow_tie, variant exact: moments and their gradients in any floating dtype."""
+"""bow_tie, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -19,169 +19,221 @@ __all__ = ["CELLS", "backward", "cell_of", "forward"]
 #: how many cells there are, with polynomials of their own each
 CELLS = 112
 
-_POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
-    0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
-    0.006515612401982245, -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044,
-    -0.005642843772208644, -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963,
-    0.20214006694978084, 0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)
-
-_POLYNOMIAL1 = (0.006747935821529216, -0.01422675024134159, 0.009494159082524267, 0.012979585027416552,
-    -0.028126117032017808, 0.01310234876551105, 0.007602226809145195, -0.0008416154711860995, -0.010826271862536749,
-    -0.004029486511393845, 0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
-    -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
-    0.18632885650696768, 0.16664109632828217, 0.13207588430885814)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor, p_tau: Tensor, p_eta: Tensor) -> Tensor:
+    t0 = mean / p_tau
+    t1 = torch.where(t0 < 0.0, -t0, t0) < 3.273390607896142e+150
+    t1 = torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t0 = t0 * t1
+    t0 = t0 * torch.where(t0 < 0.0, -t0, t0)
+    t2 = var * (1.0 / (p_tau * p_tau))
+    t1 = t1 * ((t2 + 3.096662759780884) * t1)
+    t3 = t2 < 16.257479488849636
+    t3 = torch.where(t3, torch.full_like(t3, 7.0, dtype=torch.float64), 0.0)
+    t4 = t2 < 4.232716553309965
+    t4 = t3 + torch.where(t4, torch.full_like(t4, 7.0, dtype=torch.float64), 0.0)
+    t3 = t2 < 1.1893756620611704
+    t3 = t4 + torch.where(t3, torch.full_like(t3, 7.0, dtype=torch.float64), 0.0)
+    t4 = (t1 * (-14.248416570713609)) < t0
+    t4 = t3 + torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t3 = (t1 * (-3.8468477576967817)) < t0
+    t3 = t4 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t4 = (t1 * (-0.7783855658383505)) < t0
+    t4 = t3 + torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t3 = (t1 * 0.7783855658383505) < t0
+    t3 = t4 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t4 = (t1 * 3.8468477576967817) < t0
+    t4 = t3 + torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t0 = (t1 * 14.248416570713609) < t0
+    t0 = t4 + torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 0.0)
+    t4 = t2 < 6.144222736358641
+    t4 = torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t1 = t2 < 1.599679292306392
+    t1 = t4 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    t2 = t2 < 0.449503195739535
+    t2 = t0 * 4.0 + (t1 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0))
+    return t2
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor, p_tau: Tensor, p_eta: Tensor) -> tuple[Tensor, ...]:
+    t0 = p_tau * p_tau
+    t1 = mean / p_tau  # mean in units of the base
+    t2 = var * (1.0 / t0)
+    t3 = 0.0 <= t2
+    t4 = torch.where(t3, t2 + 3.096662759780884, -1.0)  # a root of it is NaN for v < 0
+    t4 = torch.sqrt(t4)
+    t5 = 1.0 / t4
+    t3 = torch.where(t3, t2 + 1.170328140258789, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t6 = t1 * t5
+    t7 = t1 * t3
+    t8 = t3 * 1.0818170548936585
+    t9 = t5 * 1.7597337184304005
+    t10 = t9 * (2.0 * t9) + (-1.0)
+    t9 = 2.0 * t9 + (-1.0)
+    t8 = t8 * (2.0 * t8) + (-1.0)
+    t11 = t7 < (-29.830848693847656)
+    t11 = torch.where(t11, -29.830848693847656, t7)
+    t12 = 29.830848693847656 < t11
+    t11 = torch.where(t12, 29.830848693847656, t11)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t11 = t11 * (1.0 / torch.sqrt((t11 * t11) * 0.9864210187771322 + 12.08365748001987))
+    t11 = t11 * (2.0 * t11) + (-1.0)
+    t12 = t6 < (-16.299999237060547)
+    t12 = torch.where(t12, -16.299999237060547, t6)
+    t13 = 16.299999237060547 < t12
+    t12 = torch.where(t13, 16.299999237060547, t12)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t12 = t12 * (1.0 / torch.sqrt((t12 * t12) * 0.9559257354241656 + 11.710090258946028))
+    t13 = t12 * (t12 * 2.0) + (-1.0)
+    return t13, t10, t12, t9, t11, t8, t0, t2, t1, t4, t5, t6, t3, t7
+
+
+def _forward(
+    r0: Tensor, r1: Tensor, r2: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s10: Tensor, s11: Tensor,
+    s12: Tensor, s13: Tensor, p_tau: Tensor, p_eta: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s11 < 0.0, -s11, s11)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = s8 < 0.0
+    t3 = torch.where(t3, torch.full_like(t3, 0.0, dtype=torch.float64), 1.0)
+    t2 = (torch.exp((t1 * t1) * (-0.5)) * (t2 * (t2 * _polynomial(t2 - 0.25, -0.002026716071966055,
+        (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213, 0.37357027693777783,
+        -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024, 0.006515612401982245,
+        -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
+        -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
+        0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)))))
+    t0 = 16.299999237060547 < t0
+    t0 = p_tau * (s8 * t3 + (s9 * t2 + torch.where(t0, 0.0, s10 * r0)))
+    t2 = 29.830848693847656 < torch.where(s13 < 0.0, -s13, s13)
+    t2 = torch.where(t2, 0.0, s12 * r2)
+    t3 = t2 < 0.0
+    t2 = torch.where(t3, 0.0, t2)
+    t3 = s7 * r1
+    t1 = t3 < 0.0
+    t3 = s6 * torch.where(t1, 0.0, t3)
+    t1 = p_eta * p_eta
+    t4 = t2 < 0.0
+    t2 = t3 + (t1 + (s6 * torch.where(t4, 0.0, t2)))
+    return t0, t2
+
+
+def _backward_points(mean: Tensor, var: Tensor, p_tau: Tensor, p_eta: Tensor) -> tuple[Tensor, ...]:
+    t0 = p_tau * p_tau
+    t1 = var * (1.0 / t0)
+    t2 = 0.0 <= t1
+    t3 = torch.where(t2, t1 + 3.096662759780884, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t4 = mean / p_tau  # mean in units of the base
+    t5 = t4 * t3
+    t6 = t5 < (-16.299999237060547)
+    t6 = torch.where(t6, -16.299999237060547, t5)
+    t7 = 16.299999237060547 < t6
+    t6 = torch.where(t7, 16.299999237060547, t6)  # (mean - centre)/w
+    t7 = 1.0 / torch.sqrt((t6 * t6) * 0.9559257354241656 + 11.710090258946028)
+    t8 = t6 * t7  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t9 = t8 * (t8 * 2.0) + (-1.0)
+    t10 = t3 * 1.7597337184304005
+    t11 = 2.0 * t10
+    t12 = t10 * t11 + (-1.0)
+    t13 = 2.0 * t10 + (-1.0)
+    t2 = torch.where(t2, t1 + 1.170328140258789, -1.0)  # a root of it is NaN for v < 0
+    t2 = 1.0 / torch.sqrt(t2)
+    t14 = t4 * t2
+    t15 = t14 < (-29.830848693847656)
+    t15 = torch.where(t15, -29.830848693847656, t14)
+    t16 = 29.830848693847656 < t15
+    t15 = torch.where(t16, 29.830848693847656, t15)  # (mean - centre)/w
+    t16 = 1.0 / torch.sqrt((t15 * t15) * 0.9864210187771322 + 12.08365748001987)
+    t17 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t18 = t17 * (2.0 * t17) + (-1.0)
+    t19 = t2 * 1.0818170548936585
+    t20 = 2.0 * t19
+    t21 = t19 * t20 + (-1.0)
+    return t9, t12, t8, t13, t18, t21, t0, t1, t4, t3, t5, t6, t7, t10, t11, t2, t14, t15, t16, t17, t19, t20
+
+
+def _backward(
+    grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor, r5: Tensor,
+    r6: Tensor, r7: Tensor, r8: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s10: Tensor, s11: Tensor,
+    s12: Tensor, s2: Tensor, s13: Tensor, s14: Tensor, s15: Tensor, s16: Tensor, s17: Tensor, s18: Tensor, s19: Tensor,
+    s20: Tensor, s21: Tensor, p_tau: Tensor, p_eta: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s10 < 0.0, -s10, s10)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = torch.exp((-0.5) * (t1 * t1))
+    t1 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = s8 < 0.0
+    t0 = 16.299999237060547 < t0
+    t4 = torch.where(t0, 0.0, (s12 * s12) * (11.710090258946028 * s12))
+    t5 = (r1 * (s2 * 4.0)) * t4
+    t6 = 1.0 / p_tau
+    t7 = p_tau * t6
+    t4 = t4 * r4
+    t8 = s6 * t6
+    t9 = 29.830848693847656 < torch.where(s16 < 0.0, -s16, s16)
+    t10 = (r7 * (4.0 * s19)) * torch.where(t9, 0.0, (s18 * s18) * (12.08365748001987 * s18))
+    t3 = ((((s9 * (s9 * t5)) + ((t2 * (t1 * _polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+        -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
+        0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
+        0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
+        -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
+        0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * torch.where(t3, torch.full_like(t3, 1.0,
+        dtype=torch.float64), -1.0) + torch.where(t3, torch.full_like(t3, 0.0, dtype=torch.float64), 1.0))) * t7) *
+        grad_mean + ((((s7 * (s9 * t4)) * t8) + (t8 * (s15 * (s15 * t10)))) * grad_var))
+    t1 = (s9 * s9) * (-0.5)
+    t8 = t6 * t8
+    t11 = (-0.5) * (s15 * s15)
+    t10 = (((s9 * (t2 * 0.19947114020071635) + torch.where(t0, 0.0, s9 * (t1 * (s11 * t5 + (s13 * (r2 * (2.0 * s14)))))
+        + (r0 * (s9 * t1)))) * (t6 * t7)) * grad_mean + ((((s7 * (t1 * (s11 * t4 + (s13 * (2.0 * r5)))) + r3) * t8) +
+        (t8 * torch.where(t9, 0.0, s15 * (t11 * (s17 * t10 + (s20 * (r8 * (2.0 * s21))))) + (r6 * (s15 * t11))))) *
+        grad_var))
+    return t3, t10
 
 
 def cell_of(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = var * (1.0 / (tau * tau))
-    t1 = mean / tau
-    t2 = torch.where(t0 < 16.257479488849636, torch.full_like(mean, 7.0), 0.0)
-    t3 = torch.where(t0 < 4.232716553309965, torch.full_like(mean, 7.0), 0.0)
-    t4 = torch.where(t0 < 1.1893756620611704, torch.full_like(mean, 7.0), 0.0)
-    t5 = (torch.where(t1 < 0.0, -t1, t1)) < 3.273390607896142e+150
-    t5 = torch.where(t5, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t1 = t1 * t5
-    t5 = ((t0 + 3.096662759780884) * t5) * t5
-    t1 = t1 * (torch.where(t1 < 0.0, -t1, t1))
-    t6 = torch.where((t5 * (-14.248416570713609)) < t1, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t5 * (-3.8468477576967817)) < t1, torch.full_like(mean, 1.0), 0.0)
-    t8 = torch.where((t5 * (-0.7783855658383505)) < t1, torch.full_like(mean, 1.0), 0.0)
-    t9 = torch.where((t5 * 0.7783855658383505) < t1, torch.full_like(mean, 1.0), 0.0)
-    t10 = torch.where((t5 * 3.8468477576967817) < t1, torch.full_like(mean, 1.0), 0.0)
-    t1 = torch.where((t5 * 14.248416570713609) < t1, torch.full_like(mean, 1.0), 0.0)
-    t5 = torch.where(t0 < 6.144222736358641, torch.full_like(mean, 1.0), 0.0)
-    t11 = torch.where(t0 < 1.599679292306392, torch.full_like(mean, 1.0), 0.0)
-    t0 = torch.where(t0 < 0.449503195739535, torch.full_like(mean, 1.0), 0.0)
-    t1 = (((((((t2 + t3) + t4) + t6) + t7) + t8) + t9) + t10) + t1
-    return ((t1 * 4.0 + ((t5 + t11) + t0)),)
+    p_tau = torch.as_tensor(tau, dtype=torch.float64, device=mean.device)
+    p_eta = torch.as_tensor(eta, dtype=torch.float64, device=mean.device)
+    number = _cell_number(mean, var, p_tau, p_eta)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var, tau=tau, eta=eta)[0] if _cell is None else _cell
-    t0 = tau * tau
-    t1 = var * (1.0 / t0)
-    t2 = mean / tau  # mean in units of the base
-    t3 = 0.0 <= t1
-    t4 = torch.sqrt(torch.where(t3, t1 + 3.096662759780884, -1.0))
-    t5 = 1.0 / t4
-    t6 = t2 * t5
-    t7 = _at_most(_at_least(t6, -16.299999237060547), 16.299999237060547)  # (mean - centre)/w
-    t6 = torch.where(t6 < 0.0, -t6, t6)
-    t8 = 16.299999237060547 < t6
-    t9 = 1.0 / torch.sqrt((t7 * t7) * 0.9559257354241656 + 11.710090258946028)
-    t9 = t7 * t9  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t7 = t9 * (t9 * 2.0) + (-1.0)
-    t10 = t5 * 1.7597337184304005
-    t11 = t10 * (t10 * 2.0) + (-1.0)
-    t6 = _at_most(t6, 37.5)
-    t12 = 1.0 / (t6 * 0.25 + 1.0)
-    t13 = t12 * _polynomial(_POLYNOMIAL0, t12 - 0.25, -0.002026716071966055)
-    t13 = torch.exp((t6 * t6) * (-0.5)) * (t12 * t13)
-    t12 = torch.where(t2 < 0.0, torch.full_like(mean, 0.0), 1.0)
-    t10 = t10 * 2.0 + (-1.0)
-    t6 = eta * eta
-    t3 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.170328140258789, -1.0))
-    t14 = t2 * t3
-    t15 = _at_most(_at_least(t14, -29.830848693847656), 29.830848693847656)  # (mean - centre)/w
-    t14 = 29.830848693847656 < (torch.where(t14 < 0.0, -t14, t14))
-    t16 = 1.0 / torch.sqrt((t15 * t15) * 0.9864210187771322 + 12.08365748001987)
-    t16 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t16 = t16 * (t16 * 2.0) + (-1.0)
-    t15 = t3 * 1.0818170548936585
-    t15 = t15 * (t15 * 2.0) + (-1.0)
-    t11 = surface(_SURFACES[0], _number // 4, t7, t11)
-    t10 = surface(_SURFACES[1], _number // 4, t9, t10)
-    t15 = surface(_SURFACES[2], _number % 4, t16, t15)
-    t15 = _at_least(_at_least(torch.where(t14, 0.0, t3 * t15), 0.0), 0.0)
-    t11 = tau * (t2 * t12 + (t4 * t13 + (torch.where(t8, 0.0, t5 * t11))))
-    t15 = (t0 * _at_least(t1 * t10, 0.0)) + (t6 + (t0 * t15))
-    return t11, t15
+    p_tau = torch.as_tensor(tau, dtype=torch.float64, device=mean.device)
+    p_eta = torch.as_tensor(eta, dtype=torch.float64, device=mean.device)
+    number = cell_of(mean, var, tau=tau, eta=eta)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13 = _forward_points(mean, var, p_tau, p_eta)
+    r0 = surface(_SURFACES[0], number // 4 % 28, s0, s1)
+    r1 = surface(_SURFACES[1], number // 4 % 28, s2, s3)
+    r2 = surface(_SURFACES[2], number % 4, s4, s5)
+    out_mean, out_var = _forward(r0, r1, r2, s6, s7, s8, s9, s10, s11, s12, s13, p_tau, p_eta)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, tau: float, eta: float,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var, tau=tau, eta=eta)[0] if _cell is None else _cell
-    t0 = tau * tau
-    t1 = var * (1.0 / t0)
-    t2 = mean / tau  # mean in units of the base
-    t3 = 0.0 <= t1
-    t4 = 1.0 / torch.sqrt(torch.where(t3, t1 + 3.096662759780884, -1.0))
-    t5 = t2 * t4
-    t6 = _at_most(_at_least(t5, -16.299999237060547), 16.299999237060547)  # (mean - centre)/w
-    t5 = torch.where(t5 < 0.0, -t5, t5)
-    t7 = 16.299999237060547 < t5
-    t8 = 1.0 / torch.sqrt((t6 * t6) * 0.9559257354241656 + 11.710090258946028)
-    t9 = t6 * t8  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t10 = t9 * (t9 * 2.0) + (-1.0)
-    t11 = t4 * 1.7597337184304005
-    t12 = t11 * 2.0
-    t13 = t11 * t12 + (-1.0)
-    t14 = t9 * 4.0
-    t12 = t12 * 2.0
-    t8 = torch.where(t7, 0.0, (t8 * t8) * (t8 * 11.710090258946028))
-    t15 = (t4 * t4) * (-0.5)
-    t16 = t4 * t15
-    t17 = t2 < 0.0
-    t5 = _at_most(t5, 37.5)
-    t18 = torch.exp((t5 * t5) * (-0.5))
-    t5 = 1.0 / (t5 * 0.25 + 1.0)
-    t5 = t5 * _polynomial(_POLYNOMIAL1, t5 - 0.25, -0.0012046932669558172)
-    t19 = torch.where(t17, torch.full_like(mean, 1.0), -1.0)
-    t17 = (t18 * t5) * t19 + (torch.where(t17, torch.full_like(mean, 0.0), 1.0))
-    t18 = t18 * 0.19947114020071635
-    t19 = t11 * 2.0 + (-1.0)
-    t5 = 1.0 / tau
-    t20 = tau * t5
-    t21 = t5 * t20
-    t0 = t0 * t5
-    t5 = t5 * t0
-    t3 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.170328140258789, -1.0))
-    t2 = t2 * t3
-    t22 = _at_most(_at_least(t2, -29.830848693847656), 29.830848693847656)  # (mean - centre)/w
-    t2 = 29.830848693847656 < (torch.where(t2 < 0.0, -t2, t2))
-    t23 = 1.0 / torch.sqrt((t22 * t22) * 0.9864210187771322 + 12.08365748001987)
-    t24 = t22 * t23  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t25 = t24 * (t24 * 2.0) + (-1.0)
-    t26 = t3 * 1.0818170548936585
-    t27 = t26 * 2.0
-    t28 = t26 * t27 + (-1.0)
-    t24 = t24 * 4.0
-    t27 = t27 * 2.0
-    t23 = torch.where(t2, 0.0, (t23 * t23) * (t23 * 12.08365748001987))
-    t29 = (t3 * t3) * (-0.5)
-    t30 = t3 * t29
-    t31, t32, t33 = surface_slopes(_SURFACES[0], _number // 4, t10, t13)
-    t34, t35, t36 = surface_slopes(_SURFACES[1], _number // 4, t9, t19)
-    t37, t38, t39 = surface_slopes(_SURFACES[2], _number % 4, t25, t28)
-    t14 = (t32 * t14) * t8
-    t16 = t4 * (t15 * (t6 * t14 + (t11 * (t33 * t12)))) + (t31 * t16)
-    t35 = t8 * t35
-    t23 = (t38 * t24) * t23
-    t30 = t3 * (t29 * (t22 * t23 + (t26 * (t39 * t27)))) + (t37 * t30)
-    t34 = (t1 * (t15 * (t6 * t35 + (t11 * (t36 * 2.0)))) + t34) * t5
-    t20 = ((t4 * (t4 * t14)) + t17) * t20
-    t0 = ((t1 * (t4 * t35)) * t0) + ((t3 * (t3 * t23)) * t0)
-    t21 = (t4 * t18 + (torch.where(t7, 0.0, t16))) * t21
-    t5 = t34 + ((torch.where(t2, 0.0, t30)) * t5)
-    return grad_mean * t20 + grad_var * t0, grad_mean * t21 + grad_var * t5
+    p_tau = torch.as_tensor(tau, dtype=torch.float64, device=mean.device)
+    p_eta = torch.as_tensor(eta, dtype=torch.float64, device=mean.device)
+    number = cell_of(mean, var, tau=tau, eta=eta)[0] if _cell is None else _cell
+    (s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, s16, s17, s18, s19, s20,
+        s21) = (_backward_points(mean, var, p_tau, p_eta))
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number // 4 % 28, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number // 4 % 28, s2, s3)
+    r6, r7, r8 = surface_slopes(_SURFACES[2], number % 4, s4, s5)
+    (out_grad_mean, out_grad_var) = (_backward(grad_mean, grad_var, r0, r1, r2, r3, r4, r5, r6, r7, r8, s6, s7, s8, s9,
+        s10, s11, s12, s2, s13, s14, s15, s16, s17, s18, s19, s20, s21, p_tau, p_eta))
+    return out_grad_mean, out_grad_var

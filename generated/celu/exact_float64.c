@@ -5,357 +5,285 @@
 //
 // rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double celu_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017799231052787671, 0.010466601572491348, -0.02502456246003519, 0.028004059985803534,
+        -0.007675780642588691, -0.01260548992408817, 0.005355162902425042, 0.009931890611891857, -0.001079200449444605,
+        -0.01093052696877039, -0.003986266328917553, 0.011100325750182003, 0.012715664497071224, -0.005435898429323616,
+        -0.02518869374291766, -0.02081676516596476, 0.018430597373955682, 0.08071822573891432, 0.14153249712935184,
+        0.1795228528608497, 0.18632885650698117, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE double celu_exact_float64_part1(double p0)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
+        -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
+        0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
+        0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342, 0.011283865090534705,
+        0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394, 0.05081731929104636,
+        0.01419012412529281) * (t0 * (t0 * t0));
+    return t2;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void celu_exact_float64_forward_element(
+    double mean, double var, double p_alpha, double *restrict out_mean, double *restrict out_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = p_alpha * p_alpha;
+    double t1 = mean / p_alpha;  // mean in units of the base
+    double t2 = ABS(t1);
+    double t3 = var * (1.0 / t0);
+    _Bool t4 = t1 < 0.0;
+    _Bool t5 = t1 == t1;
+    double t6 = (0.0 <= t3) ? 1.0 : (-1.0);
+    double t7 = t3 * SQRT(t6);  // NaN for a negative variance
+    _Bool t8 = 0.0 == t7;
+    _Bool t9 = t7 < 0x1p-1022;
+    double t10 = FMA(t7, 0.5, t1);
+    _Bool t11 = t7 < 0x1p-10;
+    double t12 = t1 + t7;
+    double t13 = t8 ? 1.0 : t7;
+    double t14 = SQRT(t13);
+    _Bool t15 = t10 < (-0.5);
+    _Bool t16 = t10 < (-80.0);
+    double t17 = (0.0625 < t10) ? 0.0625 : t10;
+    double t18 = t16 ? (-80.0) : t17;
+    double t19 = exp64(t18);
+    double t20 = t16 ? 0.0 : t19;
+    double t21 = 2.0 * t12;
+    double t22 = t11 ? t7 : 0.0;
+    double t23 = (t4 & (t11 & (!t15))) ? t10 : 0.0;
+    _Bool t24 = t21 < (-80.0);
+    double t25 = t8 ? 0.0 : t14;  // standard deviation
+    double t26 = 1.0 / t14;
+    double t27 = t8 ? 0.0 : t26;
+    double t28 = t27 * t2;
+    double t29 = t11 ? t25 : 0.0;
+    double t30 = -t29;
+    double t31 = t4 ? t29 : t30;
+    _Bool t32 = t8 | (37.5 < t28);
+    double t33 = t32 ? 37.5 : t28;  // |mean|/sigma
+    _Bool t34 = t32 | t9;
+    double t35 = t34 ? 0.0 : t2;
+    double t36 = t33 * t33;
+    double t37 = t34 ? 1.0 : t7;
+    double t38 = t35 * (t35 * (1.0 / t37));
+    double t39 = t9 ? t36 : t38;
+    double t40 = t32 ? 1406.25 : t39;
+    double t41 = -t33;
+    double t42 = t4 ? t41 : t33;
+    double t43 = t25 + t42;
+    double t44 = 1.0 / FMA(0.25, ABS(t43), 1.0);
+    double t45 = 1.0 / FMA(0.25, ABS(t25 + t43), 1.0);
+    double t46 = celu_exact_float64_part1(t33);
+    double t47 = FMA(t46, -(t33 * 2.0), 0.3989422804014327) / (1.0 + t40);
+    double t48 = exp64(t40 * (-0.5));
+    double t49 = t32 ? 0.0 : t48;
+    double t50 = t49 * (t44 * celu_exact_float64_part0(t44));
+    _Bool t51 = t12 < 0.0;
+    double t52 = t20 - t50;
+    double t53 = t51 ? t52 : t50;  // E[exp(X); X < 0]
+    double t54 = t49 * (t45 * celu_exact_float64_part0(t45));
+    double t55 = t49 * t31;
+    double t56 = t46 * 2.0;
+    double t57 = t49 * FMA(t33, t47, t56);  // Phi(-t)
+    double t58 = t49 * t47;
+    double t59 = t4 ? 0.0 : t1;
+    double t60 = FMA(t25, t58, t59);  // E max(X, 0)
+    double t61 = t25 * t58;
+    double t62 = FMA(t46, t41, t47) * 0.3333333333333333;
+    double t63 = 0.25 * FMA(t41, t62, t46);
+    double t64 = 1.0 - t57;
+    double t65 = (t7 * (t46 * (t49 * 2.0))) - (t61 * t61);
+    double t66 = t4 ? t64 : t57;
+    double t67 = t4 ? t57 : t64;
+    double t68 = FMA(t41, t63, t62) * 0.2;
+    double t69 = FMA(t41, t68, t63) * 0.16666666666666666;
+    double t70 = FMA(t41, t69, t68) * 0.14285714285714285;
+    double t71 = FMA(t41, t70, t69) * 0.125;
+    double t72 = FMA(t41, t71, t70) * 0.1111111111111111;
+    double t73 = FMA(t41, t72, t71) * 0.1;
+    double t74 = FMA(t41, t73, t72) * 0.09090909090909091;
+    double t75 = FMA(t41, t74, t73) * 0.08333333333333333;
+    double t76 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t75,
+        t31, t74), t73), t72), t71), t70), t69), t68), t63), t62), t46), t47) * t55;
+    double t77 = t20 - 1.0;
+    double t78 = 0.25 + t23;
+    double t79 = t23 * POLY10(t78, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+        0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
+        0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
+    double t80 = t15 ? t77 : t79;
+    double t81 = t80 - t76;
+    double t82 = t4 ? t81 : t76;
+    double t83 = t53 - t66;
+    double t84 = t11 ? t82 : t83;  // E min(0, exp(X) - 1)
+    double t85 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t75 *
+        4094.0, t74 * 2046.0), t73 * 1022.0), t72 * 510.0), t71 * 254.0), t70 * 126.0), t69 * 62.0), t68 * 30.0), t63 *
+        14.0), t62 * 6.0), t56) * (t31 * t55)) - (t76 * t76);
+    double t86 = FMA(t76, 2.0 * t84, ((t22 * POLY5(t22, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t20 * t20)) - t85);
+    double t87 = t4 ? t86 : t85;
+    double t88 = (t66 * t67) - (t67 * (2.0 * t53));
+    _Bool t89 = FMA(t7, 2.0, t1) < 0.0;
+    double t90 = (0.0 < t21) ? 0.0 : t21;
+    double t91 = t24 ? (-80.0) : t90;
+    double t92 = exp64(t91);
+    double t93 = t24 ? 0.0 : t92;
+    double t94 = t93 - t54;
+    double t95 = t89 ? t94 : t54;  // E[exp(2X); X < 0]
+    double t96 = t88 + (t95 - (t53 * t53));
+    double t97 = t11 ? t87 : t96;
+    double t98 = t60 + t84;
+    double t99 = t5 ? t98 : t1;
+    double t100 = p_alpha * t99;
+    double t101 = (t7 - t65) - (t60 * (2.0 * t61));
+    double t102 = t4 ? t65 : t101;  // Var max(X, 0)
+    double t103 = (-2.0) * (t60 * t84);
+    double t104 = (t97 < 0.0) ? 0.0 : t97;  // variance of the left half
+    double t105 = t102 + (t103 + t104);
+    double t106 = (t105 < 0.0) ? 0.0 : t105;
+    double t107 = t5 ? t106 : t1;
+    double t108 = t0 * t107;
+    *out_mean = t100;
+    *out_var = t108;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE void celu_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_alpha, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(0x1.d82f20767533cp-23) NEXT(2.200973003456537e-06) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
-        NEXT(0.0011215403561223463) NEXT(0.006770391614375941) NEXT(0.03414263053159362) NEXT(0.1383357881448018)
-        NEXT(0.42398433857190265) NEXT(0.8847968677143805)
-    return y;
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    NEXT(0.010466601572491348) NEXT(-0.02502456246003519) NEXT(0.028004059985803534) NEXT(-0.007675780642588691)
-        NEXT(-0.01260548992408817) NEXT(0.005355162902425042) NEXT(0.009931890611891857) NEXT(-0.001079200449444605)
-        NEXT(-0.01093052696877039) NEXT(-0.003986266328917553) NEXT(0.011100325750182003) NEXT(0.012715664497071224)
-        NEXT(-0.005435898429323616) NEXT(-0.02518869374291766) NEXT(-0.02081676516596476) NEXT(0.018430597373955682)
-        NEXT(0.08071822573891432) NEXT(0.14153249712935184) NEXT(0.1795228528608497) NEXT(0.18632885650698117)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
-}
-
-INLINE double polynomial3(double y, double x)
-{
-    NEXT(0.008333333333333333) NEXT(0.041666666666666664) NEXT(0.16666666666666666) NEXT(0.5) NEXT(1.0)
-    return y;
-}
-
-static void celu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_alpha = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = p_alpha * p_alpha;
-        double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / p_alpha;
-        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t4 = t1 * (SQRT(t3));
-        _Bool t5 = t4 == 0.0;
-        double t6 = t5 ? 1.0 : t4;
-        double t7 = SQRT(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
-        double t10 = t5 ? 0.0 : t9;
-        _Bool t11 = t2 < 0.0;
-        double t12 = ABS(t2);
-        double t13 = t10 * t12;
-        _Bool t14 = t5 | (37.5 < t13);
-        double t15 = t14 ? 37.5 : t13;
-        _Bool t16 = t4 < 0x1p-1022;
-        _Bool t17 = t14 | t16;
-        double t18 = t17 ? 0.0 : t12;
-        double t19 = t17 ? 1.0 : t4;
-        double t20 = t15 * t15;
-        double t21 = t18 * (t18 * (1.0 / t19));
-        double t22 = t16 ? t20 : t21;
-        double t23 = t14 ? 1406.25 : t22;
-        double t24 = exp64(t23 * (-0.5));
-        double t25 = t14 ? 0.0 : t24;
-        _Bool t26 = t4 < 0x1p-10;
-        double t27 = t11 ? 0.0 : t2;
-        double t28 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t29 = (polynomial0(-0.01441178831143662, t28 - 0.25)) * (t28 * (t28 * t28));
-        double t30 = (FMA(t29, -(t15 * 2.0), 0.3989422804014327)) / (1.0 + t23);
-        double t31 = t29 * 2.0;
-        double t32 = -t15;
-        double t33 = (FMA(t29, t32, t30)) * 0.3333333333333333;
-        double t34 = (FMA(t32, t33, t29)) * 0.25;
-        double t35 = (FMA(t32, t34, t33)) * 0.2;
-        double t36 = (FMA(t32, t35, t34)) * 0.16666666666666666;
-        double t37 = (FMA(t32, t36, t35)) * 0.14285714285714285;
-        double t38 = (FMA(t32, t37, t36)) * 0.125;
-        double t39 = (FMA(t32, t38, t37)) * 0.1111111111111111;
-        double t40 = (FMA(t32, t39, t38)) * 0.1;
-        double t41 = (FMA(t32, t40, t39)) * 0.09090909090909091;
-        double t42 = (FMA(t32, t41, t40)) * 0.08333333333333333;
-        double t43 = t25 * t30;
-        double t44 = FMA(t8, t43, t27);
-        double t45 = t26 ? t8 : 0.0;
-        double t46 = -t45;
-        double t47 = t11 ? t45 : t46;
-        double t48 = FMA(t47, FMA(t47, FMA(t47, t42 * 4094.0, t41 * 2046.0), t40 * 1022.0), t39 * 510.0);
-        double t49 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t42, t47, t41), t40), t39), t38), t37);
-        double t50 = FMA(t47, FMA(t47, FMA(t47, t48, t38 * 254.0), t37 * 126.0), t36 * 62.0);
-        double t51 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, t49, t36), t35), t34), t33), t29);
-        double t52 = t25 * t47;
-        double t53 = (FMA(t47, t51, t30)) * t52;
-        double t54 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, t50, t35 * 30.0), t34 * 14.0), t33 * 6.0), t31);
-        double t55 = FMA(t4, 0.5, t2);
-        _Bool t56 = t55 < (-0.5);
-        _Bool t57 = !t56;
-        _Bool t58 = t26 & t57;
-        _Bool t59 = t11 & t58;
-        double t60 = t59 ? t55 : 0.0;
-        _Bool t61 = t55 < (-80.0);
-        double t62 = (0.0625 < t55) ? 0.0625 : t55;
-        double t63 = t61 ? (-80.0) : t62;
-        double t64 = exp64(t63);
-        double t65 = t61 ? 0.0 : t64;
-        double t66 = t65 - 1.0;
-        double t67 = t60 * (polynomial1(0x1.60430cc37cafap-26, t60 + 0.25));
-        double t68 = t56 ? t66 : t67;
-        double t69 = t68 - t53;
-        double t70 = t11 ? t69 : t53;
-        double t71 = t11 ? t32 : t15;
-        double t72 = t8 + t71;
-        double t73 = 1.0 / (FMA(ABS(t72), 0.25, 1.0));
-        double t74 = t25 * (t73 * (polynomial2(-0.0017799231052787671, t73 - 0.25)));
-        double t75 = t2 + t4;
-        double t76 = t65 - t74;
-        double t77 = (t75 < 0.0) ? t76 : t74;
-        double t78 = t25 * (FMA(t15, t30, t31));
-        double t79 = 1.0 - t78;
-        double t80 = t11 ? t79 : t78;
-        double t81 = t77 - t80;
-        double t82 = t26 ? t70 : t81;
-        double t83 = t8 * t43;
-        double t84 = (t4 * (t29 * (t25 * 2.0))) - (t83 * t83);
-        double t85 = (t4 - t84) - (t44 * (t83 * 2.0));
-        double t86 = t11 ? t84 : t85;
-        double t87 = t26 ? t4 : 0.0;
-        double t88 = (t54 * (t47 * t52)) - (t53 * t53);
-        double t89 = FMA(t53, t82 * 2.0, ((t87 * (polynomial3(0.001388888888888889, t87))) * (t65 * t65)) - t88);
-        double t90 = t11 ? t89 : t88;
-        double t91 = 1.0 / (FMA(ABS(t8 + t72), 0.25, 1.0));
-        double t92 = t25 * (t91 * (polynomial2(-0.0017799231052787671, t91 - 0.25)));
-        double t93 = t75 * 2.0;
-        _Bool t94 = t93 < (-80.0);
-        double t95 = (0.0 < t93) ? 0.0 : t93;
-        double t96 = t94 ? (-80.0) : t95;
-        double t97 = exp64(t96);
-        double t98 = t94 ? 0.0 : t97;
-        double t99 = t98 - t92;
-        double t100 = ((FMA(t4, 2.0, t2)) < 0.0) ? t99 : t92;
-        double t101 = t11 ? t78 : t79;
-        double t102 = ((t80 * t101) - (t101 * (t77 * 2.0))) + (t100 - (t77 * t77));
-        double t103 = t26 ? t90 : t102;
-        double t104 = (t103 < 0.0) ? 0.0 : t103;
-        double t105 = t86 + (((t44 * t82) * (-2.0)) + t104);
-        double t106 = (t105 < 0.0) ? 0.0 : t105;
-        _Bool t107 = t2 == t2;
-        double t108 = t44 + t82;
-        double t109 = t107 ? t108 : t2;
-        double t110 = t107 ? t106 : t2;
-        out_mean[i] = p_alpha * t109;
-        out_var[i] = t0 * t110;
-    }
+    double t0 = p_alpha * p_alpha;
+    double t1 = mean / p_alpha;  // mean in units of the base
+    double t2 = 1.0 / p_alpha;
+    double t3 = 1.0 - 1.0;
+    double t4 = t0 * t2;
+    double t5 = var * (1.0 / t0);
+    double t6 = ABS(t1);
+    _Bool t7 = t1 < 0.0;
+    double t8 = p_alpha * t2;
+    double t9 = (0.0 <= t5) ? 1.0 : (-1.0);
+    double t10 = t5 * SQRT(t9);  // NaN for a negative variance
+    _Bool t11 = 0.0 == t10;
+    _Bool t12 = t10 < 0x1p-1022;
+    double t13 = FMA(t10, 0.5, t1);
+    _Bool t14 = t10 < 0x1p-10;
+    double t15 = t1 + t10;
+    double t16 = t11 ? 1.0 : t10;
+    double t17 = SQRT(t16);
+    _Bool t18 = t13 < (-0.5);
+    _Bool t19 = t13 < (-80.0);
+    double t20 = (0.0625 < t13) ? 0.0625 : t13;
+    double t21 = t19 ? (-80.0) : t20;
+    double t22 = exp64(t21);
+    double t23 = t19 ? 0.0 : t22;
+    double t24 = 2.0 * t15;
+    double t25 = t14 ? t10 : 0.0;
+    double t26 = (t7 & (t14 & (!t18))) ? t13 : 0.0;
+    _Bool t27 = t24 < (-80.0);
+    double t28 = t11 ? 0.0 : t17;  // standard deviation
+    double t29 = 1.0 / t17;
+    double t30 = t11 ? 0.0 : t29;
+    double t31 = t14 ? t28 : 0.0;
+    double t32 = -t31;
+    double t33 = t7 ? t31 : t32;
+    double t34 = t30 * t6;
+    _Bool t35 = t11 | (37.5 < t34);
+    double t36 = t35 ? 37.5 : t34;  // |mean|/sigma
+    _Bool t37 = t35 | t12;
+    double t38 = t37 ? 0.0 : t6;
+    double t39 = t36 * t36;
+    double t40 = t37 ? 1.0 : t10;
+    double t41 = t38 * (t38 * (1.0 / t40));
+    double t42 = t12 ? t39 : t41;
+    double t43 = t35 ? 1406.25 : t42;
+    double t44 = -t36;
+    double t45 = t7 ? t44 : t36;
+    double t46 = t28 + t45;
+    double t47 = 1.0 / FMA(0.25, ABS(t46), 1.0);
+    double t48 = 1.0 / FMA(0.25, ABS(t28 + t46), 1.0);
+    double t49 = celu_exact_float64_part1(t36);
+    double t50 = FMA(t49, -(t36 * 2.0), 0.3989422804014327) / (1.0 + t43);
+    double t51 = exp64(t43 * (-0.5));
+    double t52 = t35 ? 0.0 : t51;
+    double t53 = t52 * (t47 * celu_exact_float64_part0(t47));
+    _Bool t54 = t15 < 0.0;
+    double t55 = t23 - t53;
+    double t56 = t54 ? t55 : t53;  // E[exp(X); X < 0]
+    double t57 = t52 * (t48 * celu_exact_float64_part0(t48));
+    _Bool t58 = FMA(t10, 2.0, t1) < 0.0;
+    double t59 = (0.0 < t24) ? 0.0 : t24;
+    double t60 = t27 ? (-80.0) : t59;
+    double t61 = exp64(t60);
+    double t62 = t27 ? 0.0 : t61;
+    double t63 = t62 - t57;
+    double t64 = t58 ? t63 : t57;  // E[exp(2X); X < 0]
+    double t65 = t52 * t33;
+    double t66 = t52 * 0.3989422804014327;  // phi(t)
+    double t67 = t30 * t66;
+    double t68 = t49 * 2.0;
+    double t69 = t52 * FMA(t36, t50, t68);  // Phi(-t)
+    double t70 = t52 * t50;
+    double t71 = t7 ? 0.0 : t1;
+    double t72 = FMA(t28, t70, t71);  // E max(X, 0)
+    double t73 = t7 ? 0.0 : t36;
+    double t74 = t66 * (t70 + t73);
+    double t75 = FMA(t49, t44, t50) * 0.3333333333333333;
+    double t76 = 0.25 * FMA(t44, t75, t49);
+    double t77 = 1.0 - t69;
+    double t78 = t7 ? t77 : t69;
+    double t79 = t7 ? t69 : t77;
+    double t80 = FMA(t44, t76, t75) * 0.2;
+    double t81 = FMA(t44, t80, t76) * 0.16666666666666666;
+    double t82 = FMA(t44, t81, t80) * 0.14285714285714285;
+    double t83 = FMA(t44, t82, t81) * 0.125;
+    double t84 = FMA(t44, t83, t82) * 0.1111111111111111;
+    double t85 = FMA(t44, t84, t83) * 0.1;
+    double t86 = FMA(t44, t85, t84) * 0.09090909090909091;
+    double t87 = FMA(t44, t86, t85) * 0.08333333333333333;
+    double t88 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t87,
+        t33, t86), t85), t84), t83), t82), t81), t80), t76), t75), t49), t50) * t65;
+    double t89 = t23 - 1.0;
+    double t90 = 0.25 + t26;
+    double t91 = t26 * POLY10(t90, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+        0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
+        0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
+    double t92 = t18 ? t89 : t91;
+    double t93 = t92 - t88;
+    double t94 = t7 ? t93 : t88;
+    double t95 = t56 - t78;
+    double t96 = t14 ? t94 : t95;  // E min(0, exp(X) - 1)
+    double t97 = t96 * t67;
+    double t98 = FMA((0.5 * FMA(t3, t67, t56)) * (t2 * t8), grad_mean, (((t79 - t74) + ((((2.0 * t64) - t56) + (t97 -
+        (t56 * t96))) + ((t74 - t97) - (t72 * t56)))) * (t2 * t4)) * grad_var);
+    double t99 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t87 *
+        4094.0, t86 * 2046.0), t85 * 1022.0), t84 * 510.0), t83 * 254.0), t82 * 126.0), t81 * 62.0), t80 * 30.0), t76 *
+        14.0), t75 * 6.0), t68) * (t33 * t65)) - (t88 * t88);
+    double t100 = FMA(t88, 2.0 * t96, ((t25 * POLY5(t25, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t23 * t23)) - t99);
+    double t101 = t7 ? t100 : t99;
+    double t102 = ((t78 * t79) - (t79 * (2.0 * t56))) + (t64 - (t56 * t56));
+    double t103 = t14 ? t101 : t102;
+    double t104 = (t56 + t79) * t8;
+    double t105 = (t72 * t78) - (t96 * t79);
+    double t106 = (t103 < 0.0) ? 0.0 : t103;  // variance of the left half
+    double t107 = FMA(t104, grad_mean, ((2.0 * FMA(t3, t105, t106 - (t72 * t96))) * t4) * grad_var);
+    *out_grad_mean = t107;
+    *out_grad_var = t98;
 }
 
 void celu_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(celu_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void celu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_alpha = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = p_alpha * p_alpha;
-        double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / p_alpha;
-        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t4 = t1 * (SQRT(t3));
-        _Bool t5 = t4 == 0.0;
-        double t6 = t5 ? 1.0 : t4;
-        double t7 = SQRT(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
-        double t10 = t5 ? 0.0 : t9;
-        _Bool t11 = t2 < 0.0;
-        double t12 = ABS(t2);
-        double t13 = t10 * t12;
-        _Bool t14 = t5 | (37.5 < t13);
-        double t15 = t14 ? 37.5 : t13;
-        _Bool t16 = t4 < 0x1p-1022;
-        _Bool t17 = t14 | t16;
-        double t18 = t17 ? 0.0 : t12;
-        double t19 = t17 ? 1.0 : t4;
-        double t20 = t15 * t15;
-        double t21 = t18 * (t18 * (1.0 / t19));
-        double t22 = t16 ? t20 : t21;
-        double t23 = t14 ? 1406.25 : t22;
-        double t24 = exp64(t23 * (-0.5));
-        double t25 = t14 ? 0.0 : t24;
-        double t26 = t25 * 0.3989422804014327;
-        _Bool t27 = t4 < 0x1p-10;
-        double t28 = t11 ? 0.0 : t2;
-        double t29 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t30 = (polynomial0(-0.01441178831143662, t29 - 0.25)) * (t29 * (t29 * t29));
-        double t31 = (FMA(t30, -(t15 * 2.0), 0.3989422804014327)) / (1.0 + t23);
-        double t32 = t30 * 2.0;
-        double t33 = -t15;
-        double t34 = (FMA(t30, t33, t31)) * 0.3333333333333333;
-        double t35 = (FMA(t33, t34, t30)) * 0.25;
-        double t36 = (FMA(t33, t35, t34)) * 0.2;
-        double t37 = (FMA(t33, t36, t35)) * 0.16666666666666666;
-        double t38 = (FMA(t33, t37, t36)) * 0.14285714285714285;
-        double t39 = (FMA(t33, t38, t37)) * 0.125;
-        double t40 = (FMA(t33, t39, t38)) * 0.1111111111111111;
-        double t41 = (FMA(t33, t40, t39)) * 0.1;
-        double t42 = (FMA(t33, t41, t40)) * 0.09090909090909091;
-        double t43 = (FMA(t33, t42, t41)) * 0.08333333333333333;
-        double t44 = t25 * t31;
-        double t45 = FMA(t8, t44, t28);
-        double t46 = t27 ? t8 : 0.0;
-        double t47 = -t46;
-        double t48 = t11 ? t46 : t47;
-        double t49 = FMA(t48, FMA(t48, FMA(t48, t43 * 4094.0, t42 * 2046.0), t41 * 1022.0), t40 * 510.0);
-        double t50 = FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t43, t48, t42), t41), t40), t39), t38);
-        double t51 = FMA(t48, FMA(t48, FMA(t48, t49, t39 * 254.0), t38 * 126.0), t37 * 62.0);
-        double t52 = FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, t50, t37), t36), t35), t34), t30);
-        double t53 = t25 * t48;
-        double t54 = (FMA(t48, t52, t31)) * t53;
-        double t55 = FMA(t48, FMA(t48, FMA(t48, FMA(t48, t51, t36 * 30.0), t35 * 14.0), t34 * 6.0), t32);
-        double t56 = FMA(t4, 0.5, t2);
-        _Bool t57 = t56 < (-0.5);
-        _Bool t58 = !t57;
-        _Bool t59 = t27 & t58;
-        _Bool t60 = t11 & t59;
-        double t61 = t60 ? t56 : 0.0;
-        _Bool t62 = t56 < (-80.0);
-        double t63 = (0.0625 < t56) ? 0.0625 : t56;
-        double t64 = t62 ? (-80.0) : t63;
-        double t65 = exp64(t64);
-        double t66 = t62 ? 0.0 : t65;
-        double t67 = t66 - 1.0;
-        double t68 = t61 * (polynomial1(0x1.60430cc37cafap-26, t61 + 0.25));
-        double t69 = t57 ? t67 : t68;
-        double t70 = t69 - t54;
-        double t71 = t11 ? t70 : t54;
-        double t72 = t11 ? t33 : t15;
-        double t73 = t8 + t72;
-        double t74 = 1.0 / (FMA(ABS(t73), 0.25, 1.0));
-        double t75 = t25 * (t74 * (polynomial2(-0.0017799231052787671, t74 - 0.25)));
-        double t76 = t2 + t4;
-        double t77 = t66 - t75;
-        double t78 = (t76 < 0.0) ? t77 : t75;
-        double t79 = t25 * (FMA(t15, t31, t32));
-        double t80 = 1.0 - t79;
-        double t81 = t11 ? t80 : t79;
-        double t82 = t78 - t81;
-        double t83 = t27 ? t71 : t82;
-        double t84 = t11 ? t79 : t80;
-        double t85 = 1.0 - 1.0;
-        double t86 = t10 * t26;
-        double t87 = t27 ? t4 : 0.0;
-        double t88 = (t55 * (t48 * t53)) - (t54 * t54);
-        double t89 = FMA(t54, t83 * 2.0, ((t87 * (polynomial3(0.001388888888888889, t87))) * (t66 * t66)) - t88);
-        double t90 = t11 ? t89 : t88;
-        double t91 = 1.0 / (FMA(ABS(t8 + t73), 0.25, 1.0));
-        double t92 = t25 * (t91 * (polynomial2(-0.0017799231052787671, t91 - 0.25)));
-        double t93 = t76 * 2.0;
-        _Bool t94 = t93 < (-80.0);
-        double t95 = (0.0 < t93) ? 0.0 : t93;
-        double t96 = t94 ? (-80.0) : t95;
-        double t97 = exp64(t96);
-        double t98 = t94 ? 0.0 : t97;
-        double t99 = t98 - t92;
-        double t100 = ((FMA(t4, 2.0, t2)) < 0.0) ? t99 : t92;
-        double t101 = ((t81 * t84) - (t84 * (t78 * 2.0))) + (t100 - (t78 * t78));
-        double t102 = t27 ? t90 : t101;
-        double t103 = (t102 < 0.0) ? 0.0 : t102;
-        double t104 = t11 ? 0.0 : t15;
-        double t105 = t26 * (t44 + t104);
-        double t106 = t83 * t86;
-        double t107 = (((t100 * 2.0) - t78) + (t106 - (t78 * t83))) + ((t105 - t106) - (t45 * t78));
-        double t108 = 1.0 / p_alpha;
-        double t109 = p_alpha * t108;
-        double t110 = t0 * t108;
-        double t111 = ((FMA(t85, (t45 * t81) - (t83 * t84), t103 - (t45 * t83))) * 2.0) * t110;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t78 + t84) * t109),
-            grad_var[i] * t111);
-        out_grad_var[i] = FMA(grad_mean[i], (((FMA(t85, t86, t78)) * 0.5) * (t108 * t109)),
-            grad_var[i] * (((t84 - t105) + t107) * (t108 * t110)));
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        celu_exact_float64_forward_element(mean[i], var[i], p_alpha, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -364,6 +292,10 @@ void celu_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(celu_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_alpha = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        celu_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_alpha, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Barron 2017, Continuously Differentiable Exponential Linear Units
 #
 # rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
-"""celu, variant exact: moments and their gradients in any floating dtype."""
+"""celu, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,224 +14,239 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
-_POLYNOMIAL1 = (2.1987785077276003e-07, 2.200973003456537e-06, 1.9865744413667302e-05, 0.00015949041067995785,
-    0.0011215403561223463, 0.006770391614375941, 0.03414263053159362, 0.1383357881448018, 0.42398433857190265,
-    0.8847968677143805)
-
-_POLYNOMIAL2 = (0.010466601572491348, -0.02502456246003519, 0.028004059985803534, -0.007675780642588691,
-    -0.01260548992408817, 0.005355162902425042, 0.009931890611891857, -0.001079200449444605, -0.01093052696877039,
-    -0.003986266328917553, 0.011100325750182003, 0.012715664497071224, -0.005435898429323616, -0.02518869374291766,
-    -0.02081676516596476, 0.018430597373955682, 0.08071822573891432, 0.14153249712935184, 0.1795228528608497,
-    0.18632885650698117, 0.1666410963282826, 0.13207588430885814)
-
-_POLYNOMIAL3 = (0.008333333333333333, 0.041666666666666664, 0.16666666666666666, 0.5, 1.0)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = (_polynomial(p0 - 0.25, -0.0017799231052787671, (0.010466601572491348, -0.02502456246003519,
+        0.028004059985803534, -0.007675780642588691, -0.01260548992408817, 0.005355162902425042, 0.009931890611891857,
+        -0.001079200449444605, -0.01093052696877039, -0.003986266328917553, 0.011100325750182003, 0.012715664497071224,
+        -0.005435898429323616, -0.02518869374291766, -0.02081676516596476, 0.018430597373955682, 0.08071822573891432,
+        0.14153249712935184, 0.1795228528608497, 0.18632885650698117, 0.1666410963282826, 0.13207588430885814)))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _part1(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (_polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
+        -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
+        0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
+        0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342, 0.011283865090534705,
+        0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394, 0.05081731929104636,
+        0.01419012412529281)) * (t0 * (t0 * t0)))
+    return t0
+
+
+def _forward(mean: Tensor, var: Tensor, p_alpha: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = p_alpha * p_alpha
+    t1 = var * (1.0 / t0)
+    t2 = 0.0 <= t1
+    # NaN for a negative variance
+    t2 = t1 * torch.sqrt(torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), -1.0))
+    t1 = 0.0 == t2
+    t3 = torch.sqrt(torch.where(t1, 1.0, t2))
+    t4 = mean / p_alpha  # mean in units of the base
+    t5 = torch.where(t4 < 0.0, -t4, t4)
+    t6 = torch.where(t1, 0.0, 1.0 / t3) * t5
+    t7 = t1 | (37.5 < t6)
+    t6 = torch.where(t7, 37.5, t6)  # |mean|/sigma
+    t8 = _part1(t6)
+    t9 = t2 < 2.2250738585072014e-308
+    t10 = t7 | t9
+    t5 = torch.where(t10, 0.0, t5)
+    t10 = torch.where(t7, 1406.25, torch.where(t9, t6 * t6, t5 * (t5 * (1.0 / torch.where(t10, 1.0, t2)))))
+    t5 = (t8 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t10)
+    t9 = -t6
+    t11 = (t8 * t9 + t5) * 0.3333333333333333
+    t12 = 0.25 * (t9 * t11 + t8)
+    t13 = (t9 * t12 + t11) * 0.2
+    t14 = (t9 * t13 + t12) * 0.16666666666666666
+    t15 = (t9 * t14 + t13) * 0.14285714285714285
+    t16 = (t9 * t15 + t14) * 0.125
+    t17 = (t9 * t16 + t15) * 0.1111111111111111
+    t18 = (t9 * t17 + t16) * 0.1
+    t19 = (t9 * t18 + t17) * 0.09090909090909091
+    t20 = (t9 * t19 + t18) * 0.08333333333333333
+    t3 = torch.where(t1, 0.0, t3)  # standard deviation
+    t1 = t2 < 0.0009765625
+    t21 = torch.where(t1, t3, 0.0)
+    t22 = t4 < 0.0
+    t21 = torch.where(t22, t21, -t21)
+    t10 = torch.where(t7, 0.0, torch.exp(t10 * (-0.5)))
+    t7 = t10 * t21
+    t23 = ((t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t20 * t21 + t19) + t18) + t17) + t16)
+        + t15) + t14) + t13) + t12) + t11) + t8) + t5) * t7)
+    t24 = t2 * 0.5 + t4
+    t25 = t24 < (-0.5)
+    t26 = t22 & (t1 & (~t25))
+    t26 = torch.where(t26, t24, 0.0)
+    t27 = t24 < (-80.0)
+    t28 = 0.0625 < t24
+    t24 = torch.where(t27, 0.0, torch.exp(torch.where(t27, -80.0, torch.where(t28, 0.0625, t24))))
+    t28 = t8 * 2.0
+    t27 = t10 * (t6 * t5 + t28)  # Phi(-t)
+    t29 = 1.0 - t27
+    t30 = torch.where(t22, t29, t27)
+    t6 = t3 + torch.where(t22, t9, t6)
+    t9 = 1.0 / (0.25 * torch.where(t6 < 0.0, -t6, t6) + 1.0)
+    t9 = t10 * (t9 * _part0(t9))
+    t31 = t4 + t2
+    t32 = t31 < 0.0
+    t9 = torch.where(t32, t24 - t9, t9)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t26 = (torch.where(t1, torch.where(t22, torch.where(t25, t24 - 1.0, t26 * _polynomial(0.25 + t26,
+        2.0504342014168227e-08, (2.1987785077276003e-07, 2.200973003456537e-06, 1.9865744413667302e-05,
+        0.00015949041067995785, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362, 0.1383357881448018,
+        0.42398433857190265, 0.8847968677143805))) - t23, t23), t9 - t30))
+    t5 = t10 * t5
+    t25 = t3 * t5 + torch.where(t22, 0.0, t4)  # E max(X, 0)
+    t32 = t4 == t4
+    t33 = p_alpha * torch.where(t32, t25 + t26, t4)
+    t7 = (((t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t21 * (t20 * 4094.0) + (t19 * 2046.0)) +
+        (t18 * 1022.0)) + (t17 * 510.0)) + (t16 * 254.0)) + (t15 * 126.0)) + (t14 * 62.0)) + (t13 * 30.0)) + (t12 *
+        14.0)) + (t11 * 6.0)) + t28) * (t21 * t7)) - (t23 * t23))
+    t28 = torch.where(t1, t2, 0.0)
+    t29 = torch.where(t22, t27, t29)
+    t6 = t3 + t6
+    t6 = 1.0 / (0.25 * torch.where(t6 < 0.0, -t6, t6) + 1.0)
+    t6 = t10 * (t6 * _part0(t6))
+    t31 = 2.0 * t31
+    t27 = t31 < (-80.0)
+    t7 = (torch.where(t22, t23 * (2.0 * t26) + (((t28 * _polynomial(t28, 0.001388888888888889, (0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0))) * (t24 * t24)) - t7), t7))
+    t29 = (t30 * t29) - (t29 * (2.0 * t9))
+    t30 = (t2 * 2.0 + t4) < 0.0
+    t24 = 0.0 < t31
+    # E[exp(2X); X < 0]
+    t6 = (torch.where(t30, torch.where(t27, 0.0, torch.exp(torch.where(t27, -80.0, torch.where(t24, 0.0, t31)))) - t6,
+        t6))
+    t9 = torch.where(t1, t7, t29 + (t6 - (t9 * t9)))
+    t5 = t3 * t5
+    t10 = (t2 * (t8 * (t10 * 2.0))) - (t5 * t5)
+    t5 = torch.where(t22, t10, (t2 - t10) - (t25 * (2.0 * t5)))  # Var max(X, 0)
+    t26 = (-2.0) * (t25 * t26)
+    t25 = t9 < 0.0
+    t9 = torch.where(t25, 0.0, t9)  # variance of the left half
+    t9 = t5 + (t26 + t9)
+    t26 = t9 < 0.0
+    t4 = t0 * torch.where(t32, torch.where(t26, 0.0, t9), t4)
+    return t33, t4
+
+
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, p_alpha: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = p_alpha * p_alpha
+    t1 = var * (1.0 / t0)
+    t2 = 0.0 <= t1
+    # NaN for a negative variance
+    t2 = t1 * torch.sqrt(torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), -1.0))
+    t1 = 0.0 == t2
+    t3 = torch.sqrt(torch.where(t1, 1.0, t2))
+    t4 = torch.where(t1, 0.0, 1.0 / t3)
+    t5 = mean / p_alpha  # mean in units of the base
+    t6 = torch.where(t5 < 0.0, -t5, t5)
+    t7 = t4 * t6
+    t8 = t1 | (37.5 < t7)
+    t7 = torch.where(t8, 37.5, t7)  # |mean|/sigma
+    t9 = _part1(t7)
+    t10 = t2 < 2.2250738585072014e-308
+    t11 = t8 | t10
+    t6 = torch.where(t11, 0.0, t6)
+    t11 = torch.where(t8, 1406.25, torch.where(t10, t7 * t7, t6 * (t6 * (1.0 / torch.where(t11, 1.0, t2)))))
+    t6 = (t9 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t11)
+    t10 = -t7
+    t12 = (t9 * t10 + t6) * 0.3333333333333333
+    t13 = 0.25 * (t10 * t12 + t9)
+    t14 = (t10 * t13 + t12) * 0.2
+    t15 = (t10 * t14 + t13) * 0.16666666666666666
+    t16 = (t10 * t15 + t14) * 0.14285714285714285
+    t17 = (t10 * t16 + t15) * 0.125
+    t18 = (t10 * t17 + t16) * 0.1111111111111111
+    t19 = (t10 * t18 + t17) * 0.1
+    t20 = (t10 * t19 + t18) * 0.09090909090909091
+    t21 = (t10 * t20 + t19) * 0.08333333333333333
+    t3 = torch.where(t1, 0.0, t3)  # standard deviation
+    t1 = t2 < 0.0009765625
+    t22 = torch.where(t1, t3, 0.0)
+    t23 = t5 < 0.0
+    t22 = torch.where(t23, t22, -t22)
+    t11 = torch.where(t8, 0.0, torch.exp(t11 * (-0.5)))
+    t8 = t11 * t22
+    t24 = ((t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t21 * t22 + t20) + t19) + t18) + t17)
+        + t16) + t15) + t14) + t13) + t12) + t9) + t6) * t8)
+    t25 = t2 * 0.5 + t5
+    t26 = t25 < (-0.5)
+    t27 = t23 & (t1 & (~t26))
+    t27 = torch.where(t27, t25, 0.0)
+    t28 = t25 < (-80.0)
+    t29 = 0.0625 < t25
+    t25 = torch.where(t28, 0.0, torch.exp(torch.where(t28, -80.0, torch.where(t29, 0.0625, t25))))
+    t9 = t9 * 2.0
+    t29 = t11 * (t7 * t6 + t9)  # Phi(-t)
+    t28 = 1.0 - t29
+    t30 = torch.where(t23, t28, t29)
+    t10 = t3 + torch.where(t23, t10, t7)
+    t31 = 1.0 / (0.25 * torch.where(t10 < 0.0, -t10, t10) + 1.0)
+    t31 = t11 * (t31 * _part0(t31))
+    t32 = t5 + t2
+    t33 = t32 < 0.0
+    t31 = torch.where(t33, t25 - t31, t31)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t27 = (torch.where(t1, torch.where(t23, torch.where(t26, t25 - 1.0, t27 * _polynomial(0.25 + t27,
+        2.0504342014168227e-08, (2.1987785077276003e-07, 2.200973003456537e-06, 1.9865744413667302e-05,
+        0.00015949041067995785, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362, 0.1383357881448018,
+        0.42398433857190265, 0.8847968677143805))) - t24, t24), t31 - t30))
+    t8 = (((t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t22 * (t21 * 4094.0) + (t20 * 2046.0)) +
+        (t19 * 1022.0)) + (t18 * 510.0)) + (t17 * 254.0)) + (t16 * 126.0)) + (t15 * 62.0)) + (t14 * 30.0)) + (t13 *
+        14.0)) + (t12 * 6.0)) + t9) * (t22 * t8)) - (t24 * t24))
+    t9 = torch.where(t1, t2, 0.0)
+    t28 = torch.where(t23, t29, t28)
+    t10 = t3 + t10
+    t10 = 1.0 / (0.25 * torch.where(t10 < 0.0, -t10, t10) + 1.0)
+    t10 = t11 * (t10 * _part0(t10))
+    t32 = 2.0 * t32
+    t29 = t32 < (-80.0)
+    t2 = (t2 * 2.0 + t5) < 0.0
+    t12 = 0.0 < t32
+    # E[exp(2X); X < 0]
+    t10 = (torch.where(t2, torch.where(t29, 0.0, torch.exp(torch.where(t29, -80.0, torch.where(t12, 0.0, t32)))) - t10,
+        t10))
+    t8 = (torch.where(t1, torch.where(t23, t24 * (2.0 * t27) + (((t9 * _polynomial(t9, 0.001388888888888889,
+        (0.008333333333333333, 0.041666666666666664, 0.16666666666666666, 0.5, 1.0))) * (t25 * t25)) - t8), t8), ((t30
+        * t28) - (t28 * (2.0 * t31))) + (t10 - (t31 * t31))))
+    t6 = t11 * t6
+    t5 = t3 * t6 + torch.where(t23, 0.0, t5)  # E max(X, 0)
+    t3 = 1.0 - 1.0
+    t25 = 1.0 / p_alpha
+    t0 = t0 * t25
+    t9 = p_alpha * t25
+    t24 = (t31 + t28) * t9
+    t30 = (t5 * t30) - (t27 * t28)
+    t1 = t8 < 0.0
+    t8 = torch.where(t1, 0.0, t8)  # variance of the left half
+    t8 = t24 * grad_mean + (((2.0 * (t3 * t30 + (t8 - (t5 * t27)))) * t0) * grad_var)
+    t11 = t11 * 0.3989422804014327  # phi(t)
+    t4 = t4 * t11
+    t30 = t27 * t4
+    t7 = t11 * (t6 + torch.where(t23, 0.0, t7))
+    t0 = (((0.5 * (t3 * t4 + t31)) * (t25 * t9)) * grad_mean + ((((t28 - t7) + ((((2.0 * t10) - t31) + (t30 - (t31 *
+        t27))) + ((t7 - t30) - (t5 * t31)))) * (t25 * t0)) * grad_var))
+    return t8, t0
 
 
 def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = alpha * alpha
-    t1 = var * (1.0 / t0)
-    t2 = mean / alpha  # mean in units of the base
-    t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
-    t3 = t1 * t3  # NaN for a negative variance
-    t1 = t3 == 0.0
-    t4 = torch.sqrt(torch.where(t1, 1.0, t3))
-    t5 = torch.where(t1, 0.0, t4)  # standard deviation
-    t6 = t2 < 0.0
-    t7 = torch.where(t2 < 0.0, -t2, t2)
-    t4 = (torch.where(t1, 0.0, 1.0 / t4)) * t7
-    t1 = t1 | (37.5 < t4)
-    t4 = torch.where(t1, 37.5, t4)  # |mean|/sigma
-    t8 = t3 < 2.2250738585072014e-308
-    t9 = t1 | t8
-    t7 = torch.where(t9, 0.0, t7)
-    t9 = torch.where(t8, t4 * t4, t7 * (t7 * (1.0 / (torch.where(t9, 1.0, t3)))))
-    t9 = torch.where(t1, 1406.25, t9)
-    t1 = torch.where(t1, 0.0, torch.exp(t9 * (-0.5)))
-    t7 = t3 < 0.0009765625
-    t8 = 1.0 / (t4 * 0.25 + 1.0)
-    t10 = _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.01441178831143662)
-    t8 = t10 * (t8 * (t8 * t8))
-    t9 = (t8 * (-(t4 * 2.0)) + 0.3989422804014327) / (1.0 + t9)
-    t10 = t8 * 2.0
-    t11 = -t4
-    t12 = (t8 * t11 + t9) * 0.3333333333333333
-    t13 = (t11 * t12 + t8) * 0.25
-    t14 = (t11 * t13 + t12) * 0.2
-    t15 = (t11 * t14 + t13) * 0.16666666666666666
-    t16 = (t11 * t15 + t14) * 0.14285714285714285
-    t17 = (t11 * t16 + t15) * 0.125
-    t18 = (t11 * t17 + t16) * 0.1111111111111111
-    t19 = (t11 * t18 + t17) * 0.1
-    t20 = (t11 * t19 + t18) * 0.09090909090909091
-    t21 = (t11 * t20 + t19) * 0.08333333333333333
-    t22 = t1 * t9
-    t23 = t5 * t22 + _at_least(t2, 0.0)  # E max(X, 0)
-    t24 = torch.where(t7, t5, 0.0)
-    t24 = torch.where(t6, t24, -t24)
-    t25 = t24 * (t24 * (t21 * 4094.0) + (t20 * 2046.0)) + (t19 * 1022.0)
-    t19 = t24 * (t24 * (t24 * (t21 * t24 + t20) + t19) + t18) + t17
-    t17 = t24 * (t24 * (t24 * t25 + (t18 * 510.0)) + (t17 * 254.0)) + (t16 * 126.0)
-    t16 = t24 * (t24 * (t24 * (t24 * t19 + t16) + t15) + t14) + t13
-    t13 = t24 * (t24 * (t24 * t17 + (t15 * 62.0)) + (t14 * 30.0)) + (t13 * 14.0)
-    t14 = t1 * t24
-    t16 = (t24 * (t24 * (t24 * t16 + t12) + t8) + t9) * t14
-    t15 = t3 * 0.5 + t2
-    t17 = t15 < (-0.5)
-    t19 = torch.where(t6 & (t7 & (~t17)), t15, 0.0)
-    t18 = t15 < (-80.0)
-    t15 = torch.exp(torch.where(t18, -80.0, _at_most(t15, 0.0625)))
-    t15 = torch.where(t18, 0.0, t15)
-    t19 = t19 * _polynomial(_POLYNOMIAL1, t19 + 0.25, 2.0504342014168227e-08)
-    t11 = t5 + (torch.where(t6, t11, t4))
-    t18 = t5 + t11
-    t11 = 1.0 / ((torch.where(t11 < 0.0, -t11, t11)) * 0.25 + 1.0)
-    t11 = t11 * _polynomial(_POLYNOMIAL2, t11 - 0.25, -0.0017799231052787671)
-    t11 = t1 * t11
-    t25 = t2 + t3
-    t11 = torch.where(t25 < 0.0, t15 - t11, t11)  # E[exp(X); X < 0]
-    t9 = t1 * (t4 * t9 + t10)  # Phi(-t)
-    t4 = 1.0 - t9
-    t20 = torch.where(t6, t4, t9)
-    t19 = torch.where(t6, (torch.where(t17, t15 - 1.0, t19)) - t16, t16)
-    t19 = torch.where(t7, t19, t11 - t20)  # E min(0, exp(X) - 1)
-    t22 = t5 * t22
-    t8 = (t3 * (t8 * (t1 * 2.0))) - (t22 * t22)
-    t5 = torch.where(t7, t3, 0.0)
-    t14 = ((t24 * (t24 * t13 + (t12 * 6.0)) + t10) * (t24 * t14)) - (t16 * t16)
-    t15 = (t5 * _polynomial(_POLYNOMIAL3, t5, 0.001388888888888889)) * (t15 * t15)
-    t18 = 1.0 / ((torch.where(t18 < 0.0, -t18, t18)) * 0.25 + 1.0)
-    t18 = t18 * _polynomial(_POLYNOMIAL2, t18 - 0.25, -0.0017799231052787671)
-    t18 = t1 * t18
-    t25 = t25 * 2.0
-    t1 = t25 < (-80.0)
-    t25 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t25, 0.0))))
-    t4 = torch.where(t6, t9, t4)
-    t18 = (torch.where((t3 * 2.0 + t2) < 0.0, t25 - t18, t18)) - (t11 * t11)
-    t14 = torch.where(t6, t16 * (t19 * 2.0) + (t15 - t14), t14)
-    t18 = _at_least(torch.where(t7, t14, ((t20 * t4) - (t4 * (t11 * 2.0))) + t18), 0.0)  # variance of the left half
-    t22 = torch.where(t6, t8, (t3 - t8) - (t23 * (t22 * 2.0)))  # Var max(X, 0)
-    t8 = t2 == t2
-    t18 = torch.where(t8, _at_least(t22 + (((t23 * t19) * (-2.0)) + t18), 0.0), t2)
-    t2 = alpha * (torch.where(t8, t23 + t19, t2))
-    return t2, (t0 * t18)
+    p_alpha = torch.as_tensor(alpha, dtype=torch.float64, device=mean.device)
+    out_mean, out_var = _forward(mean, var, p_alpha)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = alpha * alpha
-    t1 = var * (1.0 / t0)
-    t2 = mean / alpha  # mean in units of the base
-    t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
-    t3 = t1 * t3  # NaN for a negative variance
-    t1 = t3 == 0.0
-    t4 = torch.sqrt(torch.where(t1, 1.0, t3))
-    t5 = torch.where(t1, 0.0, t4)  # standard deviation
-    t4 = torch.where(t1, 0.0, 1.0 / t4)
-    t6 = t2 < 0.0
-    t7 = torch.where(t2 < 0.0, -t2, t2)
-    t8 = t4 * t7
-    t1 = t1 | (37.5 < t8)
-    t8 = torch.where(t1, 37.5, t8)  # |mean|/sigma
-    t9 = t3 < 2.2250738585072014e-308
-    t10 = t1 | t9
-    t7 = torch.where(t10, 0.0, t7)
-    t10 = torch.where(t9, t8 * t8, t7 * (t7 * (1.0 / (torch.where(t10, 1.0, t3)))))
-    t10 = torch.where(t1, 1406.25, t10)
-    t1 = torch.where(t1, 0.0, torch.exp(t10 * (-0.5)))
-    t7 = t1 * 0.3989422804014327  # phi(t)
-    t9 = t3 < 0.0009765625
-    t11 = 1.0 / (t8 * 0.25 + 1.0)
-    t12 = _polynomial(_POLYNOMIAL0, t11 - 0.25, -0.01441178831143662)
-    t11 = t12 * (t11 * (t11 * t11))
-    t10 = (t11 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t10)
-    t12 = t11 * 2.0
-    t13 = -t8
-    t14 = (t11 * t13 + t10) * 0.3333333333333333
-    t15 = (t13 * t14 + t11) * 0.25
-    t16 = (t13 * t15 + t14) * 0.2
-    t17 = (t13 * t16 + t15) * 0.16666666666666666
-    t18 = (t13 * t17 + t16) * 0.14285714285714285
-    t19 = (t13 * t18 + t17) * 0.125
-    t20 = (t13 * t19 + t18) * 0.1111111111111111
-    t21 = (t13 * t20 + t19) * 0.1
-    t22 = (t13 * t21 + t20) * 0.09090909090909091
-    t23 = (t13 * t22 + t21) * 0.08333333333333333
-    t24 = t1 * t10
-    t25 = t5 * t24 + _at_least(t2, 0.0)  # E max(X, 0)
-    t26 = torch.where(t9, t5, 0.0)
-    t26 = torch.where(t6, t26, -t26)
-    t27 = t26 * (t26 * (t23 * 4094.0) + (t22 * 2046.0)) + (t21 * 1022.0)
-    t21 = t26 * (t26 * (t26 * (t23 * t26 + t22) + t21) + t20) + t19
-    t19 = t26 * (t26 * (t26 * t27 + (t20 * 510.0)) + (t19 * 254.0)) + (t18 * 126.0)
-    t18 = t26 * (t26 * (t26 * (t26 * t21 + t18) + t17) + t16) + t15
-    t15 = t26 * (t26 * (t26 * t19 + (t17 * 62.0)) + (t16 * 30.0)) + (t15 * 14.0)
-    t16 = t1 * t26
-    t11 = (t26 * (t26 * (t26 * t18 + t14) + t11) + t10) * t16
-    t18 = t3 * 0.5 + t2
-    t17 = t18 < (-0.5)
-    t19 = torch.where(t6 & (t9 & (~t17)), t18, 0.0)
-    t21 = t18 < (-80.0)
-    t18 = torch.exp(torch.where(t21, -80.0, _at_most(t18, 0.0625)))
-    t18 = torch.where(t21, 0.0, t18)
-    t19 = t19 * _polynomial(_POLYNOMIAL1, t19 + 0.25, 2.0504342014168227e-08)
-    t13 = t5 + (torch.where(t6, t13, t8))
-    t5 = t5 + t13
-    t13 = 1.0 / ((torch.where(t13 < 0.0, -t13, t13)) * 0.25 + 1.0)
-    t13 = t13 * _polynomial(_POLYNOMIAL2, t13 - 0.25, -0.0017799231052787671)
-    t13 = t1 * t13
-    t21 = t2 + t3
-    t13 = torch.where(t21 < 0.0, t18 - t13, t13)  # E[exp(X); X < 0]
-    t10 = t1 * (t8 * t10 + t12)  # Phi(-t)
-    t20 = 1.0 - t10
-    t27 = torch.where(t6, t20, t10)
-    t19 = torch.where(t6, (torch.where(t17, t18 - 1.0, t19)) - t11, t11)
-    t19 = torch.where(t9, t19, t13 - t27)  # E min(0, exp(X) - 1)
-    t20 = torch.where(t6, t10, t20)
-    t10 = 1.0 - 1.0
-    t4 = t4 * t7
-    t17 = torch.where(t9, t3, 0.0)
-    t16 = ((t26 * (t26 * t15 + (t14 * 6.0)) + t12) * (t26 * t16)) - (t11 * t11)
-    t18 = (t17 * _polynomial(_POLYNOMIAL3, t17, 0.001388888888888889)) * (t18 * t18)
-    t5 = 1.0 / ((torch.where(t5 < 0.0, -t5, t5)) * 0.25 + 1.0)
-    t5 = t5 * _polynomial(_POLYNOMIAL2, t5 - 0.25, -0.0017799231052787671)
-    t5 = t1 * t5
-    t21 = t21 * 2.0
-    t1 = t21 < (-80.0)
-    t21 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t21, 0.0))))
-    t5 = torch.where((t3 * 2.0 + t2) < 0.0, t21 - t5, t5)  # E[exp(2X); X < 0]
-    t21 = ((t27 * t20) - (t20 * (t13 * 2.0))) + (t5 - (t13 * t13))
-    t21 = torch.where(t9, torch.where(t6, t11 * (t19 * 2.0) + (t18 - t16), t16), t21)
-    t8 = t7 * (t24 + (torch.where(t6, 0.0, t8)))
-    t6 = t19 * t4
-    t6 = (((t5 * 2.0) - t13) + (t6 - (t13 * t19))) + ((t8 - t6) - (t25 * t13))
-    t19 = t10 * ((t25 * t27) - (t19 * t20)) + (_at_least(t21, 0.0) - (t25 * t19))
-    t25 = 1.0 / alpha
-    t21 = alpha * t25
-    t0 = t0 * t25
-    t4 = ((t10 * t4 + t13) * 0.5) * (t25 * t21)
-    return (
-        grad_mean * ((t13 + t20) * t21) + grad_var * ((t19 * 2.0) * t0),
-        grad_mean * t4 + grad_var * (((t20 - t8) + t6) * (t25 * t0)),
-    )
+    p_alpha = torch.as_tensor(alpha, dtype=torch.float64, device=mean.device)
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var, p_alpha)
+    return out_grad_mean, out_grad_var

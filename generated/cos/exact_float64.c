@@ -4,215 +4,139 @@
 //
 // rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void cos_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = mean == mean;
+    double t1 = ((mean * 0.6366197723675814) + 0x1.8p52) - 0x1.8p52;
+    double t2 = -t1;
+    double t3 = ((0.0 <= var) & (ABS(mean) <= 1000244.140625)) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);  // NaN for a negative variance, and for |mean| > 1e+06
+    double t5 = t1 - (4.0 * (((t1 * 0.25) + 0x1.8p52) - 0x1.8p52));
+    double t6 = FMA(t2, 0x1.110b46p-26, FMA(t2, -0x1.2cp-18, FMA(t2, 0x1.922p0, mean)));
+    double t7 = t6 * t6;
+    double t8 = -t4;
+    double t9 = t4 * (-0.5);
+    _Bool t10 = t4 < 0.5;
+    _Bool t11 = t4 == t4;
+    double t12 = t6 * POLY6(t7, 0x1.5d7f4c5e43434p-33, -0x1.ae5e1b327e93ep-26, 0x1.71de350aa74f4p-19,
+        -0x1.a01a019b7b0ecp-13, 0.008333333333319657, -0.16666666666666613, 1.0);
+    double t13 = POLY7(t7, -0x1.8f65573da6488p-37, 0x1.1ee94948b15cep-29, -0x1.27e4f6ec4a86p-22, 0x1.a01a019abb524p-16,
+        -0.0013888888888858176, 0.04166666666666642, -0.5, 1.0);
+    _Bool t14 = t8 < (-1400.0);
+    double t15 = t14 ? (-1400.0) : t8;
+    double t16 = exp64(0.5 * t15);
+    double t17 = t14 ? 0.0 : t16;
+    double t18 = t16 * t17;
+    _Bool t19 = 1.0 == (t5 * t5);
+    _Bool t20 = ABS(t5) == 2.0;
+    _Bool t21 = t9 < (-1400.0);
+    double t22 = t21 ? (-1400.0) : t9;
+    double t23 = exp64(0.5 * t22);
+    double t24 = t10 ? t4 : 0.5;
+    double t25 = t19 ? t13 : t12;
+    double t26 = t19 ? t12 : t13;
+    _Bool t27 = ((-1.0) == t5) | t20;
+    double t28 = -t25;
+    double t29 = t27 ? t28 : t25;
+    _Bool t30 = t20 | (1.0 == t5);
+    double t31 = -t26;
+    double t32 = t30 ? t31 : t26;
+    double t33 = t21 ? 0.0 : t23;
+    double t34 = t32 * (t23 * t33);
+    double t35 = t24 - 0.25;
+    double t36 = t24 * POLY10(t35, 0x1.5653c85892713p-26, -0x1.d831d611acc68p-23, 2.20106753722968e-06,
+        -1.986574422865993e-05, 0x1.4e79c263481f9p-13, -0.0011215403561022302, 0.006770391614502624,
+        -0.03414263053159455, 0.13833578814480077, -0.42398433857190265, 0.8847968677143805);
+    double t37 = 1.0 - t18;
+    double t38 = t10 ? t36 : t37;
+    double t39 = 0.5 * (t38 * FMA(t18, -FMA(t29, t29 * (-2.0), 1.0), 1.0));
+    double t40 = (0x1.fffffffffffffp1023 < t34) ? 0x1.fffffffffffffp1023 : t34;
+    double t41 = (t40 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t40;
+    double t42 = t0 ? t41 : mean;
+    double t43 = t11 ? t42 : t4;
+    double t44 = (0x1.fffffffffffffp1023 < t39) ? 0x1.fffffffffffffp1023 : t39;
+    double t45 = (t44 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t44;
+    double t46 = t0 ? t45 : mean;
+    double t47 = t11 ? t46 : t4;
+    *out_mean = t43;
+    *out_var = t47;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void cos_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(-0x1.ae5e1b327e93ep-26) NEXT(0x1.71de350aa74f4p-19) NEXT(-0x1.a01a019b7b0ecp-13) NEXT(0.008333333333319657)
-        NEXT(-0.16666666666666613) NEXT(1.0)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(0x1.1ee94948b15cep-29) NEXT(-0x1.27e4f6ec4a86p-22) NEXT(0x1.a01a019abb524p-16) NEXT(-0.0013888888888858176)
-        NEXT(0.04166666666666642) NEXT(-0.5) NEXT(1.0)
-    return y;
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    NEXT(-0x1.d831d611acc68p-23) NEXT(2.20106753722968e-06) NEXT(-1.986574422865993e-05) NEXT(0x1.4e79c263481f9p-13)
-        NEXT(-0.0011215403561022302) NEXT(0.006770391614502624) NEXT(-0.03414263053159455) NEXT(0.13833578814480077)
-        NEXT(-0.42398433857190265) NEXT(0.8847968677143805)
-    return y;
-}
-
-static void cos_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (0.0 <= var[i]) & ((ABS(mean[i])) <= 1000244.140625);
-        double t1 = t0 ? 1.0 : (-1.0);
-        double t2 = var[i] * (SQRT(t1));
-        double t3 = ((mean[i] * 0.6366197723675814) + 0x1.8p52) - 0x1.8p52;
-        double t4 = -t3;
-        double t5 = FMA(t4, 0x1.110b46p-26, FMA(t4, (-0x1.2cp-18), FMA(t4, 0x1.922p0, mean[i])));
-        double t6 = t3 - ((((t3 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
-        double t7 = t5 * t5;
-        double t8 = t5 * (polynomial0(0x1.5d7f4c5e43434p-33, t7));
-        double t9 = polynomial1(-0x1.8f65573da6488p-37, t7);
-        _Bool t10 = (t6 * t6) == 1.0;
-        double t11 = t10 ? t9 : t8;
-        double t12 = t10 ? t8 : t9;
-        _Bool t13 = (ABS(t6)) == 2.0;
-        _Bool t14 = (t6 == (-1.0)) | t13;
-        _Bool t15 = t13 | (t6 == 1.0);
-        double t16 = -t11;
-        double t17 = t14 ? t16 : t11;
-        double t18 = -t12;
-        double t19 = t15 ? t18 : t12;
-        double t20 = -t2;
-        _Bool t21 = t20 < (-1400.0);
-        double t22 = t21 ? (-1400.0) : t20;
-        double t23 = exp64(t22 * 0.5);
-        double t24 = t21 ? 0.0 : t23;
-        double t25 = t23 * t24;
-        double t26 = t2 * (-0.5);
-        _Bool t27 = t26 < (-1400.0);
-        double t28 = t27 ? (-1400.0) : t26;
-        double t29 = exp64(t28 * 0.5);
-        double t30 = t27 ? 0.0 : t29;
-        _Bool t31 = t2 < 0.5;
-        double t32 = t31 ? t2 : 0.5;
-        double t33 = t32 * (polynomial2(0x1.5653c85892713p-26, t32 - 0.25));
-        double t34 = 1.0 - t25;
-        double t35 = t31 ? t33 : t34;
-        double t36 = t19 * (t29 * t30);
-        double t37 = (t35 * (FMA(t25, -(FMA(t17, t17 * (-2.0), 1.0)), 1.0))) * 0.5;
-        double t38 = (0x1.fffffffffffffp1023 < t36) ? 0x1.fffffffffffffp1023 : t36;
-        double t39 = (t38 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t38;
-        _Bool t40 = mean[i] == mean[i];
-        double t41 = t40 ? t39 : mean[i];
-        _Bool t42 = t2 == t2;
-        double t43 = (0x1.fffffffffffffp1023 < t37) ? 0x1.fffffffffffffp1023 : t37;
-        double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
-        double t45 = t40 ? t44 : mean[i];
-        out_mean[i] = t42 ? t41 : t2;
-        out_var[i] = t42 ? t45 : t2;
-    }
+    double t0 = ((mean * 0.6366197723675814) + 0x1.8p52) - 0x1.8p52;
+    double t1 = -t0;
+    double t2 = t0 - (4.0 * (((t0 * 0.25) + 0x1.8p52) - 0x1.8p52));
+    double t3 = FMA(t1, 0x1.110b46p-26, FMA(t1, -0x1.2cp-18, FMA(t1, 0x1.922p0, mean)));
+    double t4 = ((0.0 <= var) & (ABS(mean) <= 1000244.140625)) ? 1.0 : (-1.0);
+    double t5 = var * SQRT(t4);  // NaN for a negative variance, and for |mean| > 1e+06
+    double t6 = t3 * t3;
+    double t7 = -t5;
+    double t8 = t5 * (-0.5);
+    _Bool t9 = t5 < 0.5;
+    double t10 = t9 ? t5 : 0.5;
+    double t11 = t3 * POLY6(t6, 0x1.5d7f4c5e43434p-33, -0x1.ae5e1b327e93ep-26, 0x1.71de350aa74f4p-19,
+        -0x1.a01a019b7b0ecp-13, 0.008333333333319657, -0.16666666666666613, 1.0);
+    double t12 = POLY7(t6, -0x1.8f65573da6488p-37, 0x1.1ee94948b15cep-29, -0x1.27e4f6ec4a86p-22, 0x1.a01a019abb524p-16,
+        -0.0013888888888858176, 0.04166666666666642, -0.5, 1.0);
+    _Bool t13 = t7 < (-1400.0);
+    double t14 = t13 ? (-1400.0) : t7;
+    double t15 = exp64(0.5 * t14);
+    double t16 = t13 ? 0.0 : t15;
+    double t17 = t15 * t16;
+    _Bool t18 = 1.0 == (t2 * t2);
+    _Bool t19 = ABS(t2) == 2.0;
+    _Bool t20 = t8 < (-1400.0);
+    double t21 = t20 ? (-1400.0) : t8;
+    double t22 = exp64(0.5 * t21);
+    double t23 = t20 ? 0.0 : t22;
+    double t24 = t22 * t23;
+    double t25 = t18 ? t12 : t11;
+    double t26 = t18 ? t11 : t12;
+    _Bool t27 = ((-1.0) == t2) | t19;
+    double t28 = -t25;
+    double t29 = t27 ? t28 : t25;
+    _Bool t30 = t19 | (1.0 == t2);
+    double t31 = -t26;
+    double t32 = t30 ? t31 : t26;
+    double t33 = t24 * (-t29);
+    double t34 = (-0.5) * (t32 * t24);
+    double t35 = 0.5 * (t17 * FMA(-FMA(t29, t29 * (-2.0), 1.0), (2.0 * t17) - 1.0, 1.0));
+    double t36 = t32 * (2.0 * t29);
+    double t37 = t10 - 0.25;
+    double t38 = t10 * POLY10(t37, 0x1.5653c85892713p-26, -0x1.d831d611acc68p-23, 2.20106753722968e-06,
+        -1.986574422865993e-05, 0x1.4e79c263481f9p-13, -0.0011215403561022302, 0.006770391614502624,
+        -0.03414263053159455, 0.13833578814480077, -0.42398433857190265, 0.8847968677143805);
+    double t39 = 1.0 - t17;
+    double t40 = t9 ? t38 : t39;
+    double t41 = t36 * (t17 * t40);
+    double t42 = (0x1.fffffffffffffp1023 < t33) ? 0x1.fffffffffffffp1023 : t33;
+    double t43 = (0x1.fffffffffffffp1023 < t41) ? 0x1.fffffffffffffp1023 : t41;
+    double t44 = (0x1.fffffffffffffp1023 < t34) ? 0x1.fffffffffffffp1023 : t34;
+    double t45 = (0x1.fffffffffffffp1023 < t35) ? 0x1.fffffffffffffp1023 : t35;
+    double t46 = (t42 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t42;
+    double t47 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
+    double t48 = FMA(t46, grad_mean, t47 * grad_var);
+    double t49 = (t44 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t44;
+    double t50 = (t45 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t45;
+    double t51 = FMA(t49, grad_mean, t50 * grad_var);
+    *out_grad_mean = t48;
+    *out_grad_var = t51;
 }
 
 void cos_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(cos_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void cos_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (0.0 <= var[i]) & ((ABS(mean[i])) <= 1000244.140625);
-        double t1 = t0 ? 1.0 : (-1.0);
-        double t2 = var[i] * (SQRT(t1));
-        double t3 = ((mean[i] * 0.6366197723675814) + 0x1.8p52) - 0x1.8p52;
-        double t4 = -t3;
-        double t5 = FMA(t4, 0x1.110b46p-26, FMA(t4, (-0x1.2cp-18), FMA(t4, 0x1.922p0, mean[i])));
-        double t6 = t3 - ((((t3 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
-        double t7 = t5 * t5;
-        double t8 = t5 * (polynomial0(0x1.5d7f4c5e43434p-33, t7));
-        double t9 = polynomial1(-0x1.8f65573da6488p-37, t7);
-        _Bool t10 = (t6 * t6) == 1.0;
-        double t11 = t10 ? t9 : t8;
-        double t12 = t10 ? t8 : t9;
-        _Bool t13 = (ABS(t6)) == 2.0;
-        _Bool t14 = (t6 == (-1.0)) | t13;
-        _Bool t15 = t13 | (t6 == 1.0);
-        double t16 = -t11;
-        double t17 = t14 ? t16 : t11;
-        double t18 = -t12;
-        double t19 = t15 ? t18 : t12;
-        double t20 = -t2;
-        _Bool t21 = t20 < (-1400.0);
-        double t22 = t21 ? (-1400.0) : t20;
-        double t23 = exp64(t22 * 0.5);
-        double t24 = t21 ? 0.0 : t23;
-        double t25 = t23 * t24;
-        double t26 = t2 * (-0.5);
-        _Bool t27 = t26 < (-1400.0);
-        double t28 = t27 ? (-1400.0) : t26;
-        double t29 = exp64(t28 * 0.5);
-        double t30 = t27 ? 0.0 : t29;
-        double t31 = t29 * t30;
-        _Bool t32 = t2 < 0.5;
-        double t33 = t32 ? t2 : 0.5;
-        double t34 = t33 * (polynomial2(0x1.5653c85892713p-26, t33 - 0.25));
-        double t35 = 1.0 - t25;
-        double t36 = t32 ? t34 : t35;
-        double t37 = t31 * (-t17);
-        double t38 = (t19 * t31) * (-0.5);
-        double t39 = (t19 * (t17 * 2.0)) * (t25 * t36);
-        double t40 = (t25 * (FMA(-(FMA(t17, t17 * (-2.0), 1.0)), (t25 * 2.0) - 1.0, 1.0))) * 0.5;
-        double t41 = (0x1.fffffffffffffp1023 < t37) ? 0x1.fffffffffffffp1023 : t37;
-        double t42 = (t41 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t41;
-        double t43 = (0x1.fffffffffffffp1023 < t38) ? 0x1.fffffffffffffp1023 : t38;
-        double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
-        double t45 = (0x1.fffffffffffffp1023 < t39) ? 0x1.fffffffffffffp1023 : t39;
-        double t46 = (t45 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t45;
-        double t47 = (0x1.fffffffffffffp1023 < t40) ? 0x1.fffffffffffffp1023 : t40;
-        double t48 = (t47 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t47;
-        out_grad_mean[i] = FMA(grad_mean[i], t42,
-            grad_var[i] * t46);
-        out_grad_var[i] = FMA(grad_mean[i], t44,
-            grad_var[i] * t48);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        cos_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -221,6 +145,10 @@ void cos_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(cos_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        cos_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -5,91 +5,48 @@
 //
 // rule digest  37bae75d85ab6de17ce7f26f2cd3a74bed2431b8efa7897c9078979358ed9d10
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void difference_exact_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = mean1 - mean2;
+    double t1 = var1 + var2;
+    _Bool t2 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)));
+    double t3 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
+    double t4 = t2 ? 1.0 : (-1.0);
+    double t5 = SQRT(t4);
+    double t6 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+    double t7 = t2 ? t6 : t5;
+    double t8 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
+    double t9 = t2 ? t8 : t5;
+    *out_mean = t9;
+    *out_var = t7;
 }
 
-static void difference_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE void difference_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double grad_mean, double grad_var,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = mean1[i] - mean2[i];
-        double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
-        double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        _Bool t3 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
-        _Bool t4 = (mean2[i] == mean2[i]) & t3;
-        _Bool t5 = (0.0 <= var2[i]) & t4;
-        double t6 = t5 ? 1.0 : (-1.0);
-        double t7 = SQRT(t6);
-        double t8 = var1[i] + var2[i];
-        double t9 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
-        out_mean[i] = t5 ? t2 : t7;
-        out_var[i] = t5 ? t9 : t7;
-    }
+    double t0 = 0.0 * grad_var;
+    double t1 = FMA(1.0, grad_mean, t0);
+    double t2 = FMA(0.0, grad_mean, 1.0 * grad_var);
+    double t3 = FMA(-1.0, grad_mean, t0);
+    *out_grad_mean1 = t1;
+    *out_grad_var1 = t2;
+    *out_grad_mean2 = t3;
+    *out_grad_var2 = t2;
 }
 
 void difference_exact_float64_forward(
     int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
     const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(difference_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2}, 4,
-        params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void difference_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict grad_mean = in[4], *restrict grad_var = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        out_grad_mean1[i] = FMA(grad_mean[i], 1.0,
-            grad_var[i] * 0.0);
-        out_grad_var1[i] = FMA(grad_mean[i], 0.0,
-            grad_var[i] * 1.0);
-        out_grad_mean2[i] = FMA(grad_mean[i], (-1.0),
-            grad_var[i] * 0.0);
-        out_grad_var2[i] = FMA(grad_mean[i], 0.0,
-            grad_var[i] * 1.0);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        difference_exact_float64_forward_element(mean1[i], var1[i], mean2[i], var2[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -99,7 +56,11 @@ void difference_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    over_blocks(difference_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2,
-        grad_mean, grad_var}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
-        out_grad_var2}, 4);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        difference_exact_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i]);
+    }
 }

@@ -5,349 +5,276 @@
 //
 // rule digest  d9f514a72dc79e05823e1d5e2829e1c1ba8a7a95ce08ebb3a7bfbc319fb45fd0
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double elu_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017799231052787671, 0.010466601572491348, -0.02502456246003519, 0.028004059985803534,
+        -0.007675780642588691, -0.01260548992408817, 0.005355162902425042, 0.009931890611891857, -0.001079200449444605,
+        -0.01093052696877039, -0.003986266328917553, 0.011100325750182003, 0.012715664497071224, -0.005435898429323616,
+        -0.02518869374291766, -0.02081676516596476, 0.018430597373955682, 0.08071822573891432, 0.14153249712935184,
+        0.1795228528608497, 0.18632885650698117, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE double elu_exact_float64_part1(double p0)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
+        -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
+        0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
+        0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342, 0.011283865090534705,
+        0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394, 0.05081731929104636,
+        0.01419012412529281) * (t0 * (t0 * t0));
+    return t2;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void elu_exact_float64_forward_element(
+    double mean, double var, double p_alpha, double *restrict out_mean, double *restrict out_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = ABS(mean);
+    _Bool t1 = mean < 0.0;
+    double t2 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t3 = var * SQRT(t2);  // NaN for a negative variance
+    _Bool t4 = mean == mean;
+    _Bool t5 = 0.0 == t3;
+    _Bool t6 = t3 < 0x1p-1022;
+    double t7 = FMA(t3, 0.5, mean);
+    _Bool t8 = t3 < 0x1p-10;
+    double t9 = mean + t3;
+    double t10 = t5 ? 1.0 : t3;
+    double t11 = SQRT(t10);
+    _Bool t12 = t7 < (-0.5);
+    _Bool t13 = t7 < (-80.0);
+    double t14 = (0.0625 < t7) ? 0.0625 : t7;
+    double t15 = t13 ? (-80.0) : t14;
+    double t16 = exp64(t15);
+    double t17 = t13 ? 0.0 : t16;
+    double t18 = 2.0 * t9;
+    double t19 = t8 ? t3 : 0.0;
+    double t20 = (t1 & (t8 & (!t12))) ? t7 : 0.0;
+    _Bool t21 = t18 < (-80.0);
+    double t22 = t5 ? 0.0 : t11;  // standard deviation
+    double t23 = 1.0 / t11;
+    double t24 = t5 ? 0.0 : t23;
+    double t25 = t24 * t0;
+    double t26 = t8 ? t22 : 0.0;
+    double t27 = -t26;
+    double t28 = t1 ? t26 : t27;
+    _Bool t29 = t5 | (37.5 < t25);
+    double t30 = t29 ? 37.5 : t25;  // |mean|/sigma
+    _Bool t31 = t29 | t6;
+    double t32 = t31 ? 0.0 : t0;
+    double t33 = t30 * t30;
+    double t34 = t31 ? 1.0 : t3;
+    double t35 = t32 * (t32 * (1.0 / t34));
+    double t36 = t6 ? t33 : t35;
+    double t37 = t29 ? 1406.25 : t36;
+    double t38 = -t30;
+    double t39 = t1 ? t38 : t30;
+    double t40 = t22 + t39;
+    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0);
+    double t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);
+    double t43 = elu_exact_float64_part1(t30);
+    double t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37);
+    double t45 = exp64(t37 * (-0.5));
+    double t46 = t29 ? 0.0 : t45;
+    double t47 = t46 * (t41 * elu_exact_float64_part0(t41));
+    _Bool t48 = t9 < 0.0;
+    double t49 = t17 - t47;
+    double t50 = t48 ? t49 : t47;  // E[exp(X); X < 0]
+    double t51 = t46 * (t42 * elu_exact_float64_part0(t42));
+    double t52 = t46 * t28;
+    double t53 = t43 * 2.0;
+    double t54 = t46 * FMA(t30, t44, t53);  // Phi(-t)
+    double t55 = t46 * t44;
+    double t56 = t1 ? 0.0 : mean;
+    double t57 = FMA(t22, t55, t56);  // E max(X, 0)
+    double t58 = t22 * t55;
+    double t59 = FMA(t43, t38, t44) * 0.3333333333333333;
+    double t60 = 0.25 * FMA(t38, t59, t43);
+    double t61 = 1.0 - t54;
+    double t62 = (t3 * (t43 * (t46 * 2.0))) - (t58 * t58);
+    double t63 = t1 ? t61 : t54;
+    double t64 = t1 ? t54 : t61;
+    double t65 = FMA(t38, t60, t59) * 0.2;
+    double t66 = FMA(t38, t65, t60) * 0.16666666666666666;
+    double t67 = FMA(t38, t66, t65) * 0.14285714285714285;
+    double t68 = FMA(t38, t67, t66) * 0.125;
+    double t69 = FMA(t38, t68, t67) * 0.1111111111111111;
+    double t70 = FMA(t38, t69, t68) * 0.1;
+    double t71 = FMA(t38, t70, t69) * 0.09090909090909091;
+    double t72 = FMA(t38, t71, t70) * 0.08333333333333333;
+    double t73 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t72,
+        t28, t71), t70), t69), t68), t67), t66), t65), t60), t59), t43), t44) * t52;
+    double t74 = t17 - 1.0;
+    double t75 = 0.25 + t20;
+    double t76 = t20 * POLY10(t75, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+        0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
+        0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
+    double t77 = t12 ? t74 : t76;
+    double t78 = t77 - t73;
+    double t79 = t1 ? t78 : t73;
+    double t80 = t50 - t63;
+    double t81 = t8 ? t79 : t80;  // E min(0, exp(X) - 1)
+    double t82 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t72 *
+        4094.0, t71 * 2046.0), t70 * 1022.0), t69 * 510.0), t68 * 254.0), t67 * 126.0), t66 * 62.0), t65 * 30.0), t60 *
+        14.0), t59 * 6.0), t53) * (t28 * t52)) - (t73 * t73);
+    double t83 = FMA(t73, 2.0 * t81, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t82);
+    double t84 = t1 ? t83 : t82;
+    double t85 = (t63 * t64) - (t64 * (2.0 * t50));
+    _Bool t86 = FMA(t3, 2.0, mean) < 0.0;
+    double t87 = (0.0 < t18) ? 0.0 : t18;
+    double t88 = t21 ? (-80.0) : t87;
+    double t89 = exp64(t88);
+    double t90 = t21 ? 0.0 : t89;
+    double t91 = t90 - t51;
+    double t92 = t86 ? t91 : t51;  // E[exp(2X); X < 0]
+    double t93 = t85 + (t92 - (t50 * t50));
+    double t94 = t8 ? t84 : t93;
+    double t95 = t57 + (p_alpha * t81);
+    double t96 = t4 ? t95 : mean;
+    double t97 = (t3 - t62) - (t57 * (2.0 * t58));
+    double t98 = t1 ? t62 : t97;  // Var max(X, 0)
+    double t99 = p_alpha * p_alpha;
+    double t100 = (t94 < 0.0) ? 0.0 : t94;  // variance of the left half
+    double t101 = t98 + FMA(t99, t100, (p_alpha * (-2.0)) * (t57 * t81));
+    double t102 = (t101 < 0.0) ? 0.0 : t101;
+    double t103 = t4 ? t102 : mean;
+    *out_mean = t96;
+    *out_var = t103;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE void elu_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_alpha, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(0x1.d82f20767533cp-23) NEXT(2.200973003456537e-06) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
-        NEXT(0.0011215403561223463) NEXT(0.006770391614375941) NEXT(0.03414263053159362) NEXT(0.1383357881448018)
-        NEXT(0.42398433857190265) NEXT(0.8847968677143805)
-    return y;
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    NEXT(0.010466601572491348) NEXT(-0.02502456246003519) NEXT(0.028004059985803534) NEXT(-0.007675780642588691)
-        NEXT(-0.01260548992408817) NEXT(0.005355162902425042) NEXT(0.009931890611891857) NEXT(-0.001079200449444605)
-        NEXT(-0.01093052696877039) NEXT(-0.003986266328917553) NEXT(0.011100325750182003) NEXT(0.012715664497071224)
-        NEXT(-0.005435898429323616) NEXT(-0.02518869374291766) NEXT(-0.02081676516596476) NEXT(0.018430597373955682)
-        NEXT(0.08071822573891432) NEXT(0.14153249712935184) NEXT(0.1795228528608497) NEXT(0.18632885650698117)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
-}
-
-INLINE double polynomial3(double y, double x)
-{
-    NEXT(0.008333333333333333) NEXT(0.041666666666666664) NEXT(0.16666666666666666) NEXT(0.5) NEXT(1.0)
-    return y;
-}
-
-static void elu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_alpha = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        _Bool t2 = t1 == 0.0;
-        double t3 = t2 ? 1.0 : t1;
-        double t4 = SQRT(t3);
-        double t5 = t2 ? 0.0 : t4;
-        double t6 = 1.0 / t4;
-        double t7 = t2 ? 0.0 : t6;
-        _Bool t8 = mean[i] < 0.0;
-        double t9 = ABS(mean[i]);
-        double t10 = t7 * t9;
-        _Bool t11 = t2 | (37.5 < t10);
-        double t12 = t11 ? 37.5 : t10;
-        _Bool t13 = t1 < 0x1p-1022;
-        _Bool t14 = t11 | t13;
-        double t15 = t14 ? 0.0 : t9;
-        double t16 = t14 ? 1.0 : t1;
-        double t17 = t12 * t12;
-        double t18 = t15 * (t15 * (1.0 / t16));
-        double t19 = t13 ? t17 : t18;
-        double t20 = t11 ? 1406.25 : t19;
-        double t21 = exp64(t20 * (-0.5));
-        double t22 = t11 ? 0.0 : t21;
-        _Bool t23 = t1 < 0x1p-10;
-        double t24 = t8 ? 0.0 : mean[i];
-        double t25 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t26 = (polynomial0(-0.01441178831143662, t25 - 0.25)) * (t25 * (t25 * t25));
-        double t27 = (FMA(t26, -(t12 * 2.0), 0.3989422804014327)) / (1.0 + t20);
-        double t28 = t26 * 2.0;
-        double t29 = -t12;
-        double t30 = (FMA(t26, t29, t27)) * 0.3333333333333333;
-        double t31 = (FMA(t29, t30, t26)) * 0.25;
-        double t32 = (FMA(t29, t31, t30)) * 0.2;
-        double t33 = (FMA(t29, t32, t31)) * 0.16666666666666666;
-        double t34 = (FMA(t29, t33, t32)) * 0.14285714285714285;
-        double t35 = (FMA(t29, t34, t33)) * 0.125;
-        double t36 = (FMA(t29, t35, t34)) * 0.1111111111111111;
-        double t37 = (FMA(t29, t36, t35)) * 0.1;
-        double t38 = (FMA(t29, t37, t36)) * 0.09090909090909091;
-        double t39 = (FMA(t29, t38, t37)) * 0.08333333333333333;
-        double t40 = t22 * t27;
-        double t41 = FMA(t5, t40, t24);
-        double t42 = t23 ? t5 : 0.0;
-        double t43 = -t42;
-        double t44 = t8 ? t42 : t43;
-        double t45 = FMA(t44, FMA(t44, FMA(t44, t39 * 4094.0, t38 * 2046.0), t37 * 1022.0), t36 * 510.0);
-        double t46 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t39, t44, t38), t37), t36), t35), t34);
-        double t47 = FMA(t44, FMA(t44, FMA(t44, t45, t35 * 254.0), t34 * 126.0), t33 * 62.0);
-        double t48 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, t46, t33), t32), t31), t30), t26);
-        double t49 = t22 * t44;
-        double t50 = (FMA(t44, t48, t27)) * t49;
-        double t51 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, t47, t32 * 30.0), t31 * 14.0), t30 * 6.0), t28);
-        double t52 = FMA(t1, 0.5, mean[i]);
-        _Bool t53 = t52 < (-0.5);
-        _Bool t54 = !t53;
-        _Bool t55 = t23 & t54;
-        _Bool t56 = t8 & t55;
-        double t57 = t56 ? t52 : 0.0;
-        _Bool t58 = t52 < (-80.0);
-        double t59 = (0.0625 < t52) ? 0.0625 : t52;
-        double t60 = t58 ? (-80.0) : t59;
-        double t61 = exp64(t60);
-        double t62 = t58 ? 0.0 : t61;
-        double t63 = t62 - 1.0;
-        double t64 = t57 * (polynomial1(0x1.60430cc37cafap-26, t57 + 0.25));
-        double t65 = t53 ? t63 : t64;
-        double t66 = t65 - t50;
-        double t67 = t8 ? t66 : t50;
-        double t68 = t8 ? t29 : t12;
-        double t69 = t5 + t68;
-        double t70 = 1.0 / (FMA(ABS(t69), 0.25, 1.0));
-        double t71 = t22 * (t70 * (polynomial2(-0.0017799231052787671, t70 - 0.25)));
-        double t72 = mean[i] + t1;
-        double t73 = t62 - t71;
-        double t74 = (t72 < 0.0) ? t73 : t71;
-        double t75 = t22 * (FMA(t12, t27, t28));
-        double t76 = 1.0 - t75;
-        double t77 = t8 ? t76 : t75;
-        double t78 = t74 - t77;
-        double t79 = t23 ? t67 : t78;
-        double t80 = t5 * t40;
-        double t81 = (t1 * (t26 * (t22 * 2.0))) - (t80 * t80);
-        double t82 = (t1 - t81) - (t41 * (t80 * 2.0));
-        double t83 = t8 ? t81 : t82;
-        double t84 = t23 ? t1 : 0.0;
-        double t85 = (t51 * (t44 * t49)) - (t50 * t50);
-        double t86 = FMA(t50, t79 * 2.0, ((t84 * (polynomial3(0.001388888888888889, t84))) * (t62 * t62)) - t85);
-        double t87 = t8 ? t86 : t85;
-        double t88 = 1.0 / (FMA(ABS(t5 + t69), 0.25, 1.0));
-        double t89 = t22 * (t88 * (polynomial2(-0.0017799231052787671, t88 - 0.25)));
-        double t90 = t72 * 2.0;
-        _Bool t91 = t90 < (-80.0);
-        double t92 = (0.0 < t90) ? 0.0 : t90;
-        double t93 = t91 ? (-80.0) : t92;
-        double t94 = exp64(t93);
-        double t95 = t91 ? 0.0 : t94;
-        double t96 = t95 - t89;
-        double t97 = ((FMA(t1, 2.0, mean[i])) < 0.0) ? t96 : t89;
-        double t98 = t8 ? t75 : t76;
-        double t99 = ((t77 * t98) - (t98 * (t74 * 2.0))) + (t97 - (t74 * t74));
-        double t100 = t23 ? t87 : t99;
-        double t101 = (t100 < 0.0) ? 0.0 : t100;
-        double t102 = t83 + (FMA(p_alpha * p_alpha, t101, (p_alpha * (-2.0)) * (t41 * t79)));
-        double t103 = (t102 < 0.0) ? 0.0 : t102;
-        _Bool t104 = mean[i] == mean[i];
-        double t105 = t41 + (p_alpha * t79);
-        out_mean[i] = t104 ? t105 : mean[i];
-        out_var[i] = t104 ? t103 : mean[i];
-    }
+    double t0 = ABS(mean);
+    _Bool t1 = mean < 0.0;
+    double t2 = p_alpha * p_alpha;
+    double t3 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);  // NaN for a negative variance
+    double t5 = 1.0 - p_alpha;
+    _Bool t6 = 0.0 == t4;
+    _Bool t7 = t4 < 0x1p-1022;
+    double t8 = FMA(t4, 0.5, mean);
+    _Bool t9 = t4 < 0x1p-10;
+    double t10 = mean + t4;
+    double t11 = t6 ? 1.0 : t4;
+    double t12 = SQRT(t11);
+    _Bool t13 = t8 < (-0.5);
+    _Bool t14 = t8 < (-80.0);
+    double t15 = (0.0625 < t8) ? 0.0625 : t8;
+    double t16 = t14 ? (-80.0) : t15;
+    double t17 = exp64(t16);
+    double t18 = t14 ? 0.0 : t17;
+    double t19 = 2.0 * t10;
+    double t20 = t9 ? t4 : 0.0;
+    double t21 = (t1 & (t9 & (!t13))) ? t8 : 0.0;
+    _Bool t22 = t19 < (-80.0);
+    double t23 = t6 ? 0.0 : t12;  // standard deviation
+    double t24 = 1.0 / t12;
+    double t25 = t6 ? 0.0 : t24;
+    double t26 = t9 ? t23 : 0.0;
+    double t27 = -t26;
+    double t28 = t1 ? t26 : t27;
+    double t29 = t25 * t0;
+    _Bool t30 = t6 | (37.5 < t29);
+    double t31 = t30 ? 37.5 : t29;  // |mean|/sigma
+    _Bool t32 = t30 | t7;
+    double t33 = t32 ? 0.0 : t0;
+    double t34 = t31 * t31;
+    double t35 = t32 ? 1.0 : t4;
+    double t36 = t33 * (t33 * (1.0 / t35));
+    double t37 = t7 ? t34 : t36;
+    double t38 = t30 ? 1406.25 : t37;
+    double t39 = -t31;
+    double t40 = t1 ? t39 : t31;
+    double t41 = t23 + t40;
+    double t42 = 1.0 / FMA(0.25, ABS(t41), 1.0);
+    double t43 = 1.0 / FMA(0.25, ABS(t23 + t41), 1.0);
+    double t44 = elu_exact_float64_part1(t31);
+    double t45 = FMA(t44, -(t31 * 2.0), 0.3989422804014327) / (1.0 + t38);
+    double t46 = exp64(t38 * (-0.5));
+    double t47 = t30 ? 0.0 : t46;
+    double t48 = t47 * (t42 * elu_exact_float64_part0(t42));
+    _Bool t49 = t10 < 0.0;
+    double t50 = t18 - t48;
+    double t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
+    double t52 = t47 * (t43 * elu_exact_float64_part0(t43));
+    _Bool t53 = FMA(t4, 2.0, mean) < 0.0;
+    double t54 = (0.0 < t19) ? 0.0 : t19;
+    double t55 = t22 ? (-80.0) : t54;
+    double t56 = exp64(t55);
+    double t57 = t22 ? 0.0 : t56;
+    double t58 = t57 - t52;
+    double t59 = t53 ? t58 : t52;  // E[exp(2X); X < 0]
+    double t60 = t47 * t28;
+    double t61 = t47 * 0.3989422804014327;  // phi(t)
+    double t62 = t25 * t61;
+    double t63 = t44 * 2.0;
+    double t64 = t47 * FMA(t31, t45, t63);  // Phi(-t)
+    double t65 = t47 * t45;
+    double t66 = t1 ? 0.0 : mean;
+    double t67 = FMA(t23, t65, t66);  // E max(X, 0)
+    double t68 = t1 ? 0.0 : t31;
+    double t69 = t61 * (t65 + t68);
+    double t70 = p_alpha * t51;
+    double t71 = FMA(t44, t39, t45) * 0.3333333333333333;
+    double t72 = 0.25 * FMA(t39, t71, t44);
+    double t73 = 1.0 - t64;
+    double t74 = t1 ? t73 : t64;
+    double t75 = t1 ? t64 : t73;
+    double t76 = FMA(t39, t72, t71) * 0.2;
+    double t77 = FMA(t39, t76, t72) * 0.16666666666666666;
+    double t78 = FMA(t39, t77, t76) * 0.14285714285714285;
+    double t79 = FMA(t39, t78, t77) * 0.125;
+    double t80 = FMA(t39, t79, t78) * 0.1111111111111111;
+    double t81 = FMA(t39, t80, t79) * 0.1;
+    double t82 = FMA(t39, t81, t80) * 0.09090909090909091;
+    double t83 = FMA(t39, t82, t81) * 0.08333333333333333;
+    double t84 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t83,
+        t28, t82), t81), t80), t79), t78), t77), t76), t72), t71), t44), t45) * t60;
+    double t85 = t18 - 1.0;
+    double t86 = 0.25 + t21;
+    double t87 = t21 * POLY10(t86, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+        0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
+        0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
+    double t88 = t13 ? t85 : t87;
+    double t89 = t88 - t84;
+    double t90 = t1 ? t89 : t84;
+    double t91 = t51 - t74;
+    double t92 = t9 ? t90 : t91;  // E min(0, exp(X) - 1)
+    double t93 = t92 * t62;
+    double t94 = FMA(0.5 * FMA(t5, t62, t70), grad_mean, ((t75 - t69) + FMA(t2, ((2.0 * t59) - t51) + (t93 - (t51 *
+        t92)), p_alpha * ((t69 - t93) - (t67 * t51)))) * grad_var);
+    double t95 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t83 *
+        4094.0, t82 * 2046.0), t81 * 1022.0), t80 * 510.0), t79 * 254.0), t78 * 126.0), t77 * 62.0), t76 * 30.0), t72 *
+        14.0), t71 * 6.0), t63) * (t28 * t60)) - (t84 * t84);
+    double t96 = FMA(t84, 2.0 * t92, ((t20 * POLY5(t20, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t18 * t18)) - t95);
+    double t97 = t1 ? t96 : t95;
+    double t98 = ((t74 * t75) - (t75 * (2.0 * t51))) + (t59 - (t51 * t51));
+    double t99 = t9 ? t97 : t98;
+    double t100 = t75 + t70;
+    double t101 = (t67 * t74) - (p_alpha * (t92 * t75));
+    double t102 = (t99 < 0.0) ? 0.0 : t99;  // variance of the left half
+    double t103 = FMA(t100, grad_mean, (2.0 * FMA(t5, t101, (t2 * t102) - (p_alpha * (t67 * t92)))) * grad_var);
+    *out_grad_mean = t103;
+    *out_grad_var = t94;
 }
 
 void elu_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(elu_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void elu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_alpha = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        _Bool t2 = t1 == 0.0;
-        double t3 = t2 ? 1.0 : t1;
-        double t4 = SQRT(t3);
-        double t5 = t2 ? 0.0 : t4;
-        double t6 = 1.0 / t4;
-        double t7 = t2 ? 0.0 : t6;
-        _Bool t8 = mean[i] < 0.0;
-        double t9 = ABS(mean[i]);
-        double t10 = t7 * t9;
-        _Bool t11 = t2 | (37.5 < t10);
-        double t12 = t11 ? 37.5 : t10;
-        _Bool t13 = t1 < 0x1p-1022;
-        _Bool t14 = t11 | t13;
-        double t15 = t14 ? 0.0 : t9;
-        double t16 = t14 ? 1.0 : t1;
-        double t17 = t12 * t12;
-        double t18 = t15 * (t15 * (1.0 / t16));
-        double t19 = t13 ? t17 : t18;
-        double t20 = t11 ? 1406.25 : t19;
-        double t21 = exp64(t20 * (-0.5));
-        double t22 = t11 ? 0.0 : t21;
-        double t23 = t22 * 0.3989422804014327;
-        _Bool t24 = t1 < 0x1p-10;
-        double t25 = t8 ? 0.0 : mean[i];
-        double t26 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t27 = (polynomial0(-0.01441178831143662, t26 - 0.25)) * (t26 * (t26 * t26));
-        double t28 = (FMA(t27, -(t12 * 2.0), 0.3989422804014327)) / (1.0 + t20);
-        double t29 = t27 * 2.0;
-        double t30 = -t12;
-        double t31 = (FMA(t27, t30, t28)) * 0.3333333333333333;
-        double t32 = (FMA(t30, t31, t27)) * 0.25;
-        double t33 = (FMA(t30, t32, t31)) * 0.2;
-        double t34 = (FMA(t30, t33, t32)) * 0.16666666666666666;
-        double t35 = (FMA(t30, t34, t33)) * 0.14285714285714285;
-        double t36 = (FMA(t30, t35, t34)) * 0.125;
-        double t37 = (FMA(t30, t36, t35)) * 0.1111111111111111;
-        double t38 = (FMA(t30, t37, t36)) * 0.1;
-        double t39 = (FMA(t30, t38, t37)) * 0.09090909090909091;
-        double t40 = (FMA(t30, t39, t38)) * 0.08333333333333333;
-        double t41 = t22 * t28;
-        double t42 = FMA(t5, t41, t25);
-        double t43 = t24 ? t5 : 0.0;
-        double t44 = -t43;
-        double t45 = t8 ? t43 : t44;
-        double t46 = FMA(t45, FMA(t45, FMA(t45, t40 * 4094.0, t39 * 2046.0), t38 * 1022.0), t37 * 510.0);
-        double t47 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t40, t45, t39), t38), t37), t36), t35);
-        double t48 = FMA(t45, FMA(t45, FMA(t45, t46, t36 * 254.0), t35 * 126.0), t34 * 62.0);
-        double t49 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, t47, t34), t33), t32), t31), t27);
-        double t50 = t22 * t45;
-        double t51 = (FMA(t45, t49, t28)) * t50;
-        double t52 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, t48, t33 * 30.0), t32 * 14.0), t31 * 6.0), t29);
-        double t53 = FMA(t1, 0.5, mean[i]);
-        _Bool t54 = t53 < (-0.5);
-        _Bool t55 = !t54;
-        _Bool t56 = t24 & t55;
-        _Bool t57 = t8 & t56;
-        double t58 = t57 ? t53 : 0.0;
-        _Bool t59 = t53 < (-80.0);
-        double t60 = (0.0625 < t53) ? 0.0625 : t53;
-        double t61 = t59 ? (-80.0) : t60;
-        double t62 = exp64(t61);
-        double t63 = t59 ? 0.0 : t62;
-        double t64 = t63 - 1.0;
-        double t65 = t58 * (polynomial1(0x1.60430cc37cafap-26, t58 + 0.25));
-        double t66 = t54 ? t64 : t65;
-        double t67 = t66 - t51;
-        double t68 = t8 ? t67 : t51;
-        double t69 = t8 ? t30 : t12;
-        double t70 = t5 + t69;
-        double t71 = 1.0 / (FMA(ABS(t70), 0.25, 1.0));
-        double t72 = t22 * (t71 * (polynomial2(-0.0017799231052787671, t71 - 0.25)));
-        double t73 = mean[i] + t1;
-        double t74 = t63 - t72;
-        double t75 = (t73 < 0.0) ? t74 : t72;
-        double t76 = t22 * (FMA(t12, t28, t29));
-        double t77 = 1.0 - t76;
-        double t78 = t8 ? t77 : t76;
-        double t79 = t75 - t78;
-        double t80 = t24 ? t68 : t79;
-        double t81 = t8 ? t76 : t77;
-        double t82 = 1.0 - p_alpha;
-        double t83 = t7 * t23;
-        double t84 = p_alpha * t75;
-        double t85 = p_alpha * p_alpha;
-        double t86 = t24 ? t1 : 0.0;
-        double t87 = (t52 * (t45 * t50)) - (t51 * t51);
-        double t88 = FMA(t51, t80 * 2.0, ((t86 * (polynomial3(0.001388888888888889, t86))) * (t63 * t63)) - t87);
-        double t89 = t8 ? t88 : t87;
-        double t90 = 1.0 / (FMA(ABS(t5 + t70), 0.25, 1.0));
-        double t91 = t22 * (t90 * (polynomial2(-0.0017799231052787671, t90 - 0.25)));
-        double t92 = t73 * 2.0;
-        _Bool t93 = t92 < (-80.0);
-        double t94 = (0.0 < t92) ? 0.0 : t92;
-        double t95 = t93 ? (-80.0) : t94;
-        double t96 = exp64(t95);
-        double t97 = t93 ? 0.0 : t96;
-        double t98 = t97 - t91;
-        double t99 = ((FMA(t1, 2.0, mean[i])) < 0.0) ? t98 : t91;
-        double t100 = ((t78 * t81) - (t81 * (t75 * 2.0))) + (t99 - (t75 * t75));
-        double t101 = t24 ? t89 : t100;
-        double t102 = (t101 < 0.0) ? 0.0 : t101;
-        double t103 = t8 ? 0.0 : t12;
-        double t104 = t23 * (t41 + t103);
-        double t105 = t80 * t83;
-        double t106 = ((t99 * 2.0) - t75) + (t105 - (t75 * t80));
-        double t107 = FMA(t82, (t42 * t78) - (p_alpha * (t80 * t81)), (t85 * t102) - (p_alpha * (t42 * t80)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t81 + t84),
-            grad_var[i] * (t107 * 2.0));
-        double t108 = (t81 - t104) + (FMA(t85, t106, p_alpha * ((t104 - t105) - (t42 * t75))));
-        out_grad_var[i] = FMA(grad_mean[i], ((FMA(t82, t83, t84)) * 0.5),
-            grad_var[i] * t108);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        elu_exact_float64_forward_element(mean[i], var[i], p_alpha, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -356,6 +283,10 @@ void elu_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(elu_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_alpha = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        elu_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_alpha, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -3,7 +3,7 @@
 # f(x) = erf(x)
 #
 # rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
-"""erf, variant exact: moments and their gradients in any floating dtype."""
+"""erf, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -20,72 +20,113 @@ CELLS = 12
 _SURFACES = surfaces_beside(__file__)
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = mean * t0
+    t0 = t0 * ((var + 0.5) * t0)
+    t1 = t1 * t1
+    t2 = var < 2.6249999999999996
+    t2 = torch.where(t2, torch.full_like(t2, 3.0, dtype=torch.float64), 0.0)
+    t3 = var < 0.6834319526627217
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 3.0, dtype=torch.float64), 0.0)
+    t2 = var < 0.19204152249134954
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 3.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * 1.3567759069268674) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t0 * 6.421189840231394) < t1
+    t1 = t3 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 0.5, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-7.321555137634277)
+    t1 = torch.where(t2, -7.321555137634277, t1)
+    t2 = 7.321555137634277 < t1
+    t1 = torch.where(t2, 7.321555137634277, t1)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t1 = t1 * (1.0 / torch.sqrt((t1 * t1) * 0.8139857498175266 + 9.971325435264701))
+    t2 = t1 * (t1 * 2.0) + (-1.0)
+    t3 = t0 * 0.7071067811865476
+    t4 = t3 * (2.0 * t3) + (-1.0)
+    t3 = 2.0 * t3 + (-1.0)
+    return t2, t4, t3, t0, t1
+
+
+def _forward(var: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s4 * r0  # mean, normalised
+    t1 = t0 < (-1.0)
+    t0 = torch.where(t1, -1.0, t0)
+    t1 = 1.0 < t0
+    t0 = torch.where(t1, 1.0, t0)
+    t1 = ((var * s3) * (0.5 * s3)) * r1
+    t2 = t1 < 0.0
+    t1 = torch.where(t2, 0.0, t1)
+    return t0, t1
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 0.5, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-7.321555137634277)
+    t2 = torch.where(t2, -7.321555137634277, t1)
+    t3 = 7.321555137634277 < t2
+    t2 = torch.where(t3, 7.321555137634277, t2)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.8139857498175266 + 9.971325435264701)
+    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t4 * (t4 * 2.0) + (-1.0)
+    t6 = t0 * 0.7071067811865476
+    t7 = t6 * (2.0 * t6) + (-1.0)
+    t8 = 2.0 * t6 + (-1.0)
+    return t5, t7, t8, t0, t1, t2, t3, t4, t6
+
+
+def _backward(
+    var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s7 * 4.0
+    t1 = 7.321555137634277 < torch.where(s4 < 0.0, -s4, s4)
+    t1 = torch.where(t1, 0.0, (s6 * s6) * (9.971325435264701 * s6))
+    t2 = (r0 + ((s7 * r1) * t0)) * t1
+    t0 = t1 * (t0 * r3)
+    t1 = (var * s3) * (0.5 * s3)
+    t3 = (s3 * t2) * grad_mean + (((s3 * t0) * t1) * grad_var)
+    t4 = s3 * s3
+    t5 = t4 * (-0.5)
+    t4 = 0.5 * t4
+    t4 = (t5 * (s5 * t2)) * grad_mean + (((t5 * (s5 * t0 + (s8 * (2.0 * r4)))) * t1 + (r2 * (t4 * t4))) * grad_var)
+    return t3, t4
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 2.6249999999999996, torch.full_like(mean, 3.0), 0.0)
-    t1 = torch.where(var < 0.6834319526627217, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where(var < 0.19204152249134954, torch.full_like(mean, 3.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 0.5) * t3) * t3
-    t4 = t4 * t4
-    t5 = torch.where((t3 * 1.3567759069268674) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 6.421189840231394) < t4, torch.full_like(mean, 1.0), 0.0)
-    return (((((t0 + t1) + t2) + t5) + t4),)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5, -1.0))
-    t1 = _at_most(_at_least(mean * t0, -7.321555137634277), 7.321555137634277)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.8139857498175266 + 9.971325435264701)
-    t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t1 = t2 * (t2 * 2.0) + (-1.0)
-    t3 = t0 * 0.7071067811865476
-    t4 = t3 * (t3 * 2.0) + (-1.0)
-    t0 = (var * t0) * (t0 * 0.5)
-    t3 = t3 * 2.0 + (-1.0)
-    t4 = surface(_SURFACES[0], _number, t1, t4)
-    t3 = surface(_SURFACES[1], _number, t1, t3)
-    t4 = _at_most(_at_least(t2 * t4, -1.0), 1.0)
-    return t4, _at_least(t0 * t3, 0.0)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 12, s0, s1)
+    r1 = surface(_SURFACES[1], number % 12, s0, s2)
+    out_mean, out_var = _forward(var, r0, r1, s3, s4)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5, -1.0))
-    t1 = mean * t0
-    t2 = _at_most(_at_least(t1, -7.321555137634277), 7.321555137634277)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.8139857498175266 + 9.971325435264701)
-    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 0.7071067811865476
-    t7 = t6 * (t6 * 2.0) + (-1.0)
-    t8 = t4 * 4.0
-    t1 = 7.321555137634277 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.971325435264701))
-    t1 = t0 * t0
-    t9 = t1 * (-0.5)
-    t10 = t6 * 2.0 + (-1.0)
-    t1 = t1 * 0.5
-    t11 = (var * t0) * (t0 * 0.5)
-    t1 = t1 * t1
-    t12, t13, _ = surface_slopes(_SURFACES[0], _number, t5, t7)
-    t14, t15, t16 = surface_slopes(_SURFACES[1], _number, t5, t10)
-    t13 = (t12 + ((t4 * t13) * t8)) * t3
-    t15 = t3 * (t8 * t15)
-    t1 = (t9 * (t2 * t15 + (t6 * (t16 * 2.0)))) * t11 + (t14 * t1)
-    return grad_mean * (t0 * t13) + grad_var * ((t0 * t15) * t11), grad_mean * (t9 * (t2 * t13)) + grad_var * t1
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _backward_points(mean, var)
+    r0, r1, _ = surface_slopes(_SURFACES[0], number % 12, s0, s1)
+    r2, r3, r4 = surface_slopes(_SURFACES[1], number % 12, s0, s2)
+    out_grad_mean, out_grad_var = _backward(var, grad_mean, grad_var, r0, r1, r2, r3, r4, s3, s4, s5, s6, s7, s8)
+    return out_grad_mean, out_grad_var

@@ -4,184 +4,112 @@
 //
 // rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double exp_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = -p0;
+    _Bool t1 = p0 < 0.5;
+    _Bool t2 = t0 < (-1400.0);
+    double t3 = t2 ? (-1400.0) : t0;
+    double t4 = exp64(0.5 * t3);
+    double t5 = t1 ? p0 : 0.5;
+    double t6 = t5 - 0.25;
+    double t7 = t5 * POLY10(t6, 0x1.5653c85892713p-26, -0x1.d831d611acc68p-23, 2.20106753722968e-06,
+        -1.986574422865993e-05, 0x1.4e79c263481f9p-13, -0.0011215403561022302, 0.006770391614502624,
+        -0.03414263053159455, 0.13833578814480077, -0.42398433857190265, 0.8847968677143805);
+    double t8 = t2 ? 0.0 : t4;
+    double t9 = 1.0 - (t4 * t8);
+    double t10 = t1 ? t7 : t9;
+    return t10;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void exp_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    _Bool t0 = mean == mean;
+    double t1 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t2 = var * SQRT(t1);  // NaN for a negative variance
+    double t3 = 0.5 * (mean + t2);
+    double t4 = FMA(t2, 0.5, mean);
+    _Bool t5 = t2 == t2;
+    double t6 = (1400.0 < t4) ? 1400.0 : t4;
+    double t7 = (400.0 < t3) ? 400.0 : t3;
+    _Bool t8 = t6 < (-1400.0);
+    double t9 = t8 ? (-1400.0) : t6;
+    double t10 = exp64(0.5 * t9);
+    double t11 = t8 ? 0.0 : t10;
+    double t12 = t10 * t11;
+    _Bool t13 = t7 < (-1400.0);
+    double t14 = t13 ? (-1400.0) : t7;
+    double t15 = exp64(0.5 * t14);
+    double t16 = t13 ? 0.0 : t15;
+    double t17 = t15 * t16;
+    double t18 = t17 * (t17 * (t17 * (exp_exact_float64_part0(t2) * t17)));
+    double t19 = (0x1.fffffffffffffp1023 < t12) ? 0x1.fffffffffffffp1023 : t12;
+    double t20 = (t19 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t19;
+    double t21 = (0x1.fffffffffffffp1023 < t20) ? 0x1.fffffffffffffp1023 : t20;
+    double t22 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21;
+    double t23 = t0 ? t22 : mean;
+    double t24 = t5 ? t23 : t2;
+    double t25 = (0x1.fffffffffffffp1023 < t18) ? 0x1.fffffffffffffp1023 : t18;
+    double t26 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
+    double t27 = t0 ? t26 : mean;
+    double t28 = t5 ? t27 : t2;
+    *out_mean = t24;
+    *out_var = t28;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void exp_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(-0x1.d831d611acc68p-23) NEXT(2.20106753722968e-06) NEXT(-1.986574422865993e-05) NEXT(0x1.4e79c263481f9p-13)
-        NEXT(-0.0011215403561022302) NEXT(0.006770391614502624) NEXT(-0.03414263053159455) NEXT(0.13833578814480077)
-        NEXT(-0.42398433857190265) NEXT(0.8847968677143805)
-    return y;
-}
-
-static void exp_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        double t2 = FMA(t1, 0.5, mean[i]);
-        double t3 = -t1;
-        _Bool t4 = t3 < (-1400.0);
-        double t5 = t4 ? (-1400.0) : t3;
-        double t6 = exp64(t5 * 0.5);
-        double t7 = t4 ? 0.0 : t6;
-        _Bool t8 = t1 < 0.5;
-        double t9 = t8 ? t1 : 0.5;
-        double t10 = t9 * (polynomial0(0x1.5653c85892713p-26, t9 - 0.25));
-        double t11 = 1.0 - (t6 * t7);
-        double t12 = t8 ? t10 : t11;
-        double t13 = (mean[i] + t1) * 0.5;
-        double t14 = (400.0 < t13) ? 400.0 : t13;
-        _Bool t15 = t14 < (-1400.0);
-        double t16 = t15 ? (-1400.0) : t14;
-        double t17 = exp64(t16 * 0.5);
-        double t18 = t15 ? 0.0 : t17;
-        double t19 = t17 * t18;
-        double t20 = (1400.0 < t2) ? 1400.0 : t2;
-        _Bool t21 = t20 < (-1400.0);
-        double t22 = t21 ? (-1400.0) : t20;
-        double t23 = exp64(t22 * 0.5);
-        double t24 = t21 ? 0.0 : t23;
-        double t25 = t23 * t24;
-        double t26 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
-        double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-        double t28 = t19 * (t19 * (t19 * (t12 * t19)));
-        double t29 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        double t30 = (t29 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t29;
-        _Bool t31 = mean[i] == mean[i];
-        double t32 = t31 ? t30 : mean[i];
-        _Bool t33 = t1 == t1;
-        double t34 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
-        double t35 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
-        double t36 = t31 ? t35 : mean[i];
-        out_mean[i] = t33 ? t32 : t1;
-        out_var[i] = t33 ? t36 : t1;
-    }
+    double t0 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t1 = var * SQRT(t0);  // NaN for a negative variance
+    double t2 = FMA(t1, 0.5, mean);
+    double t3 = 0.5 * (mean + t1);
+    double t4 = (1400.0 < t2) ? 1400.0 : t2;
+    double t5 = (400.0 < t3) ? 400.0 : t3;
+    _Bool t6 = t4 < (-1400.0);
+    double t7 = t6 ? (-1400.0) : t4;
+    double t8 = exp64(0.5 * t7);
+    double t9 = t6 ? 0.0 : t8;
+    double t10 = exp_exact_float64_part0(t1);
+    _Bool t11 = t5 < (-1400.0);
+    double t12 = t11 ? (-1400.0) : t5;
+    double t13 = exp64(0.5 * t12);
+    double t14 = t11 ? 0.0 : t13;
+    double t15 = t13 * t14;
+    double t16 = t8 * t9;
+    double t17 = t8 * (0.5 * t9);
+    double t18 = t15 * (t15 * (t15 * (t15 * (1.0 + t10))));
+    double t19 = t15 * (t15 * ((t15 * (t10 * t15)) * 2.0));
+    double t20 = (0x1.fffffffffffffp1023 < t16) ? 0x1.fffffffffffffp1023 : t16;
+    double t21 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
+    double t22 = (t20 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t20;
+    double t23 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21;
+    double t24 = (0x1.fffffffffffffp1023 < t22) ? 0x1.fffffffffffffp1023 : t22;
+    double t25 = (0x1.fffffffffffffp1023 < t23) ? 0x1.fffffffffffffp1023 : t23;
+    double t26 = (0x1.fffffffffffffp1023 < t18) ? 0x1.fffffffffffffp1023 : t18;
+    double t27 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
+    double t28 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
+    double t29 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
+    double t30 = FMA(t28, grad_mean, t29 * grad_var);
+    double t31 = (t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24;
+    double t32 = (t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27;
+    double t33 = FMA(t31, grad_mean, t32 * grad_var);
+    *out_grad_mean = t33;
+    *out_grad_var = t30;
 }
 
 void exp_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(exp_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void exp_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        double t2 = FMA(t1, 0.5, mean[i]);
-        double t3 = -t1;
-        _Bool t4 = t3 < (-1400.0);
-        double t5 = t4 ? (-1400.0) : t3;
-        double t6 = exp64(t5 * 0.5);
-        double t7 = t4 ? 0.0 : t6;
-        _Bool t8 = t1 < 0.5;
-        double t9 = t8 ? t1 : 0.5;
-        double t10 = t9 * (polynomial0(0x1.5653c85892713p-26, t9 - 0.25));
-        double t11 = 1.0 - (t6 * t7);
-        double t12 = t8 ? t10 : t11;
-        double t13 = (mean[i] + t1) * 0.5;
-        double t14 = (400.0 < t13) ? 400.0 : t13;
-        _Bool t15 = t14 < (-1400.0);
-        double t16 = t15 ? (-1400.0) : t14;
-        double t17 = exp64(t16 * 0.5);
-        double t18 = t15 ? 0.0 : t17;
-        double t19 = t17 * t18;
-        double t20 = (1400.0 < t2) ? 1400.0 : t2;
-        _Bool t21 = t20 < (-1400.0);
-        double t22 = t21 ? (-1400.0) : t20;
-        double t23 = exp64(t22 * 0.5);
-        double t24 = t21 ? 0.0 : t23;
-        double t25 = t23 * t24;
-        double t26 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
-        double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-        double t28 = t23 * (t24 * 0.5);
-        double t29 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
-        double t30 = (t29 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t29;
-        double t31 = t19 * (t19 * ((t19 * (t12 * t19)) * 2.0));
-        double t32 = t19 * (t19 * (t19 * (t19 * (t12 + 1.0))));
-        double t33 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        double t34 = (t33 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t33;
-        double t35 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
-        double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
-        double t37 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
-        double t38 = (t37 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t37;
-        double t39 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
-        double t40 = (t39 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t39;
-        out_grad_mean[i] = FMA(grad_mean[i], t34,
-            grad_var[i] * t38);
-        out_grad_var[i] = FMA(grad_mean[i], t36,
-            grad_var[i] * t40);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        exp_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -190,6 +118,10 @@ void exp_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(exp_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        exp_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

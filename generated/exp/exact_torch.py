@@ -3,7 +3,7 @@
 # f(x) = exp(x)
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
-"""exp, variant exact: moments and their gradients in any floating dtype."""
+"""exp, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -13,73 +13,115 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (-2.1988277914205833e-07, 2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437,
-    -0.0011215403561022302, 0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265,
-    0.8847968677143805)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = p0 < 0.5
+    t1 = torch.where(t0, p0, 0.5)
+    t2 = -p0
+    t3 = t2 < (-1400.0)
+    t2 = torch.exp(0.5 * torch.where(t3, -1400.0, t2))
+    t3 = (torch.where(t0, t1 * _polynomial(t1 - 0.25, 1.9926069990447574e-08, (-2.1988277914205833e-07,
+        2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437, -0.0011215403561022302,
+        0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265, 0.8847968677143805)),
+        1.0 - (t2 * torch.where(t3, 0.0, t2))))
+    return t3
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 * 0.5 + mean
+    t2 = 1400.0 < t1
+    t1 = torch.where(t2, 1400.0, t1)
+    t2 = t1 < (-1400.0)
+    t1 = torch.exp(0.5 * torch.where(t2, -1400.0, t1))
+    t2 = t1 * torch.where(t2, 0.0, t1)
+    t1 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t1, 1.7976931348623157e+308, t2)
+    t1 = t2 < (-1.7976931348623157e+308)
+    t2 = torch.where(t1, -1.7976931348623157e+308, t2)
+    t1 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t1, 1.7976931348623157e+308, t2)
+    t1 = mean == mean
+    t3 = t0 == t0
+    t4 = t2 < (-1.7976931348623157e+308)
+    t2 = torch.where(t3, torch.where(t1, torch.where(t4, -1.7976931348623157e+308, t2), mean), t0)
+    t4 = 0.5 * (mean + t0)
+    t5 = 400.0 < t4
+    t4 = torch.where(t5, 400.0, t4)
+    t5 = t4 < (-1400.0)
+    t4 = torch.exp(0.5 * torch.where(t5, -1400.0, t4))
+    t5 = t4 * torch.where(t5, 0.0, t4)
+    t5 = t5 * (t5 * (t5 * (_part0(t0) * t5)))
+    t4 = 1.7976931348623157e+308 < t5
+    t5 = torch.where(t4, 1.7976931348623157e+308, t5)
+    t4 = t5 < (-1.7976931348623157e+308)
+    t0 = torch.where(t3, torch.where(t1, torch.where(t4, -1.7976931348623157e+308, t5), mean), t0)
+    return t2, t0
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 * 0.5 + mean
+    t2 = 1400.0 < t1
+    t1 = torch.where(t2, 1400.0, t1)
+    t2 = t1 < (-1400.0)
+    t1 = torch.exp(0.5 * torch.where(t2, -1400.0, t1))
+    t2 = torch.where(t2, 0.0, t1)
+    t3 = t1 * t2
+    t4 = 1.7976931348623157e+308 < t3
+    t3 = torch.where(t4, 1.7976931348623157e+308, t3)
+    t4 = t3 < (-1.7976931348623157e+308)
+    t3 = torch.where(t4, -1.7976931348623157e+308, t3)
+    t4 = 1.7976931348623157e+308 < t3
+    t3 = torch.where(t4, 1.7976931348623157e+308, t3)
+    t4 = _part0(t0)
+    t0 = 0.5 * (mean + t0)
+    t5 = 400.0 < t0
+    t0 = torch.where(t5, 400.0, t0)
+    t5 = t0 < (-1400.0)
+    t0 = torch.exp(0.5 * torch.where(t5, -1400.0, t0))
+    t5 = t0 * torch.where(t5, 0.0, t0)
+    t0 = t5 * (t5 * ((t5 * (t4 * t5)) * 2.0))
+    t6 = 1.7976931348623157e+308 < t0
+    t0 = torch.where(t6, 1.7976931348623157e+308, t0)
+    t6 = t3 < (-1.7976931348623157e+308)
+    t3 = torch.where(t6, -1.7976931348623157e+308, t3)
+    t6 = t0 < (-1.7976931348623157e+308)
+    t0 = t3 * grad_mean + (torch.where(t6, -1.7976931348623157e+308, t0) * grad_var)
+    t2 = t1 * (0.5 * t2)
+    t1 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t1, 1.7976931348623157e+308, t2)
+    t1 = t2 < (-1.7976931348623157e+308)
+    t2 = torch.where(t1, -1.7976931348623157e+308, t2)
+    t1 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t1, 1.7976931348623157e+308, t2)
+    t4 = t5 * (t5 * (t5 * (t5 * (1.0 + t4))))
+    t5 = 1.7976931348623157e+308 < t4
+    t4 = torch.where(t5, 1.7976931348623157e+308, t4)
+    t5 = t2 < (-1.7976931348623157e+308)
+    t2 = torch.where(t5, -1.7976931348623157e+308, t2)
+    t5 = t4 < (-1.7976931348623157e+308)
+    t4 = t2 * grad_mean + (torch.where(t5, -1.7976931348623157e+308, t4) * grad_var)
+    return t0, t4
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = -t0
-    t2 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t3 = t0 < 0.5
-    t4 = torch.where(t3, t0, 0.5)
-    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, 1.9926069990447574e-08)
-    t5 = _at_most((mean + t0) * 0.5, 400.0)
-    t6 = torch.exp(_at_least(t5, -1400.0) * 0.5)
-    t6 = t6 * (torch.where(t5 < (-1400.0), 0.0, t6))
-    t5 = _at_most(t0 * 0.5 + mean, 1400.0)
-    t7 = torch.exp(_at_least(t5, -1400.0) * 0.5)
-    t7 = _at_most(t7 * (torch.where(t5 < (-1400.0), 0.0, t7)), 1.7976931348623157e+308)
-    t2 = torch.where(t3, t4, 1.0 - (t2 * (torch.where(t1 < (-1400.0), 0.0, t2))))
-    t7 = _at_most(_at_least(t7, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t1 = mean == mean
-    t4 = t0 == t0
-    t7 = torch.where(t1, _at_least(t7, -1.7976931348623157e+308), mean)
-    t6 = _at_least(_at_most(t6 * (t6 * (t6 * (t2 * t6))), 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t6 = torch.where(t4, torch.where(t1, t6, mean), t0)
-    return (torch.where(t4, t7, t0)), t6
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = -t0
-    t2 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t3 = t0 < 0.5
-    t4 = torch.where(t3, t0, 0.5)
-    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, 1.9926069990447574e-08)
-    t2 = torch.where(t3, t4, 1.0 - (t2 * (torch.where(t1 < (-1400.0), 0.0, t2))))
-    t1 = _at_most((mean + t0) * 0.5, 400.0)
-    t4 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t4 = t4 * (torch.where(t1 < (-1400.0), 0.0, t4))
-    t0 = _at_most(t0 * 0.5 + mean, 1400.0)
-    t1 = torch.exp(_at_least(t0, -1400.0) * 0.5)
-    t0 = torch.where(t0 < (-1400.0), 0.0, t1)
-    t3 = _at_least(_at_most(t1 * t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t0 = _at_least(_at_most(t1 * (t0 * 0.5), 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t1 = _at_most(t4 * (t4 * ((t4 * (t2 * t4)) * 2.0)), 1.7976931348623157e+308)
-    t2 = _at_most(t4 * (t4 * (t4 * (t4 * (t2 + 1.0)))), 1.7976931348623157e+308)
-    t3 = _at_least(_at_most(t3, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t1 = _at_least(t1, -1.7976931348623157e+308)
-    t0 = _at_least(_at_most(t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t2 = _at_least(t2, -1.7976931348623157e+308)
-    return grad_mean * t3 + grad_var * t1, grad_mean * t0 + grad_var * t2
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

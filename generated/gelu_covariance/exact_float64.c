@@ -5,332 +5,577 @@
 //
 // rule digest  510776eb7096aab742474c41a7c6094d4aade98e8751182c55cc11d12c46f558
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double gelu_covariance_exact_float64_atom0(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double p8, double p9,
+    double p10, double p11, double p12, double p13, double p14)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = FMA(p0, p1, p2);
+    double t1 = FMA(p0, p1, p3);
+    double t2 = t1 * t1;
+    double t3 = 1.0 + t2;
+    double t4 = 1.0 / (t2 * t3);
+    double t5 = t2 * t4;
+    double t6 = 0.25 * t3;
+    double t7 = t3 * t4;
+    double t8 = p6 * t7;
+    double t9 = 0.25 * (t3 * (1.0 + t7));
+    double t10 = t9 * (t5 * (1.0 - t2));
+    double t11 = t6 * (p7 - t8);
+    double t12 = p13 * t11;
+    double t13 = (p7 + t8) * t6;
+    double t14 = p14 * t13;
+    double t15 = ((exp64((p9 - (p8 * t7)) * (p5 - t2)) * (t0 * FMA(p4, 2.0, t0))) * (t5 * t5)) * ((((1.0 + (p11 * t9))
+        - (t14 * t14)) * ((1.0 + (p12 * t9)) - (t12 * t12))) + (t10 * (((t10 * 0.5) * p10) + (((p11 * t13) * (-2.0)) *
+        ((-2.0) * (p12 * t11))))));
+    return t15;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void gelu_covariance_exact_float64_atom1(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double p8, double p9,
+    double p10, double p11, double p12, double p13, double p14, double p15, double p16, double p17, double p18,
+    double *restrict r0, double *restrict r1, double *restrict r2, double *restrict r3, double *restrict r4)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = FMA(p0, p1, p2);
+    double t1 = t0 * t0;
+    double t2 = 1.0 + t1;
+    double t3 = t2 * 0.5;
+    double t4 = t2 * 0.25;
+    double t5 = 1.0 / (t1 * t2);
+    double t6 = t1 * t5;
+    double t7 = t2 * t5;
+    double t8 = 0.25 * (t2 * (1.0 + t7));
+    double t9 = p4 * t7;
+    double t10 = (p5 - t9) * t4;
+    double t11 = t0 * t10;
+    double t12 = (-2.0) * (t10 * p6);
+    double t13 = t8 * p6;
+    double t14 = t8 * p8;
+    double t15 = p10 * t10;
+    double t16 = exp64((p9 - (p3 * t7)) * (p11 - t1));
+    double t17 = t4 * (p5 + t9);
+    double t18 = p12 * t17;
+    double t19 = t0 * t17;
+    double t20 = t18 * t18;
+    double t21 = (t17 * p8) * (-2.0);
+    double t22 = (1.0 + t14) - t20;
+    double t23 = 2.0 + (t13 * 12.0);
+    double t24 = 2.0 + (t14 * 12.0);
+    double t25 = FMA(p0, p1, p15);
+    double t26 = t25 * FMA(p16, 2.0, t25);
+    double t27 = t6 * t6;
+    double t28 = (t16 * t26) * t27;
+    double t29 = t27 * (t16 * (t7 * t26));
+    double t30 = t15 * t15;
+    double t31 = (1.0 + t13) - t30;
+    double t32 = 1.0 + (t13 * 3.0);
+    double t33 = t3 * t3;
+    double t34 = t8 * (t6 * (1.0 - t1));
+    double t35 = t34 * 0.5;
+    double t36 = t29 * ((t22 * (((t11 * t11) * ((1.0 + (t13 * 6.0)) - t30)) - (t32 * t33))) + (t34 * ((t35 * (p17 * (t1
+        * (t23 - (t30 * 12.0))))) + (t21 * ((t0 * t11) * (t23 - (t30 * 4.0)))))));
+    double t37 = (t16 * t6) * ((t22 * t31) + (t34 * ((t35 * p18) + (t21 * t12))));
+    double t38 = 1.0 + (3.0 * t14);
+    double t39 = t28 * (((t17 * (t20 - t38)) * t31) + (t34 * ((t35 * ((t17 * p13) * p14)) + (((3.0 * t20) - t38) *
+        t12))));
+    double t40 = t29 * ((t31 * (((t19 * t19) * ((1.0 + (6.0 * t14)) - t20)) - (t38 * t33))) + (t34 * ((t35 * (p14 * (t1
+        * (t24 - (t20 * 12.0))))) + (t12 * ((t0 * t19) * (t24 - (t20 * 4.0)))))));
+    double t41 = t28 * (((t10 * (t30 - t32)) * t22) + (t34 * ((t35 * ((t10 * p7) * p17)) + (((t30 * 3.0) - t32) *
+        t21))));
+    *r0 = t36;
+    *r1 = t37;
+    *r2 = t39;
+    *r3 = t40;
+    *r4 = t41;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE double gelu_covariance_exact_float64_part2(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double p8, double p9,
+    double p10, double p11, double p12, double p13, double p14, double p15, double p16, double p17, double p18,
+    double p19)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = FMA(0.005638374814670962, p0, FMA(0.004662705956970056, p1, FMA(0x1.f01fe7b116997p-9, p2,
+        FMA(0x1.8ac1a96de7aefp-9, p3, FMA(0x1.334caabe72f8ep-9, p4, FMA(0.0017815756292357033, p5,
+        FMA(0.0013179020384767902, p6, FMA(0.0009458271200005226, p7, FMA(0.0006557511557684231, p8,
+        FMA(0.0004368253876966374, p9, FMA(0.0002776250025850777, p10, FMA(0x1.5dbfa1bbc9073p-13, p11,
+        FMA(9.348711026711913e-05, p12, FMA(0x1.92da95cd56ae2p-15, p13, FMA(0x1.7135d1e315cabp-16, p14,
+        FMA(8.622068829308653e-06, p15, FMA(2.685608384060478e-06, p16, FMA(5.775419888425514e-07, p17,
+        FMA(6.131335215808676e-08, p18, 9.527226667294212e-10 * p19)))))))))))))))))));
+    return t0;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE double gelu_covariance_exact_float64_part3(double p0)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    double t0 = 1.0 / FMA(ABS(p0), 0.25, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = t0 * POLY22(t1, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    return t2;
 }
 
-static const double table39[39][2] = {
-    {1.464079953054779e-06, 0x1.620b435aa6a1ap-20},
-    {0x1.ce8b5ec713c31p-17, 7.921426835996799e-06},
-    {6.422386018396919e-05, 0x1.c5426b5e6bfap-16},
-    {0x1.b1c817f794e74p-13, 6.844232536015404e-05},
-    {0.0005301453680718983, 0x1.2e61b70ba570dp-13},
-    {0.0011628269345298303, 0.0002677326107901699},
-    {0x1.2a7e0a4ddc573p-9, 0.0004533052281759728},
-    {0.004090831264511447, 0.0007150536919098081},
-    {0.006863808709792413, 0.0010661986859348948},
-    {0.010895646186913556, 0.0015181847369714178},
-    {0.01651784072210023, 0.002079872934256019},
-    {0.024084699220296296, 0.002756809648349351},
-    {0.03396191479382395, 0.003550604136588644},
-    {0.04651339741409819, 0.004458444055561819},
-    {0.06208683127005751, 0.005472772868790718},
-    {0.08099849736530153, 0.006581147127412567},
-    {0.10351794590508619, 0.007766284837559883},
-    {0.1298531269388003, 0.009006308864212472},
-    {0.16013658838905284, 0.010275181831197156},
-    {0.19441332774824222, 0.011543321543943259},
-    {0.23263083798141745, 0.01277837886765329},
-    {0.274631821034861, 0.01394615350907227},
-    {0.3201499561250763, 0.01501161752346107},
-    {0.36880900771829916, 0.015940011816811886},
-    {0.42012544347376457, 0.016697977614369735},
-    {0.47351460956901104, 0.01725468295145053},
-    {0.5283003842397684, 0.017582903791400973},
-    {0.5837281047043217, 0.017660020414006265},
-    {0.6389804425502604, 0.017468892216075876},
-    {0.693195792609163, 0.016998577940632868},
-    {0.745488644457719, 0.01624487346817372},
-    {0.7949713275971588, 0.015210645486078136},
-    {0.8407764641069162, 0.013905946395866444},
-    {0.882079428533507, 0.012347903531169983},
-    {0.9181201059428341, 0.010560384122991116},
-    {0.9482232585063524, 0.008573447471575329},
-    {0.9718168727384103, 0x1.a4e99d03b64a1p-8},
-    {0.9884480809427961, 0.00414811508550826},
-    {0.9977985927058194, 0.0017965818061741645},
-};
+INLINE void gelu_covariance_exact_float64_forward_before_element(
+    double mean1, double var1, double mean2, double var2, double cov, double *restrict out_b0, double *restrict out_b1,
+    double *restrict out_b2, double *restrict out_b3, double *restrict out_b4, double *restrict out_b5,
+    double *restrict out_b6, double *restrict out_b7, double *restrict out_b8, double *restrict out_b9,
+    double *restrict out_b10, double *restrict out_b11, double *restrict out_b12, double *restrict out_b13,
+    double *restrict out_b14, double *restrict out_b15, double *restrict out_b16, double *restrict out_b17,
+    double *restrict out_b18, double *restrict out_b19, double *restrict out_b20, double *restrict out_b21,
+    double *restrict out_b22, double *restrict out_b23, double *restrict out_b24, double *restrict out_b25)
+{
+    double t0 = ABS(cov);
+    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t2 = t1 ? var2 : var1;
+    double t3 = t1 ? var1 : var2;
+    double t4 = t1 ? mean2 : mean1;
+    double t5 = t1 ? mean1 : mean2;
+    _Bool t6 = 0.0 <= t2;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t7 = 0.0 <= t3;
+    double t8 = t6 ? t2 : 0.0;
+    double t9 = SQRT(t8);
+    double t10 = t7 ? t3 : 0.0;
+    double t11 = (t9 * SQRT(t10)) * 0x1.00004p0;
+    _Bool t12 = ((t0 <= t11) & (t6 & (t4 == t4))) & (t7 & (t5 == t5));
+    double t13 = t12 ? t0 : 0.0;
+    double t14 = t3 + c0;
+    double t15 = t12 ? t14 : c0;
+    double t16 = SQRT(t15);  // standard deviation, scaled
+    double t17 = t2 + c0;
+    double t18 = t12 ? t17 : c0;
+    double t19 = SQRT(t18);  // standard deviation, scaled
+    double t20 = t5 / t16;
+    double t21 = t4 / t19;
+    double t22 = (t2 * t3) - (t13 * t13);
+    double t23 = (0.0 < t22) ? t22 : 0.0;
+    double t24 = c0 + (t23 + (t2 + t3));
+    double t25 = t19 * t16;
+    double t26 = c0 / t19;
+    double t27 = c0 / t16;
+    double t28 = t25 + t13;
+    double t29 = (t12 & (0.0 < t24)) ? t24 : 0.0;
+    double t30 = c0 / t28;
+    _Bool t31 = 0.0 == t29;
+    double t32 = t31 ? c0 : t29;
+    double t33 = SQRT(t32);
+    double t34 = t33 * t30;
+    double t35 = t31 ? 0.0 : t34;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t36 = t28 * (c0 / t33);
+    double t37 = t31 ? 0x1p40 : t36;
+    _Bool t38 = 38.5 < t20;
+    double t39 = (t20 < (-38.5)) ? (-38.5) : t20;
+    double t40 = t38 ? 38.5 : t39;  // mean2/s2, within the reach
+    _Bool t41 = 38.5 < t21;
+    double t42 = (t21 < (-38.5)) ? (-38.5) : t21;
+    double t43 = t41 ? 38.5 : t42;  // mean1/s1, within the reach
+    double t44 = t26 * t26;
+    double t45 = t27 * t27;
+    double t46 = (t44 * (-2.0)) * (t45 * (-2.0));
+    _Bool t47 = cov < 0.0;
+    double t48 = -t40;
+    double t49 = t47 ? t48 : t40;
+    double t50 = t43 + t49;
+    double t51 = t43 - t49;
+    double t52 = ABS(t50);
+    double t53 = ABS(t51);
+    double t54 = 0.125 * (t51 * t51);  // B = (a - b)^2/8
+    double t55 = 0.125 * (t50 * t50);  // A = (a + b)^2/8
+    _Bool t56 = (t52 <= t53) | (t52 < 0x1p-60);
+    double t57 = 2.0 * t55;
+    double t58 = t35 * t35;
+    _Bool t59 = t53 <= (t58 * t52);
+    double t60 = t56 ? c0 : t52;
+    double t61 = t53 * (c0 / t60);
+    double t62 = t59 ? t58 : t61;
+    double t63 = t56 ? c0 : t62;  // q*^2, where the exponent is least
+    double t64 = t37 * (t37 * t54);
+    double t65 = 0.125 * (t52 * t53);
+    double t66 = t59 ? t64 : t65;
+    double t67 = t56 ? t54 : t66;  // B/q*^2
+    double t68 = FMA(t55, t63, t67);
+    double t69 = FMA(t55, t63, -t67);
+    double t70 = (t68 + 36.0) + SQRT(FMA(t69, t69, FMA(t68, 72.0, 1296.0)));
+    _Bool t71 = t70 < t57;
+    double t72 = (2.0 * t54) * (c0 / t70);
+    _Bool t73 = t58 < t72;
+    double t74 = t73 ? t72 : c0;
+    double t75 = SQRT(t74);
+    double t76 = t73 ? t75 : t35;  // lo, where the integral begins
+    _Bool t77 = t73 | t71;
+    double t78 = t71 ? t57 : c0;
+    double t79 = t70 * (c0 / t78);
+    double t80 = t71 ? t79 : c0;
+    double t81 = SQRT(t80);
+    double t82 = t71 ? t81 : c0;
+    double t83 = t82 - t76;
+    double t84 = (t30 * (t13 * 2.0)) * (c0 / (c0 + t35));  // 1 - Q
+    double t85 = t77 ? t83 : t84;  // hi - lo
+    double t86 = t76 - t35;
+    double t87 = t73 ? t86 : 0.0;
+    *out_b0 = t85;
+    *out_b1 = t87;
+    *out_b2 = t76;
+    *out_b3 = t35;
+    *out_b4 = t63;
+    *out_b5 = t51;
+    *out_b6 = t50;
+    *out_b7 = t67;
+    *out_b8 = t55;
+    *out_b9 = t46;
+    *out_b10 = t44;
+    *out_b11 = t45;
+    *out_b12 = t27;
+    *out_b13 = t26;
+    *out_b14 = t0;
+    *out_b15 = t2;
+    *out_b16 = t3;
+    *out_b17 = t4;
+    *out_b18 = t5;
+    *out_b19 = t11;
+    *out_b20 = t25;
+    *out_b21 = t40;
+    *out_b22 = t43;
+    *out_b23 = t54;
+    *out_b24 = t58;
+    *out_b25 = t68;
+}
 
-static const double table43[43][2] = {
-    {0x1.e7131657a23e7p-25, 6.131335215808676e-08},
-    {8.369844141913075e-07, 5.775419888425514e-07},
-    {5.31372829743653e-06, 2.685608384060478e-06},
-    {0x1.6b968e75bd46ep-16, 8.622068829308653e-06},
-    {6.723231472552511e-05, 0x1.7135d1e315cabp-16},
-    {0x1.6b0c5c3ccd7b1p-13, 0x1.92da95cd56ae2p-15},
-    {0.0003892840839296878, 9.348711026711913e-05},
-    {0.0007895994979768233, 0x1.5dbfa1bbc9073p-13},
-    {0.0014764525670445286, 0.0002776250025850777},
-    {0x1.52c40cbc8bb85p-9, 0.0004368253876966374},
-    {0.004283649700995719, 0.0006557511557684231},
-    {0.006779312329779466, 0.0009458271200005226},
-    {0.010312369397813046, 0.0013179020384767902},
-    {0.015155924705426824, 0.0017815756292357033},
-    {0.021610375121161908, 0x1.334caabe72f8ep-9},
-    {0.029996256006443477, 0x1.8ac1a96de7aefp-9},
-    {0.04064505183243601, 0x1.f01fe7b116997p-9},
-    {0.053888194485041556, 0.004662705956970056},
-    {0.07004457602286504, 0.005638374814670962},
-    {0.08940699604435709, 0x1.b73231a9703efp-8},
-    {0.11222804163624928, 0.007837318137898402},
-    {0.1387059560478839, 0.009026026965570831},
-    {0.1689710875207366, 0.01024406783235623},
-    {0.203073519836297, 0.011464095613987703},
-    {0.2409724699615749, 0.012655730732424516},
-    {0.2825279956653444, 0.013786374300963519},
-    {0.32749548832246317, 0.014822161266154174},
-    {0.3755233356300538, 0.015729019437577055},
-    {0.42615402898995375, 0.01647379673351315},
-    {0.4788288651420602, 0.017025414895880095},
-    {0.5328962562737352, 0.017356005543393626},
-    {0.5876235228151727, 0.01744198386763478},
-    {0.6422119042800476, 0.017265016584371493},
-    {0.695814391681563, 0.016812843903248963},
-    {0.7475558658869825, 0.016079920164848285},
-    {0.7965549249540246, 0.015067844234711062},
-    {0.8419467045436335, 0.01378555850237772},
-    {0.8829059426655191, 0.012249304159685686},
-    {0.9186695163946096, 0.010482330225511493},
-    {0.9485576877059164, 0.008514365446928024},
-    {0.9719933526796989, 0.006380883958734977},
-    {0.9885188098771589, 0.004122316121256011},
-    {0.9978118988269403, 0.0017856894597730647},
+INLINE void gelu_covariance_exact_float64_forward_element(
+    double cov, double b14, double b15, double b16, double b17, double b18, double b19, double b20, double b21,
+    double b22, double b10, double b11, double b23, double b8, double b24, double b25, double b0, double a0,
+    double *restrict out_covariance)
+{
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t0 = ((b14 <= b19) & ((0.0 <= b15) & (b17 == b17))) & ((0.0 <= b16) & (b18 == b18));
+    double t1 = exp64((b22 * b22) * (-0.5));
+    double t2 = exp64((-0.5) * (b21 * b21));
+    double t3 = 0.3989422804014327 * (b22 * b10);
+    double t4 = 0.3989422804014327 * (b21 * b11);
+    double t5 = gelu_covariance_exact_float64_part3(b22);  // Mills ratio/sqrt(2 pi)
+    double t6 = gelu_covariance_exact_float64_part3(b21);  // Mills ratio/sqrt(2 pi)
+    _Bool t7 = b22 < 0.0;
+    double t8 = t1 * (t3 + t5);
+    double t9 = (c0 - (t1 * t5)) + (t1 * t3);
+    double t10 = t7 ? t8 : t9;
+    _Bool t11 = b21 < 0.0;
+    double t12 = t2 * (t4 + t6);
+    double t13 = (c0 - (t2 * t6)) + (t2 * t4);
+    double t14 = t11 ? t12 : t13;
+    double t15 = (cov * (t10 * t14)) + (b20 * (exp64(-(b25 + (b8 + b23))) * ((b0 * a0) * (2.0 * (c0 / (c0 + b24))))));
+    double t16 = t0 ? c0 : (-1.0);
+    double t17 = SQRT(t16);
+    double t18 = t0 ? t15 : t17;
+    *out_covariance = t18;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_before_element(
+    double mean1, double var1, double mean2, double var2, double cov, double *restrict out_b0, double *restrict out_b1,
+    double *restrict out_b2, double *restrict out_b3, double *restrict out_b4, double *restrict out_b5,
+    double *restrict out_b6, double *restrict out_b7, double *restrict out_b8, double *restrict out_b9,
+    double *restrict out_b10, double *restrict out_b11, double *restrict out_b12, double *restrict out_b13,
+    double *restrict out_b14, double *restrict out_b15, double *restrict out_b16, double *restrict out_b17,
+    double *restrict out_b18, double *restrict out_b19, double *restrict out_b20, double *restrict out_b21,
+    double *restrict out_b22, double *restrict out_b23, double *restrict out_b24, double *restrict out_b25,
+    double *restrict out_b26, double *restrict out_b27, double *restrict out_b28, double *restrict out_b29,
+    double *restrict out_b30)
+{
+    double t0 = ABS(cov);
+    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t2 = t1 ? var2 : var1;
+    double t3 = t1 ? var1 : var2;
+    double t4 = t1 ? mean2 : mean1;
+    double t5 = t1 ? mean1 : mean2;
+    _Bool t6 = 0.0 <= t2;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t7 = 0.0 <= t3;
+    double t8 = t6 ? t2 : 0.0;
+    double t9 = SQRT(t8);
+    double t10 = t7 ? t3 : 0.0;
+    double t11 = (t9 * SQRT(t10)) * 0x1.00004p0;
+    _Bool t12 = ((t0 <= t11) & (t6 & (t4 == t4))) & (t7 & (t5 == t5));
+    double t13 = t12 ? t0 : 0.0;
+    double t14 = t3 + c0;
+    double t15 = t12 ? t14 : c0;
+    double t16 = SQRT(t15);  // standard deviation, scaled
+    double t17 = t2 + c0;
+    double t18 = t12 ? t17 : c0;
+    double t19 = SQRT(t18);  // standard deviation, scaled
+    double t20 = t5 / t16;
+    double t21 = t4 / t19;
+    double t22 = (t2 * t3) - (t13 * t13);
+    double t23 = (0.0 < t22) ? t22 : 0.0;
+    double t24 = c0 + (t23 + (t2 + t3));
+    double t25 = (t19 * t16) + t13;
+    double t26 = c0 / t19;
+    double t27 = c0 / t16;
+    double t28 = (t12 & (0.0 < t24)) ? t24 : 0.0;
+    double t29 = c0 / t25;
+    _Bool t30 = 0.0 == t28;
+    double t31 = t30 ? c0 : t28;
+    double t32 = SQRT(t31);
+    double t33 = t32 * t29;
+    double t34 = t30 ? 0.0 : t33;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t35 = t25 * (c0 / t32);
+    double t36 = t30 ? 0x1p40 : t35;
+    _Bool t37 = 38.5 < t20;
+    double t38 = (t20 < (-38.5)) ? (-38.5) : t20;
+    double t39 = t37 ? 38.5 : t38;  // mean2/s2, within the reach
+    _Bool t40 = 38.5 < t21;
+    double t41 = (t21 < (-38.5)) ? (-38.5) : t21;
+    double t42 = t40 ? 38.5 : t41;  // mean1/s1, within the reach
+    double t43 = t27 * t27;
+    double t44 = t26 * t26;
+    double t45 = t44 * (-2.0);
+    double t46 = t43 * (-2.0);
+    double t47 = t43 * 6.0;
+    double t48 = 6.0 * t44;
+    _Bool t49 = cov < 0.0;
+    double t50 = -t39;
+    double t51 = t49 ? t50 : t39;
+    double t52 = t45 * t46;
+    double t53 = t42 + t51;
+    double t54 = t42 - t51;
+    double t55 = ABS(t53);
+    double t56 = ABS(t54);
+    double t57 = 0.125 * (t54 * t54);  // B = (a - b)^2/8
+    double t58 = 0.125 * (t53 * t53);  // A = (a + b)^2/8
+    _Bool t59 = (t55 <= t56) | (t55 < 0x1p-60);
+    double t60 = 2.0 * t58;
+    double t61 = t34 * t34;
+    _Bool t62 = t56 <= (t61 * t55);
+    double t63 = t59 ? c0 : t55;
+    double t64 = t56 * (c0 / t63);
+    double t65 = t62 ? t61 : t64;
+    double t66 = t59 ? c0 : t65;  // q*^2, where the exponent is least
+    double t67 = t36 * (t36 * t57);
+    double t68 = 0.125 * (t55 * t56);
+    double t69 = t62 ? t67 : t68;
+    double t70 = t59 ? t57 : t69;  // B/q*^2
+    double t71 = FMA(t58, t66, t70);
+    double t72 = FMA(t58, t66, -t70);
+    double t73 = (t71 + 32.0) + SQRT(FMA(t72, t72, FMA(t71, 64.0, 1024.0)));
+    _Bool t74 = t73 < t60;
+    double t75 = (2.0 * t57) * (c0 / t73);
+    _Bool t76 = t61 < t75;
+    double t77 = t76 ? t75 : c0;
+    double t78 = SQRT(t77);
+    double t79 = t76 ? t78 : t34;  // lo, where the integral begins
+    _Bool t80 = t76 | t74;
+    double t81 = t74 ? t60 : c0;
+    double t82 = t73 * (c0 / t81);
+    double t83 = t74 ? t82 : c0;
+    double t84 = SQRT(t83);
+    double t85 = t74 ? t84 : c0;
+    double t86 = t85 - t79;
+    double t87 = (t29 * (t13 * 2.0)) * (c0 / (c0 + t34));  // 1 - Q
+    double t88 = t80 ? t86 : t87;  // hi - lo
+    double t89 = t79 - t34;
+    double t90 = t76 ? t89 : 0.0;
+    *out_b0 = t88;
+    *out_b1 = t79;
+    *out_b2 = t70;
+    *out_b3 = t54;
+    *out_b4 = t53;
+    *out_b5 = t43;
+    *out_b6 = t47;
+    *out_b7 = t44;
+    *out_b8 = t58;
+    *out_b9 = t27;
+    *out_b10 = t66;
+    *out_b11 = t26;
+    *out_b12 = t48;
+    *out_b13 = t46;
+    *out_b14 = t90;
+    *out_b15 = t34;
+    *out_b16 = t45;
+    *out_b17 = t52;
+    *out_b18 = t0;
+    *out_b19 = t2;
+    *out_b20 = t3;
+    *out_b21 = t4;
+    *out_b22 = t5;
+    *out_b23 = t11;
+    *out_b24 = t16;
+    *out_b25 = t19;
+    *out_b26 = t39;
+    *out_b27 = t42;
+    *out_b28 = t57;
+    *out_b29 = t61;
+    *out_b30 = t71;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double cov, double grad_covariance, double b18, double b19,
+    double b20, double b21, double b22, double b23, double b24, double b25, double b11, double b9, double b26,
+    double b27, double b5, double b7, double b28, double b8, double b29, double b30, double b0, double q0_0_1,
+    double q0_0_4, double q0_0_0, double q0_0_3, double q0_0_2, double q0_1_1, double q0_1_4, double q0_1_0,
+    double q0_1_3, double q0_1_2, double q0_2_1, double q0_2_4, double q0_2_0, double q0_2_3, double q0_2_2,
+    double q0_3_1, double q0_3_4, double q0_3_0, double q0_3_3, double q0_3_2, double q0_4_1, double q0_4_4,
+    double q0_4_0, double q0_4_3, double q0_4_2, double q0_5_1, double q0_5_4, double q0_5_0, double q0_5_3,
+    double q0_5_2, double q0_6_1, double q0_6_4, double q0_6_0, double q0_6_3, double q0_6_2, double q0_7_1,
+    double q0_7_4, double q0_7_0, double q0_7_3, double q0_7_2, double q0_8_1, double q0_8_4, double q0_8_0,
+    double q0_8_3, double q0_8_2, double q0_9_1, double q0_9_4, double q0_9_0, double q0_9_3, double q0_9_2,
+    double q0_10_1, double q0_10_4, double q0_10_0, double q0_10_3, double q0_10_2, double q0_11_1, double q0_11_4,
+    double q0_11_0, double q0_11_3, double q0_11_2, double q0_12_1, double q0_12_4, double q0_12_0, double q0_12_3,
+    double q0_12_2, double q0_13_1, double q0_13_4, double q0_13_0, double q0_13_3, double q0_13_2, double q0_14_1,
+    double q0_14_4, double q0_14_0, double q0_14_3, double q0_14_2, double q0_15_1, double q0_15_4, double q0_15_0,
+    double q0_15_3, double q0_15_2, double q0_16_1, double q0_16_4, double q0_16_0, double q0_16_3, double q0_16_2,
+    double q0_17_1, double q0_17_4, double q0_17_0, double q0_17_3, double q0_17_2, double q0_18_1, double q0_18_4,
+    double q0_18_0, double q0_18_3, double q0_18_2, double q0_19_1, double q0_19_4, double q0_19_0, double q0_19_3,
+    double q0_19_2, double a0, double a1, double a2, double a3, double a4, double *restrict out_grad_mean1,
+    double *restrict out_grad_var1, double *restrict out_grad_mean2, double *restrict out_grad_var2,
+    double *restrict out_grad_cov)
+{
+    _Bool t0 = cov < 0.0;
+    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t2 = ((b18 <= b23) & ((0.0 <= b19) & (b21 == b21))) & ((0.0 <= b20) & (b22 == b22));
+    double t3 = t2 ? c0 : (-1.0);
+    double t4 = SQRT(t3);
+    double t5 = cov * b9;
+    double t6 = cov * b11;
+    double t7 = exp64((b26 * b26) * (-0.5));
+    double t8 = exp64((-0.5) * (b27 * b27));
+    double t9 = b9 * b26;
+    double t10 = t9 * t9;
+    double t11 = b11 * b27;
+    double t12 = t11 * t11;
+    double t13 = 0.3989422804014327 * (b27 * b7);
+    double t14 = 0.3989422804014327 * (b26 * b5);
+    double t15 = gelu_covariance_exact_float64_part3(b27);  // Mills ratio/sqrt(2 pi)
+    double t16 = gelu_covariance_exact_float64_part3(b26);  // Mills ratio/sqrt(2 pi)
+    double t17 = 2.0 * (c0 / (c0 + b29));
+    double t18 = exp64(-(b30 + (b8 + b28)));
+    _Bool t19 = b27 < 0.0;
+    double t20 = t8 * (t13 + t15);
+    double t21 = (c0 - (t8 * t15)) + (t8 * t13);
+    double t22 = t19 ? t20 : t21;
+    _Bool t23 = b26 < 0.0;
+    double t24 = t7 * (t14 + t16);
+    double t25 = (c0 - (t7 * t16)) + (t7 * t14);
+    double t26 = t23 ? t24 : t25;
+    double t27 = (b24 * (t18 * (t17 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_2, q0_18_2, q0_17_2, q0_16_2,
+        q0_15_2, q0_14_2, q0_13_2, q0_12_2, q0_11_2, q0_10_2, q0_9_2, q0_8_2, q0_7_2, q0_6_2, q0_5_2, q0_4_2, q0_3_2,
+        q0_2_2, q0_1_2, q0_0_2) + a0))))) + (((t8 * (0.3989422804014327 * ((c0 + b7) - t12))) * t26) * t6);
+    double t28 = 0.5 * (((t26 * (t8 * (0.3989422804014327 * (b27 * (t12 - (c0 + (3.0 * b7))))))) * (b11 * t6)) + (b11 *
+        (b24 * (t18 * (t17 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_3, q0_18_3, q0_17_3, q0_16_3, q0_15_3,
+        q0_14_3, q0_13_3, q0_12_3, q0_11_3, q0_10_3, q0_9_3, q0_8_3, q0_7_3, q0_6_3, q0_5_3, q0_4_3, q0_3_3, q0_2_3,
+        q0_1_3, q0_0_3) + a1)))))));
+    double t29 = 0.5 * (((t22 * (t7 * (0.3989422804014327 * (b26 * (t10 - (c0 + (b5 * 3.0))))))) * (b9 * t5)) + (b9 *
+        (b25 * (t18 * (t17 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_0, q0_18_0, q0_17_0, q0_16_0, q0_15_0,
+        q0_14_0, q0_13_0, q0_12_0, q0_11_0, q0_10_0, q0_9_0, q0_8_0, q0_7_0, q0_6_0, q0_5_0, q0_4_0, q0_3_0, q0_2_0,
+        q0_1_0, q0_0_0) + a2)))))));
+    double t30 = t1 ? t29 : t28;
+    double t31 = t2 ? t30 : t4;
+    double t32 = t31 * grad_covariance;
+    double t33 = t1 ? t28 : t29;
+    double t34 = t2 ? t33 : t4;
+    double t35 = t34 * grad_covariance;
+    double t36 = b25 * (t18 * ((b0 * (gelu_covariance_exact_float64_part2(q0_19_4, q0_18_4, q0_17_4, q0_16_4, q0_15_4,
+        q0_14_4, q0_13_4, q0_12_4, q0_11_4, q0_10_4, q0_9_4, q0_8_4, q0_7_4, q0_6_4, q0_5_4, q0_4_4, q0_3_4, q0_2_4,
+        q0_1_4, q0_0_4) + a3)) * t17));
+    double t37 = ((t7 * (0.3989422804014327 * ((c0 + b5) - t10))) * t22) * t5;
+    double t38 = -t36;
+    double t39 = t0 ? t38 : t36;
+    double t40 = t37 + t39;
+    double t41 = t1 ? t40 : t27;
+    double t42 = t2 ? t41 : t4;
+    double t43 = t42 * grad_covariance;
+    double t44 = t1 ? t27 : t40;
+    double t45 = t2 ? t44 : t4;
+    double t46 = t45 * grad_covariance;
+    double t47 = t18 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_1, q0_18_1, q0_17_1, q0_16_1, q0_15_1, q0_14_1,
+        q0_13_1, q0_12_1, q0_11_1, q0_10_1, q0_9_1, q0_8_1, q0_7_1, q0_6_1, q0_5_1, q0_4_1, q0_3_1, q0_2_1, q0_1_1,
+        q0_0_1) + a4));
+    double t48 = t22 * t26;
+    double t49 = -t47;
+    double t50 = t0 ? t49 : t47;
+    double t51 = t48 + t50;
+    double t52 = t2 ? t51 : t4;
+    double t53 = t52 * grad_covariance;
+    *out_grad_mean1 = t43;
+    *out_grad_var1 = t32;
+    *out_grad_mean2 = t46;
+    *out_grad_var2 = t35;
+    *out_grad_cov = t53;
+}
+
+static const double rows0[40][2] = {
+    {2.3047224449819e-08,4.705355531747592e-08},
+    {1.464079953054779e-06,0x1.620b435aa6a1ap-20},
+    {0x1.ce8b5ec713c31p-17,7.921426835996799e-06},
+    {6.422386018396919e-05,0x1.c5426b5e6bfap-16},
+    {0x1.b1c817f794e74p-13,6.844232536015404e-05},
+    {0.0005301453680718983,0x1.2e61b70ba570dp-13},
+    {0.0011628269345298303,0.0002677326107901699},
+    {0x1.2a7e0a4ddc573p-9,0.0004533052281759728},
+    {0.004090831264511447,0.0007150536919098081},
+    {0.006863808709792413,0.0010661986859348948},
+    {0.010895646186913556,0.0015181847369714178},
+    {0.01651784072210023,0.002079872934256019},
+    {0.024084699220296296,0.002756809648349351},
+    {0.03396191479382395,0.003550604136588644},
+    {0.04651339741409819,0.004458444055561819},
+    {0.06208683127005751,0.005472772868790718},
+    {0.08099849736530153,0.006581147127412567},
+    {0.10351794590508619,0.007766284837559883},
+    {0.1298531269388003,0.009006308864212472},
+    {0.16013658838905284,0.010275181831197156},
+    {0.19441332774824222,0.011543321543943259},
+    {0.23263083798141745,0.01277837886765329},
+    {0.274631821034861,0.01394615350907227},
+    {0.3201499561250763,0.01501161752346107},
+    {0.36880900771829916,0.015940011816811886},
+    {0.42012544347376457,0.016697977614369735},
+    {0.47351460956901104,0.01725468295145053},
+    {0.5283003842397684,0.017582903791400973},
+    {0.5837281047043217,0.017660020414006265},
+    {0.6389804425502604,0.017468892216075876},
+    {0.693195792609163,0.016998577940632868},
+    {0.745488644457719,0.01624487346817372},
+    {0.7949713275971588,0.015210645486078136},
+    {0.8407764641069162,0.013905946395866444},
+    {0.882079428533507,0.012347903531169983},
+    {0.9181201059428341,0.010560384122991116},
+    {0.9482232585063524,0.008573447471575329},
+    {0.9718168727384103,0x1.a4e99d03b64a1p-8},
+    {0.9884480809427961,0.00414811508550826},
+    {0.9977985927058194,0.0017965818061741645},
 };
 
 static void gelu_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
+    *out, int cell)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4];
-    double *restrict out_covariance = out[0];
-    double s[21][LANES], a[1][LANES] = {{0.0}};
     (void)params;
+    (void)cell;
+    double s[26][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        double t2 = t1 ? mean2[i] : mean1[i];
-        double t3 = t1 ? mean1[i] : mean2[i];
-        double t4 = t1 ? var2[i] : var1[i];
-        double t5 = t1 ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        s[19][i] = t12 & t13;
-        double t15 = t4 + 1.0;
-        double t16 = s[19][i] ? t15 : 1.0;
-        double t17 = t5 + 1.0;
-        double t18 = s[19][i] ? t17 : 1.0;
-        double t19 = SQRT(t16);
-        double t20 = SQRT(t18);
-        s[9][i] = 1.0 / t19;
-        s[11][i] = 1.0 / t20;
-        s[17][i] = t19 * t20;
-        double t24 = s[19][i] ? t6 : 0.0;
-        double t25 = (t4 * t5) - (t24 * t24);
-        double t26 = (0.0 < t25) ? t25 : 0.0;
-        double t27 = (t26 + (t4 + t5)) + 1.0;
-        _Bool t28 = (s[19][i] != 0.0) & (0.0 < t27);
-        double t29 = t28 ? t27 : 0.0;
-        _Bool t30 = t29 == 0.0;
-        double t31 = s[17][i] + t24;
-        double t32 = t30 ? 1.0 : t29;
-        double t33 = SQRT(t32);
-        double t34 = 1.0 / t31;
-        double t35 = t33 * t34;
-        s[6][i] = t30 ? 0.0 : t35;
-        double t37 = t31 * (1.0 / t33);
-        double t38 = t30 ? 0x1p40 : t37;
-        double t39 = s[6][i] * s[6][i];
-        double t40 = t2 / t19;
-        double t41 = (t40 < (-38.5)) ? (-38.5) : t40;
-        double t42 = (38.5 < t40) ? 38.5 : t41;
-        double t43 = t3 / t20;
-        double t44 = (t43 < (-38.5)) ? (-38.5) : t43;
-        double t45 = (38.5 < t43) ? 38.5 : t44;
-        double t46 = -t45;
-        double t47 = (cov[i] < 0.0) ? t46 : t45;
-        s[8][i] = t42 + t47;
-        s[7][i] = t42 - t47;
-        s[3][i] = (s[8][i] * s[8][i]) * 0.125;
-        double t51 = (s[7][i] * s[7][i]) * 0.125;
-        s[10][i] = s[9][i] * s[9][i];
-        double t53 = exp64((t42 * t42) * (-0.5));
-        double t54 = (t42 * s[10][i]) * 0.3989422804014327;
-        double t55 = 1.0 / (FMA(ABS(t42), 0.25, 1.0));
-        double t56 = t55 * (polynomial0(-0.0017798827339621601, t55 - 0.25));
-        double t57 = t53 * (t54 + t56);
-        double t58 = (1.0 - (t53 * t56)) + (t53 * t54);
-        double t59 = (t42 < 0.0) ? t57 : t58;
-        s[12][i] = s[11][i] * s[11][i];
-        double t61 = exp64((t45 * t45) * (-0.5));
-        double t62 = (t45 * s[12][i]) * 0.3989422804014327;
-        double t63 = 1.0 / (FMA(ABS(t45), 0.25, 1.0));
-        double t64 = t63 * (polynomial0(-0.0017798827339621601, t63 - 0.25));
-        double t65 = t61 * (t62 + t64);
-        double t66 = (1.0 - (t61 * t64)) + (t61 * t62);
-        double t67 = (t45 < 0.0) ? t65 : t66;
-        s[18][i] = cov[i] * (t59 * t67);
-        double t69 = ABS(s[8][i]);
-        double t70 = ABS(s[7][i]);
-        _Bool t71 = (t69 <= t70) | (t69 < 0x1p-60);
-        _Bool t72 = t70 <= (t39 * t69);
-        double t73 = t71 ? 1.0 : t69;
-        double t74 = t70 * (1.0 / t73);
-        double t75 = t72 ? t39 : t74;
-        s[4][i] = t71 ? 1.0 : t75;
-        double t77 = t38 * (t38 * t51);
-        double t78 = (t69 * t70) * 0.125;
-        double t79 = t72 ? t77 : t78;
-        s[2][i] = t71 ? t51 : t79;
-        double t81 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t82 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t83 = (t81 + 36.0) + (SQRT(FMA(t82, t82, FMA(t81, 72.0, 1296.0))));
-        double t84 = (t51 * 2.0) * (1.0 / t83);
-        double t85 = s[3][i] * 2.0;
-        _Bool t86 = t39 < t84;
-        _Bool t87 = t83 < t85;
-        double t88 = t86 ? t84 : 1.0;
-        double t89 = SQRT(t88);
-        s[1][i] = t86 ? t89 : s[6][i];
-        double t91 = t87 ? t85 : 1.0;
-        double t92 = t83 * (1.0 / t91);
-        double t93 = t87 ? t92 : 1.0;
-        double t94 = SQRT(t93);
-        double t95 = t87 ? t94 : 1.0;
-        _Bool t96 = t86 | t87;
-        double t97 = t95 - s[1][i];
-        double t98 = (t34 * (t24 * 2.0)) * (1.0 / (s[6][i] + 1.0));
-        s[0][i] = t96 ? t97 : t98;
-        double t100 = s[1][i] - s[6][i];
-        s[5][i] = t86 ? t100 : 0.0;
-        double t102 = FMA(s[0][i], 2.3047224449819e-08, s[1][i]);
-        double t103 = t102 * t102;
-        double t104 = t103 + 1.0;
-        double t105 = 1.0 / (t103 * t104);
-        double t106 = t104 * t105;
-        double t107 = FMA(s[0][i], 2.3047224449819e-08, s[5][i]);
-        double t108 = t103 * t105;
-        double t109 = exp64((s[3][i] - (s[2][i] * t106)) * (s[4][i] - t103));
-        double t110 = s[7][i] * t106;
-        double t111 = t104 * 0.25;
-        double t112 = (s[8][i] + t110) * t111;
-        double t113 = s[9][i] * t112;
-        double t114 = (t104 * (t106 + 1.0)) * 0.25;
-        double t115 = t111 * (s[8][i] - t110);
-        double t116 = s[11][i] * t115;
-        double t117 = t114 * (t108 * (1.0 - t103));
-        s[13][i] = (s[10][i] * (-2.0)) * (s[12][i] * (-2.0));
-        double t119 = ((t117 * 0.5) * s[13][i]) + (((s[10][i] * t112) * (-2.0)) * ((s[12][i] * t115) * (-2.0)));
-        double t120 = (((s[10][i] * t114) + 1.0) - (t113 * t113)) * (((s[12][i] * t114) + 1.0) - (t116 * t116));
-        s[14][i] = ((t109 * (t107 * (FMA(s[6][i], 2.0, t107)))) * (t108 * t108)) * (t120 + (t117 * t119));
-        s[16][i] = exp64(-(t81 + (s[3][i] + t51)));
-        s[15][i] = (1.0 / (t39 + 1.0)) * 2.0;
-        double t124 = s[19][i] ? 1.0 : (-1.0);
-        s[20][i] = SQRT(t124);
+        gelu_covariance_exact_float64_forward_before_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i],
+            &s[5][i], &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i],
+            &s[15][i], &s[16][i], &s[17][i], &s[18][i], &s[19][i], &s[20][i], &s[21][i], &s[22][i], &s[23][i],
+            &s[24][i], &s[25][i]);
     }
-    for (int k = 0; k < 39; ++k) {
-        const double *c = table39[k];
+    for (int k = 0; k < 40; ++k) {
+        const double *c = rows0[k], c0 = c[0];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) r[0][i] = gelu_covariance_exact_float64_atom0(
+            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
+            s[11][i], s[12][i], s[13][i]);
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], s[1][i]);
-            double t1 = t0 * t0;
-            double t2 = t1 + 1.0;
-            double t3 = 1.0 / (t1 * t2);
-            double t4 = t2 * t3;
-            double t5 = FMA(s[0][i], c[0], s[5][i]);
-            double t6 = t1 * t3;
-            double t7 = (exp64((FMA(-s[2][i], t4, s[3][i])) * (s[4][i] - t1))) * (t5 * (FMA(s[6][i], 2.0, t5)));
-            double t8 = s[7][i] * t4;
-            double t9 = t2 * 0.25;
-            double t10 = (s[8][i] + t8) * t9;
-            double t11 = s[9][i] * t10;
-            double t12 = (t2 * (t4 + 1.0)) * 0.25;
-            double t13 = t9 * (s[8][i] - t8);
-            double t14 = s[11][i] * t13;
-            double t15 = t12 * (t6 * (1.0 - t1));
-            double t16 = (FMA(-t11, t11, FMA(s[10][i], t12, 1.0))) * (FMA(-t14, t14, FMA(s[12][i], t12, 1.0)));
-            double t17 = FMA((s[10][i] * t10) * (-2.0), (s[12][i] * t13) * (-2.0), s[13][i] * (t15 * 0.5));
-            a[0][i] = FMA((t7 * (t6 * t6)) * (FMA(t15, t17, t16)), c[1], a[0][i]);
+            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[16][i] * ((s[0][i] * (FMA(s[14][i], 4.705355531747592e-08, a[0][i]))) * s[15][i]);
-        double t1 = s[18][i] + (s[17][i] * t0);
-        out_covariance[i] = s[19][i] ? t1 : s[20][i];
+        gelu_covariance_exact_float64_forward_element(
+            in[4][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i], s[20][i], s[21][i], s[22][i],
+            s[10][i], s[11][i], s[23][i], s[8][i], s[24][i], s[25][i], s[0][i], a[0][i], &out[0][i]);
     }
 }
 
@@ -339,278 +584,142 @@ void gelu_covariance_exact_float64_forward(
     const double *restrict var2, const double *restrict cov, const double *restrict params,
     double *restrict out_covariance)
 {
-    over_blocks(gelu_covariance_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2, cov},
-        5, params, (double *const[]){out_covariance}, 1);
+    over_cells(gelu_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2, var2,
+        cov}, 5, params, (double *const[]){out_covariance}, 1);
 }
 
+static const double rows1[20][1] = {
+    {0x1.ab8d6a1f6523ap-32},
+    {0x1.e7131657a23e7p-25},
+    {8.369844141913075e-07},
+    {5.31372829743653e-06},
+    {0x1.6b968e75bd46ep-16},
+    {6.723231472552511e-05},
+    {0x1.6b0c5c3ccd7b1p-13},
+    {0.0003892840839296878},
+    {0.0007895994979768233},
+    {0.0014764525670445286},
+    {0x1.52c40cbc8bb85p-9},
+    {0.004283649700995719},
+    {0.006779312329779466},
+    {0.010312369397813046},
+    {0.015155924705426824},
+    {0.021610375121161908},
+    {0.029996256006443477},
+    {0.04064505183243601},
+    {0.053888194485041556},
+    {0.07004457602286504},
+};
+
+static const double rows2[24][6] = {
+    {0.08940699604435709,0x1.b73231a9703efp-8,0x1.b73231a9703efp-8,0x1.b73231a9703efp-8,0x1.b73231a9703efp-8,
+     0x1.b73231a9703efp-8},
+    {0.11222804163624928,0.007837318137898402,0.007837318137898402,0.007837318137898402,0.007837318137898402,
+     0.007837318137898402},
+    {0.1387059560478839,0.009026026965570831,0.009026026965570831,0.009026026965570831,0.009026026965570831,
+     0.009026026965570831},
+    {0.1689710875207366,0.01024406783235623,0.01024406783235623,0.01024406783235623,0.01024406783235623,
+     0.01024406783235623},
+    {0.203073519836297,0.011464095613987703,0.011464095613987703,0.011464095613987703,0.011464095613987703,
+     0.011464095613987703},
+    {0.2409724699615749,0.012655730732424516,0.012655730732424516,0.012655730732424516,0.012655730732424516,
+     0.012655730732424516},
+    {0.2825279956653444,0.013786374300963519,0.013786374300963519,0.013786374300963519,0.013786374300963519,
+     0.013786374300963519},
+    {0.32749548832246317,0.014822161266154174,0.014822161266154174,0.014822161266154174,0.014822161266154174,
+     0.014822161266154174},
+    {0.3755233356300538,0.015729019437577055,0.015729019437577055,0.015729019437577055,0.015729019437577055,
+     0.015729019437577055},
+    {0.42615402898995375,0.01647379673351315,0.01647379673351315,0.01647379673351315,0.01647379673351315,
+     0.01647379673351315},
+    {0.4788288651420602,0.017025414895880095,0.017025414895880095,0.017025414895880095,0.017025414895880095,
+     0.017025414895880095},
+    {0.5328962562737352,0.017356005543393626,0.017356005543393626,0.017356005543393626,0.017356005543393626,
+     0.017356005543393626},
+    {0.5876235228151727,0.01744198386763478,0.01744198386763478,0.01744198386763478,0.01744198386763478,
+     0.01744198386763478},
+    {0.6422119042800476,0.017265016584371493,0.017265016584371493,0.017265016584371493,0.017265016584371493,
+     0.017265016584371493},
+    {0.695814391681563,0.016812843903248963,0.016812843903248963,0.016812843903248963,0.016812843903248963,
+     0.016812843903248963},
+    {0.7475558658869825,0.016079920164848285,0.016079920164848285,0.016079920164848285,0.016079920164848285,
+     0.016079920164848285},
+    {0.7965549249540246,0.015067844234711062,0.015067844234711062,0.015067844234711062,0.015067844234711062,
+     0.015067844234711062},
+    {0.8419467045436335,0.01378555850237772,0.01378555850237772,0.01378555850237772,0.01378555850237772,
+     0.01378555850237772},
+    {0.8829059426655191,0.012249304159685686,0.012249304159685686,0.012249304159685686,0.012249304159685686,
+     0.012249304159685686},
+    {0.9186695163946096,0.010482330225511493,0.010482330225511493,0.010482330225511493,0.010482330225511493,
+     0.010482330225511493},
+    {0.9485576877059164,0.008514365446928024,0.008514365446928024,0.008514365446928024,0.008514365446928024,
+     0.008514365446928024},
+    {0.9719933526796989,0.006380883958734977,0.006380883958734977,0.006380883958734977,0.006380883958734977,
+     0.006380883958734977},
+    {0.9885188098771589,0.004122316121256011,0.004122316121256011,0.004122316121256011,0.004122316121256011,
+     0.004122316121256011},
+    {0.9978118988269403,0.0017856894597730647,0.0017856894597730647,0.0017856894597730647,0.0017856894597730647,
+     0.0017856894597730647},
+};
+
 static void gelu_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
+    *out, int cell)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4], *restrict grad_covariance = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3], *restrict out_grad_cov = out[4];
-    double s[36][LANES], a[5][LANES] = {{0.0}};
     (void)params;
+    (void)cell;
+    double s[31][LANES], a[5][LANES] = {{0.0}}, r[5][LANES], q0[20][5][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        s[27][i] = (mean2[i] < mean1[i]) | t0;
-        double t2 = s[27][i] ? mean2[i] : mean1[i];
-        double t3 = s[27][i] ? mean1[i] : mean2[i];
-        double t4 = s[27][i] ? var2[i] : var1[i];
-        double t5 = s[27][i] ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        s[28][i] = t12 & t13;
-        double t15 = t4 + 1.0;
-        double t16 = s[28][i] ? t15 : 1.0;
-        double t17 = t5 + 1.0;
-        double t18 = s[28][i] ? t17 : 1.0;
-        s[21][i] = SQRT(t16);
-        s[25][i] = SQRT(t18);
-        s[12][i] = 1.0 / s[21][i];
-        s[9][i] = 1.0 / s[25][i];
-        s[22][i] = cov[i] < 0.0;
-        double t24 = s[28][i] ? t6 : 0.0;
-        double t25 = (t4 * t5) - (t24 * t24);
-        double t26 = (0.0 < t25) ? t25 : 0.0;
-        double t27 = (t26 + (t4 + t5)) + 1.0;
-        _Bool t28 = (s[28][i] != 0.0) & (0.0 < t27);
-        double t29 = t28 ? t27 : 0.0;
-        _Bool t30 = t29 == 0.0;
-        double t31 = (s[21][i] * s[25][i]) + t24;
-        double t32 = t30 ? 1.0 : t29;
-        double t33 = SQRT(t32);
-        double t34 = 1.0 / t31;
-        double t35 = t33 * t34;
-        s[6][i] = t30 ? 0.0 : t35;
-        double t37 = t31 * (1.0 / t33);
-        double t38 = t30 ? 0x1p40 : t37;
-        double t39 = s[6][i] * s[6][i];
-        double t40 = t2 / s[21][i];
-        double t41 = (t40 < (-38.5)) ? (-38.5) : t40;
-        double t42 = (38.5 < t40) ? 38.5 : t41;
-        double t43 = t3 / s[25][i];
-        double t44 = (t43 < (-38.5)) ? (-38.5) : t43;
-        double t45 = (38.5 < t43) ? 38.5 : t44;
-        double t46 = -t45;
-        double t47 = s[22][i] ? t46 : t45;
-        s[8][i] = t42 + t47;
-        s[7][i] = t42 - t47;
-        s[3][i] = (s[8][i] * s[8][i]) * 0.125;
-        double t51 = (s[7][i] * s[7][i]) * 0.125;
-        double t52 = ABS(s[8][i]);
-        double t53 = ABS(s[7][i]);
-        _Bool t54 = (t52 <= t53) | (t52 < 0x1p-60);
-        _Bool t55 = t53 <= (t39 * t52);
-        double t56 = t54 ? 1.0 : t52;
-        double t57 = t53 * (1.0 / t56);
-        double t58 = t55 ? t39 : t57;
-        s[4][i] = t54 ? 1.0 : t58;
-        double t60 = t38 * (t38 * t51);
-        double t61 = (t52 * t53) * 0.125;
-        double t62 = t55 ? t60 : t61;
-        s[2][i] = t54 ? t51 : t62;
-        double t64 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t65 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t66 = (t64 + 32.0) + (SQRT(FMA(t65, t65, FMA(t64, 64.0, 1024.0))));
-        double t67 = (t51 * 2.0) * (1.0 / t66);
-        double t68 = s[3][i] * 2.0;
-        _Bool t69 = t39 < t67;
-        _Bool t70 = t66 < t68;
-        double t71 = t69 ? t67 : 1.0;
-        double t72 = SQRT(t71);
-        s[1][i] = t69 ? t72 : s[6][i];
-        double t74 = t70 ? t68 : 1.0;
-        double t75 = t66 * (1.0 / t74);
-        double t76 = t70 ? t75 : 1.0;
-        double t77 = SQRT(t76);
-        double t78 = t70 ? t77 : 1.0;
-        _Bool t79 = t69 | t70;
-        double t80 = t78 - s[1][i];
-        double t81 = (t34 * (t24 * 2.0)) * (1.0 / (s[6][i] + 1.0));
-        s[0][i] = t79 ? t80 : t81;
-        double t83 = s[1][i] - s[6][i];
-        s[5][i] = t69 ? t83 : 0.0;
-        double t85 = FMA(s[0][i], 0x1.ab8d6a1f6523ap-32, s[1][i]);
-        double t86 = t85 * t85;
-        double t87 = t86 + 1.0;
-        double t88 = 1.0 / (t86 * t87);
-        double t89 = t87 * t88;
-        double t90 = exp64((s[3][i] - (s[2][i] * t89)) * (s[4][i] - t86));
-        double t91 = FMA(s[0][i], 0x1.ab8d6a1f6523ap-32, s[5][i]);
-        double t92 = t86 * t88;
-        double t93 = t91 * (FMA(s[6][i], 2.0, t91));
-        double t94 = t92 * t92;
-        double t95 = (t90 * t93) * t94;
-        double t96 = s[7][i] * t89;
-        double t97 = t87 * 0.25;
-        double t98 = (s[8][i] - t96) * t97;
-        double t99 = s[9][i] * t98;
-        double t100 = (t87 * (t89 + 1.0)) * 0.25;
-        s[10][i] = s[9][i] * s[9][i];
-        double t102 = t100 * s[10][i];
-        double t103 = t99 * t99;
-        double t104 = (t102 * 3.0) + 1.0;
-        s[11][i] = s[10][i] * 6.0;
-        double t106 = t97 * (s[8][i] + t96);
-        double t107 = s[12][i] * t106;
-        s[13][i] = s[12][i] * s[12][i];
-        double t109 = t100 * s[13][i];
-        double t110 = t107 * t107;
-        double t111 = (t109 + 1.0) - t110;
-        double t112 = (t106 * s[13][i]) * (-2.0);
-        s[14][i] = s[13][i] * (-2.0);
-        double t114 = t100 * (t92 * (1.0 - t86));
-        double t115 = t114 * 0.5;
-        double t116 = t114 * ((t115 * ((t98 * s[11][i]) * s[14][i])) + (((t103 * 3.0) - t104) * t112));
-        s[18][i] = t95 * (((t98 * (t103 - t104)) * t111) + t116);
-        s[20][i] = exp64(-(t64 + (s[3][i] + t51)));
-        s[19][i] = (1.0 / (t39 + 1.0)) * 2.0;
-        double t120 = exp64((t45 * t45) * (-0.5));
-        double t121 = s[9][i] * t45;
-        double t122 = t121 * t121;
-        double t123 = exp64((t42 * t42) * (-0.5));
-        double t124 = (t42 * s[13][i]) * 0.3989422804014327;
-        double t125 = 1.0 / (FMA(ABS(t42), 0.25, 1.0));
-        double t126 = t125 * (polynomial0(-0.0017798827339621601, t125 - 0.25));
-        double t127 = t123 * (t124 + t126);
-        double t128 = (1.0 - (t123 * t126)) + (t123 * t124);
-        double t129 = (t42 < 0.0) ? t127 : t128;
-        double t130 = cov[i] * s[9][i];
-        s[23][i] = ((t120 * (((s[10][i] + 1.0) - t122) * 0.3989422804014327)) * t129) * t130;
-        double t132 = (t109 * 3.0) + 1.0;
-        s[15][i] = s[13][i] * 6.0;
-        double t134 = (t102 + 1.0) - t103;
-        double t135 = (t98 * s[10][i]) * (-2.0);
-        s[16][i] = s[10][i] * (-2.0);
-        double t137 = t114 * ((t115 * ((t106 * s[15][i]) * s[16][i])) + (((t110 * 3.0) - t132) * t135));
-        s[24][i] = t95 * (((t106 * (t110 - t132)) * t134) + t137);
-        double t139 = s[12][i] * t42;
-        double t140 = t139 * t139;
-        double t141 = (t45 * s[10][i]) * 0.3989422804014327;
-        double t142 = 1.0 / (FMA(ABS(t45), 0.25, 1.0));
-        double t143 = t142 * (polynomial0(-0.0017798827339621601, t142 - 0.25));
-        double t144 = t120 * (t141 + t143);
-        double t145 = (1.0 - (t120 * t143)) + (t120 * t141);
-        double t146 = (t45 < 0.0) ? t144 : t145;
-        double t147 = cov[i] * s[12][i];
-        s[26][i] = ((t123 * (((s[13][i] + 1.0) - t140) * 0.3989422804014327)) * t146) * t147;
-        double t149 = s[28][i] ? 1.0 : (-1.0);
-        s[29][i] = SQRT(t149);
-        double t151 = t129 * (t120 * ((t45 * (t122 - ((s[10][i] * 3.0) + 1.0))) * 0.3989422804014327));
-        s[31][i] = t151 * (s[9][i] * t130);
-        double t153 = t94 * (t90 * (t89 * t93));
-        double t154 = t85 * t98;
-        double t155 = t87 * 0.5;
-        double t156 = t155 * t155;
-        double t157 = (t102 * 12.0) + 2.0;
-        double t158 = t115 * (s[14][i] * (t86 * (t157 - (t103 * 12.0))));
-        double t159 = t111 * (((t154 * t154) * (((t102 * 6.0) + 1.0) - t103)) - (t104 * t156));
-        s[30][i] = t153 * (t159 + (t114 * (t158 + (t112 * ((t85 * t154) * (t157 - (t103 * 4.0)))))));
-        double t161 = t146 * (t123 * ((t42 * (t140 - ((s[13][i] * 3.0) + 1.0))) * 0.3989422804014327));
-        s[33][i] = t161 * (s[12][i] * t147);
-        double t163 = t85 * t106;
-        double t164 = (t109 * 12.0) + 2.0;
-        double t165 = t115 * (s[16][i] * (t86 * (t164 - (t110 * 12.0))));
-        double t166 = t134 * (((t163 * t163) * (((t109 * 6.0) + 1.0) - t110)) - (t132 * t156));
-        s[32][i] = t153 * (t166 + (t114 * (t165 + (t135 * ((t85 * t163) * (t164 - (t110 * 4.0)))))));
-        s[17][i] = s[14][i] * s[16][i];
-        s[34][i] = (t90 * t92) * ((t111 * t134) + (t114 * ((t115 * s[17][i]) + (t112 * t135))));
-        s[35][i] = t129 * t146;
+        gelu_covariance_exact_float64_backward_before_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i],
+            &s[5][i], &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i],
+            &s[15][i], &s[16][i], &s[17][i], &s[18][i], &s[19][i], &s[20][i], &s[21][i], &s[22][i], &s[23][i],
+            &s[24][i], &s[25][i], &s[26][i], &s[27][i], &s[28][i], &s[29][i], &s[30][i]);
     }
-    for (int k = 0; k < 43; ++k) {
-        const double *c = table43[k];
+    for (int k = 0; k < 20; ++k) {
+        const double *c = rows1[k], c0 = c[0];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) gelu_covariance_exact_float64_atom1(
+            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
+            s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], &q0[k][0][i], &q0[k][1][i],
+            &q0[k][2][i], &q0[k][3][i], &q0[k][4][i]);
+    }
+    for (int k = 0; k < 24; ++k) {
+        const double *c = rows2[k], c0 = c[0];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) gelu_covariance_exact_float64_atom1(
+            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
+            s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], &r[0][i], &r[1][i], &r[2][i],
+            &r[3][i], &r[4][i]);
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], s[1][i]);
-            double t1 = t0 * t0;
-            double t2 = t1 + 1.0;
-            double t3 = 1.0 / (t1 * t2);
-            double t4 = t2 * t3;
-            double t5 = exp64((FMA(-s[2][i], t4, s[3][i])) * (s[4][i] - t1));
-            double t6 = FMA(s[0][i], c[0], s[5][i]);
-            double t7 = t1 * t3;
-            double t8 = t6 * (FMA(s[6][i], 2.0, t6));
-            double t9 = t7 * t7;
-            double t10 = (t5 * t8) * t9;
-            double t11 = s[7][i] * t4;
-            double t12 = t2 * 0.25;
-            double t13 = (s[8][i] - t11) * t12;
-            double t14 = s[9][i] * t13;
-            double t15 = (t2 * (t4 + 1.0)) * 0.25;
-            double t16 = s[10][i] * t15;
-            double t17 = t14 * t14;
-            double t18 = FMA(t16, 3.0, 1.0);
-            double t19 = t12 * (s[8][i] + t11);
-            double t20 = s[12][i] * t19;
-            double t21 = s[13][i] * t15;
-            double t22 = t20 * t20;
-            double t23 = (t21 + 1.0) - t22;
-            double t24 = (s[13][i] * t19) * (-2.0);
-            double t25 = t15 * (t7 * (1.0 - t1));
-            double t26 = t25 * 0.5;
-            double t27 = FMA(FMA(t17, 3.0, -t18), t24, t26 * (s[14][i] * (s[11][i] * t13)));
-            double t28 = FMA(t21, 3.0, 1.0);
-            double t29 = (t16 + 1.0) - t17;
-            double t30 = (s[10][i] * t13) * (-2.0);
-            double t31 = FMA(FMA(t22, 3.0, -t28), t30, t26 * (s[16][i] * (t19 * s[15][i])));
-            double t32 = t9 * (t5 * (t4 * t8));
-            double t33 = t0 * t13;
-            double t34 = t2 * 0.5;
-            double t35 = t34 * t34;
-            double t36 = FMA(t16, 12.0, 2.0);
-            double t37 = t26 * (s[14][i] * (t1 * (FMA(-t17, 12.0, t36))));
-            double t38 = t23 * (FMA(-t18, t35, (t33 * t33) * ((FMA(t16, 6.0, 1.0)) - t17)));
-            double t39 = t0 * t19;
-            double t40 = FMA(t21, 12.0, 2.0);
-            double t41 = t26 * (s[16][i] * (t1 * (FMA(-t22, 12.0, t40))));
-            double t42 = t29 * (FMA(-t28, t35, (t39 * t39) * ((FMA(t21, 6.0, 1.0)) - t22)));
-            a[0][i] = FMA((t5 * t7) * (FMA(t25, FMA(t24, t30, t26 * s[17][i]), t23 * t29)), c[1], a[0][i]);
-            a[1][i] = FMA(t32 * (FMA(t25, FMA(t30, (t0 * t39) * (FMA(-t22, 4.0, t40)), t41), t42)), c[1], a[1][i]);
-            a[2][i] = FMA(t32 * (FMA(t25, FMA(t24, (t0 * t33) * (FMA(-t17, 4.0, t36)), t37), t38)), c[1], a[2][i]);
-            a[3][i] = FMA(t10 * (FMA(t25, t31, (t19 * (t22 - t28)) * t29)), c[1], a[3][i]);
-            a[4][i] = FMA(t10 * (FMA(t25, t27, (t13 * (t17 - t18)) * t23)), c[1], a[4][i]);
+            a[0][i] = FMA(r[2][i], c[1], a[0][i]);
+            a[1][i] = FMA(r[3][i], c[2], a[1][i]);
+            a[2][i] = FMA(r[0][i], c[3], a[2][i]);
+            a[3][i] = FMA(r[4][i], c[4], a[3][i]);
+            a[4][i] = FMA(r[1][i], c[5], a[4][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[20][i] * ((s[0][i] * (FMA(s[18][i], 9.527226667294212e-10, a[4][i]))) * s[19][i]);
-        double t1 = s[21][i] * t0;
-        double t2 = -t1;
-        double t3 = s[22][i] ? t2 : t1;
-        double t4 = s[23][i] + t3;
-        double t5 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[24][i], 9.527226667294212e-10, a[3][i]))));
-        double t6 = (s[25][i] * t5) + s[26][i];
-        double t7 = s[27][i] ? t4 : t6;
-        double t8 = s[28][i] ? t7 : s[29][i];
-        double t9 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[30][i], 9.527226667294212e-10, a[2][i]))));
-        double t10 = (s[31][i] + (s[9][i] * (s[21][i] * t9))) * 0.5;
-        double t11 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[32][i], 9.527226667294212e-10, a[1][i]))));
-        double t12 = (s[33][i] + (s[12][i] * (s[25][i] * t11))) * 0.5;
-        double t13 = s[27][i] ? t10 : t12;
-        double t14 = s[28][i] ? t13 : s[29][i];
-        double t15 = s[27][i] ? t6 : t4;
-        double t16 = s[28][i] ? t15 : s[29][i];
-        double t17 = s[27][i] ? t12 : t10;
-        double t18 = s[28][i] ? t17 : s[29][i];
-        double t19 = s[20][i] * (s[0][i] * (FMA(s[34][i], 9.527226667294212e-10, a[0][i])));
-        double t20 = -t19;
-        double t21 = s[22][i] ? t20 : t19;
-        double t22 = s[35][i] + t21;
-        double t23 = s[28][i] ? t22 : s[29][i];
-        out_grad_mean1[i] = grad_covariance[i] * t8;
-        out_grad_var1[i] = grad_covariance[i] * t14;
-        out_grad_mean2[i] = grad_covariance[i] * t16;
-        out_grad_var2[i] = grad_covariance[i] * t18;
-        out_grad_cov[i] = grad_covariance[i] * t23;
+        gelu_covariance_exact_float64_backward_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], in[5][i], s[18][i], s[19][i], s[20][i], s[21][i],
+            s[22][i], s[23][i], s[24][i], s[25][i], s[11][i], s[9][i], s[26][i], s[27][i], s[5][i], s[7][i], s[28][i],
+            s[8][i], s[29][i], s[30][i], s[0][i], q0[0][1][i], q0[0][4][i], q0[0][0][i], q0[0][3][i], q0[0][2][i],
+            q0[1][1][i], q0[1][4][i], q0[1][0][i], q0[1][3][i], q0[1][2][i], q0[2][1][i], q0[2][4][i], q0[2][0][i],
+            q0[2][3][i], q0[2][2][i], q0[3][1][i], q0[3][4][i], q0[3][0][i], q0[3][3][i], q0[3][2][i], q0[4][1][i],
+            q0[4][4][i], q0[4][0][i], q0[4][3][i], q0[4][2][i], q0[5][1][i], q0[5][4][i], q0[5][0][i], q0[5][3][i],
+            q0[5][2][i], q0[6][1][i], q0[6][4][i], q0[6][0][i], q0[6][3][i], q0[6][2][i], q0[7][1][i], q0[7][4][i],
+            q0[7][0][i], q0[7][3][i], q0[7][2][i], q0[8][1][i], q0[8][4][i], q0[8][0][i], q0[8][3][i], q0[8][2][i],
+            q0[9][1][i], q0[9][4][i], q0[9][0][i], q0[9][3][i], q0[9][2][i], q0[10][1][i], q0[10][4][i], q0[10][0][i],
+            q0[10][3][i], q0[10][2][i], q0[11][1][i], q0[11][4][i], q0[11][0][i], q0[11][3][i], q0[11][2][i],
+            q0[12][1][i], q0[12][4][i], q0[12][0][i], q0[12][3][i], q0[12][2][i], q0[13][1][i], q0[13][4][i],
+            q0[13][0][i], q0[13][3][i], q0[13][2][i], q0[14][1][i], q0[14][4][i], q0[14][0][i], q0[14][3][i],
+            q0[14][2][i], q0[15][1][i], q0[15][4][i], q0[15][0][i], q0[15][3][i], q0[15][2][i], q0[16][1][i],
+            q0[16][4][i], q0[16][0][i], q0[16][3][i], q0[16][2][i], q0[17][1][i], q0[17][4][i], q0[17][0][i],
+            q0[17][3][i], q0[17][2][i], q0[18][1][i], q0[18][4][i], q0[18][0][i], q0[18][3][i], q0[18][2][i],
+            q0[19][1][i], q0[19][4][i], q0[19][0][i], q0[19][3][i], q0[19][2][i], a[0][i], a[1][i], a[2][i], a[3][i],
+            a[4][i], &out[0][i], &out[1][i], &out[2][i], &out[3][i], &out[4][i]);
     }
 }
 
@@ -620,7 +729,7 @@ void gelu_covariance_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    over_blocks(gelu_covariance_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2, cov,
-        grad_covariance}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2,
-        out_grad_cov}, 5);
+    over_cells(gelu_covariance_exact_float64_backward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2, var2,
+        cov, grad_covariance}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
+        out_grad_var2, out_grad_cov}, 5);
 }

@@ -5,225 +5,7 @@
 //
 // rule digest  85a72642cf6e45530e479b430263547d91bc71b8db7fe0982ead2b269b547e7f
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
-{
-#pragma omp simd
-    for (int i = 0; i < count; ++i) to[i] = from[which[i]];
-}
-
-// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
-// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
-#define CHUNK 4096
-#define TURNS 8  // counts of a cell: one alone would wait for itself
-INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
-    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
-        const double *from[inputs];
-        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
-        int next[TURNS][cells], ends[cells], places = 0;
-        uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
-        for (int begin = 0; begin < count; begin += LANES) {
-            const int whole = count - begin >= LANES;
-            for (int k = 0; k < inputs; ++k) {
-                from[k] = whole ? in[k] + at + begin : sorted[k];
-                for (int i = 0; i < LANES && !whole; ++i)
-                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
-            }
-            number(from, params, (double *const[]){results[0]});
-            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
-        }
-        const int whole_turns = count - count % TURNS;
-        for (int c = 0; c < cells; ++c)
-            for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
-        for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
-        for (int c = 0; c < cells; ++c) {
-            for (int r = 0; r < TURNS; ++r) {
-                const int many = next[r][c];
-                next[r][c] = places;
-                places += many;
-            }
-            ends[c] = places;
-        }
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
-        for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
-        for (int k = 0; k < inputs; ++k) {
-            gather(in[k] + at, order, count, sorted[k]);
-            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
-        }
-        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
-            for (; begin < ends[c]; begin += LANES) {
-                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
-                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
-                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
-                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
-                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
-                }
-                block(from, params, to, c);
-            }
-        for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    const double square = x * x;
-    double w = 0.022861710039351738;
-    PAIR(-0.10562875732965078, 0.2693392038135933) PAIR(-0.41378175974661213, 0.37357027693777783)
-        PAIR(-0.15497457011104254, -0.01556703787266687) PAIR(0.005328342701451707, 0.04156521176855024)
-        PAIR(0.006515612401982245, -0.03921251760677709) PAIR(-0.021905386337509568, 0.030319261897868335)
-        PAIR(0.04260170810391044, -0.005642843772208644) PAIR(-0.059732299110898425, -0.05422786732418974)
-        PAIR(0.02314621127502388, 0.12798881248805963) PAIR(0.20214006694978084, 0.21490597714402832)
-        PAIR(0.17340717729166644, 0.10661165522751247)
-    return FMA(w, x, FMA(y, square, 0.04343403959773218));
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    const double square = x * x;
-    double w = 0x1.ba3b93ab41fp-8;
-    PAIR(-0.01422675024134159, 0x1.371ac7619864p-7) PAIR(0.012979585027416552, -0.028126117032017808)
-        PAIR(0.01310234876551105, 0.007602226809145195) PAIR(-0.0008416154711860995, -0.010826271862536749)
-        PAIR(-0.004029486511393845, 0.011104082389265642) PAIR(0.012716841127728907, -0x1.6443deb4577c8p-8)
-        PAIR(-0.025188697864515355, -0.020816759192574044) PAIR(0.01843059712581573, 0.08071822567838106)
-        PAIR(0.14153249713282545, 0.17952285286113392) PAIR(0.18632885650696768, 0.16664109632828217)
-    return FMA(w, x, FMA(y, square, 0.13207588430885814));
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[712] = {
     0,1318,0,-171,0,-4628,0,2497,0,4355,0,-4352,0,599,0,556,0,-172,0,-25265,6463,-1389,2840,159168,-35363,21103,-9874,
@@ -425,68 +207,175 @@ static const Patch patches1[21] = {
     {1562, 86, 4, 1e-10, 8.0, -7.0, 5.000000000000001, -4.000000000000001},
 };
 
-static void gelu_tanh_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
+INLINE void gelu_tanh_exact_float64_forward_cell_element(double mean, double var, double *restrict out_cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict number = out[0];
+    double t0 = (ABS(mean) < 0x1p500) ? 1.0 : 0x1p-600;
+    double t1 = mean * t0;
+    double t2 = t0 * ((var + 0x1.4808a4p-1) * t0);
+    double t3 = t1 * ABS(t1);
+    double t4 = (var < 0x1.ec0cf6p0) ? 7.0 : 0.0;
+    double t5 = (var < 0.36038864403963067) ? 7.0 : 0.0;
+    double t6 = t4 + t5;
+    double t7 = ((t2 * (-10.766948983734762)) < t3) ? 1.0 : 0.0;
+    double t8 = t6 + t7;
+    double t9 = ((t2 * (-3.215292807777413)) < t3) ? 1.0 : 0.0;
+    double t10 = t8 + t9;
+    double t11 = ((t2 * (-0.6716130434769491)) < t3) ? 1.0 : 0.0;
+    double t12 = t10 + t11;
+    double t13 = ((t2 * 0.6716130434769491) < t3) ? 1.0 : 0.0;
+    double t14 = t12 + t13;
+    double t15 = ((t2 * 3.215292807777413) < t3) ? 1.0 : 0.0;
+    double t16 = t14 + t15;
+    double t17 = ((t2 * 10.766948983734762) < t3) ? 1.0 : 0.0;
+    double t18 = t16 + t17;
+    *out_cell = t18;
+}
+
+INLINE void gelu_tanh_exact_float64_forward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6)
+{
+    _Bool t0 = 0.0 <= var;
+    double t1 = var + 0x1.4808a4p-1;
+    double t2 = t0 ? t1 : (-1.0);  // a root of it is NaN for v < 0
+    double t3 = SQRT(t2);
+    double t4 = 1.0 / t3;
+    double t5 = mean * t4;
+    double t6 = t4 * 0.8004317102271259;
+    double t7 = (t5 < (-0x1.f1cd9cp2)) ? (-0x1.f1cd9cp2) : t5;
+    double t8 = FMA(2.0, t6, -1.0);
+    double t9 = FMA(t6, 2.0 * t6, -1.0);
+    double t10 = (0x1.f1cd9cp2 < t7) ? 0x1.f1cd9cp2 : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t11 = t10 * (1.0 / SQRT(FMA(t10 * t10, 0.8316151133357035, 10.187285138362368)));
+    double t12 = FMA(t11, t11 * 2.0, -1.0);
+    *out_s0 = t12;
+    *out_s1 = t9;
+    *out_s2 = t11;
+    *out_s3 = t8;
+    *out_s4 = t3;
+    *out_s5 = t4;
+    *out_s6 = t5;
+}
+
+INLINE void gelu_tanh_exact_float64_forward_element(
+    double mean, double var, double r0, double r1, double s4, double s5, double s6, double *restrict out_mean,
+    double *restrict out_var)
+{
+    double t0 = ABS(s6);
+    double t1 = (37.5 < t0) ? 37.5 : t0;
+    double t2 = var * r1;
+    double t3 = 1.0 / FMA(t1, 0.25, 1.0);
+    double t4 = (t2 < 0.0) ? 0.0 : t2;
+    double t5 = (mean < 0.0) ? 0.0 : 1.0;
+    double t6 = exp64((t1 * t1) * (-0.5));
+    double t7 = t3 - 0.25;
+    double t8 = t6 * (t3 * (t3 * POLY24(t7, -0.002026716071966055, 0.022861710039351738, -0.10562875732965078,
+        0.2693392038135933, -0.41378175974661213, 0.37357027693777783, -0.15497457011104254, -0.01556703787266687,
+        0.005328342701451707, 0.04156521176855024, 0.006515612401982245, -0.03921251760677709, -0.021905386337509568,
+        0.030319261897868335, 0.04260170810391044, -0.005642843772208644, -0.059732299110898425, -0.05422786732418974,
+        0.02314621127502388, 0.12798881248805963, 0.20214006694978084, 0.21490597714402832, 0.17340717729166644,
+        0.10661165522751247, 0.04343403959773218)));
+    _Bool t9 = 0x1.f1cd9cp2 < t0;
+    double t10 = s5 * r0;
+    double t11 = t9 ? 0.0 : t10;
+    double t12 = FMA(mean, t5, FMA(s4, t8, t11));
+    *out_mean = t12;
+    *out_var = t4;
+}
+
+INLINE void gelu_tanh_exact_float64_backward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8, double *restrict out_s9)
+{
+    _Bool t0 = 0.0 <= var;
+    double t1 = var + 0x1.4808a4p-1;
+    double t2 = t0 ? t1 : (-1.0);  // a root of it is NaN for v < 0
+    double t3 = 1.0 / SQRT(t2);
+    double t4 = mean * t3;
+    double t5 = t3 * 0.8004317102271259;
+    double t6 = 2.0 * t5;
+    double t7 = (t4 < (-0x1.f1cd9cp2)) ? (-0x1.f1cd9cp2) : t4;
+    double t8 = FMA(2.0, t5, -1.0);
+    double t9 = FMA(t5, t6, -1.0);
+    double t10 = (0x1.f1cd9cp2 < t7) ? 0x1.f1cd9cp2 : t7;  // (mean - centre)/w
+    double t11 = 1.0 / SQRT(FMA(t10 * t10, 0.8316151133357035, 10.187285138362368));
+    double t12 = t10 * t11;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t13 = FMA(t12, t12 * 2.0, -1.0);
+    *out_s0 = t13;
+    *out_s1 = t9;
+    *out_s2 = t12;
+    *out_s3 = t8;
+    *out_s4 = t3;
+    *out_s5 = t4;
+    *out_s6 = t10;
+    *out_s7 = t11;
+    *out_s8 = t5;
+    *out_s9 = t6;
+}
+
+INLINE void gelu_tanh_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4,
+    double r5, double s4, double s5, double s6, double s7, double s2, double s8, double s9,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    double t0 = ABS(s5);
+    double t1 = (37.5 < t0) ? 37.5 : t0;
+    _Bool t2 = 0x1.f1cd9cp2 < t0;
+    double t3 = (s7 * s7) * (10.187285138362368 * s7);
+    double t4 = t2 ? 0.0 : t3;
+    double t5 = (r1 * (s2 * 4.0)) * t4;
+    double t6 = t4 * r4;
+    double t7 = (s4 * s4) * (-0.5);
+    _Bool t8 = mean < 0.0;
+    double t9 = 1.0 / FMA(t1, 0.25, 1.0);
+    double t10 = exp64((-0.5) * (t1 * t1));
+    double t11 = s4 * (s4 * t5);
+    double t12 = t9 - 0.25;
+    double t13 = t10 * (t9 * POLY22(t12, -0.0012046932669558172, 0x1.ba3b93ab41fp-8, -0.01422675024134159,
+        0x1.371ac7619864p-7, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105, 0.007602226809145195,
+        -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845, 0.011104082389265642,
+        0.012716841127728907, -0x1.6443deb4577c8p-8, -0.025188697864515355, -0.020816759192574044, 0.01843059712581573,
+        0.08071822567838106, 0.14153249713282545, 0.17952285286113392, 0.18632885650696768, 0.16664109632828217,
+        0.13207588430885814));
+    double t14 = t8 ? 1.0 : (-1.0);
+    double t15 = t8 ? 0.0 : 1.0;
+    double t16 = FMA(t11 + FMA(t13, t14, t15), grad_mean, (var * (s4 * t6)) * grad_var);
+    double t17 = t10 * 0.19947114020071635;
+    double t18 = FMA(s4, t7 * FMA(s6, t5, s8 * (r2 * (2.0 * s9))), r0 * (s4 * t7));
+    double t19 = t2 ? 0.0 : t18;
+    double t20 = FMA(FMA(s4, t17, t19), grad_mean, FMA(var, t7 * FMA(s6, t6, s8 * (2.0 * r5)), r3) * grad_var);
+    *out_grad_mean = t16;
+    *out_grad_var = t20;
+}
+
+static void gelu_tanh_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const
+    *out)
+{
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (var[i] < 0x1.ec0cf6p0) ? 7.0 : 0.0;
-        double t1 = (var[i] < 0.36038864403963067) ? 7.0 : 0.0;
-        double t2 = ((ABS(mean[i])) < 0x1p500) ? 1.0 : 0x1p-600;
-        double t3 = mean[i] * t2;
-        double t4 = ((var[i] + 0x1.4808a4p-1) * t2) * t2;
-        double t5 = t3 * (ABS(t3));
-        double t6 = ((t4 * (-10.766948983734762)) < t5) ? 1.0 : 0.0;
-        double t7 = ((t4 * (-3.215292807777413)) < t5) ? 1.0 : 0.0;
-        double t8 = ((t4 * (-0.6716130434769491)) < t5) ? 1.0 : 0.0;
-        double t9 = ((t4 * 0.6716130434769491) < t5) ? 1.0 : 0.0;
-        double t10 = ((t4 * 3.215292807777413) < t5) ? 1.0 : 0.0;
-        double t11 = ((t4 * 10.766948983734762) < t5) ? 1.0 : 0.0;
-        number[i] = ((((((t0 + t1) + t6) + t7) + t8) + t9) + t10) + t11;
+        gelu_tanh_exact_float64_forward_cell_element(in[0][i], in[1][i], &out[0][i]);
     }
 }
-
 
 static void gelu_tanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,
     int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[11][LANES];
     (void)params;
+    double s[9][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] + 0x1.4808a4p-1;
-        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
-        s[7][i] = SQRT(t1);
-        s[4][i] = rsqrt64(t1);
-        double t4 = mean[i] * s[4][i];
-        double t5 = (t4 < (-0x1.f1cd9cp2)) ? (-0x1.f1cd9cp2) : t4;
-        double t6 = (0x1.f1cd9cp2 < t5) ? 0x1.f1cd9cp2 : t5;
-        double t7 = ABS(t4);
-        s[6][i] = 0x1.f1cd9cp2 < t7;
-        s[2][i] = t6 * (rsqrt64(FMA(t6 * t6, 0.8316151133357035, 10.187285138362368)));
-        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
-        double t11 = s[4][i] * 0.8004317102271259;
-        s[1][i] = FMA(t11, t11 * 2.0, (-1.0));
-        double t13 = (37.5 < t7) ? 37.5 : t7;
-        double t14 = 1.0 / (FMA(t13, 0.25, 1.0));
-        double t15 = t14 * (t14 * (polynomial0(-0.002026716071966055, t14 - 0.25)));
-        s[8][i] = (exp64((t13 * t13) * (-0.5))) * t15;
-        s[9][i] = (mean[i] < 0.0) ? 0.0 : 1.0;
-        s[3][i] = FMA(t11, 2.0, (-1.0));
+        gelu_tanh_exact_float64_forward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i]);
     }
-    surface(surface0, terms0, patches0 + cell, s[0], s[1], s[5]);
-    surface(surface1, terms1, patches1 + cell, s[2], s[3], s[10]);
+    surface(surface0, terms0, patches0 + cell % 21, s[0], s[1], s[7]);
+    surface(surface1, terms1, patches1 + cell % 21, s[2], s[3], s[8]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[4][i] * s[5][i];
-        double t1 = s[6][i] ? 0.0 : t0;
-        double t2 = var[i] * s[10][i];
-        out_mean[i] = FMA(mean[i], s[9][i], FMA(s[7][i], s[8][i], t1));
-        out_var[i] = (t2 < 0.0) ? 0.0 : t2;
+        gelu_tanh_exact_float64_forward_element(
+            in[0][i], in[1][i], s[7][i], s[8][i], s[4][i], s[5][i], s[6][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -494,64 +383,28 @@ void gelu_tanh_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(gelu_tanh_exact_float64_forward_block, gelu_tanh_exact_float64_cell_block, 21, n, (const double
+    over_cells(gelu_tanh_exact_float64_forward_block, gelu_tanh_exact_float64_forward_cell_block, 21, n, (const double
         *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void gelu_tanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out,
     int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[21][LANES];
     (void)params;
+    double s[16][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] + 0x1.4808a4p-1;
-        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
-        s[9][i] = rsqrt64(t1);
-        double t3 = mean[i] * s[9][i];
-        double t4 = (t3 < (-0x1.f1cd9cp2)) ? (-0x1.f1cd9cp2) : t3;
-        s[11][i] = (0x1.f1cd9cp2 < t4) ? 0x1.f1cd9cp2 : t4;
-        double t6 = ABS(t3);
-        s[15][i] = 0x1.f1cd9cp2 < t6;
-        double t8 = rsqrt64(FMA(s[11][i] * s[11][i], 0.8316151133357035, 10.187285138362368));
-        s[2][i] = s[11][i] * t8;
-        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
-        s[10][i] = s[9][i] * 0.8004317102271259;
-        double t12 = s[10][i] * 2.0;
-        s[1][i] = FMA(s[10][i], t12, (-1.0));
-        s[5][i] = s[2][i] * 4.0;
-        s[7][i] = t12 * 2.0;
-        double t16 = (t8 * t8) * (t8 * 10.187285138362368);
-        s[8][i] = s[15][i] ? 0.0 : t16;
-        s[12][i] = (s[9][i] * s[9][i]) * (-0.5);
-        s[14][i] = s[9][i] * s[12][i];
-        _Bool t20 = mean[i] < 0.0;
-        double t21 = t20 ? 0.0 : 1.0;
-        double t22 = (37.5 < t6) ? 37.5 : t6;
-        double t23 = exp64((t22 * t22) * (-0.5));
-        double t24 = 1.0 / (FMA(t22, 0.25, 1.0));
-        double t25 = t20 ? 1.0 : (-1.0);
-        s[17][i] = FMA(t23 * (t24 * (polynomial1(-0.0012046932669558172, t24 - 0.25))), t25, t21);
-        s[16][i] = t23 * 0.19947114020071635;
-        s[3][i] = FMA(s[10][i], 2.0, (-1.0));
+        gelu_tanh_exact_float64_backward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i], &s[7][i],
+            &s[8][i], &s[9][i]);
     }
-    surface_slopes(surface0, terms0, patches0 + cell, s[0], s[1], s[13], s[4], s[6]);
-    surface_slopes(surface1, terms1, patches1 + cell, s[2], s[3], s[20], s[19], s[18]);
+    surface_slopes(surface0, terms0, patches0 + cell % 21, s[0], s[1], s[10], s[11], s[12]);
+    surface_slopes(surface1, terms1, patches1 + cell % 21, s[2], s[3], s[13], s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[4][i] * s[5][i]) * s[8][i];
-        double t1 = s[12][i] * (FMA(s[11][i], t0, s[10][i] * (s[6][i] * s[7][i])));
-        double t2 = FMA(s[9][i], t1, s[13][i] * s[14][i]);
-        double t3 = s[15][i] ? 0.0 : t2;
-        double t4 = s[8][i] * s[19][i];
-        out_grad_mean[i] = FMA(grad_mean[i], ((s[9][i] * (s[9][i] * t0)) + s[17][i]),
-            grad_var[i] * (var[i] * (s[9][i] * t4)));
-        double t5 = FMA(var[i], s[12][i] * (FMA(s[11][i], t4, s[10][i] * (s[18][i] * 2.0))), s[20][i]);
-        out_grad_var[i] = FMA(grad_mean[i], (FMA(s[9][i], s[16][i], t3)),
-            grad_var[i] * t5);
+        gelu_tanh_exact_float64_backward_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i],
+            s[4][i], s[5][i], s[6][i], s[7][i], s[2][i], s[8][i], s[9][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -560,6 +413,6 @@ void gelu_tanh_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(gelu_tanh_exact_float64_backward_block, gelu_tanh_exact_float64_cell_block, 21, n, (const double
+    over_cells(gelu_tanh_exact_float64_backward_block, gelu_tanh_exact_float64_forward_cell_block, 21, n, (const double
         *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -4,148 +4,7 @@
 //
 // rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[76] = {
     0,14822,0,-9370,0,-103661,0,59351,0,394770,0,-329956,1150,-998998,-2128,1990932,40,-1049155,1864,-561629,-893,
@@ -180,109 +39,295 @@ static const Patch patches1[1] = {
     {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
 };
 
-static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE double hardshrink_exact_float64_part0(double p0)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_lambd = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[17][LANES];
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)));
+    return t2;
+}
+
+INLINE void hardshrink_exact_float64_forward_points_element(
+    double mean, double var, double p_lambd, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8, double *restrict out_s9, double *restrict out_s10)
+{
+    double t0 = p_lambd * p_lambd;
+    double t1 = mean / p_lambd;  // mean in units of the base
+    double t2 = var * (1.0 / t0);
+    double t3 = (0.0 <= t2) ? 1.0 : (-1.0);
+    double t4 = t2 * SQRT(t3);  // NaN for a negative variance
+    double t5 = (t4 < 100.0) ? 100.0 : t4;
+    double t6 = (0.0 <= t5) ? t5 : (-1.0);  // a root of it is NaN for v < 0
+    double t7 = 1.0 / SQRT(t6);
+    double t8 = t1 * t7;
+    double t9 = t7 * 10.0;
+    double t10 = (t8 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t8;
+    double t11 = FMA(2.0, t9, -1.0);
+    double t12 = FMA(t9, 2.0 * t9, -1.0);
+    double t13 = (0x1.e3d39cp2 < t10) ? 0x1.e3d39cp2 : t10;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t14 = t13 * (1.0 / SQRT(FMA(t13 * t13, 0.6956802446866316, 17.39200611716579)));
+    double t15 = FMA(t14, 2.0 * t14, -1.0);
+    *out_s0 = t15;
+    *out_s1 = t12;
+    *out_s2 = t11;
+    *out_s3 = t0;
+    *out_s4 = t2;
+    *out_s5 = t1;
+    *out_s6 = t4;
+    *out_s7 = t5;
+    *out_s8 = t7;
+    *out_s9 = t8;
+    *out_s10 = t14;
+}
+
+INLINE void hardshrink_exact_float64_forward_element(
+    double mean, double r0, double r1, double s3, double s4, double s5, double s6, double s7, double s8, double s9,
+    double s10, double p_lambd, double *restrict out_mean, double *restrict out_var)
+{
+    _Bool t0 = s6 < 100.0;
+    double t1 = s8 * s8;
+    double t2 = (p_lambd + mean) / p_lambd;
+    double t3 = (mean - p_lambd) / p_lambd;
+    double t4 = s7 + ((s7 * (s8 * t1)) * r1);
+    _Bool t5 = s5 == s5;
+    double t6 = t0 ? s6 : 100.0;
+    _Bool t7 = 0.0 == t6;
+    double t8 = t7 ? 1.0 : t6;
+    double t9 = SQRT(t8);
+    _Bool t10 = t2 < 0.0;
+    _Bool t11 = t3 <= 0.0;
+    double t12 = t10 ? 1.0 : (-1.0);
+    double t13 = t11 ? 2.0 : (-2.0);
+    double t14 = t10 ? (-2.0) : t13;
+    double t15 = t11 ? 1.0 : (-1.0);
+    double t16 = t11 ? 0.0 : 1.0;
+    double t17 = t10 ? 1.0 : t16;
+    double t18 = t7 ? 0.0 : t9;  // standard deviation
+    double t19 = 1.0 / t9;
+    double t20 = t7 ? 0.0 : t19;
+    double t21 = t20 * ABS(t2);
+    double t22 = t20 * ABS(t3);
+    double t23 = t18 * t18;
+    _Bool t24 = t7 | (37.5 < t21);
+    double t25 = t24 ? 37.5 : t21;  // |mean - -1|/sigma
+    _Bool t26 = t7 | (37.5 < t22);
+    double t27 = t26 ? 37.5 : t22;  // |mean - 1|/sigma
+    double t28 = t25 * t25;
+    double t29 = t27 * t27;
+    double t30 = exp64(t28 * (-0.5));
+    double t31 = t24 ? 0.0 : t30;
+    double t32 = exp64((-0.5) * t29);
+    double t33 = t26 ? 0.0 : t32;
+    double t34 = hardshrink_exact_float64_part0(t25);
+    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t28);
+    double t36 = hardshrink_exact_float64_part0(t27);
+    double t37 = FMA(t36, -(2.0 * t27), 0.3989422804014327) / (1.0 + t29);
+    double t38 = t31 * FMA(t25, t35, t34 * 2.0);
+    double t39 = t18 * (t31 * t35);
+    double t40 = t33 * FMA(t27, t37, 2.0 * t36);
+    double t41 = t18 * (t33 * t37);
+    double t42 = ((t12 * t38) - t39) + (t41 + (t15 * t40));
+    double t43 = FMA(t18, t17, 2.0 * (((t31 * 0.3989422804014327) + (t12 * (-(t18 * t38)))) + ((0.3989422804014327 *
+        t33) + (t15 * (t18 * t40)))));
+    double t44 = t18 * t17;
+    double t45 = t39 * t14;
+    double t46 = t11 ? (-1.0) : 1.0;
+    double t47 = t10 ? 1.0 : t46;
+    double t48 = t11 ? (-2.0) : 2.0;
+    double t49 = t10 ? 2.0 : t48;
+    double t50 = t45 + (t12 * FMA(t38, t47, t49 * ((t31 * t34) * t23)));
+    double t51 = t41 * t14;
+    double t52 = t10 ? (-1.0) : t15;
+    double t53 = FMA(t43, t44, (t50 + (t51 + (t15 * FMA(t40, t52, t14 * ((t33 * t36) * t23))))) - (t42 * t42));
+    _Bool t54 = (0.0 == s4) & (1.0 == s5);
+    double t55 = t11 ? 0.0 : s5;
+    double t56 = t10 ? s5 : t55;
+    double t57 = t56 + t42;
+    _Bool t58 = 0x1.e3d39cp2 < ABS(s9);
+    double t59 = s10 * r0;  // mean, normalised
+    double t60 = t59 * t1;
+    double t61 = t58 ? 0.0 : t60;
+    double t62 = s5 + t61;
+    double t63 = t0 ? t57 : t62;
+    double t64 = t5 ? t63 : s5;
+    double t65 = t54 ? 0.0 : t64;  // f(1) = 0 at the jump itself
+    double t66 = p_lambd * t65;
+    double t67 = (t53 < 0.0) ? 0.0 : t53;
+    double t68 = (t4 < 0.0) ? 0.0 : t4;
+    double t69 = t0 ? t67 : t68;
+    double t70 = t5 ? t69 : s5;
+    double t71 = s3 * t70;
+    double t72 = (0x1.fffffffffffffp1023 < t71) ? 0x1.fffffffffffffp1023 : t71;
+    *out_mean = t66;
+    *out_var = t72;
+}
+
+INLINE void hardshrink_exact_float64_backward_points_element(
+    double mean, double var, double p_lambd, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8, double *restrict out_s9, double *restrict out_s10,
+    double *restrict out_s11, double *restrict out_s12)
+{
+    double t0 = p_lambd * p_lambd;
+    double t1 = var * (1.0 / t0);
+    double t2 = (0.0 <= t1) ? 1.0 : (-1.0);
+    double t3 = t1 * SQRT(t2);  // NaN for a negative variance
+    double t4 = (t3 < 100.0) ? 100.0 : t3;
+    double t5 = (0.0 <= t4) ? t4 : (-1.0);  // a root of it is NaN for v < 0
+    double t6 = 1.0 / SQRT(t5);
+    double t7 = mean / p_lambd;  // mean in units of the base
+    double t8 = t7 * t6;
+    double t9 = t6 * 10.0;
+    double t10 = 2.0 * t9;
+    double t11 = (t8 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t8;
+    double t12 = FMA(2.0, t9, -1.0);
+    double t13 = FMA(t9, t10, -1.0);
+    double t14 = (0x1.e3d39cp2 < t11) ? 0x1.e3d39cp2 : t11;  // (mean - centre)/w
+    double t15 = 1.0 / SQRT(FMA(t14 * t14, 0.6956802446866316, 17.39200611716579));
+    double t16 = t14 * t15;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t17 = FMA(t16, 2.0 * t16, -1.0);
+    *out_s0 = t17;
+    *out_s1 = t13;
+    *out_s2 = t12;
+    *out_s3 = t0;
+    *out_s4 = t3;
+    *out_s5 = t4;
+    *out_s6 = t6;
+    *out_s7 = t8;
+    *out_s8 = t14;
+    *out_s9 = t15;
+    *out_s10 = t16;
+    *out_s11 = t9;
+    *out_s12 = t10;
+}
+
+INLINE void hardshrink_exact_float64_backward_element(
+    double mean, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double r5,
+    double s3, double s4, double s5, double s6, double s7, double s8, double s9, double s10, double s11, double s12,
+    double p_lambd, double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    _Bool t0 = s4 < 100.0;
+    double t1 = s6 * s6;
+    double t2 = (p_lambd + mean) / p_lambd;
+    double t3 = (mean - p_lambd) / p_lambd;
+    double t4 = s10 * 4.0;
+    _Bool t5 = 0x1.e3d39cp2 < ABS(s7);
+    double t6 = (s9 * s9) * (17.39200611716579 * s9);
+    double t7 = t5 ? 0.0 : t6;
+    double t8 = t7 * (t4 * r4);
+    double t9 = (r2 + ((s10 * r1) * t4)) * t7;
+    double t10 = 1.0 / p_lambd;
+    double t11 = t0 ? s4 : 100.0;
+    double t12 = s6 * t1;
+    double t13 = (-0.5) * t1;
+    _Bool t14 = t2 < 0.0;
+    _Bool t15 = t3 <= 0.0;
+    _Bool t16 = 0.0 == t11;
+    double t17 = t16 ? 1.0 : t11;
+    double t18 = SQRT(t17);
+    double t19 = s5 * t12;
+    double t20 = t14 ? 1.0 : (-1.0);
+    double t21 = t15 ? 2.0 : (-2.0);
+    double t22 = t14 ? (-2.0) : t21;
+    double t23 = t15 ? (-2.0) : 2.0;
+    double t24 = t14 ? 2.0 : t23;
+    double t25 = t15 ? 1.0 : (-1.0);
+    double t26 = t15 ? (-1.0) : 1.0;
+    double t27 = t14 ? 1.0 : t26;
+    double t28 = t15 ? 0.0 : 1.0;
+    double t29 = t14 ? 1.0 : t28;
+    double t30 = t14 ? (-1.0) : t25;
+    double t31 = s3 * t10;
+    double t32 = p_lambd * t10;
+    double t33 = t16 ? 0.0 : t18;  // standard deviation
+    double t34 = 1.0 / t18;
+    double t35 = t16 ? 0.0 : t34;
+    double t36 = t35 * ABS(t2);
+    double t37 = t35 * ABS(t3);
+    double t38 = t35 * t35;
+    _Bool t39 = t16 | (37.5 < t36);
+    double t40 = t39 ? 37.5 : t36;  // |mean - -1|/sigma
+    _Bool t41 = t16 | (37.5 < t37);
+    double t42 = t41 ? 37.5 : t37;  // |mean - 1|/sigma
+    double t43 = t40 * t40;
+    double t44 = t42 * t42;
+    double t45 = exp64(t43 * (-0.5));
+    double t46 = t39 ? 0.0 : t45;
+    double t47 = exp64((-0.5) * t44);
+    double t48 = t41 ? 0.0 : t47;
+    double t49 = hardshrink_exact_float64_part0(t40);
+    double t50 = FMA(t49, -(2.0 * t40), 0.3989422804014327) / (1.0 + t43);
+    double t51 = t46 * FMA(t40, t50, 2.0 * t49);
+    double t52 = t46 * 0.3989422804014327;
+    double t53 = t33 * (t46 * t50);
+    double t54 = hardshrink_exact_float64_part0(t42);
+    double t55 = FMA(t54, -(2.0 * t42), 0.3989422804014327) / (1.0 + t44);
+    double t56 = t48 * FMA(t42, t55, 2.0 * t54);
+    double t57 = 0.3989422804014327 * t48;
+    double t58 = t33 * (t48 * t55);
+    double t59 = t40 * t52;
+    double t60 = t42 * t57;
+    double t61 = t35 * t52;
+    double t62 = t35 * t57;
+    double t63 = t38 * t59;
+    double t64 = t38 * t60;
+    double t65 = t25 * t60;
+    double t66 = ((t20 * t63) - t61) + (t62 + (t25 * t64));
+    double t67 = t56 * t22;
+    double t68 = t25 * t56;
+    double t69 = ((t20 * t51) - t53) + (t58 + t68);
+    double t70 = (t61 + (t20 * (-t51))) + (t68 + t62);
+    double t71 = t70 + t29;
+    double t72 = 1.0 + (t1 * (s6 * t9));
+    double t73 = t0 ? t71 : t72;
+    double t74 = t73 * t32;
+    double t75 = FMA(2.0 * t29, ((t20 * t59) - (t33 * t52)) + (t65 + (t33 * t57)), FMA(t69 * (-2.0), t70, (FMA(t61,
+        t27, t53 * t24) + (t20 * (t51 * t22))) + (FMA(t62, t30, t58 * t22) + (t25 * t67))));
+    double t76 = (s6 * t8) * t19;
+    double t77 = t0 ? t75 : t76;
+    double t78 = FMA(t74, grad_mean, (t77 * t31) * grad_var);
+    double t79 = 0.5 * t66;
+    double t80 = t13 * FMA(s8, t9, s11 * ((s10 * r0) * (2.0 * s12)));
+    double t81 = s10 * r2;  // mean, normalised
+    double t82 = FMA(t1, t80, t81 * (t1 * (-t1)));
+    double t83 = t5 ? 0.0 : t82;
+    double t84 = t0 ? t79 : t83;
+    double t85 = t84 * (t10 * t32);
+    double t86 = FMA(t29, t29 + (2.0 * t70), FMA(t29, ((t35 * ((t40 * t59) - t52)) + (t20 * (-t59))) + ((t35 * ((t42 *
+        t60) - t57)) + t65), FMA(-t69, t66, 0.5 * (((t61 * t22) + (t20 * FMA(t27, t63, t51 * t24))) + ((t62 * t22) +
+        (t25 * FMA(t30, t64, t67)))))));
+    double t87 = 1.0 + FMA(t13 * FMA(s8, t8, s11 * (2.0 * r3)), t19, r5 * (t12 + (t19 * (t1 * (-1.5)))));
+    double t88 = t0 ? t86 : t87;
+    double t89 = FMA(t85, grad_mean, (t88 * (t10 * t31)) * grad_var);
+    *out_grad_mean = t78;
+    *out_grad_var = t89;
+}
+
+static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,
+    int cell)
+{
+    (void)cell;
+    double s[13][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[16][i] = p_lambd * p_lambd;
-        double t1 = var[i] * (1.0 / s[16][i]);
-        s[7][i] = mean[i] / p_lambd;
-        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t4 = t1 * (SQRT(t3));
-        s[11][i] = t4 < 100.0;
-        s[10][i] = s[11][i] ? 100.0 : t4;
-        double t7 = s[11][i] ? t4 : 100.0;
-        _Bool t8 = t7 == 0.0;
-        double t9 = t8 ? 1.0 : t7;
-        double t10 = SQRT(t9);
-        double t11 = t8 ? 0.0 : t10;
-        double t12 = 1.0 / t10;
-        double t13 = t8 ? 0.0 : t12;
-        double t14 = (p_lambd + mean[i]) / p_lambd;
-        double t15 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t16 = t14 < 0.0;
-        _Bool t17 = t15 <= 0.0;
-        double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = t17 ? 1.0 : (-1.0);
-        double t20 = t17 ? 0.0 : s[7][i];
-        double t21 = t16 ? s[7][i] : t20;
-        double t22 = t13 * (ABS(t14));
-        _Bool t23 = t8 | (37.5 < t22);
-        double t24 = t23 ? 37.5 : t22;
-        double t25 = t24 * t24;
-        double t26 = exp64(t25 * (-0.5));
-        double t27 = t23 ? 0.0 : t26;
-        double t28 = 1.0 / (FMA(t24, 0.25, 1.0));
-        double t29 = t28 * (t28 * (t28 * (polynomial0(-0.01441178831143662, t28 - 0.25))));
-        double t30 = (FMA(t29, -(t24 * 2.0), 0.3989422804014327)) / (1.0 + t25);
-        double t31 = t27 * (FMA(t24, t30, t29 * 2.0));
-        double t32 = t13 * (ABS(t15));
-        _Bool t33 = t8 | (37.5 < t32);
-        double t34 = t33 ? 37.5 : t32;
-        double t35 = t34 * t34;
-        double t36 = exp64(t35 * (-0.5));
-        double t37 = t33 ? 0.0 : t36;
-        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial0(-0.01441178831143662, t38 - 0.25))));
-        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
-        double t41 = t37 * (FMA(t34, t40, t39 * 2.0));
-        double t42 = t11 * (t27 * t30);
-        double t43 = t11 * (t37 * t40);
-        double t44 = ((t31 * t18) - t42) + (t43 + (t41 * t19));
-        s[12][i] = t21 + t44;
-        double t46 = t17 ? (-1.0) : 1.0;
-        double t47 = t16 ? 1.0 : t46;
-        double t48 = t17 ? 2.0 : (-2.0);
-        double t49 = t16 ? (-2.0) : t48;
-        double t50 = t17 ? (-2.0) : 2.0;
-        double t51 = t16 ? 2.0 : t50;
-        double t52 = t16 ? (-1.0) : t19;
-        double t53 = t11 * t11;
-        double t54 = (t42 * t49) + ((FMA(t31, t47, t51 * ((t27 * t29) * t53))) * t18);
-        double t55 = t17 ? 0.0 : 1.0;
-        double t56 = t16 ? 1.0 : t55;
-        double t57 = (t27 * 0.3989422804014327) + ((-(t11 * t31)) * t18);
-        double t58 = (t54 + ((t43 * t49) + ((FMA(t41, t52, t49 * ((t37 * t39) * t53))) * t19))) - (t44 * t44);
-        double t59 = FMA(t11, t56, (t57 + ((t37 * 0.3989422804014327) + ((t11 * t41) * t19))) * 2.0);
-        double t60 = FMA(t59, t11 * t56, t58);
-        s[14][i] = (t60 < 0.0) ? 0.0 : t60;
-        double t62 = (0.0 <= s[10][i]) ? s[10][i] : (-1.0);
-        double t63 = 1.0 / (SQRT(t62));
-        double t64 = s[7][i] * t63;
-        double t65 = (t64 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t64;
-        double t66 = (0x1.e3d39cp2 < t65) ? 0x1.e3d39cp2 : t65;
-        s[6][i] = 0x1.e3d39cp2 < (ABS(t64));
-        s[3][i] = t66 * (1.0 / (SQRT(FMA(t66 * t66, 0.6956802446866316, 17.39200611716579))));
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        double t70 = t63 * 10.0;
-        s[1][i] = FMA(t70, t70 * 2.0, (-1.0));
-        s[5][i] = t63 * t63;
-        s[8][i] = s[10][i] * (t63 * s[5][i]);
-        s[2][i] = FMA(t70, 2.0, (-1.0));
-        s[13][i] = s[7][i] == s[7][i];
-        s[15][i] = (t1 == 0.0) & (s[7][i] == 1.0);
+        hardshrink_exact_float64_forward_points_element(
+            in[0][i], in[1][i], params[0], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i],
+            &s[7][i], &s[8][i], &s[9][i], &s[10][i]);
     }
-    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[9]);
+    surface(surface0, terms0, patches0 + 0, s[0], s[1], s[11]);
+    surface(surface1, terms1, patches1 + 0, s[0], s[2], s[12]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[3][i] * s[4][i]) * s[5][i];
-        double t1 = s[6][i] ? 0.0 : t0;
-        double t2 = s[10][i] + (s[8][i] * s[9][i]);
-        double t3 = (t2 < 0.0) ? 0.0 : t2;
-        double t4 = s[7][i] + t1;
-        double t5 = s[11][i] ? s[12][i] : t4;
-        double t6 = s[13][i] ? t5 : s[7][i];
-        double t7 = s[11][i] ? s[14][i] : t3;
-        double t8 = s[13][i] ? t7 : s[7][i];
-        double t9 = s[15][i] ? 0.0 : t6;
-        double t10 = s[16][i] * t8;
-        out_mean[i] = p_lambd * t9;
-        out_var[i] = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
+        hardshrink_exact_float64_forward_element(
+            in[0][i], s[11][i], s[12][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
+            params[0], &out[0][i], &out[1][i]);
     }
 }
 
@@ -290,143 +335,29 @@ void hardshrink_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(hardshrink_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+    over_cells(hardshrink_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean, var}, 2, params, (double
         *const[]){out_mean, out_var}, 2);
 }
 
-static void hardshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void hardshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out,
+    int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    const double p_lambd = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[31][LANES];
+    (void)cell;
+    double s[19][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = p_lambd * p_lambd;
-        double t1 = var[i] * (1.0 / t0);
-        double t2 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t3 = t1 * (SQRT(t2));
-        s[22][i] = t3 < 100.0;
-        double t5 = s[22][i] ? 100.0 : t3;
-        double t6 = s[22][i] ? t3 : 100.0;
-        _Bool t7 = t6 == 0.0;
-        double t8 = t7 ? 1.0 : t6;
-        double t9 = SQRT(t8);
-        double t10 = t7 ? 0.0 : t9;
-        double t11 = 1.0 / t9;
-        double t12 = t7 ? 0.0 : t11;
-        double t13 = (p_lambd + mean[i]) / p_lambd;
-        double t14 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t15 = t13 < 0.0;
-        _Bool t16 = t14 <= 0.0;
-        double t17 = t15 ? 1.0 : (-1.0);
-        double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = t12 * (ABS(t13));
-        _Bool t20 = t7 | (37.5 < t19);
-        double t21 = t20 ? 37.5 : t19;
-        double t22 = t21 * t21;
-        double t23 = exp64(t22 * (-0.5));
-        double t24 = t20 ? 0.0 : t23;
-        double t25 = 1.0 / (FMA(t21, 0.25, 1.0));
-        double t26 = t25 * (t25 * (t25 * (polynomial0(-0.01441178831143662, t25 - 0.25))));
-        double t27 = (FMA(t26, -(t21 * 2.0), 0.3989422804014327)) / (1.0 + t22);
-        double t28 = t24 * 0.3989422804014327;
-        double t29 = t24 * (FMA(t21, t27, t26 * 2.0));
-        double t30 = t12 * (ABS(t14));
-        _Bool t31 = t7 | (37.5 < t30);
-        double t32 = t31 ? 37.5 : t30;
-        double t33 = t32 * t32;
-        double t34 = exp64(t33 * (-0.5));
-        double t35 = t31 ? 0.0 : t34;
-        double t36 = 1.0 / (FMA(t32, 0.25, 1.0));
-        double t37 = t36 * (t36 * (t36 * (polynomial0(-0.01441178831143662, t36 - 0.25))));
-        double t38 = (FMA(t37, -(t32 * 2.0), 0.3989422804014327)) / (1.0 + t33);
-        double t39 = t35 * 0.3989422804014327;
-        double t40 = t35 * (FMA(t32, t38, t37 * 2.0));
-        double t41 = t10 * (t24 * t27);
-        double t42 = t10 * (t35 * t38);
-        double t43 = t40 * t18;
-        double t44 = ((t29 * t17) - t41) + (t42 + t43);
-        double t45 = t12 * t28;
-        double t46 = t12 * t39;
-        double t47 = (t45 + ((-t29) * t17)) + (t43 + t46);
-        double t48 = t16 ? (-1.0) : 1.0;
-        double t49 = t15 ? 1.0 : t48;
-        double t50 = t16 ? 2.0 : (-2.0);
-        double t51 = t15 ? (-2.0) : t50;
-        double t52 = t16 ? (-2.0) : 2.0;
-        double t53 = t15 ? 2.0 : t52;
-        double t54 = t15 ? (-1.0) : t18;
-        double t55 = t40 * t51;
-        double t56 = (FMA(t45, t49, t41 * t53)) + ((t29 * t51) * t17);
-        double t57 = t12 * t12;
-        double t58 = t21 * t28;
-        double t59 = t57 * t58;
-        double t60 = t32 * t39;
-        double t61 = t57 * t60;
-        double t62 = ((t59 * t17) - t45) + (t46 + (t61 * t18));
-        double t63 = (t45 * t51) + ((FMA(t49, t59, t29 * t53)) * t17);
-        double t64 = t16 ? 0.0 : 1.0;
-        double t65 = t15 ? 1.0 : t64;
-        double t66 = t60 * t18;
-        double t67 = ((t12 * ((t21 * t58) - t28)) + ((-t58) * t17)) + ((t12 * ((t32 * t60) - t39)) + t66);
-        double t68 = FMA(t44 * (-2.0), t47, t56 + ((FMA(t46, t54, t42 * t51)) + (t55 * t18)));
-        s[25][i] = FMA(t65 * 2.0, ((t58 * t17) - (t10 * t28)) + (t66 + (t10 * t39)), t68);
-        double t70 = FMA(t65, t67, FMA(-t44, t62, (t63 + ((t46 * t51) + ((FMA(t54, t61, t55)) * t18))) * 0.5));
-        s[26][i] = FMA(t65, t65 + (t47 * 2.0), t70);
-        s[23][i] = t47 + t65;
-        s[24][i] = t62 * 0.5;
-        double t74 = (0.0 <= t5) ? t5 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t74));
-        double t76 = (mean[i] / p_lambd) * s[10][i];
-        double t77 = (t76 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t76;
-        s[12][i] = (0x1.e3d39cp2 < t77) ? 0x1.e3d39cp2 : t77;
-        s[16][i] = 0x1.e3d39cp2 < (ABS(t76));
-        double t80 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.6956802446866316, 17.39200611716579)));
-        s[3][i] = s[12][i] * t80;
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        s[11][i] = s[10][i] * 10.0;
-        double t84 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t84, (-1.0));
-        s[6][i] = s[3][i] * 4.0;
-        s[8][i] = t84 * 2.0;
-        double t88 = (t80 * t80) * (t80 * 17.39200611716579);
-        s[9][i] = s[16][i] ? 0.0 : t88;
-        s[14][i] = s[10][i] * s[10][i];
-        s[13][i] = s[14][i] * (-0.5);
-        s[15][i] = s[14][i] * (-s[14][i]);
-        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
-        double t94 = s[10][i] * s[14][i];
-        s[19][i] = t5 * t94;
-        s[21][i] = t94 + (s[19][i] * (s[14][i] * (-1.5)));
-        double t97 = 1.0 / p_lambd;
-        s[27][i] = p_lambd * t97;
-        s[28][i] = t97 * s[27][i];
-        s[29][i] = t0 * t97;
-        s[30][i] = t97 * s[29][i];
+        hardshrink_exact_float64_backward_points_element(
+            in[0][i], in[1][i], params[0], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i],
+            &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]);
     }
-    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[4], s[5], s[7]);
-    surface_slopes(surface1, terms1, patches1, s[0], s[2], s[20], s[17], s[18]);
+    surface_slopes(surface0, terms0, patches0 + 0, s[0], s[1], s[15], s[14], s[13]);
+    surface_slopes(surface1, terms1, patches1 + 0, s[0], s[2], s[18], s[17], s[16]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[4][i] + ((s[3][i] * s[5][i]) * s[6][i])) * s[9][i];
-        double t1 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[7][i]) * s[8][i])));
-        double t2 = FMA(s[14][i], t1, (s[3][i] * s[4][i]) * s[15][i]);
-        double t3 = s[16][i] ? 0.0 : t2;
-        double t4 = s[9][i] * (s[6][i] * s[17][i]);
-        double t5 = s[13][i] * (FMA(s[12][i], t4, s[11][i] * (s[18][i] * 2.0)));
-        double t6 = (s[14][i] * (s[10][i] * t0)) + 1.0;
-        double t7 = s[22][i] ? s[23][i] : t6;
-        double t8 = s[22][i] ? s[24][i] : t3;
-        double t9 = (s[10][i] * t4) * s[19][i];
-        double t10 = s[22][i] ? s[25][i] : t9;
-        double t11 = (FMA(t5, s[19][i], s[20][i] * s[21][i])) + 1.0;
-        double t12 = s[22][i] ? s[26][i] : t11;
-        out_grad_mean[i] = FMA(grad_mean[i], (t7 * s[27][i]),
-            grad_var[i] * (t10 * s[29][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t8 * s[28][i]),
-            grad_var[i] * (t12 * s[30][i]));
+        hardshrink_exact_float64_backward_element(
+            in[0][i], in[2][i], in[3][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[3][i], s[4][i],
+            s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], params[0], &out[0][i],
+            &out[1][i]);
     }
 }
 
@@ -435,6 +366,6 @@ void hardshrink_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(hardshrink_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(hardshrink_exact_float64_backward_block, 0, 1, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -3,7 +3,7 @@
 # f(x) = Max(0, Min(1, x/6 + 1/2))
 #
 # rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
-"""hardsigmoid, variant exact: moments and their gradients in any floating dtype."""
+"""hardsigmoid, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,199 +14,217 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 
 __all__ = ["backward", "forward"]
 
-
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (t0 * (t0 * (t0 * _polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)))))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 < 900.0
+    t1 = torch.where(t1, 900.0, t0)
+    t2 = 0.0 <= t1
+    t1 = torch.where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t1 = 1.0 / torch.sqrt(t1)
+    t2 = mean * t1
+    t3 = t2 < (-7.55979061126709)
+    t2 = torch.where(t3, -7.55979061126709, t2)
+    t3 = 7.55979061126709 < t2
+    t2 = torch.where(t3, 7.55979061126709, t2)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t2 = t2 * (1.0 / torch.sqrt((t2 * t2) * 0.6956802446866316 + 17.39200611716579))
+    t3 = t2 * (2.0 * t2) + (-1.0)
+    t1 = t1 * 30.0
+    t4 = t1 * (2.0 * t1) + (-1.0)
+    t1 = 2.0 * t1 + (-1.0)
+    return t3, t4, t1, t0, t2
+
+
+def _forward(mean: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s3 < 900.0
+    t1 = torch.where(t0, s3, 900.0)
+    t2 = 0.0 == t1
+    t1 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t3 = torch.where(t2, 0.0, 1.0 / t1)
+    t4 = mean - (-3.0)
+    t5 = t3 * torch.where(t4 < 0.0, -t4, t4)
+    t6 = t2 | (37.5 < t5)
+    t5 = torch.where(t6, 37.5, t5)  # |mean - -3|/sigma
+    t7 = _part0(t5)
+    t8 = t5 * t5
+    t9 = (t7 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t8)
+    t8 = torch.where(t6, 0.0, torch.exp(t8 * (-0.5)))
+    t1 = torch.where(t2, 0.0, t1)  # standard deviation
+    t6 = t1 * (t8 * t9)
+    t10 = mean - 3.0
+    t3 = t3 * torch.where(t10 < 0.0, -t10, t10)
+    t2 = t2 | (37.5 < t3)
+    t3 = torch.where(t2, 37.5, t3)  # |mean - 3|/sigma
+    t11 = _part0(t3)
+    t12 = t3 * t3
+    t13 = (t11 * (-(2.0 * t3)) + 0.3989422804014327) / (1.0 + t12)
+    t12 = torch.where(t2, 0.0, torch.exp((-0.5) * t12))
+    t2 = t1 * (t12 * t13)
+    t14 = (0.16666666666666666 * t6) + ((-0.16666666666666666) * t2)
+    t10 = t10 < 0.0
+    t4 = t4 <= 0.0
+    t15 = s4 * r0  # mean, normalised
+    t15 = 0.5 + t15
+    t16 = t15 < 0.0
+    t15 = torch.where(t16, 0.0, t15)
+    t16 = mean == mean
+    t17 = torch.where(t4, 0.0, torch.where(t10, mean * 0.16666666666666666 + 0.5, 1.0)) + t14
+    t18 = 1.0 < t15
+    t15 = torch.where(t16, torch.where(t0, t17, torch.where(t18, 1.0, t15)), mean)
+    t9 = t8 * (t5 * t9 + (t7 * 2.0))
+    t5 = t1 * t1
+    t18 = torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), -1.0)
+    t13 = t12 * (t3 * t13 + (2.0 * t11))
+    t3 = torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), -1.0)
+    t17 = torch.where(t4, 0.0, torch.where(t10, torch.full_like(t10, 0.16666666666666666, dtype=torch.float64), 0.0))
+    t14 = ((t1 * t17 + (2.0 * ((t18 * (0.16666666666666666 * (t1 * t9))) + (t3 * ((-0.16666666666666666) * (t1 *
+        t13)))))) * (t1 * t17) + ((((t6 * torch.where(t4, 0.0, torch.where(t10, torch.full_like(t10, 0.0,
+        dtype=torch.float64), -0.33333333333333326))) + (t18 * (t9 * torch.where(t4, 0.0, torch.where(t10,
+        torch.full_like(t10, 0.0, dtype=torch.float64), -2.220446049250313e-16)) + (torch.where(t4,
+        0.055555555555555546, torch.where(t10, torch.full_like(t10, -0.055555555555555546, dtype=torch.float64),
+        0.055555555555555546)) * ((t8 * t7) * t5))))) + ((t2 * torch.where(t4, torch.full_like(t4,
+        -0.33333333333333326, dtype=torch.float64), 0.0)) + (t3 * (t13 * torch.where(t4, torch.full_like(t4,
+        2.220446049250313e-16, dtype=torch.float64), 0.0) + (torch.where(t4, -0.055555555555555546, torch.where(t10,
+        torch.full_like(t10, 0.055555555555555546, dtype=torch.float64), -0.055555555555555546)) * ((t12 * t11) *
+        t5)))))) - (t14 * t14)))
+    t11 = t14 < 0.0
+    t14 = torch.where(t11, 0.0, t14)
+    t11 = r1 < 0.0
+    t11 = torch.where(t16, torch.where(t0, t14, torch.where(t11, 0.0, r1)), mean)
+    return t15, t11
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 < 900.0
+    t1 = torch.where(t1, 900.0, t0)
+    t2 = 0.0 <= t1
+    t1 = torch.where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t1 = 1.0 / torch.sqrt(t1)
+    t2 = mean * t1
+    t3 = t2 < (-7.55979061126709)
+    t3 = torch.where(t3, -7.55979061126709, t2)
+    t4 = 7.55979061126709 < t3
+    t3 = torch.where(t4, 7.55979061126709, t3)  # (mean - centre)/w
+    t4 = 1.0 / torch.sqrt((t3 * t3) * 0.6956802446866316 + 17.39200611716579)
+    t5 = t3 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t6 = t5 * (2.0 * t5) + (-1.0)
+    t7 = t1 * 30.0
+    t8 = 2.0 * t7
+    t9 = t7 * t8 + (-1.0)
+    t10 = 2.0 * t7 + (-1.0)
+    return t6, t9, t10, t0, t1, t2, t3, t4, t5, t7, t8
+
+
+def _backward(
+    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor,
+    s10: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s3 < 900.0
+    t1 = torch.where(t0, s3, 900.0)
+    t2 = 0.0 == t1
+    t1 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t3 = torch.where(t2, 0.0, 1.0 / t1)
+    t4 = mean - (-3.0)
+    t5 = t3 * torch.where(t4 < 0.0, -t4, t4)
+    t6 = t2 | (37.5 < t5)
+    t5 = torch.where(t6, 37.5, t5)  # |mean - -3|/sigma
+    t7 = _part0(t5)
+    t8 = t5 * t5
+    t9 = (t7 * (-(2.0 * t5)) + 0.3989422804014327) / (1.0 + t8)
+    t8 = torch.where(t6, 0.0, torch.exp(t8 * (-0.5)))
+    t1 = torch.where(t2, 0.0, t1)  # standard deviation
+    t6 = t1 * (t8 * t9)
+    t10 = mean - 3.0
+    t11 = t10 < 0.0
+    t4 = t4 <= 0.0
+    t12 = (torch.where(t4, 0.055555555555555546, torch.where(t11, torch.full_like(t11, -0.055555555555555546,
+        dtype=torch.float64), 0.055555555555555546)))
+    t13 = t8 * 0.3989422804014327
+    t14 = t3 * t13
+    t15 = (torch.where(t4, 0.0, torch.where(t11, torch.full_like(t11, 0.0, dtype=torch.float64),
+        -2.220446049250313e-16)))
+    t7 = t8 * (t5 * t9 + (2.0 * t7))
+    t9 = torch.where(t4, 0.0, torch.where(t11, torch.full_like(t11, 0.0, dtype=torch.float64), -0.33333333333333326))
+    t8 = torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), -1.0)
+    t10 = t3 * torch.where(t10 < 0.0, -t10, t10)
+    t2 = t2 | (37.5 < t10)
+    t10 = torch.where(t2, 37.5, t10)  # |mean - 3|/sigma
+    t16 = _part0(t10)
+    t17 = t10 * t10
+    t18 = (t16 * (-(2.0 * t10)) + 0.3989422804014327) / (1.0 + t17)
+    t17 = torch.where(t2, 0.0, torch.exp((-0.5) * t17))
+    t2 = t1 * (t17 * t18)
+    t19 = (torch.where(t4, -0.055555555555555546, torch.where(t11, torch.full_like(t11, 0.055555555555555546,
+        dtype=torch.float64), -0.055555555555555546)))
+    t20 = 0.3989422804014327 * t17
+    t21 = t3 * t20
+    t22 = torch.where(t4, torch.full_like(t4, 2.220446049250313e-16, dtype=torch.float64), 0.0)
+    t16 = t17 * (t10 * t18 + (2.0 * t16))
+    t18 = torch.where(t4, torch.full_like(t4, -0.33333333333333326, dtype=torch.float64), 0.0)
+    t17 = torch.where(t11, torch.full_like(t11, 1.0, dtype=torch.float64), -1.0)
+    t23 = (0.16666666666666666 * t6) + ((-0.16666666666666666) * t2)
+    t24 = (t8 * (0.16666666666666666 * t7)) + (t17 * ((-0.16666666666666666) * t16))
+    t11 = torch.where(t4, 0.0, torch.where(t11, torch.full_like(t11, 0.16666666666666666, dtype=torch.float64), 0.0))
+    t4 = 7.55979061126709 < torch.where(s5 < 0.0, -s5, s5)
+    t4 = torch.where(t4, 0.0, (s7 * s7) * (17.39200611716579 * s7))
+    t25 = s8 * 4.0
+    t26 = t4 * (t25 * r4)
+    t4 = (r2 + ((s8 * r1) * t25)) * t4
+    t2 = (torch.where(t0, t24 + t11, s4 * t4) * grad_mean + (torch.where(t0, (2.0 * t11) * ((0.16666666666666666 * (t1
+        * t13)) + ((-0.16666666666666666) * (t1 * t20))) + ((t23 * (-2.0)) * t24 + (((t15 * t14 + (t6 * t12)) + (t8 *
+        (t7 * t9))) + ((t22 * t21 + (t2 * t19)) + (t17 * (t16 * t18))))), s4 * t26) * grad_var))
+    t13 = t5 * t13
+    t3 = t3 * t3
+    t20 = t10 * t20
+    t10 = (0.16666666666666666 * t14) + ((-0.16666666666666666) * t21)
+    t5 = (-0.5) * (s4 * s4)
+    t26 = (torch.where(t0, 0.5 * t10, t5 * (s6 * t4 + (s9 * ((s8 * r0) * (2.0 * s10))))) * grad_mean + (torch.where(t0,
+        t11 * (t11 + (2.0 * t24)) + (t11 * ((t8 * (0.16666666666666666 * t13)) + (t17 * ((-0.16666666666666666) *
+        t20))) + ((-t23) * t10 + (0.5 * (((t9 * t14) + (t8 * (t15 * (t3 * t13) + (t7 * t12)))) + ((t18 * t21) + (t17 *
+        (t22 * (t3 * t20) + (t16 * t19)))))))), t5 * (s6 * t26 + (s9 * (2.0 * r3)))) * grad_var))
+    return t2, t26
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 < 900.0
-    t2 = _at_least(t0, 900.0)
-    t0 = torch.where(t1, t0, 900.0)
-    t3 = t0 == 0.0
-    t0 = torch.sqrt(torch.where(t3, 1.0, t0))
-    t4 = torch.where(t3, 0.0, t0)  # standard deviation
-    t0 = torch.where(t3, 0.0, 1.0 / t0)
-    t5 = mean - (-3.0)
-    t6 = mean - 3.0
-    t7 = t5 <= 0.0
-    t8 = t6 < 0.0
-    t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
-    t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
-    t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
-    t11 = t3 | (37.5 < t5)
-    t5 = torch.where(t11, 37.5, t5)  # |mean - -3|/sigma
-    t12 = t5 * t5
-    t11 = torch.where(t11, 0.0, torch.exp(t12 * (-0.5)))
-    t13 = 1.0 / (t5 * 0.25 + 1.0)
-    t14 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.01441178831143662)
-    t14 = t13 * (t13 * t14)
-    t12 = (t14 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t12)
-    t5 = t11 * (t5 * t12 + (t14 * 2.0))
-    t6 = t0 * (torch.where(t6 < 0.0, -t6, t6))
-    t3 = t3 | (37.5 < t6)
-    t6 = torch.where(t3, 37.5, t6)  # |mean - 3|/sigma
-    t0 = t6 * t6
-    t3 = torch.where(t3, 0.0, torch.exp(t0 * (-0.5)))
-    t13 = 1.0 / (t6 * 0.25 + 1.0)
-    t15 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.01441178831143662)
-    t15 = t13 * (t13 * t15)
-    t0 = (t15 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t0)
-    t6 = t3 * (t6 * t0 + (t15 * 2.0))
-    t12 = t4 * (t11 * t12)
-    t0 = t4 * (t3 * t0)
-    t13 = (t12 * 0.16666666666666666) + (t0 * (-0.16666666666666666))
-    t16 = torch.where(t7, 0.0, torch.where(t8, mean * 0.16666666666666666 + 0.5, 1.0))
-    t16 = t16 + t13
-    t17 = torch.where(t8, torch.full_like(mean, 0.0), -2.220446049250313e-16)
-    t18 = torch.where(t8, torch.full_like(mean, 0.0), -0.33333333333333326)
-    t19 = torch.where(t8, torch.full_like(mean, -0.055555555555555546), 0.055555555555555546)
-    t20 = torch.where(t8, torch.full_like(mean, 0.055555555555555546), -0.055555555555555546)
-    t21 = t4 * t4
-    t14 = (torch.where(t7, 0.055555555555555546, t19)) * ((t11 * t14) * t21)
-    t14 = (t5 * (torch.where(t7, 0.0, t17)) + t14) * t9
-    t17 = torch.where(t7, torch.full_like(mean, -0.33333333333333326), 0.0)
-    t11 = torch.where(t7, torch.full_like(mean, 2.220446049250313e-16), 0.0)
-    t21 = (torch.where(t7, -0.055555555555555546, t20)) * ((t3 * t15) * t21)
-    t14 = (t12 * (torch.where(t7, 0.0, t18))) + t14
-    t8 = torch.where(t8, torch.full_like(mean, 0.16666666666666666), 0.0)
-    t8 = torch.where(t7, 0.0, t8)
-    t7 = ((t4 * t6) * (-0.16666666666666666)) * t10
-    t7 = t4 * t8 + (((((t4 * t5) * 0.16666666666666666) * t9) + t7) * 2.0)
-    t13 = (t14 + ((t0 * t17) + ((t6 * t11 + t21) * t10))) - (t13 * t13)
-    t13 = _at_least(t7 * (t4 * t8) + t13, 0.0)
-    t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t8 = _at_most(_at_least(mean * t2, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t4 = 1.0 / torch.sqrt((t8 * t8) * 0.6956802446866316 + 17.39200611716579)
-    t4 = t8 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t8 = t4 * (t4 * 2.0) + (-1.0)
-    t2 = t2 * 30.0
-    t7 = t2 * (t2 * 2.0) + (-1.0)
-    t2 = t2 * 2.0 + (-1.0)
-    t10 = mean == mean
-    t7 = surface(_SURFACES[0], 0, t8, t7)
-    t2 = surface(_SURFACES[1], 0, t8, t2)
-    t7 = torch.where(t1, t16, _at_most(_at_least((t4 * t7) + 0.5, 0.0), 1.0))
-    t2 = torch.where(t10, torch.where(t1, t13, _at_least(t2, 0.0)), mean)
-    return (torch.where(t10, t7, mean)), t2
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], 0, s0, s1)
+    r1 = surface(_SURFACES[1], 0, s0, s2)
+    out_mean, out_var = _forward(mean, r0, r1, s3, s4)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 < 900.0
-    t2 = _at_least(t0, 900.0)
-    t0 = torch.where(t1, t0, 900.0)
-    t3 = t0 == 0.0
-    t0 = torch.sqrt(torch.where(t3, 1.0, t0))
-    t4 = torch.where(t3, 0.0, t0)  # standard deviation
-    t0 = torch.where(t3, 0.0, 1.0 / t0)
-    t5 = mean - (-3.0)
-    t6 = mean - 3.0
-    t7 = t5 <= 0.0
-    t8 = t6 < 0.0
-    t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
-    t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
-    t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
-    t11 = t3 | (37.5 < t5)
-    t5 = torch.where(t11, 37.5, t5)  # |mean - -3|/sigma
-    t12 = t5 * t5
-    t11 = torch.where(t11, 0.0, torch.exp(t12 * (-0.5)))
-    t13 = 1.0 / (t5 * 0.25 + 1.0)
-    t14 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.01441178831143662)
-    t14 = t13 * (t13 * t14)
-    t12 = (t14 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t12)
-    t13 = t11 * 0.3989422804014327
-    t14 = t11 * (t5 * t12 + (t14 * 2.0))
-    t6 = t0 * (torch.where(t6 < 0.0, -t6, t6))
-    t3 = t3 | (37.5 < t6)
-    t6 = torch.where(t3, 37.5, t6)  # |mean - 3|/sigma
-    t15 = t6 * t6
-    t3 = torch.where(t3, 0.0, torch.exp(t15 * (-0.5)))
-    t16 = 1.0 / (t6 * 0.25 + 1.0)
-    t17 = t16 * _polynomial(_POLYNOMIAL0, t16 - 0.25, -0.01441178831143662)
-    t17 = t16 * (t16 * t17)
-    t15 = (t17 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t15)
-    t16 = t3 * 0.3989422804014327
-    t17 = t3 * (t6 * t15 + (t17 * 2.0))
-    t12 = t4 * (t11 * t12)
-    t15 = t4 * (t3 * t15)
-    t3 = (t12 * 0.16666666666666666) + (t15 * (-0.16666666666666666))
-    t11 = ((t14 * 0.16666666666666666) * t9) + ((t17 * (-0.16666666666666666)) * t10)
-    t18 = torch.where(t8, torch.full_like(mean, 0.0), -2.220446049250313e-16)
-    t18 = torch.where(t7, 0.0, t18)
-    t19 = torch.where(t8, torch.full_like(mean, 0.0), -0.33333333333333326)
-    t19 = torch.where(t7, 0.0, t19)
-    t20 = torch.where(t8, torch.full_like(mean, -0.055555555555555546), 0.055555555555555546)
-    t20 = torch.where(t7, 0.055555555555555546, t20)
-    t21 = torch.where(t7, torch.full_like(mean, 2.220446049250313e-16), 0.0)
-    t22 = torch.where(t7, torch.full_like(mean, -0.33333333333333326), 0.0)
-    t23 = torch.where(t8, torch.full_like(mean, 0.055555555555555546), -0.055555555555555546)
-    t23 = torch.where(t7, -0.055555555555555546, t23)
-    t24 = t0 * t13
-    t25 = t0 * t16
-    t15 = (t25 * t21 + (t15 * t23)) + ((t17 * t22) * t10)
-    t15 = ((t18 * t24 + (t12 * t20)) + ((t14 * t19) * t9)) + t15
-    t12 = (t24 * 0.16666666666666666) + (t25 * (-0.16666666666666666))
-    t0 = t0 * t0
-    t5 = t5 * t13
-    t6 = t6 * t16
-    t23 = (t25 * t22) + (((t0 * t6) * t21 + (t17 * t23)) * t10)
-    t23 = (((t19 * t24) + ((t18 * (t0 * t5) + (t14 * t20)) * t9)) + t23) * 0.5
-    t8 = torch.where(t8, torch.full_like(mean, 0.16666666666666666), 0.0)
-    t8 = torch.where(t7, 0.0, t8)
-    t10 = ((t5 * 0.16666666666666666) * t9) + ((t6 * (-0.16666666666666666)) * t10)
-    t16 = ((t4 * t13) * 0.16666666666666666) + ((t4 * t16) * (-0.16666666666666666))
-    t15 = (t8 * 2.0) * t16 + ((t3 * (-2.0)) * t11 + t15)
-    t23 = t8 * (t8 + (t11 * 2.0)) + (t8 * t10 + ((-t3) * t12 + t23))
-    t8 = t11 + t8
-    t12 = t12 * 0.5
-    t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t11 = mean * t2
-    t3 = _at_most(_at_least(t11, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t10 = 1.0 / torch.sqrt((t3 * t3) * 0.6956802446866316 + 17.39200611716579)
-    t16 = t3 * t10  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t4 = t16 * (t16 * 2.0) + (-1.0)
-    t13 = t2 * 30.0
-    t6 = t13 * 2.0
-    t9 = t13 * t6 + (-1.0)
-    t5 = t16 * 4.0
-    t6 = t6 * 2.0
-    t11 = 7.55979061126709 < (torch.where(t11 < 0.0, -t11, t11))
-    t10 = torch.where(t11, 0.0, (t10 * t10) * (t10 * 17.39200611716579))
-    t11 = (t2 * t2) * (-0.5)
-    t7 = t13 * 2.0 + (-1.0)
-    t20, t14, t0 = surface_slopes(_SURFACES[0], 0, t4, t9)
-    _, t18, t24 = surface_slopes(_SURFACES[1], 0, t4, t7)
-    t14 = (t20 + ((t16 * t14) * t5)) * t10
-    t18 = t10 * (t5 * t18)
-    t6 = torch.where(t1, t12, t11 * (t3 * t14 + (t13 * ((t16 * t0) * t6))))
-    t24 = torch.where(t1, t23, t11 * (t3 * t18 + (t13 * (t24 * 2.0))))
-    return (
-        grad_mean * (torch.where(t1, t8, t2 * t14)) + grad_var * (torch.where(t1, t15, t2 * t18)),
-        grad_mean * t6 + grad_var * t24,
-    )
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10 = _backward_points(mean, var)
+    r2, r1, r0 = surface_slopes(_SURFACES[0], 0, s0, s1)
+    _, r4, r3 = surface_slopes(_SURFACES[1], 0, s0, s2)
+    (out_grad_mean, out_grad_var) = (_backward(mean, grad_mean, grad_var, r0, r1, r2, r3, r4, s3, s4, s5, s6, s7, s8,
+        s9, s10))
+    return out_grad_mean, out_grad_var

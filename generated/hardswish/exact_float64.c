@@ -5,238 +5,7 @@
 //
 // rule digest  eefd6469f058e7488548715ed5cedd04b5f0df5f88943bbfe399abf3046c87a9
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
-{
-#pragma omp simd
-    for (int i = 0; i < count; ++i) to[i] = from[which[i]];
-}
-
-// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
-// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
-#define CHUNK 4096
-#define TURNS 8  // counts of a cell: one alone would wait for itself
-INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
-    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
-        const double *from[inputs];
-        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
-        int next[TURNS][cells], ends[cells], places = 0;
-        uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
-        for (int begin = 0; begin < count; begin += LANES) {
-            const int whole = count - begin >= LANES;
-            for (int k = 0; k < inputs; ++k) {
-                from[k] = whole ? in[k] + at + begin : sorted[k];
-                for (int i = 0; i < LANES && !whole; ++i)
-                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
-            }
-            number(from, params, (double *const[]){results[0]});
-            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
-        }
-        const int whole_turns = count - count % TURNS;
-        for (int c = 0; c < cells; ++c)
-            for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
-        for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
-        for (int c = 0; c < cells; ++c) {
-            for (int r = 0; r < TURNS; ++r) {
-                const int many = next[r][c];
-                next[r][c] = places;
-                places += many;
-            }
-            ends[c] = places;
-        }
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
-        for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
-        for (int k = 0; k < inputs; ++k) {
-            gather(in[k] + at, order, count, sorted[k]);
-            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
-        }
-        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
-            for (; begin < ends[c]; begin += LANES) {
-                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
-                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
-                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
-                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
-                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
-                }
-                block(from, params, to, c);
-            }
-        for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    const double square = x * x;
-    double w = 0.12185347066213574;
-    PAIR(-0.4564414813950806, 0.9811091454089625) PAIR(-1.2913683853251956, 0.9903038922351172)
-        PAIR(-0.3157451101997815, -0.06907315030546557) PAIR(-0.007037820436323979, 0.09055373133138865)
-        PAIR(0.033359740112352404, -0.07085558951314344) PAIR(-0.05426575494971582, 0.041060971434688315)
-        PAIR(0.07432401605643707, 0.005554047253802008) PAIR(-0.07625240380583156, -0.07593942555419342)
-        PAIR(0.011283865090534705, 0.11633012554706468) PAIR(0.1716033021646014, 0.15958374408370954)
-        PAIR(0.10685102400308394, 0.05081731929104636)
-    return FMA(w, x, FMA(y, square, 0.01419012412529281));
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    const double square = x * x;
-    double w = 0.022861710039351738;
-    PAIR(-0.10562875732965078, 0.2693392038135933) PAIR(-0.41378175974661213, 0.37357027693777783)
-        PAIR(-0.15497457011104254, -0.01556703787266687) PAIR(0.005328342701451707, 0.04156521176855024)
-        PAIR(0.006515612401982245, -0.03921251760677709) PAIR(-0.021905386337509568, 0.030319261897868335)
-        PAIR(0.04260170810391044, -0.005642843772208644) PAIR(-0.059732299110898425, -0.05422786732418974)
-        PAIR(0.02314621127502388, 0.12798881248805963) PAIR(0.20214006694978084, 0.21490597714402832)
-        PAIR(0.17340717729166644, 0.10661165522751247)
-    return FMA(w, x, FMA(y, square, 0.04343403959773218));
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    const double square = x * x;
-    double w = 0x1.ba3b93ab41fp-8;
-    PAIR(-0.01422675024134159, 0x1.371ac7619864p-7) PAIR(0.012979585027416552, -0.028126117032017808)
-        PAIR(0.01310234876551105, 0.007602226809145195) PAIR(-0.0008416154711860995, -0.010826271862536749)
-        PAIR(-0.004029486511393845, 0.011104082389265642) PAIR(0.012716841127728907, -0x1.6443deb4577c8p-8)
-        PAIR(-0.025188697864515355, -0.020816759192574044) PAIR(0.01843059712581573, 0.08071822567838106)
-        PAIR(0.14153249713282545, 0.17952285286113392) PAIR(0.18632885650696768, 0.16664109632828217)
-    return FMA(w, x, FMA(y, square, 0.13207588430885814));
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[160] = {
     0,873,0,494,0,-3205,0,1086,0,1707,0,-1140,0,211,0,-18,0,-177463,0,591610,0,1935867,0,-4457372,42990,-11900549,
@@ -311,160 +80,384 @@ static const Patch patches1[6] = {
     {446, 15, 3, 1e-13, 3.6363636363636362, -2.6363636363636362, 2.857142857142857, -1.8571428571428574},
 };
 
-static void hardswish_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
+INLINE double hardswish_exact_float64_part0(double p0)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict number = out[0];
+    double t0 = 1.0 / FMA(0.25, p0, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)));
+    return t2;
+}
+
+INLINE void hardswish_exact_float64_forward_cell_element(double mean, double var, double *restrict out_cell)
+{
+    double t0 = (ABS(mean) < 0x1p500) ? 1.0 : 0x1p-600;
+    double t1 = mean * t0;
+    double t2 = t1 * ABS(t1);
+    double t3 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);
+    double t5 = (t4 < 900.0) ? 900.0 : t4;
+    double t6 = t0 * (t5 * t0);
+    double t7 = (t5 < 2130.1775147928993) ? 3.0 : 0.0;
+    double t8 = ((t6 * (-4.271338570692945)) < t2) ? 1.0 : 0.0;
+    double t9 = t7 + t8;
+    double t10 = ((t6 * 4.271338570692945) < t2) ? 1.0 : 0.0;
+    double t11 = t9 + t10;
+    *out_cell = t11;
+}
+
+INLINE void hardswish_exact_float64_forward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8)
+{
+    double t0 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t1 = var * SQRT(t0);  // NaN for a negative variance
+    double t2 = (t1 < 900.0) ? 900.0 : t1;
+    double t3 = (0.0 <= t2) ? t2 : (-1.0);  // a root of it is NaN for v < 0
+    double t4 = SQRT(t3);
+    double t5 = 1.0 / t4;
+    double t6 = mean * t5;
+    double t7 = t5 * 30.0;
+    double t8 = (t6 < (-0x1.00f494p3)) ? (-0x1.00f494p3) : t6;
+    double t9 = FMA(2.0, t7, -1.0);
+    double t10 = FMA(t7, 2.0 * t7, -1.0);
+    double t11 = (0x1.00f494p3 < t8) ? 0x1.00f494p3 : t8;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t12 = t11 * (1.0 / SQRT(FMA(t11 * t11, 0.7206035326259169, 18.015088315647922)));
+    double t13 = FMA(t12, 2.0 * t12, -1.0);
+    *out_s0 = t13;
+    *out_s1 = t10;
+    *out_s2 = t12;
+    *out_s3 = t9;
+    *out_s4 = t1;
+    *out_s5 = t2;
+    *out_s6 = t4;
+    *out_s7 = t5;
+    *out_s8 = t6;
+}
+
+INLINE void hardswish_exact_float64_forward_element(
+    double mean, double r0, double r1, double s4, double s5, double s6, double s7, double s8,
+    double *restrict out_mean, double *restrict out_var)
+{
+    _Bool t0 = s4 < 900.0;
+    double t1 = mean - 3.0;
+    double t2 = mean - (-3.0);
+    double t3 = ABS(s8);
+    double t4 = s5 * r1;
+    _Bool t5 = mean == mean;
+    double t6 = (37.5 < t3) ? 37.5 : t3;
+    double t7 = t0 ? s4 : 900.0;
+    _Bool t8 = t1 < 0.0;
+    _Bool t9 = t2 < 0.0;
+    double t10 = FMA(mean, 0.3333333333333333, 0.5);
+    double t11 = t8 ? t10 : 1.0;
+    double t12 = t9 ? 0.0 : t11;
+    _Bool t13 = 0.0 == t7;
+    double t14 = t13 ? 1.0 : t7;
+    double t15 = SQRT(t14);
+    double t16 = 1.0 / FMA(0.25, t6, 1.0);
+    double t17 = t8 ? 1.0 : (-1.0);
+    double t18 = t8 ? 0.3333333333333333 : 0.0;
+    double t19 = t9 ? 0.0 : t18;
+    double t20 = t9 ? 1.0 : (-1.0);
+    double t21 = t13 ? 0.0 : t15;  // standard deviation
+    double t22 = 1.0 / t15;
+    double t23 = t13 ? 0.0 : t22;
+    double t24 = t23 * ABS(t1);
+    double t25 = t23 * ABS(t2);
+    double t26 = t21 * t21;
+    double t27 = t21 * t26;
+    double t28 = t21 * t27;
+    _Bool t29 = t13 | (37.5 < t24);
+    double t30 = t29 ? 37.5 : t24;  // |mean - 3|/sigma
+    _Bool t31 = t13 | (37.5 < t25);
+    double t32 = t31 ? 37.5 : t25;  // |mean - -3|/sigma
+    double t33 = t30 * t30;
+    double t34 = t32 * t32;
+    double t35 = -t30;
+    double t36 = -t32;
+    double t37 = exp64((-0.5) * t33);
+    double t38 = t29 ? 0.0 : t37;
+    double t39 = exp64(t34 * (-0.5));
+    double t40 = t31 ? 0.0 : t39;
+    double t41 = hardswish_exact_float64_part0(t30);
+    double t42 = FMA(t41, -(2.0 * t30), 0.3989422804014327) / (1.0 + t33);
+    double t43 = hardswish_exact_float64_part0(t32);
+    double t44 = FMA(t43, -(t32 * 2.0), 0.3989422804014327) / (1.0 + t34);
+    double t45 = t40 * FMA(t32, t44, t43 * 2.0);
+    double t46 = t38 * FMA(t30, t42, 2.0 * t41);
+    double t47 = t26 * (t40 * t43);
+    double t48 = t26 * (t38 * t41);
+    double t49 = t38 * t42;
+    double t50 = 0.3333333333333333 * FMA(t41, t35, t42);
+    double t51 = t40 * t44;
+    double t52 = 0.3333333333333333 * FMA(t43, t36, t44);
+    double t53 = t21 * t51;
+    double t54 = t21 * t49;
+    double t55 = (((-0.49999999999999994) * t53) + (t20 * (0.3333333333333333 * t47))) + (((-0.49999999999999994) *
+        t54) + (t17 * ((-0.3333333333333333) * t48)));
+    double t56 = FMA(t7 * 0.5, 0.3333333333333333, FMA(0.16666666666666666, mean * mean, mean * 0.5));
+    double t57 = t8 ? t56 : mean;
+    double t58 = t9 ? 0.0 : t57;
+    double t59 = t58 + t55;
+    double t60 = (mean < 0.0) ? 0.0 : 1.0;
+    double t61 = exp64((-0.5) * (t6 * t6));
+    double t62 = t16 - 0.25;
+    double t63 = t61 * (t16 * (t16 * POLY24(t62, -0.002026716071966055, 0.022861710039351738, -0.10562875732965078,
+        0.2693392038135933, -0.41378175974661213, 0.37357027693777783, -0.15497457011104254, -0.01556703787266687,
+        0.005328342701451707, 0.04156521176855024, 0.006515612401982245, -0.03921251760677709, -0.021905386337509568,
+        0.030319261897868335, 0.04260170810391044, -0.005642843772208644, -0.059732299110898425, -0.05422786732418974,
+        0.02314621127502388, 0.12798881248805963, 0.20214006694978084, 0.21490597714402832, 0.17340717729166644,
+        0.10661165522751247, 0.04343403959773218)));
+    _Bool t64 = 0x1.00f494p3 < t3;
+    double t65 = s7 * r0;
+    double t66 = t64 ? 0.0 : t65;
+    double t67 = FMA(mean, t60, FMA(s6, t63, t66));
+    double t68 = t0 ? t59 : t67;
+    double t69 = t5 ? t68 : mean;
+    double t70 = FMA(t21, t12, 2.0 * (((0.3333333333333333 * (t26 * t51)) + (t20 * ((-0.49999999999999994) * (t21 *
+        t45)))) + (((-0.3333333333333333) * (t26 * t49)) + (t17 * ((-0.49999999999999994) * (t21 * t46))))));
+    double t71 = t21 * t12;
+    double t72 = FMA(t26, t19, 2.0 * ((((-0.49999999999999994) * (t21 * (t40 * 0.3989422804014327))) + (t20 *
+        (0.3333333333333333 * (t26 * t45)))) + (((-0.49999999999999994) * (t21 * (0.3989422804014327 * t38))) + (t17 *
+        ((-0.3333333333333333) * (t26 * t46))))));
+    double t73 = 0.5 * (t26 * t19);
+    double t74 = t8 ? 0.0 : (-2.9999999999999982);
+    double t75 = t9 ? 0.0 : t74;
+    double t76 = t8 ? 0.9999999999999998 : (-2.999999999999999);
+    double t77 = t9 ? (-0.9999999999999998) : t76;
+    double t78 = FMA(t53, t75, t77 * ((t40 * t52) * t27));
+    double t79 = t8 ? (-0.4999999999999999) : 4.4999999999999964;
+    double t80 = t9 ? 0.4999999999999999 : t79;
+    double t81 = t8 ? (-0.6666666666666665) : 0.6666666666666665;
+    double t82 = t9 ? 0.6666666666666665 : t81;
+    double t83 = t78 + (t20 * FMA(t47, t80, t82 * ((t40 * (0.25 * FMA(t36, t52, t43))) * t28)));
+    double t84 = t9 ? (-2.9999999999999964) : 0.0;
+    double t85 = t8 ? 0.9999999999999998 : (-0.9999999999999998);
+    double t86 = t9 ? (-2.999999999999999) : t85;
+    double t87 = FMA(t54, t84, t86 * ((t38 * t50) * t27));
+    double t88 = t9 ? 0x1p-48 : 0.0;
+    double t89 = t8 ? 0.4999999999999998 : (-0.4999999999999998);
+    double t90 = t9 ? (-4.4999999999999964) : t89;
+    double t91 = t8 ? 0.6666666666666665 : (-0.6666666666666665);
+    double t92 = t9 ? (-0.6666666666666665) : t91;
+    double t93 = FMA(t70, t71, FMA(t72, t73, (t83 + (t87 + (t17 * FMA(t46, t88, FMA(t48, t90, t92 * ((t38 * (0.25 *
+        FMA(t35, t50, t41))) * t28)))))) - (t55 * t55)));
+    double t94 = (t93 < 0.0) ? 0.0 : t93;
+    double t95 = (t4 < 0.0) ? 0.0 : t4;
+    double t96 = t0 ? t94 : t95;
+    double t97 = t5 ? t96 : mean;
+    *out_mean = t69;
+    *out_var = t97;
+}
+
+INLINE void hardswish_exact_float64_backward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8, double *restrict out_s9, double *restrict out_s10,
+    double *restrict out_s11)
+{
+    double t0 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t1 = var * SQRT(t0);  // NaN for a negative variance
+    double t2 = (t1 < 900.0) ? 900.0 : t1;
+    double t3 = (0.0 <= t2) ? t2 : (-1.0);  // a root of it is NaN for v < 0
+    double t4 = 1.0 / SQRT(t3);
+    double t5 = mean * t4;
+    double t6 = t4 * 30.0;
+    double t7 = 2.0 * t6;
+    double t8 = (t5 < (-0x1.00f494p3)) ? (-0x1.00f494p3) : t5;
+    double t9 = FMA(2.0, t6, -1.0);
+    double t10 = FMA(t6, t7, -1.0);
+    double t11 = (0x1.00f494p3 < t8) ? 0x1.00f494p3 : t8;  // (mean - centre)/w
+    double t12 = 1.0 / SQRT(FMA(t11 * t11, 0.7206035326259169, 18.015088315647922));
+    double t13 = t11 * t12;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t14 = FMA(t13, 2.0 * t13, -1.0);
+    *out_s0 = t14;
+    *out_s1 = t10;
+    *out_s2 = t13;
+    *out_s3 = t9;
+    *out_s4 = t1;
+    *out_s5 = t2;
+    *out_s6 = t4;
+    *out_s7 = t5;
+    *out_s8 = t11;
+    *out_s9 = t12;
+    *out_s10 = t6;
+    *out_s11 = t7;
+}
+
+INLINE void hardswish_exact_float64_backward_element(
+    double mean, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double r5,
+    double s4, double s5, double s6, double s7, double s8, double s9, double s2, double s10, double s11,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    _Bool t0 = s4 < 900.0;
+    double t1 = mean - 3.0;
+    double t2 = mean - (-3.0);
+    double t3 = ABS(s7);
+    double t4 = (-0.5) * (s6 * s6);
+    _Bool t5 = mean < 0.0;
+    double t6 = (37.5 < t3) ? 37.5 : t3;
+    _Bool t7 = 0x1.00f494p3 < t3;
+    double t8 = (s9 * s9) * (18.015088315647922 * s9);
+    double t9 = t7 ? 0.0 : t8;
+    double t10 = (r1 * (s2 * 4.0)) * t9;
+    double t11 = t9 * r4;
+    double t12 = t0 ? s4 : 900.0;
+    _Bool t13 = t1 < 0.0;
+    _Bool t14 = t2 < 0.0;
+    double t15 = FMA(mean, 0.3333333333333333, 0.5);
+    double t16 = t13 ? t15 : 1.0;
+    double t17 = t14 ? 0.0 : t16;
+    double t18 = 1.0 / FMA(0.25, t6, 1.0);
+    double t19 = exp64((-0.5) * (t6 * t6));
+    _Bool t20 = 0.0 == t12;
+    double t21 = t20 ? 1.0 : t12;
+    double t22 = SQRT(t21);
+    double t23 = t13 ? 0.6666666666666665 : (-0.6666666666666665);
+    double t24 = t14 ? (-0.6666666666666665) : t23;
+    double t25 = t13 ? (-0.6666666666666665) : 0.6666666666666665;
+    double t26 = t14 ? 0.6666666666666665 : t25;
+    double t27 = t13 ? 0.4999999999999998 : (-0.4999999999999998);
+    double t28 = t14 ? (-4.4999999999999964) : t27;
+    double t29 = t13 ? (-0.4999999999999999) : 4.4999999999999964;
+    double t30 = t14 ? 0.4999999999999999 : t29;
+    double t31 = t13 ? 0.9999999999999998 : (-2.999999999999999);
+    double t32 = t14 ? (-0.9999999999999998) : t31;
+    double t33 = t13 ? 0.9999999999999998 : (-0.9999999999999998);
+    double t34 = t14 ? (-2.999999999999999) : t33;
+    double t35 = t13 ? 0.0 : (-2.9999999999999982);
+    double t36 = t14 ? 0.0 : t35;
+    double t37 = t13 ? 1.0 : (-1.0);
+    double t38 = t13 ? 0.3333333333333333 : 0.0;
+    double t39 = t14 ? 0.0 : t38;
+    double t40 = t14 ? 0x1p-48 : 0.0;
+    double t41 = t14 ? 1.0 : (-1.0);
+    double t42 = t14 ? (-2.9999999999999964) : 0.0;
+    double t43 = t20 ? 0.0 : t22;  // standard deviation
+    double t44 = 1.0 / t22;
+    double t45 = t20 ? 0.0 : t44;
+    double t46 = t45 * ABS(t1);
+    double t47 = t45 * ABS(t2);
+    double t48 = t43 * t43;
+    double t49 = t43 * t48;
+    _Bool t50 = t20 | (37.5 < t46);
+    double t51 = t50 ? 37.5 : t46;  // |mean - 3|/sigma
+    _Bool t52 = t20 | (37.5 < t47);
+    double t53 = t52 ? 37.5 : t47;  // |mean - -3|/sigma
+    double t54 = t51 * t51;
+    double t55 = t53 * t53;
+    double t56 = exp64((-0.5) * t54);
+    double t57 = t50 ? 0.0 : t56;
+    double t58 = exp64(t55 * (-0.5));
+    double t59 = t52 ? 0.0 : t58;
+    double t60 = hardswish_exact_float64_part0(t51);
+    double t61 = FMA(t60, -(2.0 * t51), 0.3989422804014327) / (1.0 + t54);
+    double t62 = hardswish_exact_float64_part0(t53);
+    double t63 = FMA(t62, -(2.0 * t53), 0.3989422804014327) / (1.0 + t55);
+    double t64 = 0.3989422804014327 * t57;
+    double t65 = t59 * 0.3989422804014327;
+    double t66 = t51 * t64;
+    double t67 = t53 * t65;
+    double t68 = t45 * t64;
+    double t69 = t45 * t65;
+    double t70 = t43 * t65;
+    double t71 = t43 * t64;
+    double t72 = t48 * t67;
+    double t73 = t48 * t66;
+    double t74 = t48 * (t57 * t60);
+    double t75 = t57 * t61;
+    double t76 = t57 * FMA(t51, t61, 2.0 * t60);
+    double t77 = t48 * (t59 * t62);
+    double t78 = t59 * t63;
+    double t79 = t59 * FMA(t53, t63, 2.0 * t62);
+    double t80 = t43 * t78;
+    double t81 = t43 * t75;
+    double t82 = t48 * t79;
+    double t83 = t48 * t76;
+    double t84 = (((-0.49999999999999994) * t69) + (t41 * (0.3333333333333333 * t79))) + (((-0.49999999999999994) *
+        t68) + (t37 * ((-0.3333333333333333) * t76)));
+    double t85 = (((-0.49999999999999994) * t80) + (t41 * (0.3333333333333333 * t77))) + (((-0.49999999999999994) *
+        t81) + (t37 * ((-0.3333333333333333) * t74)));
+    double t86 = ((0.3333333333333333 * t80) + (t41 * ((-0.49999999999999994) * t79))) + (((-0.3333333333333333) * t81)
+        + (t37 * ((-0.49999999999999994) * t76)));
+    double t87 = (((-0.49999999999999994) * t70) + (t41 * (0.3333333333333333 * t82))) + (((-0.49999999999999994) *
+        t71) + (t37 * ((-0.3333333333333333) * t83)));
+    double t88 = t86 + t17;
+    double t89 = s6 * (s6 * t10);
+    double t90 = t18 - 0.25;
+    double t91 = t19 * (t18 * POLY22(t90, -0.0012046932669558172, 0x1.ba3b93ab41fp-8, -0.01422675024134159,
+        0x1.371ac7619864p-7, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105, 0.007602226809145195,
+        -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845, 0.011104082389265642,
+        0.012716841127728907, -0x1.6443deb4577c8p-8, -0.025188697864515355, -0.020816759192574044, 0.01843059712581573,
+        0.08071822567838106, 0.14153249713282545, 0.17952285286113392, 0.18632885650696768, 0.16664109632828217,
+        0.13207588430885814));
+    double t92 = t5 ? 1.0 : (-1.0);
+    double t93 = t5 ? 0.0 : 1.0;
+    double t94 = t89 + FMA(t91, t92, t93);
+    double t95 = t0 ? t88 : t94;
+    double t96 = FMA(2.0 * t39, ((0.3333333333333333 * (t78 * t49)) + (t41 * ((-0.49999999999999994) * t82))) +
+        (((-0.3333333333333333) * (t75 * t49)) + (t37 * ((-0.49999999999999994) * t83))), FMA(2.0 * t17, FMA(t48, t39,
+        t87), FMA(t39, ((0.3333333333333333 * (t65 * t49)) + (t41 * ((-0.49999999999999994) * t72))) +
+        (((-0.3333333333333333) * (t64 * t49)) + (t37 * ((-0.49999999999999994) * t73))), FMA(t85 * (-2.0), t86,
+        (FMA(t80, t30, t26 * ((t59 * (0.3333333333333333 * FMA(t62, -t53, t63))) * t49)) + (t41 * FMA(t79, t36, t77 *
+        t32))) + (FMA(t40, t68, FMA(t81, t28, t24 * ((t57 * (0.3333333333333333 * FMA(t60, -t51, t61))) * t49))) + (t37
+        * FMA(t76, t42, t74 * t34)))))));
+    double t97 = s5 * (s6 * t11);
+    double t98 = t0 ? t96 : t97;
+    double t99 = FMA(t95, grad_mean, t98 * grad_var);
+    double t100 = 0.5 * (t84 + t39);
+    double t101 = t19 * 0.19947114020071635;
+    double t102 = FMA(s6, t4 * FMA(s8, t10, s10 * (r2 * (2.0 * s11))), r0 * (s6 * t4));
+    double t103 = t7 ? 0.0 : t102;
+    double t104 = FMA(s6, t101, t103);
+    double t105 = t0 ? t100 : t104;
+    double t106 = FMA(t17, t17 + (2.0 * t86), FMA(t17, ((0.3333333333333333 * t70) + (t41 * ((-0.49999999999999994) *
+        t67))) + (((-0.3333333333333333) * t71) + (t37 * ((-0.49999999999999994) * t66))), FMA(t39, FMA(t48, t39, 2.0 *
+        t87), FMA(0.5 * t39, (((-0.49999999999999994) * (t43 * ((t53 * t67) - t65))) + (t41 * (0.3333333333333333 *
+        t72))) + (((-0.49999999999999994) * (t43 * ((t51 * t66) - t64))) + (t37 * ((-0.3333333333333333) * t73))),
+        FMA(-t85, t84, 0.5 * ((FMA(t36, t69, t80 * t32) + (t41 * FMA(t79, t30, t77 * t26))) + (FMA(t42, t68, t81 * t34)
+        + (t37 * FMA(t40, (t45 * t45) * t66, FMA(t76, t28, t74 * t24))))))))));
+    double t107 = FMA(s5, t4 * FMA(s8, t11, s10 * (2.0 * r5)), r3);
+    double t108 = t0 ? t106 : t107;
+    double t109 = FMA(t105, grad_mean, t108 * grad_var);
+    *out_grad_mean = t99;
+    *out_grad_var = t109;
+}
+
+static void hardswish_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const
+    *out)
+{
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        double t2 = (t1 < 900.0) ? 900.0 : t1;
-        double t3 = (t2 < 2130.1775147928993) ? 3.0 : 0.0;
-        double t4 = ((ABS(mean[i])) < 0x1p500) ? 1.0 : 0x1p-600;
-        double t5 = mean[i] * t4;
-        double t6 = (t2 * t4) * t4;
-        double t7 = t5 * (ABS(t5));
-        double t8 = ((t6 * (-4.271338570692945)) < t7) ? 1.0 : 0.0;
-        double t9 = ((t6 * 4.271338570692945) < t7) ? 1.0 : 0.0;
-        number[i] = (t3 + t8) + t9;
+        hardswish_exact_float64_forward_cell_element(in[0][i], in[1][i], &out[0][i]);
     }
 }
-
 
 static void hardswish_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,
     int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[16][LANES];
     (void)params;
+    double s[11][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        s[12][i] = t1 < 900.0;
-        s[10][i] = s[12][i] ? 900.0 : t1;
-        double t4 = s[12][i] ? t1 : 900.0;
-        _Bool t5 = t4 == 0.0;
-        double t6 = t5 ? 1.0 : t4;
-        double t7 = SQRT(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = rsqrt64(t6);
-        double t10 = t5 ? 0.0 : t9;
-        double t11 = mean[i] - (-3.0);
-        double t12 = mean[i] - 3.0;
-        _Bool t13 = t11 < 0.0;
-        _Bool t14 = t12 < 0.0;
-        double t15 = t13 ? 1.0 : (-1.0);
-        double t16 = t14 ? 1.0 : (-1.0);
-        double t17 = FMA(mean[i] * mean[i], 0.16666666666666666, mean[i] * 0.5);
-        double t18 = FMA(t4 * 0.5, 0.3333333333333333, t17);
-        double t19 = t14 ? t18 : mean[i];
-        double t20 = t13 ? 0.0 : t19;
-        double t21 = t8 * t8;
-        double t22 = t10 * (ABS(t11));
-        _Bool t23 = t5 | (37.5 < t22);
-        double t24 = t23 ? 37.5 : t22;
-        double t25 = t24 * t24;
-        double t26 = exp64(t25 * (-0.5));
-        double t27 = t23 ? 0.0 : t26;
-        double t28 = 1.0 / (FMA(t24, 0.25, 1.0));
-        double t29 = t28 * (t28 * (t28 * (polynomial0(-0.01441178831143662, t28 - 0.25))));
-        double t30 = (FMA(t29, -(t24 * 2.0), 0.3989422804014327)) / (1.0 + t25);
-        double t31 = -t24;
-        double t32 = (FMA(t29, t31, t30)) * 0.3333333333333333;
-        double t33 = t27 * (FMA(t24, t30, t29 * 2.0));
-        double t34 = t27 * t30;
-        double t35 = t10 * (ABS(t12));
-        _Bool t36 = t5 | (37.5 < t35);
-        double t37 = t36 ? 37.5 : t35;
-        double t38 = t37 * t37;
-        double t39 = exp64(t38 * (-0.5));
-        double t40 = t36 ? 0.0 : t39;
-        double t41 = 1.0 / (FMA(t37, 0.25, 1.0));
-        double t42 = t41 * (t41 * (t41 * (polynomial0(-0.01441178831143662, t41 - 0.25))));
-        double t43 = (FMA(t42, -(t37 * 2.0), 0.3989422804014327)) / (1.0 + t38);
-        double t44 = -t37;
-        double t45 = (FMA(t42, t44, t43)) * 0.3333333333333333;
-        double t46 = t40 * (FMA(t37, t43, t42 * 2.0));
-        double t47 = t40 * t43;
-        double t48 = t21 * (t27 * t29);
-        double t49 = t8 * t34;
-        double t50 = t21 * (t40 * t42);
-        double t51 = t8 * t47;
-        double t52 = (t51 * (-0.49999999999999994)) + ((t50 * (-0.3333333333333333)) * t16);
-        double t53 = ((t49 * (-0.49999999999999994)) + ((t48 * 0.3333333333333333) * t15)) + t52;
-        s[13][i] = t20 + t53;
-        double t55 = t14 ? 0.0 : (-2.9999999999999982);
-        double t56 = t13 ? 0.0 : t55;
-        double t57 = t14 ? (-0.4999999999999999) : 4.4999999999999964;
-        double t58 = t13 ? 0.4999999999999999 : t57;
-        double t59 = t14 ? 0.9999999999999998 : (-2.999999999999999);
-        double t60 = t13 ? (-0.9999999999999998) : t59;
-        double t61 = t14 ? (-0.6666666666666665) : 0.6666666666666665;
-        double t62 = t13 ? 0.6666666666666665 : t61;
-        double t63 = t13 ? 0x1p-48 : 0.0;
-        double t64 = t13 ? (-2.9999999999999964) : 0.0;
-        double t65 = t14 ? 0.4999999999999998 : (-0.4999999999999998);
-        double t66 = t13 ? (-4.4999999999999964) : t65;
-        double t67 = t14 ? 0.9999999999999998 : (-0.9999999999999998);
-        double t68 = t13 ? (-2.999999999999999) : t67;
-        double t69 = t14 ? 0.6666666666666665 : (-0.6666666666666665);
-        double t70 = t13 ? (-0.6666666666666665) : t69;
-        double t71 = t8 * t21;
-        double t72 = t8 * t71;
-        double t73 = (FMA(t48, t58, t62 * ((t27 * ((FMA(t31, t32, t29)) * 0.25)) * t72))) * t15;
-        double t74 = FMA(t46, t63, FMA(t50, t66, t70 * ((t40 * ((FMA(t44, t45, t42)) * 0.25)) * t72)));
-        double t75 = (FMA(t51, t64, t68 * ((t40 * t45) * t71))) + (t74 * t16);
-        double t76 = t14 ? 0.3333333333333333 : 0.0;
-        double t77 = t13 ? 0.0 : t76;
-        double t78 = (t8 * (t27 * 0.3989422804014327)) * (-0.49999999999999994);
-        double t79 = (t8 * (t40 * 0.3989422804014327)) * (-0.49999999999999994);
-        double t80 = t79 + (((t21 * t46) * (-0.3333333333333333)) * t16);
-        double t81 = FMA(t21, t77, ((t78 + (((t21 * t33) * 0.3333333333333333) * t15)) + t80) * 2.0);
-        double t82 = (((FMA(t49, t56, t60 * ((t27 * t32) * t71))) + t73) + t75) - (t53 * t53);
-        double t83 = FMA(mean[i], 0.3333333333333333, 0.5);
-        double t84 = t14 ? t83 : 1.0;
-        double t85 = t13 ? 0.0 : t84;
-        double t86 = ((t21 * t47) * (-0.3333333333333333)) + (((t8 * t46) * (-0.49999999999999994)) * t16);
-        double t87 = ((t21 * t34) * 0.3333333333333333) + (((t8 * t33) * (-0.49999999999999994)) * t15);
-        double t88 = FMA(FMA(t8, t85, (t87 + t86) * 2.0), t8 * t85, FMA(t81, (t21 * t77) * 0.5, t82));
-        s[15][i] = (t88 < 0.0) ? 0.0 : t88;
-        double t90 = (0.0 <= s[10][i]) ? s[10][i] : (-1.0);
-        s[7][i] = SQRT(t90);
-        s[4][i] = rsqrt64(t90);
-        double t93 = mean[i] * s[4][i];
-        double t94 = (t93 < (-0x1.00f494p3)) ? (-0x1.00f494p3) : t93;
-        double t95 = (0x1.00f494p3 < t94) ? 0x1.00f494p3 : t94;
-        double t96 = ABS(t93);
-        s[6][i] = 0x1.00f494p3 < t96;
-        s[2][i] = t95 * (rsqrt64(FMA(t95 * t95, 0.7206035326259169, 18.015088315647922)));
-        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
-        double t100 = s[4][i] * 30.0;
-        s[1][i] = FMA(t100, t100 * 2.0, (-1.0));
-        double t102 = (37.5 < t96) ? 37.5 : t96;
-        double t103 = 1.0 / (FMA(t102, 0.25, 1.0));
-        double t104 = t103 * (t103 * (polynomial1(-0.002026716071966055, t103 - 0.25)));
-        s[8][i] = (exp64((t102 * t102) * (-0.5))) * t104;
-        s[9][i] = (mean[i] < 0.0) ? 0.0 : 1.0;
-        s[3][i] = FMA(t100, 2.0, (-1.0));
-        s[14][i] = mean[i] == mean[i];
+        hardswish_exact_float64_forward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i], &s[7][i],
+            &s[8][i]);
     }
-    surface(surface0, terms0, patches0 + cell, s[0], s[1], s[5]);
-    surface(surface1, terms1, patches1 + cell, s[2], s[3], s[11]);
+    surface(surface0, terms0, patches0 + cell % 6, s[0], s[1], s[9]);
+    surface(surface1, terms1, patches1 + cell % 6, s[2], s[3], s[10]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[4][i] * s[5][i];
-        double t1 = s[6][i] ? 0.0 : t0;
-        double t2 = s[10][i] * s[11][i];
-        double t3 = (t2 < 0.0) ? 0.0 : t2;
-        double t4 = FMA(mean[i], s[9][i], FMA(s[7][i], s[8][i], t1));
-        double t5 = s[12][i] ? s[13][i] : t4;
-        double t6 = s[12][i] ? s[15][i] : t3;
-        out_mean[i] = s[14][i] ? t5 : mean[i];
-        out_var[i] = s[14][i] ? t6 : mean[i];
+        hardswish_exact_float64_forward_element(
+            in[0][i], s[9][i], s[10][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -472,177 +465,28 @@ void hardswish_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(hardswish_exact_float64_forward_block, hardswish_exact_float64_cell_block, 6, n, (const double
+    over_cells(hardswish_exact_float64_forward_block, hardswish_exact_float64_forward_cell_block, 6, n, (const double
         *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void hardswish_exact_float64_backward_block(const double *const *in, const double *params, double *const *out,
     int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[27][LANES];
     (void)params;
+    double s[18][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        s[22][i] = t1 < 900.0;
-        s[20][i] = s[22][i] ? 900.0 : t1;
-        double t4 = s[22][i] ? t1 : 900.0;
-        _Bool t5 = t4 == 0.0;
-        double t6 = t5 ? 1.0 : t4;
-        double t7 = SQRT(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = rsqrt64(t6);
-        double t10 = t5 ? 0.0 : t9;
-        double t11 = mean[i] - (-3.0);
-        double t12 = mean[i] - 3.0;
-        _Bool t13 = t11 < 0.0;
-        _Bool t14 = t12 < 0.0;
-        double t15 = t13 ? 1.0 : (-1.0);
-        double t16 = t14 ? 1.0 : (-1.0);
-        double t17 = t8 * t8;
-        double t18 = t10 * (ABS(t11));
-        _Bool t19 = t5 | (37.5 < t18);
-        double t20 = t19 ? 37.5 : t18;
-        double t21 = t20 * t20;
-        double t22 = exp64(t21 * (-0.5));
-        double t23 = t19 ? 0.0 : t22;
-        double t24 = 1.0 / (FMA(t20, 0.25, 1.0));
-        double t25 = t24 * (t24 * (t24 * (polynomial0(-0.01441178831143662, t24 - 0.25))));
-        double t26 = (FMA(t25, -(t20 * 2.0), 0.3989422804014327)) / (1.0 + t21);
-        double t27 = t23 * 0.3989422804014327;
-        double t28 = t23 * (FMA(t20, t26, t25 * 2.0));
-        double t29 = t23 * t26;
-        double t30 = t10 * (ABS(t12));
-        _Bool t31 = t5 | (37.5 < t30);
-        double t32 = t31 ? 37.5 : t30;
-        double t33 = t32 * t32;
-        double t34 = exp64(t33 * (-0.5));
-        double t35 = t31 ? 0.0 : t34;
-        double t36 = 1.0 / (FMA(t32, 0.25, 1.0));
-        double t37 = t36 * (t36 * (t36 * (polynomial0(-0.01441178831143662, t36 - 0.25))));
-        double t38 = (FMA(t37, -(t32 * 2.0), 0.3989422804014327)) / (1.0 + t33);
-        double t39 = t35 * 0.3989422804014327;
-        double t40 = t35 * (FMA(t32, t38, t37 * 2.0));
-        double t41 = t35 * t38;
-        double t42 = t17 * (t23 * t25);
-        double t43 = t8 * t29;
-        double t44 = t17 * (t35 * t37);
-        double t45 = t8 * t41;
-        double t46 = (t45 * (-0.49999999999999994)) + ((t44 * (-0.3333333333333333)) * t16);
-        double t47 = ((t43 * (-0.49999999999999994)) + ((t42 * 0.3333333333333333) * t15)) + t46;
-        double t48 = (t45 * (-0.3333333333333333)) + ((t40 * (-0.49999999999999994)) * t16);
-        double t49 = ((t43 * 0.3333333333333333) + ((t28 * (-0.49999999999999994)) * t15)) + t48;
-        double t50 = t14 ? 0.0 : (-2.9999999999999982);
-        double t51 = t13 ? 0.0 : t50;
-        double t52 = t14 ? (-0.4999999999999999) : 4.4999999999999964;
-        double t53 = t13 ? 0.4999999999999999 : t52;
-        double t54 = t14 ? 0.9999999999999998 : (-2.999999999999999);
-        double t55 = t13 ? (-0.9999999999999998) : t54;
-        double t56 = t14 ? (-0.6666666666666665) : 0.6666666666666665;
-        double t57 = t13 ? 0.6666666666666665 : t56;
-        double t58 = t13 ? 0x1p-48 : 0.0;
-        double t59 = t13 ? (-2.9999999999999964) : 0.0;
-        double t60 = t14 ? 0.4999999999999998 : (-0.4999999999999998);
-        double t61 = t13 ? (-4.4999999999999964) : t60;
-        double t62 = t14 ? 0.9999999999999998 : (-0.9999999999999998);
-        double t63 = t13 ? (-2.999999999999999) : t62;
-        double t64 = t14 ? 0.6666666666666665 : (-0.6666666666666665);
-        double t65 = t13 ? (-0.6666666666666665) : t64;
-        double t66 = t8 * t17;
-        double t67 = FMA(t43, t53, t57 * ((t23 * ((FMA(t25, -t20, t26)) * 0.3333333333333333)) * t66));
-        double t68 = t10 * t39;
-        double t69 = FMA(t45, t61, t65 * ((t35 * ((FMA(t37, -t32, t38)) * 0.3333333333333333)) * t66));
-        double t70 = (FMA(t68, t58, t69)) + ((FMA(t40, t59, t44 * t63)) * t16);
-        double t71 = t10 * t27;
-        double t72 = (t68 * (-0.49999999999999994)) + ((t40 * (-0.3333333333333333)) * t16);
-        double t73 = ((t71 * (-0.49999999999999994)) + ((t28 * 0.3333333333333333) * t15)) + t72;
-        double t74 = t32 * t39;
-        double t75 = (FMA((t10 * t10) * t74, t58, FMA(t40, t61, t44 * t65))) * t16;
-        double t76 = (FMA(t51, t71, t43 * t55)) + ((FMA(t28, t53, t42 * t57)) * t15);
-        double t77 = t14 ? 0.3333333333333333 : 0.0;
-        double t78 = t13 ? 0.0 : t77;
-        double t79 = t20 * t27;
-        double t80 = t17 * t79;
-        double t81 = (t8 * ((t20 * t79) - t27)) * (-0.49999999999999994);
-        double t82 = t17 * t74;
-        double t83 = (t8 * ((t32 * t74) - t39)) * (-0.49999999999999994);
-        double t84 = t83 + ((t82 * (-0.3333333333333333)) * t16);
-        double t85 = FMA(-t47, t73, (t76 + ((FMA(t68, t59, t45 * t63)) + t75)) * 0.5);
-        double t86 = ((t39 * t66) * (-0.3333333333333333)) + ((t82 * (-0.49999999999999994)) * t16);
-        double t87 = (((t27 * t66) * 0.3333333333333333) + ((t80 * (-0.49999999999999994)) * t15)) + t86;
-        double t88 = FMA(mean[i], 0.3333333333333333, 0.5);
-        double t89 = t14 ? t88 : 1.0;
-        double t90 = t13 ? 0.0 : t89;
-        double t91 = t17 * t28;
-        double t92 = t8 * t27;
-        double t93 = t17 * t40;
-        double t94 = t8 * t39;
-        double t95 = (t94 * (-0.49999999999999994)) + ((t93 * (-0.3333333333333333)) * t16);
-        double t96 = ((t92 * (-0.49999999999999994)) + ((t91 * 0.3333333333333333) * t15)) + t95;
-        double t97 = FMA(t78 * 0.5, (t81 + ((t80 * 0.3333333333333333) * t15)) + t84, t85);
-        double t98 = (t94 * (-0.3333333333333333)) + ((t74 * (-0.49999999999999994)) * t16);
-        double t99 = ((t92 * 0.3333333333333333) + ((t79 * (-0.49999999999999994)) * t15)) + t98;
-        double t100 = FMA(t78, t87, FMA(t47 * (-2.0), t49, (t67 + ((FMA(t28, t51, t42 * t55)) * t15)) + t70));
-        double t101 = ((t41 * t66) * (-0.3333333333333333)) + ((t93 * (-0.49999999999999994)) * t16);
-        double t102 = (((t29 * t66) * 0.3333333333333333) + ((t91 * (-0.49999999999999994)) * t15)) + t101;
-        s[25][i] = FMA(t78 * 2.0, t102, FMA(t90 * 2.0, FMA(t17, t78, t96), t100));
-        s[26][i] = FMA(t90, t90 + (t49 * 2.0), FMA(t90, t99, FMA(t78, FMA(t17, t78, t96 * 2.0), t97)));
-        s[23][i] = t49 + t90;
-        s[24][i] = (t73 + t78) * 0.5;
-        double t107 = (0.0 <= s[20][i]) ? s[20][i] : (-1.0);
-        s[9][i] = rsqrt64(t107);
-        double t109 = mean[i] * s[9][i];
-        double t110 = (t109 < (-0x1.00f494p3)) ? (-0x1.00f494p3) : t109;
-        s[11][i] = (0x1.00f494p3 < t110) ? 0x1.00f494p3 : t110;
-        double t112 = ABS(t109);
-        s[15][i] = 0x1.00f494p3 < t112;
-        double t114 = rsqrt64(FMA(s[11][i] * s[11][i], 0.7206035326259169, 18.015088315647922));
-        s[2][i] = s[11][i] * t114;
-        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
-        s[10][i] = s[9][i] * 30.0;
-        double t118 = s[10][i] * 2.0;
-        s[1][i] = FMA(s[10][i], t118, (-1.0));
-        s[5][i] = s[2][i] * 4.0;
-        s[7][i] = t118 * 2.0;
-        double t122 = (t114 * t114) * (t114 * 18.015088315647922);
-        s[8][i] = s[15][i] ? 0.0 : t122;
-        s[12][i] = (s[9][i] * s[9][i]) * (-0.5);
-        s[14][i] = s[9][i] * s[12][i];
-        _Bool t126 = mean[i] < 0.0;
-        double t127 = t126 ? 0.0 : 1.0;
-        double t128 = (37.5 < t112) ? 37.5 : t112;
-        double t129 = exp64((t128 * t128) * (-0.5));
-        double t130 = 1.0 / (FMA(t128, 0.25, 1.0));
-        double t131 = t126 ? 1.0 : (-1.0);
-        s[17][i] = FMA(t129 * (t130 * (polynomial2(-0.0012046932669558172, t130 - 0.25))), t131, t127);
-        s[16][i] = t129 * 0.19947114020071635;
-        s[3][i] = FMA(s[10][i], 2.0, (-1.0));
+        hardswish_exact_float64_backward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i], &s[7][i],
+            &s[8][i], &s[9][i], &s[10][i], &s[11][i]);
     }
-    surface_slopes(surface0, terms0, patches0 + cell, s[0], s[1], s[13], s[4], s[6]);
-    surface_slopes(surface1, terms1, patches1 + cell, s[2], s[3], s[21], s[19], s[18]);
+    surface_slopes(surface0, terms0, patches0 + cell % 6, s[0], s[1], s[12], s[13], s[14]);
+    surface_slopes(surface1, terms1, patches1 + cell % 6, s[2], s[3], s[15], s[16], s[17]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[4][i] * s[5][i]) * s[8][i];
-        double t1 = s[12][i] * (FMA(s[11][i], t0, s[10][i] * (s[6][i] * s[7][i])));
-        double t2 = FMA(s[9][i], t1, s[13][i] * s[14][i]);
-        double t3 = s[15][i] ? 0.0 : t2;
-        double t4 = s[8][i] * s[19][i];
-        double t5 = (s[9][i] * (s[9][i] * t0)) + s[17][i];
-        double t6 = s[22][i] ? s[23][i] : t5;
-        double t7 = FMA(s[9][i], s[16][i], t3);
-        double t8 = s[22][i] ? s[24][i] : t7;
-        double t9 = s[20][i] * (s[9][i] * t4);
-        double t10 = s[22][i] ? s[25][i] : t9;
-        double t11 = FMA(s[20][i], s[12][i] * (FMA(s[11][i], t4, s[10][i] * (s[18][i] * 2.0))), s[21][i]);
-        double t12 = s[22][i] ? s[26][i] : t11;
-        out_grad_mean[i] = FMA(grad_mean[i], t6,
-            grad_var[i] * t10);
-        out_grad_var[i] = FMA(grad_mean[i], t8,
-            grad_var[i] * t12);
+        hardswish_exact_float64_backward_element(
+            in[0][i], in[2][i], in[3][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[4][i], s[5][i],
+            s[6][i], s[7][i], s[8][i], s[9][i], s[2][i], s[10][i], s[11][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -651,6 +495,6 @@ void hardswish_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(hardswish_exact_float64_backward_block, hardswish_exact_float64_cell_block, 6, n, (const double
+    over_cells(hardswish_exact_float64_backward_block, hardswish_exact_float64_forward_cell_block, 6, n, (const double
         *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -4,7 +4,7 @@
 # Howard et al. 2019, Searching for MobileNetV3
 #
 # rule digest  eefd6469f058e7488548715ed5cedd04b5f0df5f88943bbfe399abf3046c87a9
-"""hardswish, variant exact: moments and their gradients in any floating dtype."""
+"""hardswish, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -18,318 +18,324 @@ __all__ = ["CELLS", "backward", "cell_of", "forward"]
 #: how many cells there are, with polynomials of their own each
 CELLS = 6
 
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
-_POLYNOMIAL1 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
-    0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
-    0.006515612401982245, -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044,
-    -0.005642843772208644, -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963,
-    0.20214006694978084, 0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)
-
-_POLYNOMIAL2 = (0.006747935821529216, -0.01422675024134159, 0.009494159082524267, 0.012979585027416552,
-    -0.028126117032017808, 0.01310234876551105, 0.007602226809145195, -0.0008416154711860995, -0.010826271862536749,
-    -0.004029486511393845, 0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
-    -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
-    0.18632885650696768, 0.16664109632828217, 0.13207588430885814)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (t0 * (t0 * (t0 * _polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)))))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = mean * t0
+    t1 = t1 * torch.where(t1 < 0.0, -t1, t1)
+    t2 = 0.0 <= var
+    t2 = var * torch.sqrt(torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), -1.0))
+    t3 = t2 < 900.0
+    t2 = torch.where(t3, 900.0, t2)
+    t0 = t0 * (t2 * t0)
+    t2 = t2 < 2130.1775147928993
+    t2 = torch.where(t2, torch.full_like(t2, 3.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * (-4.271338570692945)) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t0 * 4.271338570692945) < t1
+    t1 = t3 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
+
+
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 < 900.0
+    t1 = torch.where(t1, 900.0, t0)
+    t2 = 0.0 <= t1
+    t2 = torch.where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t2 = torch.sqrt(t2)
+    t3 = 1.0 / t2
+    t4 = mean * t3
+    t5 = t4 < (-8.029855728149414)
+    t5 = torch.where(t5, -8.029855728149414, t4)
+    t6 = 8.029855728149414 < t5
+    t5 = torch.where(t6, 8.029855728149414, t5)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t5 * (1.0 / torch.sqrt((t5 * t5) * 0.7206035326259169 + 18.015088315647922))
+    t6 = t5 * (2.0 * t5) + (-1.0)
+    t7 = t3 * 30.0
+    t8 = t7 * (2.0 * t7) + (-1.0)
+    t7 = 2.0 * t7 + (-1.0)
+    return t6, t8, t5, t7, t0, t1, t2, t3, t4
+
+
+def _forward(
+    mean: Tensor, r0: Tensor, r1: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor,
+    s8: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s4 < 900.0
+    t1 = torch.where(t0, s4, 900.0)
+    t2 = 0.0 == t1
+    t3 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t4 = torch.where(t2, 0.0, 1.0 / t3)
+    t5 = mean - (-3.0)
+    t6 = t4 * torch.where(t5 < 0.0, -t5, t5)
+    t7 = t2 | (37.5 < t6)
+    t6 = torch.where(t7, 37.5, t6)  # |mean - -3|/sigma
+    t8 = _part0(t6)
+    t9 = t6 * t6
+    t10 = (t8 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t9)
+    t9 = torch.where(t7, 0.0, torch.exp(t9 * (-0.5)))
+    t7 = t9 * t10
+    t3 = torch.where(t2, 0.0, t3)  # standard deviation
+    t11 = t3 * t7
+    t12 = t3 * t3
+    t13 = t12 * (t9 * t8)
+    t5 = t5 < 0.0
+    t14 = torch.where(t5, torch.full_like(t5, 1.0, dtype=torch.float64), -1.0)
+    t15 = mean - 3.0
+    t4 = t4 * torch.where(t15 < 0.0, -t15, t15)
+    t2 = t2 | (37.5 < t4)
+    t4 = torch.where(t2, 37.5, t4)  # |mean - 3|/sigma
+    t16 = _part0(t4)
+    t17 = t4 * t4
+    t18 = (t16 * (-(2.0 * t4)) + 0.3989422804014327) / (1.0 + t17)
+    t17 = torch.where(t2, 0.0, torch.exp((-0.5) * t17))
+    t2 = t17 * t18
+    t19 = t3 * t2
+    t20 = t12 * (t17 * t16)
+    t15 = t15 < 0.0
+    t21 = torch.where(t15, torch.full_like(t15, 1.0, dtype=torch.float64), -1.0)
+    t22 = ((((-0.49999999999999994) * t11) + (t14 * (0.3333333333333333 * t13))) + (((-0.49999999999999994) * t19) +
+        (t21 * ((-0.3333333333333333) * t20))))
+    t23 = torch.where(s8 < 0.0, -s8, s8)
+    t24 = 37.5 < t23
+    t24 = torch.where(t24, 37.5, t23)
+    t25 = 1.0 / (0.25 * t24 + 1.0)
+    t26 = mean == mean
+    t1 = (torch.where(t5, 0.0, torch.where(t15, (t1 * 0.5) * 0.3333333333333333 + (0.16666666666666666 * (mean * mean)
+        + (mean * 0.5)), mean)) + t22)
+    t27 = mean < 0.0
+    t27 = torch.where(t27, torch.full_like(t27, 0.0, dtype=torch.float64), 1.0)
+    t25 = (torch.exp((-0.5) * (t24 * t24)) * (t25 * (t25 * _polynomial(t25 - 0.25, -0.002026716071966055,
+        (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213, 0.37357027693777783,
+        -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024, 0.006515612401982245,
+        -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
+        -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
+        0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)))))
+    t23 = 8.029855728149414 < t23
+    t23 = torch.where(t26, torch.where(t0, t1, mean * t27 + (s6 * t25 + torch.where(t23, 0.0, s7 * r0))), mean)
+    t25 = -t6
+    t27 = 0.3333333333333333 * (t8 * t25 + t10)
+    t1 = t3 * t12
+    t24 = t3 * t1
+    t28 = -t4
+    t29 = 0.3333333333333333 * (t16 * t28 + t18)
+    t18 = t17 * (t4 * t18 + (2.0 * t16))
+    t10 = t9 * (t6 * t10 + (t8 * 2.0))
+    t6 = torch.where(t5, 0.0, torch.where(t15, torch.full_like(t15, 0.3333333333333333, dtype=torch.float64), 0.0))
+    t4 = torch.where(t5, 0.0, torch.where(t15, mean * 0.3333333333333333 + 0.5, 1.0))
+    t22 = ((t3 * t4 + (2.0 * (((0.3333333333333333 * (t12 * t7)) + (t14 * ((-0.49999999999999994) * (t3 * t10)))) +
+        (((-0.3333333333333333) * (t12 * t2)) + (t21 * ((-0.49999999999999994) * (t3 * t18))))))) * (t3 * t4) + ((t12 *
+        t6 + (2.0 * ((((-0.49999999999999994) * (t3 * (t9 * 0.3989422804014327))) + (t14 * (0.3333333333333333 * (t12 *
+        t10)))) + (((-0.49999999999999994) * (t3 * (0.3989422804014327 * t17))) + (t21 * ((-0.3333333333333333) * (t12
+        * t18))))))) * (0.5 * (t12 * t6)) + ((((t11 * torch.where(t5, 0.0, torch.where(t15, torch.full_like(t15, 0.0,
+        dtype=torch.float64), -2.9999999999999982)) + (torch.where(t5, -0.9999999999999998, torch.where(t15,
+        torch.full_like(t15, 0.9999999999999998, dtype=torch.float64), -2.999999999999999)) * ((t9 * t27) * t1))) +
+        (t14 * (t13 * torch.where(t5, 0.4999999999999999, torch.where(t15, torch.full_like(t15, -0.4999999999999999,
+        dtype=torch.float64), 4.4999999999999964)) + (torch.where(t5, 0.6666666666666665, torch.where(t15,
+        torch.full_like(t15, -0.6666666666666665, dtype=torch.float64), 0.6666666666666665)) * ((t9 * (0.25 * (t25 *
+        t27 + t8))) * t24))))) + ((t19 * torch.where(t5, torch.full_like(t5, -2.9999999999999964, dtype=torch.float64),
+        0.0) + (torch.where(t5, -2.999999999999999, torch.where(t15, torch.full_like(t15, 0.9999999999999998,
+        dtype=torch.float64), -0.9999999999999998)) * ((t17 * t29) * t1))) + (t21 * (t18 * torch.where(t5,
+        torch.full_like(t5, 3.552713678800501e-15, dtype=torch.float64), 0.0) + (t20 * torch.where(t5,
+        -4.4999999999999964, torch.where(t15, torch.full_like(t15, 0.4999999999999998, dtype=torch.float64),
+        -0.4999999999999998)) + (torch.where(t5, -0.6666666666666665, torch.where(t15, torch.full_like(t15,
+        0.6666666666666665, dtype=torch.float64), -0.6666666666666665)) * ((t17 * (0.25 * (t28 * t29 + t16))) *
+        t24))))))) - (t22 * t22))))
+    t16 = s5 * r1
+    t28 = t22 < 0.0
+    t22 = torch.where(t28, 0.0, t22)
+    t28 = t16 < 0.0
+    t16 = torch.where(t26, torch.where(t0, t22, torch.where(t28, 0.0, t16)), mean)
+    return t23, t16
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 < 900.0
+    t1 = torch.where(t1, 900.0, t0)
+    t2 = 0.0 <= t1
+    t2 = torch.where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t2 = 1.0 / torch.sqrt(t2)
+    t3 = mean * t2
+    t4 = t3 < (-8.029855728149414)
+    t4 = torch.where(t4, -8.029855728149414, t3)
+    t5 = 8.029855728149414 < t4
+    t4 = torch.where(t5, 8.029855728149414, t4)  # (mean - centre)/w
+    t5 = 1.0 / torch.sqrt((t4 * t4) * 0.7206035326259169 + 18.015088315647922)
+    t6 = t4 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t7 = t6 * (2.0 * t6) + (-1.0)
+    t8 = t2 * 30.0
+    t9 = 2.0 * t8
+    t10 = t8 * t9 + (-1.0)
+    t11 = 2.0 * t8 + (-1.0)
+    return t7, t10, t6, t11, t0, t1, t2, t3, t4, t5, t8, t9
+
+
+def _backward(
+    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    r5: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s2: Tensor, s10: Tensor,
+    s11: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s4 < 900.0
+    t1 = mean - 3.0
+    t2 = mean - (-3.0)
+    t3 = torch.where(s7 < 0.0, -s7, s7)
+    t4 = 37.5 < t3
+    t4 = torch.where(t4, 37.5, t3)
+    t3 = 8.029855728149414 < t3
+    t5 = 1.0 / (0.25 * t4 + 1.0)
+    t4 = torch.exp((-0.5) * (t4 * t4))
+    t6 = t2 < 0.0
+    t7 = torch.where(t6, torch.full_like(t6, 3.552713678800501e-15, dtype=torch.float64), 0.0)
+    t8 = torch.where(t6, torch.full_like(t6, 1.0, dtype=torch.float64), -1.0)
+    t9 = torch.where(t6, torch.full_like(t6, -2.9999999999999964, dtype=torch.float64), 0.0)
+    t10 = t1 < 0.0
+    t11 = (torch.where(t6, -0.6666666666666665, torch.where(t10, torch.full_like(t10, 0.6666666666666665,
+        dtype=torch.float64), -0.6666666666666665)))
+    t12 = (torch.where(t6, 0.6666666666666665, torch.where(t10, torch.full_like(t10, -0.6666666666666665,
+        dtype=torch.float64), 0.6666666666666665)))
+    t13 = (torch.where(t6, -4.4999999999999964, torch.where(t10, torch.full_like(t10, 0.4999999999999998,
+        dtype=torch.float64), -0.4999999999999998)))
+    t14 = (torch.where(t6, 0.4999999999999999, torch.where(t10, torch.full_like(t10, -0.4999999999999999,
+        dtype=torch.float64), 4.4999999999999964)))
+    t15 = (torch.where(t6, -0.9999999999999998, torch.where(t10, torch.full_like(t10, 0.9999999999999998,
+        dtype=torch.float64), -2.999999999999999)))
+    t16 = (torch.where(t6, -2.999999999999999, torch.where(t10, torch.full_like(t10, 0.9999999999999998,
+        dtype=torch.float64), -0.9999999999999998)))
+    t17 = torch.where(t6, 0.0, torch.where(t10, torch.full_like(t10, 0.0, dtype=torch.float64), -2.9999999999999982))
+    t18 = torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), -1.0)
+    t19 = torch.where(t6, 0.0, torch.where(t10, torch.full_like(t10, 0.3333333333333333, dtype=torch.float64), 0.0))
+    t20 = torch.where(t0, s4, 900.0)
+    t21 = 0.0 == t20
+    t20 = torch.sqrt(torch.where(t21, 1.0, t20))
+    t22 = torch.where(t21, 0.0, 1.0 / t20)
+    t1 = t22 * torch.where(t1 < 0.0, -t1, t1)
+    t2 = t22 * torch.where(t2 < 0.0, -t2, t2)
+    t20 = torch.where(t21, 0.0, t20)  # standard deviation
+    t23 = t20 * t20
+    t24 = t20 * t23
+    t25 = t21 | (37.5 < t2)
+    t2 = torch.where(t25, 37.5, t2)  # |mean - -3|/sigma
+    t26 = _part0(t2)
+    t27 = t2 * t2
+    t25 = torch.where(t25, 0.0, torch.exp(t27 * (-0.5)))
+    t28 = t23 * (t25 * t26)
+    t29 = t25 * 0.3989422804014327
+    t30 = t2 * t29
+    t31 = t23 * t30
+    t32 = t22 * t29
+    t33 = t20 * t29
+    t27 = (t26 * (-(2.0 * t2)) + 0.3989422804014327) / (1.0 + t27)
+    t34 = t25 * (t2 * t27 + (2.0 * t26))
+    t35 = t25 * t27
+    t36 = t20 * t35
+    t37 = t23 * t34
+    t21 = t21 | (37.5 < t1)
+    t1 = torch.where(t21, 37.5, t1)  # |mean - 3|/sigma
+    t38 = _part0(t1)
+    t39 = t1 * t1
+    t21 = torch.where(t21, 0.0, torch.exp((-0.5) * t39))
+    t40 = t23 * (t21 * t38)
+    t41 = 0.3989422804014327 * t21
+    t42 = t1 * t41
+    t43 = t23 * t42
+    t44 = t22 * t41
+    t45 = t20 * t41
+    t39 = (t38 * (-(2.0 * t1)) + 0.3989422804014327) / (1.0 + t39)
+    t46 = t21 * (t1 * t39 + (2.0 * t38))
+    t47 = t21 * t39
+    t48 = t20 * t47
+    t49 = ((((-0.49999999999999994) * t36) + (t8 * (0.3333333333333333 * t28))) + (((-0.49999999999999994) * t48) +
+        (t18 * ((-0.3333333333333333) * t40))))
+    t50 = t23 * t46
+    t51 = ((((-0.49999999999999994) * t33) + (t8 * (0.3333333333333333 * t37))) + (((-0.49999999999999994) * t45) +
+        (t18 * ((-0.3333333333333333) * t50))))
+    t52 = ((((-0.49999999999999994) * t32) + (t8 * (0.3333333333333333 * t34))) + (((-0.49999999999999994) * t44) +
+        (t18 * ((-0.3333333333333333) * t46))))
+    t53 = (((0.3333333333333333 * t36) + (t8 * ((-0.49999999999999994) * t34))) + (((-0.3333333333333333) * t48) + (t18
+        * ((-0.49999999999999994) * t46))))
+    t54 = torch.where(t3, 0.0, (s9 * s9) * (18.015088315647922 * s9))
+    t55 = t54 * r4
+    t54 = (r1 * (s2 * 4.0)) * t54
+    t56 = (-0.5) * (s6 * s6)
+    t10 = torch.where(t6, 0.0, torch.where(t10, mean * 0.3333333333333333 + 0.5, 1.0))
+    t22 = (torch.where(t0, 0.5 * (t52 + t19), s6 * (t4 * 0.19947114020071635) + torch.where(t3, 0.0, s6 * (t56 * (s8 *
+        t54 + (s10 * (r2 * (2.0 * s11))))) + (r0 * (s6 * t56)))) * grad_mean + (torch.where(t0, t10 * (t10 + (2.0 *
+        t53)) + (t10 * (((0.3333333333333333 * t33) + (t8 * ((-0.49999999999999994) * t30))) + (((-0.3333333333333333)
+        * t45) + (t18 * ((-0.49999999999999994) * t42)))) + (t19 * (t23 * t19 + (2.0 * t51)) + ((0.5 * t19) *
+        ((((-0.49999999999999994) * (t20 * ((t2 * t30) - t29))) + (t8 * (0.3333333333333333 * t31))) +
+        (((-0.49999999999999994) * (t20 * ((t1 * t42) - t41))) + (t18 * ((-0.3333333333333333) * t43)))) + ((-t49) *
+        t52 + (0.5 * (((t17 * t32 + (t36 * t15)) + (t8 * (t34 * t14 + (t28 * t12)))) + ((t9 * t44 + (t48 * t16)) + (t18
+        * (t7 * ((t22 * t22) * t42) + (t46 * t13 + (t40 * t11))))))))))), s5 * (t56 * (s8 * t55 + (s10 * (2.0 * r5))))
+        + r3) * grad_var))
+    t32 = mean < 0.0
+    t55 = (torch.where(t0, t53 + t10, (s6 * (s6 * t54)) + ((t4 * (t5 * _polynomial(t5 - 0.25, -0.0012046932669558172,
+        (0.006747935821529216, -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808,
+        0.01310234876551105, 0.007602226809145195, -0.0008416154711860995, -0.010826271862536749,
+        -0.004029486511393845, 0.011104082389265642, 0.012716841127728907, -0.0054361742698727025,
+        -0.025188697864515355, -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545,
+        0.17952285286113392, 0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * torch.where(t32,
+        torch.full_like(t32, 1.0, dtype=torch.float64), -1.0) + torch.where(t32, torch.full_like(t32, 0.0,
+        dtype=torch.float64), 1.0))) * grad_mean + (torch.where(t0, (2.0 * t19) * (((0.3333333333333333 * (t35 * t24))
+        + (t8 * ((-0.49999999999999994) * t37))) + (((-0.3333333333333333) * (t47 * t24)) + (t18 *
+        ((-0.49999999999999994) * t50)))) + ((2.0 * t10) * (t23 * t19 + t51) + (t19 * (((0.3333333333333333 * (t29 *
+        t24)) + (t8 * ((-0.49999999999999994) * t31))) + (((-0.3333333333333333) * (t41 * t24)) + (t18 *
+        ((-0.49999999999999994) * t43)))) + ((t49 * (-2.0)) * t53 + (((t36 * t14 + (t12 * ((t25 * (0.3333333333333333 *
+        (t26 * (-t2) + t27))) * t24))) + (t8 * (t34 * t17 + (t28 * t15)))) + ((t7 * t44 + (t48 * t13 + (t11 * ((t21 *
+        (0.3333333333333333 * (t38 * (-t1) + t39))) * t24)))) + (t18 * (t46 * t9 + (t40 * t16)))))))), s5 * (s6 * t55))
+        * grad_var))
+    return t55, t22
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = _at_least(var * t0, 900.0)
-    t1 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t1 = torch.where(t1, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t2 = mean * t1
-    t1 = (t0 * t1) * t1
-    t2 = t2 * (torch.where(t2 < 0.0, -t2, t2))
-    t3 = torch.where((t1 * (-4.271338570692945)) < t2, torch.full_like(mean, 1.0), 0.0)
-    t0 = torch.where(t0 < 2130.1775147928993, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where((t1 * 4.271338570692945) < t2, torch.full_like(mean, 1.0), 0.0)
-    return (((t0 + t3) + t2),)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 < 900.0
-    t2 = _at_least(t0, 900.0)
-    t0 = torch.where(t1, t0, 900.0)
-    t3 = t0 == 0.0
-    t4 = torch.sqrt(torch.where(t3, 1.0, t0))
-    t5 = torch.where(t3, 0.0, t4)  # standard deviation
-    t4 = torch.where(t3, 0.0, 1.0 / t4)
-    t6 = mean - (-3.0)
-    t7 = mean - 3.0
-    t8 = t6 < 0.0
-    t9 = t7 < 0.0
-    t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
-    t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
-    t0 = (t0 * 0.5) * 0.3333333333333333 + ((mean * mean) * 0.16666666666666666 + (mean * 0.5))
-    t12 = t5 * t5
-    t6 = t4 * (torch.where(t6 < 0.0, -t6, t6))
-    t13 = t3 | (37.5 < t6)
-    t6 = torch.where(t13, 37.5, t6)  # |mean - -3|/sigma
-    t14 = t6 * t6
-    t13 = torch.where(t13, 0.0, torch.exp(t14 * (-0.5)))
-    t15 = 1.0 / (t6 * 0.25 + 1.0)
-    t16 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.01441178831143662)
-    t16 = t15 * (t15 * t16)
-    t14 = (t16 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t14)
-    t15 = -t6
-    t17 = (t16 * t15 + t14) * 0.3333333333333333
-    t6 = t13 * (t6 * t14 + (t16 * 2.0))
-    t14 = t13 * t14
-    t7 = t4 * (torch.where(t7 < 0.0, -t7, t7))
-    t3 = t3 | (37.5 < t7)
-    t7 = torch.where(t3, 37.5, t7)  # |mean - 3|/sigma
-    t4 = t7 * t7
-    t3 = torch.where(t3, 0.0, torch.exp(t4 * (-0.5)))
-    t18 = 1.0 / (t7 * 0.25 + 1.0)
-    t19 = t18 * _polynomial(_POLYNOMIAL0, t18 - 0.25, -0.01441178831143662)
-    t19 = t18 * (t18 * t19)
-    t4 = (t19 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t4)
-    t18 = -t7
-    t20 = (t19 * t18 + t4) * 0.3333333333333333
-    t7 = t3 * (t7 * t4 + (t19 * 2.0))
-    t4 = t3 * t4
-    t21 = t12 * (t13 * t16)
-    t22 = t5 * t14
-    t23 = t12 * (t3 * t19)
-    t24 = t5 * t4
-    t25 = (t24 * (-0.49999999999999994)) + ((t23 * (-0.3333333333333333)) * t11)
-    t26 = (t22 * (-0.49999999999999994)) + ((t21 * 0.3333333333333333) * t10)
-    t25 = t26 + t25
-    t0 = (torch.where(t8, 0.0, torch.where(t9, t0, mean))) + t25
-    t26 = torch.where(t9, torch.full_like(mean, 0.0), -2.9999999999999982)
-    t27 = torch.where(t9, torch.full_like(mean, -0.4999999999999999), 4.4999999999999964)
-    t28 = torch.where(t9, torch.full_like(mean, 0.9999999999999998), -2.999999999999999)
-    t29 = torch.where(t9, torch.full_like(mean, -0.6666666666666665), 0.6666666666666665)
-    t30 = torch.where(t9, torch.full_like(mean, 0.4999999999999998), -0.4999999999999998)
-    t31 = torch.where(t9, torch.full_like(mean, 0.9999999999999998), -0.9999999999999998)
-    t32 = torch.where(t9, torch.full_like(mean, 0.6666666666666665), -0.6666666666666665)
-    t33 = t5 * t12
-    t34 = t5 * t33
-    t29 = torch.where(t8, 0.6666666666666665, t29)
-    t16 = t29 * ((t13 * ((t15 * t17 + t16) * 0.25)) * t34)
-    t17 = (torch.where(t8, -0.9999999999999998, t28)) * ((t13 * t17) * t33)
-    t16 = (t21 * (torch.where(t8, 0.4999999999999999, t27)) + t16) * t10
-    t32 = torch.where(t8, -0.6666666666666665, t32)
-    t34 = t32 * ((t3 * ((t18 * t20 + t19) * 0.25)) * t34)
-    t19 = torch.where(t8, torch.full_like(mean, -2.9999999999999964), 0.0)
-    t33 = (torch.where(t8, -2.999999999999999, t31)) * ((t3 * t20) * t33)
-    t20 = torch.where(t8, torch.full_like(mean, 3.552713678800501e-15), 0.0)
-    t34 = t23 * (torch.where(t8, -4.4999999999999964, t30)) + t34
-    t16 = (t22 * (torch.where(t8, 0.0, t26)) + t17) + t16
-    t17 = torch.where(t9, torch.full_like(mean, 0.3333333333333333), 0.0)
-    t17 = torch.where(t8, 0.0, t17)
-    t13 = (t5 * (t13 * 0.3989422804014327)) * (-0.49999999999999994)
-    t3 = (t5 * (t3 * 0.3989422804014327)) * (-0.49999999999999994)
-    t3 = t3 + (((t12 * t7) * (-0.3333333333333333)) * t11)
-    t3 = ((t13 + (((t12 * t6) * 0.3333333333333333) * t10)) + t3) * 2.0
-    t25 = (t16 + ((t24 * t19 + t33) + ((t7 * t20 + t34) * t11))) - (t25 * t25)
-    t9 = torch.where(t8, 0.0, torch.where(t9, mean * 0.3333333333333333 + 0.5, 1.0))
-    t10 = ((t5 * t6) * (-0.49999999999999994)) * t10
-    t11 = ((t5 * t7) * (-0.49999999999999994)) * t11
-    t11 = ((t12 * t4) * (-0.3333333333333333)) + t11
-    t11 = ((((t12 * t14) * 0.3333333333333333) + t10) + t11) * 2.0
-    t25 = (t5 * t9 + t11) * (t5 * t9) + ((t12 * t17 + t3) * ((t12 * t17) * 0.5) + t25)
-    t25 = _at_least(t25, 0.0)
-    t17 = torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t12 = 1.0 / t17
-    t3 = mean * t12
-    t9 = _at_most(_at_least(t3, -8.029855728149414), 8.029855728149414)  # (mean - centre)/w
-    t3 = torch.where(t3 < 0.0, -t3, t3)
-    t5 = 8.029855728149414 < t3
-    t11 = 1.0 / torch.sqrt((t9 * t9) * 0.7206035326259169 + 18.015088315647922)
-    t11 = t9 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t9 = t11 * (t11 * 2.0) + (-1.0)
-    t10 = t12 * 30.0
-    t14 = t10 * (t10 * 2.0) + (-1.0)
-    t3 = _at_most(t3, 37.5)
-    t4 = 1.0 / (t3 * 0.25 + 1.0)
-    t7 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.002026716071966055)
-    t7 = torch.exp((t3 * t3) * (-0.5)) * (t4 * t7)
-    t4 = torch.where(mean < 0.0, torch.full_like(mean, 0.0), 1.0)
-    t10 = t10 * 2.0 + (-1.0)
-    t3 = mean == mean
-    t14 = surface(_SURFACES[0], _number, t9, t14)
-    t10 = surface(_SURFACES[1], _number, t11, t10)
-    t14 = mean * t4 + (t17 * t7 + (torch.where(t5, 0.0, t12 * t14)))
-    t14 = torch.where(t3, torch.where(t1, t0, t14), mean)
-    t10 = torch.where(t3, torch.where(t1, t25, _at_least(t2 * t10, 0.0)), mean)
-    return t14, t10
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 6, s0, s1)
+    r1 = surface(_SURFACES[1], number % 6, s2, s3)
+    out_mean, out_var = _forward(mean, r0, r1, s4, s5, s6, s7, s8)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 < 900.0
-    t2 = _at_least(t0, 900.0)
-    t0 = torch.where(t1, t0, 900.0)
-    t3 = t0 == 0.0
-    t0 = torch.sqrt(torch.where(t3, 1.0, t0))
-    t4 = torch.where(t3, 0.0, t0)  # standard deviation
-    t0 = torch.where(t3, 0.0, 1.0 / t0)
-    t5 = mean - (-3.0)
-    t6 = mean - 3.0
-    t7 = t5 < 0.0
-    t8 = t6 < 0.0
-    t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
-    t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
-    t11 = t4 * t4
-    t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
-    t12 = t3 | (37.5 < t5)
-    t5 = torch.where(t12, 37.5, t5)  # |mean - -3|/sigma
-    t13 = t5 * t5
-    t12 = torch.where(t12, 0.0, torch.exp(t13 * (-0.5)))
-    t14 = 1.0 / (t5 * 0.25 + 1.0)
-    t15 = t14 * _polynomial(_POLYNOMIAL0, t14 - 0.25, -0.01441178831143662)
-    t15 = t14 * (t14 * t15)
-    t13 = (t15 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t13)
-    t14 = t12 * 0.3989422804014327
-    t16 = t12 * (t5 * t13 + (t15 * 2.0))
-    t17 = t12 * t13
-    t6 = t0 * (torch.where(t6 < 0.0, -t6, t6))
-    t3 = t3 | (37.5 < t6)
-    t6 = torch.where(t3, 37.5, t6)  # |mean - 3|/sigma
-    t18 = t6 * t6
-    t3 = torch.where(t3, 0.0, torch.exp(t18 * (-0.5)))
-    t19 = 1.0 / (t6 * 0.25 + 1.0)
-    t20 = t19 * _polynomial(_POLYNOMIAL0, t19 - 0.25, -0.01441178831143662)
-    t20 = t19 * (t19 * t20)
-    t18 = (t20 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t18)
-    t19 = t3 * 0.3989422804014327
-    t21 = t3 * (t6 * t18 + (t20 * 2.0))
-    t22 = t3 * t18
-    t23 = t11 * (t12 * t15)
-    t24 = t4 * t17
-    t25 = t11 * (t3 * t20)
-    t26 = t4 * t22
-    t27 = (t26 * (-0.49999999999999994)) + ((t25 * (-0.3333333333333333)) * t10)
-    t28 = (t24 * (-0.49999999999999994)) + ((t23 * 0.3333333333333333) * t9)
-    t27 = t28 + t27
-    t28 = (t26 * (-0.3333333333333333)) + ((t21 * (-0.49999999999999994)) * t10)
-    t29 = (t24 * 0.3333333333333333) + ((t16 * (-0.49999999999999994)) * t9)
-    t28 = t29 + t28
-    t29 = torch.where(t8, torch.full_like(mean, 0.0), -2.9999999999999982)
-    t29 = torch.where(t7, 0.0, t29)
-    t30 = torch.where(t8, torch.full_like(mean, -0.4999999999999999), 4.4999999999999964)
-    t30 = torch.where(t7, 0.4999999999999999, t30)
-    t31 = torch.where(t8, torch.full_like(mean, 0.9999999999999998), -2.999999999999999)
-    t31 = torch.where(t7, -0.9999999999999998, t31)
-    t32 = torch.where(t8, torch.full_like(mean, -0.6666666666666665), 0.6666666666666665)
-    t32 = torch.where(t7, 0.6666666666666665, t32)
-    t33 = torch.where(t7, torch.full_like(mean, 3.552713678800501e-15), 0.0)
-    t34 = torch.where(t7, torch.full_like(mean, -2.9999999999999964), 0.0)
-    t35 = torch.where(t8, torch.full_like(mean, 0.4999999999999998), -0.4999999999999998)
-    t35 = torch.where(t7, -4.4999999999999964, t35)
-    t36 = torch.where(t8, torch.full_like(mean, 0.9999999999999998), -0.9999999999999998)
-    t36 = torch.where(t7, -2.999999999999999, t36)
-    t37 = torch.where(t8, torch.full_like(mean, 0.6666666666666665), -0.6666666666666665)
-    t37 = torch.where(t7, -0.6666666666666665, t37)
-    t38 = t4 * t11
-    t13 = t32 * ((t12 * ((t15 * (-t5) + t13) * 0.3333333333333333)) * t38)
-    t18 = t37 * ((t3 * ((t20 * (-t6) + t18) * 0.3333333333333333)) * t38)
-    t20 = t0 * t19
-    t18 = (t20 * t33 + (t26 * t35 + t18)) + ((t21 * t34 + (t25 * t36)) * t10)
-    t18 = ((t24 * t30 + t13) + ((t16 * t29 + (t23 * t31)) * t9)) + t18
-    t13 = t0 * t14
-    t3 = (t20 * (-0.49999999999999994)) + ((t21 * (-0.3333333333333333)) * t10)
-    t15 = (t13 * (-0.49999999999999994)) + ((t16 * 0.3333333333333333) * t9)
-    t3 = t15 + t3
-    t15 = t6 * t19
-    t37 = (((t0 * t0) * t15) * t33 + (t21 * t35 + (t25 * t37))) * t10
-    t32 = (t29 * t13 + (t24 * t31)) + ((t16 * t30 + (t23 * t32)) * t9)
-    t23 = torch.where(t8, torch.full_like(mean, 0.3333333333333333), 0.0)
-    t23 = torch.where(t7, 0.0, t23)
-    t30 = t5 * t14
-    t31 = t11 * t30
-    t5 = (t4 * ((t5 * t30) - t14)) * (-0.49999999999999994)
-    t24 = t11 * t15
-    t6 = (t4 * ((t6 * t15) - t19)) * (-0.49999999999999994)
-    t6 = t6 + ((t24 * (-0.3333333333333333)) * t10)
-    t37 = (-t27) * t3 + ((t32 + ((t20 * t34 + (t26 * t36)) + t37)) * 0.5)
-    t24 = (t24 * (-0.49999999999999994)) * t10
-    t36 = ((t14 * t38) * 0.3333333333333333) + ((t31 * (-0.49999999999999994)) * t9)
-    t24 = t36 + (((t19 * t38) * (-0.3333333333333333)) + t24)
-    t8 = torch.where(t7, 0.0, torch.where(t8, mean * 0.3333333333333333 + 0.5, 1.0))
-    t16 = t11 * t16
-    t14 = t4 * t14
-    t21 = t11 * t21
-    t19 = t4 * t19
-    t4 = (t19 * (-0.49999999999999994)) + ((t21 * (-0.3333333333333333)) * t10)
-    t7 = (t14 * (-0.49999999999999994)) + ((t16 * 0.3333333333333333) * t9)
-    t4 = t7 + t4
-    t37 = (t23 * 0.5) * ((t5 + ((t31 * 0.3333333333333333) * t9)) + t6) + t37
-    t15 = (t19 * (-0.3333333333333333)) + ((t15 * (-0.49999999999999994)) * t10)
-    t30 = (t14 * 0.3333333333333333) + ((t30 * (-0.49999999999999994)) * t9)
-    t10 = (t21 * (-0.49999999999999994)) * t10
-    t9 = ((t17 * t38) * 0.3333333333333333) + ((t16 * (-0.49999999999999994)) * t9)
-    t18 = (t8 * 2.0) * (t11 * t23 + t4) + (t23 * t24 + ((t27 * (-2.0)) * t28 + t18))
-    t18 = (t23 * 2.0) * (t9 + (((t22 * t38) * (-0.3333333333333333)) + t10)) + t18
-    t37 = t8 * (t30 + t15) + (t23 * (t11 * t23 + (t4 * 2.0)) + t37)
-    t37 = t8 * (t8 + (t28 * 2.0)) + t37
-    t8 = t28 + t8
-    t23 = (t3 + t23) * 0.5
-    t3 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t28 = mean * t3
-    t4 = _at_most(_at_least(t28, -8.029855728149414), 8.029855728149414)  # (mean - centre)/w
-    t28 = torch.where(t28 < 0.0, -t28, t28)
-    t11 = 8.029855728149414 < t28
-    t15 = 1.0 / torch.sqrt((t4 * t4) * 0.7206035326259169 + 18.015088315647922)
-    t30 = t4 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t10 = t30 * (t30 * 2.0) + (-1.0)
-    t38 = t3 * 30.0
-    t22 = t38 * 2.0
-    t9 = t38 * t22 + (-1.0)
-    t27 = t30 * 4.0
-    t22 = t22 * 2.0
-    t15 = torch.where(t11, 0.0, (t15 * t15) * (t15 * 18.015088315647922))
-    t24 = (t3 * t3) * (-0.5)
-    t16 = t3 * t24
-    t17 = mean < 0.0
-    t28 = _at_most(t28, 37.5)
-    t21 = torch.exp((t28 * t28) * (-0.5))
-    t28 = 1.0 / (t28 * 0.25 + 1.0)
-    t28 = t28 * _polynomial(_POLYNOMIAL2, t28 - 0.25, -0.0012046932669558172)
-    t14 = torch.where(t17, torch.full_like(mean, 1.0), -1.0)
-    t17 = (t21 * t28) * t14 + (torch.where(t17, torch.full_like(mean, 0.0), 1.0))
-    t21 = t21 * 0.19947114020071635
-    t14 = t38 * 2.0 + (-1.0)
-    t28, t19, t6 = surface_slopes(_SURFACES[0], _number, t10, t9)
-    t31, t5, t7 = surface_slopes(_SURFACES[1], _number, t30, t14)
-    t27 = (t19 * t27) * t15
-    t16 = t3 * (t24 * (t4 * t27 + (t38 * (t6 * t22)))) + (t28 * t16)
-    t5 = t15 * t5
-    t17 = torch.where(t1, t8, (t3 * (t3 * t27)) + t17)
-    t18 = torch.where(t1, t18, t2 * (t3 * t5))
-    t16 = torch.where(t1, t23, t3 * t21 + (torch.where(t11, 0.0, t16)))
-    t31 = torch.where(t1, t37, t2 * (t24 * (t4 * t5 + (t38 * (t7 * 2.0)))) + t31)
-    return grad_mean * t17 + grad_var * t18, grad_mean * t16 + grad_var * t31
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 6, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 6, s2, s3)
+    (out_grad_mean, out_grad_var) = (_backward(mean, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s4, s5, s6, s7, s8,
+        s9, s2, s10, s11))
+    return out_grad_mean, out_grad_var

@@ -4,148 +4,7 @@
 //
 // rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[78] = {
     0,-73134,0,-128152,0,295341,0,757122,0,-325854,0,-2245127,0,-551374,0,5227321,-5145,1769077,10821,-13079088,-3681,
@@ -181,104 +40,274 @@ static const Patch patches1[1] = {
     {0, 0, 3, 1e-12, 1.0, -0.0, 1.0, -0.0},
 };
 
-static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE double hardtanh_exact_float64_part0(double p0)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_min_val = params[0];
-    const double p_max_val = params[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[14][LANES];
+    double t0 = 1.0 / FMA(0.25, p0, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)));
+    return t2;
+}
+
+INLINE void hardtanh_exact_float64_forward_points_element(
+    double mean, double var, double p_min_val, double p_max_val, double *restrict out_s0, double *restrict out_s1,
+    double *restrict out_s2, double *restrict out_s3, double *restrict out_s4, double *restrict out_s5,
+    double *restrict out_s6, double *restrict out_s7, double *restrict out_s8)
+{
+    double t0 = 0.5 * p_max_val;
+    double t1 = t0 + ((-0.5) * p_min_val);
+    double t2 = t0 + (0.5 * p_min_val);
+    double t3 = t1 * t1;
+    double t4 = (mean - t2) / t1;  // mean in units of the base
+    double t5 = var * (1.0 / t3);
+    double t6 = (0.0 <= t5) ? 1.0 : (-1.0);
+    double t7 = t5 * SQRT(t6);  // NaN for a negative variance
+    double t8 = (t7 < 100.0) ? 100.0 : t7;
+    double t9 = (0.0 <= t8) ? t8 : (-1.0);  // a root of it is NaN for v < 0
+    double t10 = 1.0 / SQRT(t9);
+    double t11 = t4 * t10;
+    double t12 = t10 * 10.0;
+    double t13 = (t11 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t11;
+    double t14 = FMA(2.0, t12, -1.0);
+    double t15 = FMA(t12, 2.0 * t12, -1.0);
+    double t16 = (0x1.e3d39cp2 < t13) ? 0x1.e3d39cp2 : t13;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t17 = t16 * (1.0 / SQRT(FMA(t16 * t16, 0.7812726581889415, 12.500362531023065)));
+    double t18 = FMA(t17, 2.0 * t17, -1.0);
+    *out_s0 = t18;
+    *out_s1 = t15;
+    *out_s2 = t14;
+    *out_s3 = t1;
+    *out_s4 = t2;
+    *out_s5 = t3;
+    *out_s6 = t4;
+    *out_s7 = t7;
+    *out_s8 = t17;
+}
+
+INLINE void hardtanh_exact_float64_forward_element(
+    double mean, double r0, double r1, double s3, double s4, double s5, double s6, double s7, double s8,
+    double p_min_val, double p_max_val, double *restrict out_mean, double *restrict out_var)
+{
+    _Bool t0 = s7 < 100.0;
+    double t1 = s8 * r0;  // mean, normalised
+    double t2 = (mean - p_max_val) / s3;
+    double t3 = (mean - p_min_val) / s3;
+    _Bool t4 = s6 == s6;
+    double t5 = t0 ? s7 : 100.0;
+    double t6 = (t1 < (-1.0)) ? (-1.0) : t1;
+    _Bool t7 = 0.0 == t5;
+    double t8 = t7 ? 1.0 : t5;
+    double t9 = SQRT(t8);
+    _Bool t10 = t2 < 0.0;
+    _Bool t11 = t3 < 0.0;
+    double t12 = t10 ? 1.0 : (-1.0);
+    double t13 = t10 ? 1.0 : 0.0;
+    double t14 = t11 ? 0.0 : t13;
+    double t15 = t11 ? 1.0 : (-1.0);
+    double t16 = t7 ? 0.0 : t9;  // standard deviation
+    double t17 = 1.0 / t9;
+    double t18 = t7 ? 0.0 : t17;
+    double t19 = t18 * ABS(t2);
+    double t20 = t18 * ABS(t3);
+    double t21 = t16 * t16;
+    _Bool t22 = t7 | (37.5 < t19);
+    double t23 = t22 ? 37.5 : t19;  // |mean - 1|/sigma
+    _Bool t24 = t7 | (37.5 < t20);
+    double t25 = t24 ? 37.5 : t20;  // |mean - -1|/sigma
+    double t26 = t25 * t25;
+    double t27 = t23 * t23;
+    double t28 = exp64((-0.5) * t26);
+    double t29 = t24 ? 0.0 : t28;
+    double t30 = exp64((-0.5) * t27);
+    double t31 = t22 ? 0.0 : t30;
+    double t32 = hardtanh_exact_float64_part0(t23);
+    double t33 = FMA(t32, -(2.0 * t23), 0.3989422804014327) / (1.0 + t27);
+    double t34 = hardtanh_exact_float64_part0(t25);
+    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t26);
+    double t36 = t16 * (t31 * t33);
+    double t37 = t16 * (t29 * t35);
+    double t38 = t37 - t36;
+    double t39 = FMA(t16, t14, 2.0 * ((t15 * (t16 * (t29 * FMA(t25, t35, t34 * 2.0)))) + (t12 * (-(t16 * (t31 *
+        FMA(t23, t33, 2.0 * t32)))))));
+    double t40 = t16 * t14;
+    double t41 = t10 ? 0.0 : (-4.0);
+    double t42 = t11 ? 0.0 : t41;
+    double t43 = t37 * t42;
+    double t44 = t10 ? (-2.0) : 2.0;
+    double t45 = t11 ? 2.0 : t44;
+    double t46 = t43 + (t15 * (t45 * ((t29 * t34) * t21)));
+    double t47 = t11 ? (-4.0) : 0.0;
+    double t48 = t36 * t47;
+    double t49 = t10 ? 2.0 : (-2.0);
+    double t50 = t11 ? (-2.0) : t49;
+    double t51 = FMA(t39, t40, (t46 + (t48 + (t12 * (t50 * ((t31 * t32) * t21))))) - (t38 * t38));
+    double t52 = t10 ? s6 : 1.0;
+    double t53 = t11 ? (-1.0) : t52;
+    double t54 = t53 + t38;
+    double t55 = (1.0 < t6) ? 1.0 : t6;
+    double t56 = t0 ? t54 : t55;
+    double t57 = t4 ? t56 : s6;
+    double t58 = s4 + (s3 * t57);
+    double t59 = (t51 < 0.0) ? 0.0 : t51;
+    double t60 = (r1 < 0.0) ? 0.0 : r1;
+    double t61 = t0 ? t59 : t60;
+    double t62 = t4 ? t61 : s6;
+    double t63 = s5 * t62;
+    *out_mean = t58;
+    *out_var = t63;
+}
+
+INLINE void hardtanh_exact_float64_backward_points_element(
+    double mean, double var, double p_min_val, double p_max_val, double *restrict out_s0, double *restrict out_s1,
+    double *restrict out_s2, double *restrict out_s3, double *restrict out_s4, double *restrict out_s5,
+    double *restrict out_s6, double *restrict out_s7, double *restrict out_s8, double *restrict out_s9,
+    double *restrict out_s10, double *restrict out_s11, double *restrict out_s12)
+{
+    double t0 = 0.5 * p_max_val;
+    double t1 = t0 + ((-0.5) * p_min_val);
+    double t2 = t1 * t1;
+    double t3 = var * (1.0 / t2);
+    double t4 = (0.0 <= t3) ? 1.0 : (-1.0);
+    double t5 = t3 * SQRT(t4);  // NaN for a negative variance
+    double t6 = (t5 < 100.0) ? 100.0 : t5;
+    double t7 = (0.0 <= t6) ? t6 : (-1.0);  // a root of it is NaN for v < 0
+    double t8 = 1.0 / SQRT(t7);
+    double t9 = (mean - (t0 + (0.5 * p_min_val))) / t1;  // mean in units of the base
+    double t10 = t9 * t8;
+    double t11 = t8 * 10.0;
+    double t12 = 2.0 * t11;
+    double t13 = (t10 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t10;
+    double t14 = FMA(2.0, t11, -1.0);
+    double t15 = FMA(t11, t12, -1.0);
+    double t16 = (0x1.e3d39cp2 < t13) ? 0x1.e3d39cp2 : t13;  // (mean - centre)/w
+    double t17 = 1.0 / SQRT(FMA(t16 * t16, 0.7812726581889415, 12.500362531023065));
+    double t18 = t16 * t17;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t19 = FMA(t18, 2.0 * t18, -1.0);
+    *out_s0 = t19;
+    *out_s1 = t15;
+    *out_s2 = t14;
+    *out_s3 = t1;
+    *out_s4 = t2;
+    *out_s5 = t5;
+    *out_s6 = t8;
+    *out_s7 = t10;
+    *out_s8 = t16;
+    *out_s9 = t17;
+    *out_s10 = t18;
+    *out_s11 = t11;
+    *out_s12 = t12;
+}
+
+INLINE void hardtanh_exact_float64_backward_element(
+    double mean, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double s3,
+    double s4, double s5, double s6, double s7, double s8, double s9, double s10, double s11, double s12,
+    double p_min_val, double p_max_val, double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    _Bool t0 = s5 < 100.0;
+    double t1 = (mean - p_min_val) / s3;
+    double t2 = (mean - p_max_val) / s3;
+    double t3 = s10 * 4.0;
+    _Bool t4 = 0x1.e3d39cp2 < ABS(s7);
+    double t5 = (s9 * s9) * (12.500362531023065 * s9);
+    double t6 = t4 ? 0.0 : t5;
+    double t7 = t6 * (t3 * r4);
+    double t8 = (r2 + ((s10 * r1) * t3)) * t6;
+    double t9 = 1.0 / s3;
+    double t10 = (-0.5) * (s6 * s6);
+    double t11 = t0 ? s5 : 100.0;
+    _Bool t12 = t1 < 0.0;
+    _Bool t13 = t2 < 0.0;
+    _Bool t14 = 0.0 == t11;
+    double t15 = t14 ? 1.0 : t11;
+    double t16 = SQRT(t15);
+    double t17 = s4 * t9;
+    double t18 = s3 * t9;
+    double t19 = t12 ? 1.0 : (-1.0);
+    double t20 = t12 ? (-4.0) : 0.0;
+    double t21 = t13 ? (-2.0) : 2.0;
+    double t22 = t12 ? 2.0 : t21;
+    double t23 = t13 ? 2.0 : (-2.0);
+    double t24 = t12 ? (-2.0) : t23;
+    double t25 = t13 ? 0.0 : (-4.0);
+    double t26 = t12 ? 0.0 : t25;
+    double t27 = t13 ? 1.0 : (-1.0);
+    double t28 = t13 ? 1.0 : 0.0;
+    double t29 = t12 ? 0.0 : t28;
+    double t30 = t14 ? 0.0 : t16;  // standard deviation
+    double t31 = 1.0 / t16;
+    double t32 = t14 ? 0.0 : t31;
+    double t33 = t32 * ABS(t1);
+    double t34 = t32 * ABS(t2);
+    _Bool t35 = t14 | (37.5 < t33);
+    double t36 = t35 ? 37.5 : t33;  // |mean - -1|/sigma
+    _Bool t37 = t14 | (37.5 < t34);
+    double t38 = t37 ? 37.5 : t34;  // |mean - 1|/sigma
+    double t39 = t36 * t36;
+    double t40 = t38 * t38;
+    double t41 = exp64((-0.5) * t39);
+    double t42 = t35 ? 0.0 : t41;
+    double t43 = exp64((-0.5) * t40);
+    double t44 = t37 ? 0.0 : t43;
+    double t45 = hardtanh_exact_float64_part0(t36);
+    double t46 = FMA(t45, -(2.0 * t36), 0.3989422804014327) / (1.0 + t39);
+    double t47 = t42 * FMA(t36, t46, 2.0 * t45);
+    double t48 = t42 * 0.3989422804014327;
+    double t49 = t30 * (t42 * t46);
+    double t50 = hardtanh_exact_float64_part0(t38);
+    double t51 = FMA(t50, -(2.0 * t38), 0.3989422804014327) / (1.0 + t40);
+    double t52 = t44 * FMA(t38, t51, 2.0 * t50);
+    double t53 = 0.3989422804014327 * t44;
+    double t54 = t30 * (t44 * t51);
+    double t55 = t32 * t48;
+    double t56 = t32 * t53;
+    double t57 = t55 - t56;
+    double t58 = t49 - t54;
+    double t59 = (t19 * t47) + (t27 * (-t52));
+    double t60 = t59 + t29;
+    double t61 = s6 * t8;
+    double t62 = t0 ? t60 : t61;
+    double t63 = t62 * t18;
+    double t64 = FMA(2.0 * t29, (t30 * t48) - (t30 * t53), FMA(t58 * (-2.0), t59, ((t49 * t22) + (t19 * (t47 * t26))) +
+        ((t54 * t24) + (t27 * (t52 * t20)))));
+    double t65 = s6 * t7;
+    double t66 = t0 ? t64 : t65;
+    double t67 = FMA(t63, grad_mean, (t66 * t17) * grad_var);
+    double t68 = 0.5 * t57;
+    double t69 = t10 * FMA(s8, t8, s11 * ((s10 * r0) * (2.0 * s12)));
+    double t70 = t0 ? t68 : t69;
+    double t71 = t70 * (t9 * t18);
+    double t72 = FMA(t29, t29 + (2.0 * t59), FMA(t29, (t19 * (t36 * t48)) + (t27 * (-(t38 * t53))), FMA(-t58, t57, 0.5
+        * (((t26 * t55) + (t19 * (t47 * t22))) + ((t20 * t56) + (t27 * (t52 * t24)))))));
+    double t73 = t10 * FMA(s8, t7, s11 * (2.0 * r3));
+    double t74 = t0 ? t72 : t73;
+    double t75 = FMA(t71, grad_mean, (t74 * (t9 * t17)) * grad_var);
+    *out_grad_mean = t67;
+    *out_grad_var = t75;
+}
+
+static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int
+    cell)
+{
+    (void)cell;
+    double s[11][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = p_max_val * 0.5;
-        s[11][i] = t0 + (p_min_val * (-0.5));
-        s[12][i] = t0 + (p_min_val * 0.5);
-        s[13][i] = s[11][i] * s[11][i];
-        double t4 = var[i] * (1.0 / s[13][i]);
-        s[9][i] = (mean[i] - s[12][i]) / s[11][i];
-        double t6 = (0.0 <= t4) ? 1.0 : (-1.0);
-        double t7 = t4 * (SQRT(t6));
-        s[6][i] = t7 < 100.0;
-        double t9 = s[6][i] ? 100.0 : t7;
-        double t10 = s[6][i] ? t7 : 100.0;
-        _Bool t11 = t10 == 0.0;
-        double t12 = t11 ? 1.0 : t10;
-        double t13 = SQRT(t12);
-        double t14 = t11 ? 0.0 : t13;
-        double t15 = 1.0 / t13;
-        double t16 = t11 ? 0.0 : t15;
-        double t17 = (mean[i] - p_min_val) / s[11][i];
-        double t18 = (mean[i] - p_max_val) / s[11][i];
-        _Bool t19 = t17 < 0.0;
-        _Bool t20 = t18 < 0.0;
-        double t21 = t19 ? 1.0 : (-1.0);
-        double t22 = t20 ? 1.0 : (-1.0);
-        double t23 = t20 ? s[9][i] : 1.0;
-        double t24 = t19 ? (-1.0) : t23;
-        double t25 = t16 * (ABS(t17));
-        _Bool t26 = t11 | (37.5 < t25);
-        double t27 = t26 ? 37.5 : t25;
-        double t28 = t27 * t27;
-        double t29 = exp64(t28 * (-0.5));
-        double t30 = t26 ? 0.0 : t29;
-        double t31 = 1.0 / (FMA(t27, 0.25, 1.0));
-        double t32 = t31 * (t31 * (t31 * (polynomial0(-0.01441178831143662, t31 - 0.25))));
-        double t33 = (FMA(t32, -(t27 * 2.0), 0.3989422804014327)) / (1.0 + t28);
-        double t34 = t16 * (ABS(t18));
-        _Bool t35 = t11 | (37.5 < t34);
-        double t36 = t35 ? 37.5 : t34;
-        double t37 = t36 * t36;
-        double t38 = exp64(t37 * (-0.5));
-        double t39 = t35 ? 0.0 : t38;
-        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
-        double t41 = t40 * (t40 * (t40 * (polynomial0(-0.01441178831143662, t40 - 0.25))));
-        double t42 = (FMA(t41, -(t36 * 2.0), 0.3989422804014327)) / (1.0 + t37);
-        double t43 = t14 * (t30 * t33);
-        double t44 = t14 * (t39 * t42);
-        double t45 = t43 - t44;
-        s[7][i] = t24 + t45;
-        double t47 = t20 ? 0.0 : (-4.0);
-        double t48 = t19 ? 0.0 : t47;
-        double t49 = t20 ? (-2.0) : 2.0;
-        double t50 = t19 ? 2.0 : t49;
-        double t51 = t19 ? (-4.0) : 0.0;
-        double t52 = t20 ? 2.0 : (-2.0);
-        double t53 = t19 ? (-2.0) : t52;
-        double t54 = t14 * t14;
-        double t55 = (t43 * t48) + ((t50 * ((t30 * t32) * t54)) * t21);
-        double t56 = t20 ? 1.0 : 0.0;
-        double t57 = t19 ? 0.0 : t56;
-        double t58 = (-(t14 * (t39 * (FMA(t36, t42, t41 * 2.0))))) * t22;
-        double t59 = FMA(t14, t57, (((t14 * (t30 * (FMA(t27, t33, t32 * 2.0)))) * t21) + t58) * 2.0);
-        double t60 = (t55 + ((t44 * t51) + ((t53 * ((t39 * t41) * t54)) * t22))) - (t45 * t45);
-        double t61 = FMA(t59, t14 * t57, t60);
-        s[10][i] = (t61 < 0.0) ? 0.0 : t61;
-        double t63 = (0.0 <= t9) ? t9 : (-1.0);
-        double t64 = 1.0 / (SQRT(t63));
-        double t65 = s[9][i] * t64;
-        double t66 = (t65 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t65;
-        double t67 = (0x1.e3d39cp2 < t66) ? 0x1.e3d39cp2 : t66;
-        s[3][i] = t67 * (1.0 / (SQRT(FMA(t67 * t67, 0.7812726581889415, 12.500362531023065))));
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        double t70 = t64 * 10.0;
-        s[1][i] = FMA(t70, t70 * 2.0, (-1.0));
-        s[2][i] = FMA(t70, 2.0, (-1.0));
-        s[8][i] = s[9][i] == s[9][i];
+        hardtanh_exact_float64_forward_points_element(
+            in[0][i], in[1][i], params[0], params[1], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
+            &s[6][i], &s[7][i], &s[8][i]);
     }
-    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[5]);
+    surface(surface0, terms0, patches0 + 0, s[0], s[1], s[9]);
+    surface(surface1, terms1, patches1 + 0, s[0], s[2], s[10]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[3][i] * s[4][i];
-        double t1 = (t0 < (-1.0)) ? (-1.0) : t0;
-        double t2 = (1.0 < t1) ? 1.0 : t1;
-        double t3 = (s[5][i] < 0.0) ? 0.0 : s[5][i];
-        double t4 = s[6][i] ? s[7][i] : t2;
-        double t5 = s[8][i] ? t4 : s[9][i];
-        double t6 = s[6][i] ? s[10][i] : t3;
-        double t7 = s[8][i] ? t6 : s[9][i];
-        out_mean[i] = s[12][i] + (s[11][i] * t5);
-        out_var[i] = s[13][i] * t7;
+        hardtanh_exact_float64_forward_element(
+            in[0][i], s[9][i], s[10][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], params[0], params[1],
+            &out[0][i], &out[1][i]);
     }
 }
 
@@ -286,127 +315,29 @@ void hardtanh_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(hardtanh_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+    over_cells(hardtanh_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean, var}, 2, params, (double
         *const[]){out_mean, out_var}, 2);
 }
 
-static void hardtanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void hardtanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out,
+    int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    const double p_min_val = params[0];
-    const double p_max_val = params[1];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[25][LANES], unused[LANES];
+    (void)cell;
+    double s[18][LANES], unused[LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = p_max_val * 0.5;
-        double t1 = t0 + (p_min_val * (-0.5));
-        double t2 = t1 * t1;
-        double t3 = var[i] * (1.0 / t2);
-        double t4 = (0.0 <= t3) ? 1.0 : (-1.0);
-        double t5 = t3 * (SQRT(t4));
-        s[16][i] = t5 < 100.0;
-        double t7 = s[16][i] ? 100.0 : t5;
-        double t8 = s[16][i] ? t5 : 100.0;
-        _Bool t9 = t8 == 0.0;
-        double t10 = t9 ? 1.0 : t8;
-        double t11 = SQRT(t10);
-        double t12 = t9 ? 0.0 : t11;
-        double t13 = 1.0 / t11;
-        double t14 = t9 ? 0.0 : t13;
-        double t15 = (mean[i] - p_min_val) / t1;
-        double t16 = (mean[i] - p_max_val) / t1;
-        _Bool t17 = t15 < 0.0;
-        _Bool t18 = t16 < 0.0;
-        double t19 = t17 ? 1.0 : (-1.0);
-        double t20 = t18 ? 1.0 : (-1.0);
-        double t21 = t14 * (ABS(t15));
-        _Bool t22 = t9 | (37.5 < t21);
-        double t23 = t22 ? 37.5 : t21;
-        double t24 = t23 * t23;
-        double t25 = exp64(t24 * (-0.5));
-        double t26 = t22 ? 0.0 : t25;
-        double t27 = 1.0 / (FMA(t23, 0.25, 1.0));
-        double t28 = t27 * (t27 * (t27 * (polynomial0(-0.01441178831143662, t27 - 0.25))));
-        double t29 = (FMA(t28, -(t23 * 2.0), 0.3989422804014327)) / (1.0 + t24);
-        double t30 = t26 * 0.3989422804014327;
-        double t31 = t26 * (FMA(t23, t29, t28 * 2.0));
-        double t32 = t14 * (ABS(t16));
-        _Bool t33 = t9 | (37.5 < t32);
-        double t34 = t33 ? 37.5 : t32;
-        double t35 = t34 * t34;
-        double t36 = exp64(t35 * (-0.5));
-        double t37 = t33 ? 0.0 : t36;
-        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial0(-0.01441178831143662, t38 - 0.25))));
-        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
-        double t41 = t37 * 0.3989422804014327;
-        double t42 = t37 * (FMA(t34, t40, t39 * 2.0));
-        double t43 = t12 * (t26 * t29);
-        double t44 = t12 * (t37 * t40);
-        double t45 = t43 - t44;
-        double t46 = (t31 * t19) + ((-t42) * t20);
-        double t47 = t18 ? 0.0 : (-4.0);
-        double t48 = t17 ? 0.0 : t47;
-        double t49 = t18 ? (-2.0) : 2.0;
-        double t50 = t17 ? 2.0 : t49;
-        double t51 = t17 ? (-4.0) : 0.0;
-        double t52 = t18 ? 2.0 : (-2.0);
-        double t53 = t17 ? (-2.0) : t52;
-        double t54 = ((t43 * t50) + ((t31 * t48) * t19)) + ((t44 * t53) + ((t42 * t51) * t20));
-        double t55 = t14 * t30;
-        double t56 = t14 * t41;
-        double t57 = t55 - t56;
-        double t58 = (((t48 * t55) + ((t31 * t50) * t19)) + ((t56 * t51) + ((t42 * t53) * t20))) * 0.5;
-        double t59 = t18 ? 1.0 : 0.0;
-        double t60 = t17 ? 0.0 : t59;
-        s[19][i] = FMA(t60 * 2.0, (t12 * t30) - (t12 * t41), FMA(t45 * (-2.0), t46, t54));
-        double t62 = FMA(t60, ((t23 * t30) * t19) + ((-(t34 * t41)) * t20), FMA(-t45, t57, t58));
-        s[20][i] = FMA(t60, t60 + (t46 * 2.0), t62);
-        s[17][i] = t46 + t60;
-        s[18][i] = t57 * 0.5;
-        double t66 = (0.0 <= t7) ? t7 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t66));
-        double t68 = ((mean[i] - (t0 + (p_min_val * 0.5))) / t1) * s[10][i];
-        double t69 = (t68 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t68;
-        s[12][i] = (0x1.e3d39cp2 < t69) ? 0x1.e3d39cp2 : t69;
-        double t71 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
-        s[3][i] = s[12][i] * t71;
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        s[11][i] = s[10][i] * 10.0;
-        double t75 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t75, (-1.0));
-        s[5][i] = s[3][i] * 4.0;
-        s[7][i] = t75 * 2.0;
-        double t79 = (t71 * t71) * (t71 * 12.500362531023065);
-        s[9][i] = (0x1.e3d39cp2 < (ABS(t68))) ? 0.0 : t79;
-        s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
-        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
-        double t83 = 1.0 / t1;
-        s[21][i] = t1 * t83;
-        s[22][i] = t83 * s[21][i];
-        s[23][i] = t2 * t83;
-        s[24][i] = t83 * s[23][i];
+        hardtanh_exact_float64_backward_points_element(
+            in[0][i], in[1][i], params[0], params[1], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
+            &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]);
     }
-    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[8], s[4], s[6]);
-    surface_slopes(surface1, terms1, patches1, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface0, terms0, patches0 + 0, s[0], s[1], s[15], s[14], s[13]);
+    surface_slopes(surface1, terms1, patches1 + 0, s[0], s[2], unused, s[17], s[16]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
-        double t1 = s[9][i] * (s[5][i] * s[14][i]);
-        double t2 = s[10][i] * t0;
-        double t3 = s[16][i] ? s[17][i] : t2;
-        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
-        double t5 = s[16][i] ? s[18][i] : t4;
-        double t6 = s[10][i] * t1;
-        double t7 = s[16][i] ? s[19][i] : t6;
-        double t8 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
-        double t9 = s[16][i] ? s[20][i] : t8;
-        out_grad_mean[i] = FMA(grad_mean[i], (t3 * s[21][i]),
-            grad_var[i] * (t7 * s[23][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t5 * s[22][i]),
-            grad_var[i] * (t9 * s[24][i]));
+        hardtanh_exact_float64_backward_element(
+            in[0][i], in[2][i], in[3][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[3][i], s[4][i], s[5][i],
+            s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], params[0], params[1], &out[0][i],
+            &out[1][i]);
     }
 }
 
@@ -415,6 +346,6 @@ void hardtanh_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(hardtanh_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(hardtanh_exact_float64_backward_block, 0, 1, n, (const double *const[]){mean, var, grad_mean, grad_var},
+        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

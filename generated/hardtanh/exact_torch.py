@@ -3,7 +3,7 @@
 # f(x) = Max(min_val, Min(max_val, x))
 #
 # rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-"""hardtanh, variant exact: moments and their gradients in any floating dtype."""
+"""hardtanh, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,194 +14,224 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 
 __all__ = ["backward", "forward"]
 
-
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (t0 * (t0 * (t0 * _polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)))))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor, p_min_val: Tensor, p_max_val: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.5 * p_max_val
+    t1 = t0 + ((-0.5) * p_min_val)
+    t2 = t1 * t1
+    t3 = var * (1.0 / t2)
+    t4 = 0.0 <= t3
+    # NaN for a negative variance
+    t4 = t3 * torch.sqrt(torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), -1.0))
+    t3 = t4 < 100.0
+    t3 = torch.where(t3, 100.0, t4)
+    t5 = 0.0 <= t3
+    t3 = torch.where(t5, t3, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t0 = t0 + (0.5 * p_min_val)
+    t5 = (mean - t0) / t1  # mean in units of the base
+    t6 = t5 * t3
+    t7 = t6 < (-7.55979061126709)
+    t6 = torch.where(t7, -7.55979061126709, t6)
+    t7 = 7.55979061126709 < t6
+    t6 = torch.where(t7, 7.55979061126709, t6)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t6 = t6 * (1.0 / torch.sqrt((t6 * t6) * 0.7812726581889415 + 12.500362531023065))
+    t7 = t6 * (2.0 * t6) + (-1.0)
+    t3 = t3 * 10.0
+    t8 = t3 * (2.0 * t3) + (-1.0)
+    t3 = 2.0 * t3 + (-1.0)
+    return t7, t8, t3, t1, t0, t2, t5, t4, t6
+
+
+def _forward(
+    mean: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor,
+    p_min_val: Tensor, p_max_val: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s7 < 100.0
+    t1 = torch.where(t0, s7, 100.0)
+    t2 = 0.0 == t1
+    t1 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t3 = torch.where(t2, 0.0, 1.0 / t1)
+    t4 = (mean - p_min_val) / s3
+    t5 = t3 * torch.where(t4 < 0.0, -t4, t4)
+    t6 = t2 | (37.5 < t5)
+    t5 = torch.where(t6, 37.5, t5)  # |mean - -1|/sigma
+    t7 = _part0(t5)
+    t8 = t5 * t5
+    t9 = (t7 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t8)
+    t8 = torch.where(t6, 0.0, torch.exp((-0.5) * t8))
+    t1 = torch.where(t2, 0.0, t1)  # standard deviation
+    t6 = t1 * (t8 * t9)
+    t10 = (mean - p_max_val) / s3
+    t3 = t3 * torch.where(t10 < 0.0, -t10, t10)
+    t2 = t2 | (37.5 < t3)
+    t3 = torch.where(t2, 37.5, t3)  # |mean - 1|/sigma
+    t11 = _part0(t3)
+    t12 = t3 * t3
+    t13 = (t11 * (-(2.0 * t3)) + 0.3989422804014327) / (1.0 + t12)
+    t12 = torch.where(t2, 0.0, torch.exp((-0.5) * t12))
+    t2 = t1 * (t12 * t13)
+    t14 = t6 - t2
+    t10 = t10 < 0.0
+    t4 = t4 < 0.0
+    t15 = s8 * r0  # mean, normalised
+    t16 = t15 < (-1.0)
+    t15 = torch.where(t16, -1.0, t15)
+    t16 = s6 == s6
+    t17 = torch.where(t4, -1.0, torch.where(t10, s6, 1.0)) + t14
+    t18 = 1.0 < t15
+    t15 = s4 + (s3 * torch.where(t16, torch.where(t0, t17, torch.where(t18, 1.0, t15)), s6))
+    t18 = t1 * t1
+    t17 = torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), -1.0)
+    t19 = torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), -1.0)
+    t20 = torch.where(t4, 0.0, torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), 0.0))
+    t14 = ((t1 * t20 + (2.0 * ((t17 * (t1 * (t8 * (t5 * t9 + (t7 * 2.0))))) + (t19 * (-(t1 * (t12 * (t3 * t13 + (2.0 *
+        t11))))))))) * (t1 * t20) + ((((t6 * torch.where(t4, 0.0, torch.where(t10, torch.full_like(t10, 0.0,
+        dtype=torch.float64), -4.0))) + (t17 * (torch.where(t4, 2.0, torch.where(t10, torch.full_like(t10, -2.0,
+        dtype=torch.float64), 2.0)) * ((t8 * t7) * t18)))) + ((t2 * torch.where(t4, torch.full_like(t4, -4.0,
+        dtype=torch.float64), 0.0)) + (t19 * (torch.where(t4, -2.0, torch.where(t10, torch.full_like(t10, 2.0,
+        dtype=torch.float64), -2.0)) * ((t12 * t11) * t18))))) - (t14 * t14)))
+    t2 = t14 < 0.0
+    t14 = torch.where(t2, 0.0, t14)
+    t2 = r1 < 0.0
+    t2 = s5 * torch.where(t16, torch.where(t0, t14, torch.where(t2, 0.0, r1)), s6)
+    return t15, t2
+
+
+def _backward_points(mean: Tensor, var: Tensor, p_min_val: Tensor, p_max_val: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.5 * p_max_val
+    t1 = t0 + ((-0.5) * p_min_val)
+    t2 = t1 * t1
+    t3 = var * (1.0 / t2)
+    t4 = 0.0 <= t3
+    # NaN for a negative variance
+    t4 = t3 * torch.sqrt(torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), -1.0))
+    t3 = t4 < 100.0
+    t3 = torch.where(t3, 100.0, t4)
+    t5 = 0.0 <= t3
+    t3 = torch.where(t5, t3, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t0 = (mean - (t0 + (0.5 * p_min_val))) / t1  # mean in units of the base
+    t0 = t0 * t3
+    t5 = t0 < (-7.55979061126709)
+    t5 = torch.where(t5, -7.55979061126709, t0)
+    t6 = 7.55979061126709 < t5
+    t5 = torch.where(t6, 7.55979061126709, t5)  # (mean - centre)/w
+    t6 = 1.0 / torch.sqrt((t5 * t5) * 0.7812726581889415 + 12.500362531023065)
+    t7 = t5 * t6  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t8 = t7 * (2.0 * t7) + (-1.0)
+    t9 = t3 * 10.0
+    t10 = 2.0 * t9
+    t11 = t9 * t10 + (-1.0)
+    t12 = 2.0 * t9 + (-1.0)
+    return t8, t11, t12, t1, t2, t4, t3, t0, t5, t6, t7, t9, t10
+
+
+def _backward(
+    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s10: Tensor, s11: Tensor,
+    s12: Tensor, p_min_val: Tensor, p_max_val: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s5 < 100.0
+    t1 = (mean - p_max_val) / s3
+    t2 = (mean - p_min_val) / s3
+    t3 = t2 < 0.0
+    t4 = torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), -1.0)
+    t5 = torch.where(t3, torch.full_like(t3, -4.0, dtype=torch.float64), 0.0)
+    t6 = t1 < 0.0
+    t7 = torch.where(t3, 2.0, torch.where(t6, torch.full_like(t6, -2.0, dtype=torch.float64), 2.0))
+    t8 = torch.where(t3, -2.0, torch.where(t6, torch.full_like(t6, 2.0, dtype=torch.float64), -2.0))
+    t9 = torch.where(t3, 0.0, torch.where(t6, torch.full_like(t6, 0.0, dtype=torch.float64), -4.0))
+    t10 = torch.where(t6, torch.full_like(t6, 1.0, dtype=torch.float64), -1.0)
+    t6 = torch.where(t3, 0.0, torch.where(t6, torch.full_like(t6, 1.0, dtype=torch.float64), 0.0))
+    t3 = torch.where(t0, s5, 100.0)
+    t11 = 0.0 == t3
+    t3 = torch.sqrt(torch.where(t11, 1.0, t3))
+    t12 = torch.where(t11, 0.0, 1.0 / t3)
+    t2 = t12 * torch.where(t2 < 0.0, -t2, t2)
+    t1 = t12 * torch.where(t1 < 0.0, -t1, t1)
+    t3 = torch.where(t11, 0.0, t3)  # standard deviation
+    t13 = t11 | (37.5 < t1)
+    t1 = torch.where(t13, 37.5, t1)  # |mean - 1|/sigma
+    t14 = _part0(t1)
+    t15 = t1 * t1
+    t13 = torch.where(t13, 0.0, torch.exp((-0.5) * t15))
+    t16 = 0.3989422804014327 * t13
+    t17 = t12 * t16
+    t15 = (t14 * (-(2.0 * t1)) + 0.3989422804014327) / (1.0 + t15)
+    t14 = t13 * (t1 * t15 + (2.0 * t14))
+    t15 = t3 * (t13 * t15)
+    t11 = t11 | (37.5 < t2)
+    t2 = torch.where(t11, 37.5, t2)  # |mean - -1|/sigma
+    t13 = _part0(t2)
+    t18 = t2 * t2
+    t11 = torch.where(t11, 0.0, torch.exp((-0.5) * t18))
+    t19 = t11 * 0.3989422804014327
+    t12 = t12 * t19
+    t20 = t12 - t17
+    t18 = (t13 * (-(2.0 * t2)) + 0.3989422804014327) / (1.0 + t18)
+    t13 = t11 * (t2 * t18 + (2.0 * t13))
+    t18 = t3 * (t11 * t18)
+    t11 = t18 - t15
+    t21 = (t4 * t13) + (t10 * (-t14))
+    t22 = s10 * 4.0
+    t23 = 7.55979061126709 < torch.where(s7 < 0.0, -s7, s7)
+    t23 = torch.where(t23, 0.0, (s9 * s9) * (12.500362531023065 * s9))
+    t24 = t23 * (t22 * r4)
+    t23 = (r2 + ((s10 * r1) * t22)) * t23
+    t22 = 1.0 / s3
+    t25 = s4 * t22
+    t26 = s3 * t22
+    t15 = ((torch.where(t0, t21 + t6, s6 * t23) * t26) * grad_mean + ((torch.where(t0, (2.0 * t6) * ((t3 * t19) - (t3 *
+        t16)) + ((t11 * (-2.0)) * t21 + (((t18 * t7) + (t4 * (t13 * t9))) + ((t15 * t8) + (t10 * (t14 * t5))))), s6 *
+        t24) * t25) * grad_var))
+    t18 = (-0.5) * (s6 * s6)
+    t25 = ((torch.where(t0, 0.5 * t20, t18 * (s8 * t23 + (s11 * ((s10 * r0) * (2.0 * s12))))) * (t22 * t26)) *
+        grad_mean + ((torch.where(t0, t6 * (t6 + (2.0 * t21)) + (t6 * ((t4 * (t2 * t19)) + (t10 * (-(t1 * t16)))) +
+        ((-t11) * t20 + (0.5 * (((t9 * t12) + (t4 * (t13 * t7))) + ((t5 * t17) + (t10 * (t14 * t8))))))), t18 * (s8 *
+        t24 + (s11 * (2.0 * r3)))) * (t22 * t25)) * grad_var))
+    return t15, t25
 
 
 def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = max_val * 0.5
-    t1 = t0 + (min_val * (-0.5))
-    t0 = t0 + (min_val * 0.5)
-    t2 = t1 * t1
-    t3 = var * (1.0 / t2)
-    t4 = (mean - t0) / t1  # mean in units of the base
-    t5 = torch.sqrt(torch.where(0.0 <= t3, torch.full_like(mean, 1.0), -1.0))
-    t5 = t3 * t5  # NaN for a negative variance
-    t3 = t5 < 100.0
-    t6 = _at_least(t5, 100.0)
-    t5 = torch.where(t3, t5, 100.0)
-    t7 = t5 == 0.0
-    t5 = torch.sqrt(torch.where(t7, 1.0, t5))
-    t8 = torch.where(t7, 0.0, t5)  # standard deviation
-    t5 = torch.where(t7, 0.0, 1.0 / t5)
-    t9 = (mean - min_val) / t1
-    t10 = (mean - max_val) / t1
-    t11 = t9 < 0.0
-    t12 = t10 < 0.0
-    t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
-    t14 = torch.where(t12, torch.full_like(mean, 1.0), -1.0)
-    t9 = t5 * (torch.where(t9 < 0.0, -t9, t9))
-    t15 = t7 | (37.5 < t9)
-    t9 = torch.where(t15, 37.5, t9)  # |mean - -1|/sigma
-    t16 = t9 * t9
-    t15 = torch.where(t15, 0.0, torch.exp(t16 * (-0.5)))
-    t17 = 1.0 / (t9 * 0.25 + 1.0)
-    t18 = t17 * _polynomial(_POLYNOMIAL0, t17 - 0.25, -0.01441178831143662)
-    t18 = t17 * (t17 * t18)
-    t16 = (t18 * (-(t9 * 2.0)) + 0.3989422804014327) / (1.0 + t16)
-    t10 = t5 * (torch.where(t10 < 0.0, -t10, t10))
-    t7 = t7 | (37.5 < t10)
-    t10 = torch.where(t7, 37.5, t10)  # |mean - 1|/sigma
-    t5 = t10 * t10
-    t7 = torch.where(t7, 0.0, torch.exp(t5 * (-0.5)))
-    t17 = 1.0 / (t10 * 0.25 + 1.0)
-    t19 = t17 * _polynomial(_POLYNOMIAL0, t17 - 0.25, -0.01441178831143662)
-    t19 = t17 * (t17 * t19)
-    t5 = (t19 * (-(t10 * 2.0)) + 0.3989422804014327) / (1.0 + t5)
-    t17 = t8 * (t15 * t16)
-    t20 = t8 * (t7 * t5)
-    t21 = t17 - t20
-    t22 = (torch.where(t11, -1.0, torch.where(t12, t4, 1.0))) + t21
-    t23 = t8 * t8
-    t24 = torch.where(t11, 2.0, torch.where(t12, torch.full_like(mean, -2.0), 2.0))
-    t25 = torch.where(t11, 0.0, torch.where(t12, torch.full_like(mean, 0.0), -4.0))
-    t26 = torch.where(t11, -2.0, torch.where(t12, torch.full_like(mean, 2.0), -2.0))
-    t20 = t20 * (torch.where(t11, torch.full_like(mean, -4.0), 0.0))
-    t24 = (t17 * t25) + ((t24 * ((t15 * t18) * t23)) * t13)
-    t12 = torch.where(t11, 0.0, torch.where(t12, torch.full_like(mean, 1.0), 0.0))
-    t5 = (-(t8 * (t7 * (t10 * t5 + (t19 * 2.0))))) * t14
-    t5 = (((t8 * (t15 * (t9 * t16 + (t18 * 2.0)))) * t13) + t5) * 2.0
-    t21 = (t24 + (t20 + ((t26 * ((t7 * t19) * t23)) * t14))) - (t21 * t21)
-    t21 = _at_least((t8 * t12 + t5) * (t8 * t12) + t21, 0.0)
-    t6 = 1.0 / torch.sqrt(torch.where(0.0 <= t6, t6, -1.0))
-    t12 = _at_most(_at_least(t4 * t6, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t8 = 1.0 / torch.sqrt((t12 * t12) * 0.7812726581889415 + 12.500362531023065)
-    t8 = t12 * t8  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t12 = t8 * (t8 * 2.0) + (-1.0)
-    t6 = t6 * 10.0
-    t5 = t6 * (t6 * 2.0) + (-1.0)
-    t6 = t6 * 2.0 + (-1.0)
-    t14 = t4 == t4
-    t5 = surface(_SURFACES[0], 0, t12, t5)
-    t6 = surface(_SURFACES[1], 0, t12, t6)
-    t5 = torch.where(t3, t22, _at_most(_at_least(t8 * t5, -1.0), 1.0))
-    t5 = t0 + (t1 * (torch.where(t14, t5, t4)))
-    t4 = t2 * (torch.where(t14, torch.where(t3, t21, _at_least(t6, 0.0)), t4))
-    return t5, t4
+    p_min_val = torch.as_tensor(min_val, dtype=torch.float64, device=mean.device)
+    p_max_val = torch.as_tensor(max_val, dtype=torch.float64, device=mean.device)
+    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _forward_points(mean, var, p_min_val, p_max_val)
+    r0 = surface(_SURFACES[0], 0, s0, s1)
+    r1 = surface(_SURFACES[1], 0, s0, s2)
+    out_mean, out_var = _forward(mean, r0, r1, s3, s4, s5, s6, s7, s8, p_min_val, p_max_val)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, min_val: float,
     max_val: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = max_val * 0.5
-    t1 = t0 + (min_val * (-0.5))
-    t2 = t1 * t1
-    t3 = var * (1.0 / t2)
-    t4 = torch.sqrt(torch.where(0.0 <= t3, torch.full_like(mean, 1.0), -1.0))
-    t4 = t3 * t4  # NaN for a negative variance
-    t3 = t4 < 100.0
-    t5 = _at_least(t4, 100.0)
-    t4 = torch.where(t3, t4, 100.0)
-    t6 = t4 == 0.0
-    t4 = torch.sqrt(torch.where(t6, 1.0, t4))
-    t7 = torch.where(t6, 0.0, t4)  # standard deviation
-    t4 = torch.where(t6, 0.0, 1.0 / t4)
-    t8 = (mean - min_val) / t1
-    t9 = (mean - max_val) / t1
-    t10 = t8 < 0.0
-    t11 = t9 < 0.0
-    t12 = torch.where(t10, torch.full_like(mean, 1.0), -1.0)
-    t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
-    t8 = t4 * (torch.where(t8 < 0.0, -t8, t8))
-    t14 = t6 | (37.5 < t8)
-    t8 = torch.where(t14, 37.5, t8)  # |mean - -1|/sigma
-    t15 = t8 * t8
-    t14 = torch.where(t14, 0.0, torch.exp(t15 * (-0.5)))
-    t16 = 1.0 / (t8 * 0.25 + 1.0)
-    t17 = t16 * _polynomial(_POLYNOMIAL0, t16 - 0.25, -0.01441178831143662)
-    t17 = t16 * (t16 * t17)
-    t15 = (t17 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t15)
-    t16 = t14 * 0.3989422804014327
-    t17 = t14 * (t8 * t15 + (t17 * 2.0))
-    t9 = t4 * (torch.where(t9 < 0.0, -t9, t9))
-    t6 = t6 | (37.5 < t9)
-    t9 = torch.where(t6, 37.5, t9)  # |mean - 1|/sigma
-    t18 = t9 * t9
-    t6 = torch.where(t6, 0.0, torch.exp(t18 * (-0.5)))
-    t19 = 1.0 / (t9 * 0.25 + 1.0)
-    t20 = t19 * _polynomial(_POLYNOMIAL0, t19 - 0.25, -0.01441178831143662)
-    t20 = t19 * (t19 * t20)
-    t18 = (t20 * (-(t9 * 2.0)) + 0.3989422804014327) / (1.0 + t18)
-    t19 = t6 * 0.3989422804014327
-    t20 = t6 * (t9 * t18 + (t20 * 2.0))
-    t15 = t7 * (t14 * t15)
-    t18 = t7 * (t6 * t18)
-    t6 = t15 - t18
-    t14 = (t17 * t12) + ((-t20) * t13)
-    t21 = torch.where(t10, 0.0, torch.where(t11, torch.full_like(mean, 0.0), -4.0))
-    t22 = torch.where(t10, 2.0, torch.where(t11, torch.full_like(mean, -2.0), 2.0))
-    t23 = torch.where(t10, torch.full_like(mean, -4.0), 0.0)
-    t24 = torch.where(t10, -2.0, torch.where(t11, torch.full_like(mean, 2.0), -2.0))
-    t18 = ((t15 * t22) + ((t17 * t21) * t12)) + ((t18 * t24) + ((t20 * t23) * t13))
-    t15 = t4 * t16
-    t4 = t4 * t19
-    t25 = t15 - t4
-    t24 = ((t21 * t15) + ((t17 * t22) * t12)) + ((t4 * t23) + ((t20 * t24) * t13))
-    t11 = torch.where(t10, 0.0, torch.where(t11, torch.full_like(mean, 1.0), 0.0))
-    t13 = ((t8 * t16) * t12) + ((-(t9 * t19)) * t13)
-    t18 = (t11 * 2.0) * ((t7 * t16) - (t7 * t19)) + ((t6 * (-2.0)) * t14 + t18)
-    t24 = t11 * (t11 + (t14 * 2.0)) + (t11 * t13 + ((-t6) * t25 + (t24 * 0.5)))
-    t11 = t14 + t11
-    t25 = t25 * 0.5
-    t5 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
-    t0 = ((mean - (t0 + (min_val * 0.5))) / t1) * t5
-    t14 = _at_most(_at_least(t0, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t6 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
-    t13 = t14 * t6  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t19 = t13 * (t13 * 2.0) + (-1.0)
-    t7 = t5 * 10.0
-    t16 = t7 * 2.0
-    t9 = t7 * t16 + (-1.0)
-    t12 = t13 * 4.0
-    t16 = t16 * 2.0
-    t0 = 7.55979061126709 < (torch.where(t0 < 0.0, -t0, t0))
-    t6 = torch.where(t0, 0.0, (t6 * t6) * (t6 * 12.500362531023065))
-    t0 = (t5 * t5) * (-0.5)
-    t8 = t7 * 2.0 + (-1.0)
-    t10 = 1.0 / t1
-    t1 = t1 * t10
-    t20 = t10 * t1
-    t2 = t2 * t10
-    t10 = t10 * t2
-    t23, t4, t22 = surface_slopes(_SURFACES[0], 0, t19, t9)
-    _, t17, t15 = surface_slopes(_SURFACES[1], 0, t19, t8)
-    t4 = (t23 + ((t13 * t4) * t12)) * t6
-    t17 = t6 * (t12 * t17)
-    t16 = torch.where(t3, t25, t0 * (t14 * t4 + (t7 * ((t13 * t22) * t16))))
-    t1 = (torch.where(t3, t11, t5 * t4)) * t1
-    t2 = (torch.where(t3, t18, t5 * t17)) * t2
-    t10 = (torch.where(t3, t24, t0 * (t14 * t17 + (t7 * (t15 * 2.0))))) * t10
-    return grad_mean * t1 + grad_var * t2, grad_mean * (t16 * t20) + grad_var * t10
+    p_min_val = torch.as_tensor(min_val, dtype=torch.float64, device=mean.device)
+    p_max_val = torch.as_tensor(max_val, dtype=torch.float64, device=mean.device)
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12 = _backward_points(mean, var, p_min_val, p_max_val)
+    r2, r1, r0 = surface_slopes(_SURFACES[0], 0, s0, s1)
+    _, r4, r3 = surface_slopes(_SURFACES[1], 0, s0, s2)
+    (out_grad_mean, out_grad_var) = (_backward(mean, grad_mean, grad_var, r0, r1, r2, r3, r4, s3, s4, s5, s6, s7, s8,
+        s9, s10, s11, s12, p_min_val, p_max_val))
+    return out_grad_mean, out_grad_var

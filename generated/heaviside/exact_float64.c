@@ -5,172 +5,101 @@
 //
 // rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double heaviside_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
+    double t2 = t0 * POLY22(t1, -0.0012385699821505691, 0.006972164790556437, -0.014898060057651255,
+        0.010692063967145277, 0.011568654513944456, -0.02698213847767353, 0.012460605794584882, 0.007841708451837596,
+        -0.0008923400002233938, -0x1.62b9d28f8efap-7, -0.004026750286908304, 0.011103400678496297,
+        0.012716864314498469, -0x1.6443959740d6p-8, -0.025188700351677945, -0.020816759282927394, 0.018430597165564475,
+        0.08071822567740511, 0.14153249713258145, 0.17952285286114344, 0.18632885650696823, 0.16664109632828214,
+        0.13207588430885814);
+    return t2;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void heaviside_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = t0 & (0.0 == t1);
+    double t4 = t1 * 0x1p126;
+    double t5 = t0 ? t4 : t1;
+    double t6 = t3 ? 1.0 : t5;
+    double t7 = t0 ? 0x1p-100 : var;
+    double t8 = SQRT(t7);  // standard deviation, scaled
+    double t9 = t6 / t8;
+    double t10 = (38.5 < t9) ? 38.5 : t9;  // t = min(|mean|/sigma, reach)
+    double t11 = exp64(t10 * (t10 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t12 = heaviside_exact_float64_part0(t10);  // J_0/sqrt(2 pi)
+    double t13 = t11 * (t12 + (t11 * (-(t12 * t12))));
+    double t14 = -t12;
+    double t15 = t2 ? t12 : t14;
+    double t16 = t11 * t15;
+    double t17 = t2 ? 0.0 : 1.0;
+    double t18 = t16 + t17;
+    *out_mean = t18;
+    *out_var = t13;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void heaviside_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
-        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
-        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
-        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(6.78988968739235e-10) NEXT(-8.826651006600605e-09) NEXT(9.943938983923288e-08) NEXT(-0x1.102cf2bb79132p-20)
-        NEXT(9.343430169213156e-06) NEXT(-7.69952473441674e-05) NEXT(0.0005588413076668936) NEXT(-0.003494672030425364)
-        NEXT(0.01818913635332101) NEXT(-0.07427230677621602) NEXT(0.21220659078919374) NEXT(-0.3183098861837907)
-    return y;
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    NEXT(-3.394944843696175e-10) NEXT(0x1.2f480b1795b28p-28) NEXT(-4.971969491961644e-08) NEXT(5.069665215932049e-07)
-        NEXT(-4.671715084606578e-06) NEXT(3.84976236720837e-05) NEXT(-0.0002794206538334468) NEXT(0.001747336015212682)
-        NEXT(-0.009094568176660505) NEXT(0.03713615338810801) NEXT(-0.10610329539459687) NEXT(0.15915494309189535)
-    return y;
-}
-
-static void heaviside_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        _Bool t6 = t2 & (t1 == 0.0);
-        double t7 = t6 ? 1.0 : t5;
-        double t8 = t7 / (SQRT(t3));
-        double t9 = (38.5 < t8) ? 38.5 : t8;
-        double t10 = exp64(-0.5 * t9 * t9);
-        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        double t12 = t11 * (polynomial0(-0.0012385699821505691, t11 - 0.25));
-        double t13 = -t12;
-        double t14 = t0 ? t12 : t13;
-        double t15 = t0 ? 0.0 : 1.0;
-        out_mean[i] = (t10 * t14) + t15;
-        out_var[i] = t10 * (t12 + (t10 * (-(t12 * t12))));
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    double t3 = t0 ? 0x1p-100 : var;
+    double t4 = SQRT(t3);  // standard deviation, scaled
+    _Bool t5 = t0 & (0.0 == t1);
+    double t6 = t1 * 0x1p126;
+    double t7 = t0 ? t6 : t1;
+    double t8 = t5 ? 1.0 : t7;
+    double t9 = t8 / t4;
+    double t10 = 1.0 / t4;
+    double t11 = t0 ? 0.0 : t10;
+    double t12 = (38.5 < t9) ? 38.5 : t9;  // t = min(|mean|/sigma, reach)
+    double t13 = exp64(t12 * (t12 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t14 = t12 * t12;
+    double t15 = t12 * t11;
+    _Bool t16 = t12 < 1.0;
+    double t17 = heaviside_exact_float64_part0(t12);  // J_0/sqrt(2 pi)
+    double t18 = t15 * POLY12(t14, -0x1.364a5fa40b4c3p-35, 6.78988968739235e-10, -8.826651006600605e-09,
+        9.943938983923288e-08, -0x1.102cf2bb79132p-20, 9.343430169213156e-06, -7.69952473441674e-05,
+        0.0005588413076668936, -0.003494672030425364, 0.01818913635332101, -0.07427230677621602, 0.21220659078919374,
+        -0.3183098861837907);
+    double t19 = t11 * (t13 * ((t13 * (0.3989422804014327 * (t17 * 2.0))) + (-0.3989422804014327)));
+    double t20 = t16 ? t18 : t19;
+    double t21 = t11 * ((t13 * (-0.19947114020071635)) * t15);
+    double t22 = -t21;
+    double t23 = t2 ? t22 : t21;
+    double t24 = t15 * (t15 * POLY12(t14, 0x1.364a5fa40b4c3p-36, -3.394944843696175e-10, 0x1.2f480b1795b28p-28,
+        -4.971969491961644e-08, 5.069665215932049e-07, -4.671715084606578e-06, 3.84976236720837e-05,
+        -0.0002794206538334468, 0.001747336015212682, -0.009094568176660505, 0.03713615338810801, -0.10610329539459687,
+        0.15915494309189535));
+    double t25 = t11 * (t11 * (t13 * FMA(0.3989422804014327, t12 * 0.5, t13 * (-(0.3989422804014327 * (t12 * t17))))));
+    double t26 = t16 ? t24 : t25;
+    double t27 = FMA(t23, grad_mean, t26 * grad_var);
+    double t28 = t11 * (t13 * 0.3989422804014327);
+    double t29 = -t20;
+    double t30 = t2 ? t29 : t20;
+    double t31 = FMA(t28, grad_mean, t30 * grad_var);
+    *out_grad_mean = t31;
+    *out_grad_var = t27;
 }
 
 void heaviside_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(heaviside_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void heaviside_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        _Bool t6 = t2 & (t1 == 0.0);
-        double t7 = t6 ? 1.0 : t5;
-        double t8 = SQRT(t3);
-        double t9 = t7 / t8;
-        double t10 = (38.5 < t9) ? 38.5 : t9;
-        double t11 = t10 * t10;
-        double t12 = exp64(-0.5 * t10 * t10);
-        double t13 = 1.0 / t8;
-        double t14 = t2 ? 0.0 : t13;
-        double t15 = 1.0 / (FMA(t10, 0.25, 1.0));
-        double t16 = t15 * (polynomial0(-0.0012385699821505691, t15 - 0.25));
-        double t17 = t10 * t14;
-        double t18 = t14 * ((t12 * (-0.19947114020071635)) * t17);
-        double t19 = -t18;
-        double t20 = t0 ? t19 : t18;
-        _Bool t21 = t10 < 1.0;
-        double t22 = t17 * (polynomial1(-0x1.364a5fa40b4c3p-35, t11));
-        double t23 = t14 * (t12 * ((t12 * ((t16 * 2.0) * 0.3989422804014327)) + (-0.3989422804014327)));
-        double t24 = t21 ? t22 : t23;
-        double t25 = -t24;
-        double t26 = t0 ? t25 : t24;
-        double t27 = t12 * (FMA(t10 * 0.5, 0.3989422804014327, t12 * (-((t10 * t16) * 0.3989422804014327))));
-        double t28 = t17 * (t17 * (polynomial2(0x1.364a5fa40b4c3p-36, t11)));
-        double t29 = t14 * (t14 * t27);
-        double t30 = t21 ? t28 : t29;
-        out_grad_mean[i] = FMA(grad_mean[i], (t14 * (t12 * 0.3989422804014327)),
-            grad_var[i] * t26);
-        out_grad_var[i] = FMA(grad_mean[i], t20,
-            grad_var[i] * t30);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        heaviside_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -179,6 +108,10 @@ void heaviside_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(heaviside_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        heaviside_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-"""heaviside, variant exact: moments and their gradients in any floating dtype."""
+"""heaviside, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,72 +14,77 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.006972164790556437, -0.014898060057651255, 0.010692063967145277, 0.011568654513944456,
-    -0.02698213847767353, 0.012460605794584882, 0.007841708451837596, -0.0008923400002233938, -0.010825374424818623,
-    -0.004026750286908304, 0.011103400678496297, 0.012716864314498469, -0.005436157246779899, -0.025188700351677945,
-    -0.020816759282927394, 0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344,
-    0.18632885650696823, 0.16664109632828214, 0.13207588430885814)
-
-_POLYNOMIAL1 = (6.78988968739235e-10, -8.826651006600605e-09, 9.943938983923288e-08, -1.0139330431864098e-06,
-    9.343430169213156e-06, -7.69952473441674e-05, 0.0005588413076668936, -0.003494672030425364, 0.01818913635332101,
-    -0.07427230677621602, 0.21220659078919374, -0.3183098861837907)
-
-_POLYNOMIAL2 = (-3.394944843696175e-10, 4.4133255033003025e-09, -4.971969491961644e-08, 5.069665215932049e-07,
-    -4.671715084606578e-06, 3.84976236720837e-05, -0.0002794206538334468, 0.001747336015212682, -0.009094568176660505,
-    0.03713615338810801, -0.10610329539459687, 0.15915494309189535)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t0 = (t0 * _polynomial(t0 - 0.25, -0.0012385699821505691, (0.006972164790556437, -0.014898060057651255,
+        0.010692063967145277, 0.011568654513944456, -0.02698213847767353, 0.012460605794584882, 0.007841708451837596,
+        -0.0008923400002233938, -0.010825374424818623, -0.004026750286908304, 0.011103400678496297,
+        0.012716864314498469, -0.005436157246779899, -0.025188700351677945, -0.020816759282927394,
+        0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344, 0.18632885650696823,
+        0.16664109632828214, 0.13207588430885814)))
+    return t0
+
+
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(mean < 0.0, -mean, mean)
+    t1 = var == 0.0
+    t2 = t1 & (0.0 == t0)
+    t0 = torch.where(t2, 1.0, torch.where(t1, t0 * 8.507059173023462e+37, t0))
+    t1 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t1 = t0 / t1
+    t0 = 38.5 < t1
+    t1 = torch.where(t0, 38.5, t1)  # t = min(|mean|/sigma, reach)
+    t0 = _part0(t1)  # J_0/sqrt(2 pi)
+    t2 = mean < 0.0
+    t1 = torch.exp(t1 * (t1 * (-0.5)))  # exp(-t^2/2), mantissa
+    t2 = (t1 * torch.where(t2, t0, -t0)) + torch.where(t2, torch.full_like(t2, 0.0, dtype=torch.float64), 1.0)
+    t0 = t1 * (t0 + (t1 * (-(t0 * t0))))
+    return t2, t0
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(mean < 0.0, -mean, mean)
+    t1 = var == 0.0
+    t2 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t3 = t1 & (0.0 == t0)
+    t0 = torch.where(t3, 1.0, torch.where(t1, t0 * 8.507059173023462e+37, t0)) / t2
+    t3 = 38.5 < t0
+    t0 = torch.where(t3, 38.5, t0)  # t = min(|mean|/sigma, reach)
+    t3 = torch.exp(t0 * (t0 * (-0.5)))  # exp(-t^2/2), mantissa
+    t4 = _part0(t0)  # J_0/sqrt(2 pi)
+    t2 = torch.where(t1, 0.0, 1.0 / t2)
+    t1 = t0 * t0
+    t5 = t0 * t2
+    t6 = t0 < 1.0
+    t7 = (torch.where(t6, t5 * _polynomial(t1, -3.5275948205566364e-11, (6.78988968739235e-10, -8.826651006600605e-09,
+        9.943938983923288e-08, -1.0139330431864098e-06, 9.343430169213156e-06, -7.69952473441674e-05,
+        0.0005588413076668936, -0.003494672030425364, 0.01818913635332101, -0.07427230677621602, 0.21220659078919374,
+        -0.3183098861837907)), t2 * (t3 * ((t3 * (0.3989422804014327 * (t4 * 2.0))) + (-0.3989422804014327)))))
+    t8 = mean < 0.0
+    t7 = (t2 * (t3 * 0.3989422804014327)) * grad_mean + (torch.where(t8, -t7, t7) * grad_var)
+    t9 = t2 * ((t3 * (-0.19947114020071635)) * t5)
+    t4 = (torch.where(t8, -t9, t9) * grad_mean + (torch.where(t6, t5 * (t5 * _polynomial(t1, 1.7637974102783182e-11,
+        (-3.394944843696175e-10, 4.4133255033003025e-09, -4.971969491961644e-08, 5.069665215932049e-07,
+        -4.671715084606578e-06, 3.84976236720837e-05, -0.0002794206538334468, 0.001747336015212682,
+        -0.009094568176660505, 0.03713615338810801, -0.10610329539459687, 0.15915494309189535))), t2 * (t2 * (t3 *
+        (0.3989422804014327 * (t0 * 0.5) + (t3 * (-(0.3989422804014327 * (t0 * t4)))))))) * grad_var))
+    return t7, t4
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.where(t2, t1 * 8.507059173023462e+37, t1)
-    t4 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = _at_most((torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4, 38.5)  # t = min(|mean|/sigma, reach)
-    t3 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
-    t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
-    t1 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
-    t1 = (t3 * (torch.where(t0, t4, -t4))) + t1
-    t4 = t3 * (t4 + (t3 * (-(t4 * t4))))
-    return t1, t4
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.where(t2, t1 * 8.507059173023462e+37, t1)
-    t4 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t3 = _at_most((torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4, 38.5)  # t = min(|mean|/sigma, reach)
-    t1 = t3 * t3
-    t5 = torch.exp(-0.5 * t3 * t3)  # exp(-t^2/2), mantissa
-    t4 = torch.where(t2, 0.0, 1.0 / t4)
-    t2 = 1.0 / (t3 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
-    t6 = t3 * t4
-    t7 = t4 * ((t5 * (-0.19947114020071635)) * t6)
-    t8 = (t5 * ((t2 * 2.0) * 0.3989422804014327)) + (-0.3989422804014327)
-    t9 = t3 < 1.0
-    t10 = t6 * _polynomial(_POLYNOMIAL1, t1, -3.5275948205566364e-11)
-    t8 = torch.where(t9, t10, t4 * (t5 * t8))
-    t2 = (t3 * 0.5) * 0.3989422804014327 + (t5 * (-((t3 * t2) * 0.3989422804014327)))
-    t1 = t6 * (t6 * _polynomial(_POLYNOMIAL2, t1, 1.7637974102783182e-11))
-    t2 = torch.where(t9, t1, t4 * (t4 * (t5 * t2)))
-    return (
-        grad_mean * (t4 * (t5 * 0.3989422804014327)) + grad_var * (torch.where(t0, -t8, t8)),
-        grad_mean * (torch.where(t0, -t7, t7)) + grad_var * t2,
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -5,170 +5,101 @@
 //
 // rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void heaviside_logistic_input_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    double t4 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t5 = t0 ? 1.0 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = t4 * (1.0 / t6);
+    double t8 = t3 ? 1.0 : var;
+    double t9 = SQRT(t8);
+    double t10 = (0x1p60 < t7) ? 0x1p60 : t7;
+    double t11 = -t10;
+    double t12 = t2 ? t11 : t10;  // mean/sigma
+    double t13 = -t12;
+    double t14 = t2 ? t13 : t12;
+    double t15 = 1.8137993642342178 * t14;
+    double t16 = (700.0 < t15) ? 700.0 : t15;  // |mean|/s, s the logistic's scale
+    double t17 = exp64(-t16);
+    double t18 = 1.0 / (1.0 + t17);
+    _Bool t19 = 0.0 < mean;
+    double t20 = t17 * t18;
+    double t21 = t19 ? t18 : t20;
+    double t22 = t3 ? t21 : t9;
+    double t23 = t17 * (t18 * t18);
+    double t24 = t3 ? t23 : t9;
+    *out_mean = t22;
+    *out_var = t24;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void heaviside_logistic_input_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(-0x1.33e7c04f7e93dp-32) NEXT(2.885315198054473e-09) NEXT(-2.991961544399348e-08) NEXT(0x1.4d236d116c03cp-22)
-        NEXT(-3.217273135643578e-06) NEXT(3.336247515241722e-05) NEXT(-0x1.6ad1f8f8793ep-12) NEXT(0x1.d6fa2b43e4c76p-9)
-        NEXT(-0.037796138114028745) NEXT(0.4801581708544548)
-    return y;
-}
-
-static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        _Bool t3 = t2 & (0.0 < t1);
-        double t4 = t3 ? 0x1p100 : t1;
-        double t5 = t2 ? 1.0 : var[i];
-        double t6 = t4 * (1.0 / (SQRT(t5)));
-        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        double t8 = -t7;
-        double t9 = t0 ? t8 : t7;
-        double t10 = -t9;
-        double t11 = t0 ? t10 : t9;
-        double t12 = t11 * 1.8137993642342178;
-        double t13 = (700.0 < t12) ? 700.0 : t12;
-        double t14 = exp64(-t13);
-        double t15 = 1.0 / (t14 + 1.0);
-        double t16 = t14 * t15;
-        double t17 = (0.0 < mean[i]) ? t15 : t16;
-        _Bool t18 = 0.0 <= var[i];
-        double t19 = t18 ? 1.0 : var[i];
-        double t20 = SQRT(t19);
-        double t21 = t14 * (t15 * t15);
-        out_mean[i] = t18 ? t17 : t20;
-        out_var[i] = t18 ? t21 : t20;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    _Bool t4 = 0.0 < mean;
+    double t5 = t0 ? 1.0 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = 1.0 / t6;
+    double t8 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t9 = t8 * t7;
+    double t10 = t0 ? 0.0 : t7;
+    double t11 = t3 ? 1.0 : var;
+    double t12 = SQRT(t11);
+    double t13 = (0x1p60 < t9) ? 0x1p60 : t9;
+    double t14 = -t13;
+    double t15 = t2 ? t14 : t13;  // mean/sigma
+    double t16 = -t15;
+    double t17 = t2 ? t16 : t15;
+    double t18 = 1.8137993642342178 * t17;
+    double t19 = (700.0 < t18) ? 700.0 : t18;  // |mean|/s, s the logistic's scale
+    double t20 = exp64(-t19);
+    _Bool t21 = t19 < 1.0;
+    double t22 = t21 ? t19 : 1.0;
+    double t23 = 1.0 / (1.0 + t20);
+    double t24 = (t22 * t22) - 0.5;
+    double t25 = t22 * POLY10(t24, 0x1.db30c1a375ecap-36, -0x1.33e7c04f7e93dp-32, 2.885315198054473e-09,
+        -2.991961544399348e-08, 0x1.4d236d116c03cp-22, -3.217273135643578e-06, 3.336247515241722e-05,
+        -0x1.6ad1f8f8793ep-12, 0x1.d6fa2b43e4c76p-9, -0.037796138114028745, 0.4801581708544548);
+    double t26 = t23 * (1.0 - t20);
+    double t27 = t21 ? t25 : t26;
+    double t28 = t20 * (t23 * t23);
+    double t29 = t10 * (t19 * (t10 * (t28 * (-0.5))));
+    double t30 = t27 * (t10 * (t28 * (-1.8137993642342178)));
+    double t31 = t10 * (1.8137993642342178 * t28);
+    double t32 = t3 ? t31 : t12;
+    double t33 = -t30;
+    double t34 = t4 ? t30 : t33;
+    double t35 = t3 ? t34 : t12;
+    double t36 = FMA(t32, grad_mean, t35 * grad_var);
+    double t37 = -t29;
+    double t38 = t4 ? t29 : t37;
+    double t39 = t3 ? t38 : t12;
+    double t40 = t27 * (t10 * (t19 * (t10 * (0.5 * t28))));
+    double t41 = t3 ? t40 : t12;
+    double t42 = FMA(t39, grad_mean, t41 * grad_var);
+    *out_grad_mean = t36;
+    *out_grad_var = t42;
 }
 
 void heaviside_logistic_input_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(heaviside_logistic_input_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void heaviside_logistic_input_float64_backward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = 0.0 < mean[i];
-        _Bool t1 = mean[i] < 0.0;
-        double t2 = ABS(mean[i]);
-        _Bool t3 = var[i] == 0.0;
-        _Bool t4 = t3 & (0.0 < t2);
-        double t5 = t4 ? 0x1p100 : t2;
-        double t6 = t3 ? 1.0 : var[i];
-        double t7 = 1.0 / (SQRT(t6));
-        double t8 = t5 * t7;
-        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
-        double t10 = -t9;
-        double t11 = t1 ? t10 : t9;
-        double t12 = -t11;
-        double t13 = t1 ? t12 : t11;
-        double t14 = t13 * 1.8137993642342178;
-        double t15 = (700.0 < t14) ? 700.0 : t14;
-        double t16 = exp64(-t15);
-        double t17 = 1.0 / (t16 + 1.0);
-        double t18 = t3 ? 0.0 : t7;
-        double t19 = t16 * (t17 * t17);
-        _Bool t20 = 0.0 <= var[i];
-        double t21 = t20 ? 1.0 : var[i];
-        double t22 = SQRT(t21);
-        double t23 = t18 * (t19 * 1.8137993642342178);
-        double t24 = t20 ? t23 : t22;
-        double t25 = t18 * (t15 * (t18 * (t19 * (-0.5))));
-        double t26 = -t25;
-        double t27 = t0 ? t25 : t26;
-        double t28 = t20 ? t27 : t22;
-        _Bool t29 = t15 < 1.0;
-        double t30 = t29 ? t15 : 1.0;
-        double t31 = t30 * (polynomial0(0x1.db30c1a375ecap-36, (t30 * t30) - 0.5));
-        double t32 = t17 * (1.0 - t16);
-        double t33 = t29 ? t31 : t32;
-        double t34 = t33 * (t18 * (t19 * (-1.8137993642342178)));
-        double t35 = -t34;
-        double t36 = t0 ? t34 : t35;
-        double t37 = t20 ? t36 : t22;
-        double t38 = t33 * (t18 * (t15 * (t18 * (t19 * 0.5))));
-        double t39 = t20 ? t38 : t22;
-        out_grad_mean[i] = FMA(grad_mean[i], t24,
-            grad_var[i] * t37);
-        out_grad_var[i] = FMA(grad_mean[i], t28,
-            grad_var[i] * t39);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        heaviside_logistic_input_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -177,6 +108,10 @@ void heaviside_logistic_input_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(heaviside_logistic_input_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        heaviside_logistic_input_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-"""heaviside, variant logistic_input: moments and their gradients in any floating dtype."""
+"""heaviside, variant logistic_input: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,63 +14,80 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (-2.8003821914875337e-10, 2.885315198054473e-09, -2.991961544399348e-08, 3.1025929655547803e-07,
-    -3.217273135643578e-06, 3.336247515241722e-05, -0.0003460123112105067, 0.0035932710470177277,
-    -0.037796138114028745, 0.4801581708544548)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = t0 & (0.0 < t1)
+    t1 = torch.where(t2, 1.2676506002282294e+30, t1)
+    t0 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t0 = t1 * (1.0 / t0)
+    t1 = 1.152921504606847e+18 < t0
+    t0 = torch.where(t1, 1.152921504606847e+18, t0)
+    t1 = mean < 0.0
+    t0 = torch.where(t1, -t0, t0)  # mean/sigma
+    t0 = 1.8137993642342178 * torch.where(t1, -t0, t0)
+    t1 = 700.0 < t0
+    t0 = torch.where(t1, 700.0, t0)  # |mean|/s, s the logistic's scale
+    t0 = torch.exp(-t0)
+    t1 = 1.0 / (1.0 + t0)
+    t2 = 0.0 <= var
+    t3 = torch.sqrt(torch.where(t2, 1.0, var))
+    t4 = 0.0 < mean
+    t4 = torch.where(t2, torch.where(t4, t1, t0 * t1), t3)
+    t3 = torch.where(t2, t0 * (t1 * t1), t3)
+    return t4, t3
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t2 = 1.0 / t2
+    t3 = t0 & (0.0 < t1)
+    t1 = torch.where(t3, 1.2676506002282294e+30, t1) * t2
+    t3 = 1.152921504606847e+18 < t1
+    t1 = torch.where(t3, 1.152921504606847e+18, t1)
+    t3 = mean < 0.0
+    t1 = torch.where(t3, -t1, t1)  # mean/sigma
+    t1 = 1.8137993642342178 * torch.where(t3, -t1, t1)
+    t3 = 700.0 < t1
+    t1 = torch.where(t3, 700.0, t1)  # |mean|/s, s the logistic's scale
+    t3 = t1 < 1.0
+    t4 = torch.where(t3, t1, 1.0)
+    t5 = torch.exp(-t1)
+    t6 = 1.0 / (1.0 + t5)
+    t4 = (torch.where(t3, t4 * _polynomial((t4 * t4) - 0.5, 2.7011450054561837e-11, (-2.8003821914875337e-10,
+        2.885315198054473e-09, -2.991961544399348e-08, 3.1025929655547803e-07, -3.217273135643578e-06,
+        3.336247515241722e-05, -0.0003460123112105067, 0.0035932710470177277, -0.037796138114028745,
+        0.4801581708544548)), t6 * (1.0 - t5)))
+    t6 = t5 * (t6 * t6)
+    t2 = torch.where(t0, 0.0, t2)
+    t0 = t4 * (t2 * (t6 * (-1.8137993642342178)))
+    t5 = 0.0 < mean
+    t3 = 0.0 <= var
+    t7 = torch.sqrt(torch.where(t3, 1.0, var))
+    t0 = (torch.where(t3, t2 * (1.8137993642342178 * t6), t7) * grad_mean + (torch.where(t3, torch.where(t5, t0, -t0),
+        t7) * grad_var))
+    t8 = t2 * (t1 * (t2 * (t6 * (-0.5))))
+    t6 = (torch.where(t3, torch.where(t5, t8, -t8), t7) * grad_mean + (torch.where(t3, t4 * (t2 * (t1 * (t2 * (0.5 *
+        t6)))), t7) * grad_var))
+    return t0, t6
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t1 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
-    t2 = _at_most(t1 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var))), 1.152921504606847e+18)
-    t2 = torch.where(t0, -t2, t2)  # mean/sigma
-    t2 = torch.exp(-_at_most((torch.where(t0, -t2, t2)) * 1.8137993642342178, 700.0))
-    t0 = 1.0 / (t2 + 1.0)
-    t1 = 0.0 <= var
-    t3 = torch.sqrt(torch.where(t1, 1.0, var))
-    t4 = torch.where(t1, torch.where(0.0 < mean, t0, t2 * t0), t3)
-    t3 = torch.where(t1, t2 * (t0 * t0), t3)
-    return t4, t3
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 0.0 < mean
-    t1 = mean < 0.0
-    t2 = torch.where(mean < 0.0, -mean, mean)
-    t3 = var == 0.0
-    t4 = 1.0 / torch.sqrt(torch.where(t3, 1.0, var))
-    t2 = _at_most((torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t4, 1.152921504606847e+18)
-    t2 = torch.where(t1, -t2, t2)  # mean/sigma
-    t2 = _at_most((torch.where(t1, -t2, t2)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
-    t1 = torch.exp(-t2)
-    t5 = 1.0 / (t1 + 1.0)
-    t4 = torch.where(t3, 0.0, t4)
-    t3 = t1 * (t5 * t5)
-    t6 = 0.0 <= var
-    t7 = torch.sqrt(torch.where(t6, 1.0, var))
-    t8 = t4 * (t2 * (t4 * (t3 * (-0.5))))
-    t9 = t2 < 1.0
-    t10 = torch.where(t9, t2, 1.0)
-    t11 = _polynomial(_POLYNOMIAL0, (t10 * t10) - 0.5, 2.7011450054561837e-11)
-    t1 = torch.where(t9, t10 * t11, t5 * (1.0 - t1))
-    t5 = t1 * (t4 * (t3 * (-1.8137993642342178)))
-    t11 = torch.where(t6, t4 * (t3 * 1.8137993642342178), t7)
-    t5 = torch.where(t6, torch.where(t0, t5, -t5), t7)
-    t8 = torch.where(t6, torch.where(t0, t8, -t8), t7)
-    t7 = torch.where(t6, t1 * (t4 * (t2 * (t4 * (t3 * 0.5)))), t7)
-    return grad_mean * t11 + grad_var * t5, grad_mean * t8 + grad_var * t7
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -5,241 +5,410 @@
 //
 // rule digest  e3778027d2952942e107cf6aaef77c2c67f7066979407faae081c3dcca8de104
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double heaviside_covariance_exact_float64_atom0(
+    double p0, double p1, double p2, double p3, double p4, double p5)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = FMA(p0, p1, p2);
+    double t1 = t0 * t0;
+    double t2 = 1.0 + t1;
+    double t3 = 1.0 / (t1 * t2);
+    double t4 = exp64((p5 - (p4 * (t2 * t3))) * (p3 - t1)) * (t1 * t3);
+    return t4;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE double heaviside_covariance_exact_float64_part1(double p0)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096, 0.028003432764145547,
+        -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022, -0.001079211461663395,
+        -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495,
+        -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168,
+        0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE double heaviside_covariance_exact_float64_part2(double p0, double p1)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = p0 * 0.06943184420297371;
+    double t1 = p0 * 0.33000947820757187;
+    double t2 = p0 * 0.6699905217924281;
+    double t3 = p0 * 0.9305681557970263;
+    double t4 = FMA(0.17392742256872692, exp64(-(t3 * FMA(0.5, t3, p1))), FMA(0.32607257743127305, exp64(-(t2 *
+        FMA(0.5, t2, p1))), FMA(exp64(-(t1 * FMA(0.5, t1, p1))), 0.32607257743127305, exp64(-(t0 * FMA(0.5, t0, p1))) *
+        0.17392742256872692)));
+    return t4;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE void heaviside_covariance_exact_float64_forward_before_element(
+    double mean1, double var1, double mean2, double var2, double cov, double *restrict out_b0, double *restrict out_b1,
+    double *restrict out_b2, double *restrict out_b3, double *restrict out_b4, double *restrict out_b5,
+    double *restrict out_b6, double *restrict out_b7, double *restrict out_b8, double *restrict out_b9,
+    double *restrict out_b10, double *restrict out_b11, double *restrict out_b12)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    double t0 = ABS(cov);
+    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t2 = t1 ? var2 : var1;
+    double t3 = t1 ? var1 : var2;
+    double t4 = t1 ? mean2 : mean1;
+    double t5 = t1 ? mean1 : mean2;
+    _Bool t6 = 0.0 <= t2;
+    _Bool t7 = t2 == 0.0;
+    _Bool t8 = 0.0 <= t3;
+    _Bool t9 = t3 == 0.0;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t10 = t7 | t9;
+    double t11 = t6 ? t2 : 0.0;
+    double t12 = SQRT(t11);
+    double t13 = t8 ? t3 : 0.0;
+    double t14 = (t12 * SQRT(t13)) * 0x1.00004p0;
+    _Bool t15 = ((t0 <= t14) & (t6 & (t4 == t4))) & (t8 & (t5 == t5));
+    double t16 = t15 ? t0 : 0.0;
+    double t17 = t9 ? c0 : t3;
+    double t18 = t15 ? t17 : c0;
+    double t19 = SQRT(t18);  // standard deviation, scaled
+    double t20 = t7 ? c0 : t2;
+    double t21 = t15 ? t20 : c0;
+    double t22 = SQRT(t21);  // standard deviation, scaled
+    double t23 = 0x1p100 * (t4 * 0x1p100);
+    double t24 = t7 ? t23 : t4;
+    double t25 = t24 / t22;
+    double t26 = (t22 * t19) + t16;
+    double t27 = 0x1p100 * (t5 * 0x1p100);
+    double t28 = t9 ? t27 : t5;
+    double t29 = t28 / t19;
+    double t30 = (t2 * t3) - (t16 * t16);
+    double t31 = (t15 & (0.0 < t30)) ? t30 : 0.0;
+    _Bool t32 = 0.0 == t31;
+    _Bool t33 = t32 & (!t10);
+    double t34 = t32 ? c0 : t31;
+    double t35 = SQRT(t34);
+    double t36 = c0 / t26;
+    double t37 = t35 * t36;
+    double t38 = t33 ? 0.0 : t37;
+    double t39 = t10 ? c0 : t38;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t40 = t26 * (c0 / t35);
+    double t41 = t33 ? 0x1p40 : t40;
+    double t42 = t10 ? c0 : t41;
+    _Bool t43 = 38.5 < t29;
+    double t44 = (t29 < (-38.5)) ? (-38.5) : t29;
+    double t45 = t43 ? 38.5 : t44;  // mean2/s2, within the reach
+    _Bool t46 = 38.5 < t25;
+    double t47 = (t25 < (-38.5)) ? (-38.5) : t25;
+    double t48 = t46 ? 38.5 : t47;  // mean1/s1, within the reach
+    _Bool t49 = cov < 0.0;
+    double t50 = -t45;
+    double t51 = t49 ? t50 : t45;
+    double t52 = t48 + t51;
+    double t53 = t48 - t51;
+    double t54 = ABS(t52);
+    double t55 = 0.125 * (t52 * t52);  // A = (a + b)^2/8
+    double t56 = ABS(t53);
+    double t57 = 0.125 * (t53 * t53);  // B = (a - b)^2/8
+    _Bool t58 = (t54 <= t56) | (t54 < 0x1p-60);
+    double t59 = t39 * t39;
+    _Bool t60 = t56 <= (t59 * t54);
+    double t61 = t58 ? c0 : t54;
+    double t62 = t56 * (c0 / t61);
+    double t63 = t60 ? t59 : t62;
+    double t64 = t58 ? c0 : t63;  // q*^2, where the exponent is least
+    double t65 = 2.0 * t55;
+    double t66 = t42 * (t42 * t57);
+    double t67 = 0.125 * (t54 * t56);
+    double t68 = t60 ? t66 : t67;
+    double t69 = t58 ? t57 : t68;  // B/q*^2
+    double t70 = FMA(t55, t64, -t69);
+    double t71 = FMA(t55, t64, t69);
+    double t72 = (t71 + 26.0) + SQRT(FMA(t70, t70, FMA(t71, 52.0, 676.0)));
+    _Bool t73 = t72 < t65;
+    double t74 = (2.0 * t57) * (c0 / t72);
+    _Bool t75 = t59 < t74;
+    double t76 = t75 ? t74 : c0;
+    double t77 = SQRT(t76);
+    double t78 = t75 ? t77 : t39;  // lo, where the integral begins
+    _Bool t79 = t75 | t73;
+    double t80 = t73 ? t65 : c0;
+    double t81 = t72 * (c0 / t80);
+    double t82 = t73 ? t81 : c0;
+    double t83 = SQRT(t82);
+    double t84 = t73 ? t83 : c0;
+    double t85 = t84 - t78;
+    double t86 = (t36 * (t16 * 2.0)) * (c0 / (c0 + t39));  // 1 - Q
+    double t87 = t79 ? t85 : t86;  // hi - lo
+    *out_b0 = t87;
+    *out_b1 = t78;
+    *out_b2 = t64;
+    *out_b3 = t69;
+    *out_b4 = t55;
+    *out_b5 = t0;
+    *out_b6 = t2;
+    *out_b7 = t3;
+    *out_b8 = t4;
+    *out_b9 = t5;
+    *out_b10 = t14;
+    *out_b11 = t57;
+    *out_b12 = t71;
 }
 
-static const double table40[40][2] = {
-    {0x1.425aab596ce23p-46, 6.575970465256306e-14},
-    {3.147868845297814e-11, 5.104364696194626e-11},
-    {0x1.e9da7fabb14f9p-30, 1.843311617517568e-09},
-    {0x1.e88289bf59555p-26, 0x1.71e4aeb78e6cep-26},
-    {0x1.f548c68aa0826p-23, 0x1.2a90dabce5877p-23},
-    {0x1.54ff493813bcep-20, 6.21890720424873e-07},
-    {5.223085666482113e-06, 0x1.22887e0797fa5p-19},
-    {0x1.25d1fe927edc3p-16, 6.274828350360624e-06},
-    {0x1.a5a60e49346b7p-15, 0x1.095388aa29abfp-16},
-    {0x1.0b93772d34b8cp-13, 3.56749017086621e-05},
-    {0x1.335d99c212c9fp-12, 7.35189878915055e-05},
-    {0.0006198918024148145, 0x1.26a5997aa80cfp-13},
-    {0.0012221772874305146, 0.0002518095905161474},
-    {0x1.295e7ce78403p-9, 0.0004269416205892496},
-    {0.003996138318252771, 0.0006894746076894831},
-    {0.006720461408190729, 0.0010663002861418375},
-    {0.010845723589024506, 0.001586191706461869},
-    {0.016866623955281282, 0.002277709517233772},
-    {0.02536380127740925, 0.003166512971909624},
-    {0.03698988911346985, 0.004272228556162184},
-    {0.05244533469952071, 0.005605109814592836},
-    {0.07244378169514962, 0x1.d56ba3f18e092p-8},
-    {0.09766783075454183, 0x1.2488e9f389d4p-7},
-    {0.12871708738073406, 0.010863824796931997},
-    {0.16605147409897633, 0x1.a74dcdfd529ap-7},
-    {0.2099337052793345, 0.015018949835764624},
-    {0.26037548353342366, 0.01707836123033315},
-    {0.31709227932431105, 0.018996248672204313},
-    {0.37947143249741333, 0.020664846771590487},
-    {0.4465577371321651, 0.021974951384658842},
-    {0.5170596555490042, 0.022822847610057227},
-    {0.5893779156324024, 0.02311754246562403},
-    {0.6616565822290885, 0.022787743458906266},
-    {0.7318548963286597, 0.021788006332546715},
-    {0.7978364043685298, 0.02010350989379527},
-    {0.8574703201536285, 0x1.22dd7d7fde44p-6},
-    {0.9087388321432217, 0.01478960174322192},
-    {0.9498433424710598, 0.01129931197237726},
-    {0.9793027016704087, 0.007397524158442469},
-    {0.9960409566426327, 0.003228150784318549},
+INLINE void heaviside_covariance_exact_float64_forward_element(
+    double cov, double b5, double b6, double b7, double b8, double b9, double b10, double b4, double b11, double b12,
+    double b0, double a0, double *restrict out_covariance)
+{
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t0 = ((b5 <= b10) & ((0.0 <= b6) & (b8 == b8))) & ((0.0 <= b7) & (b9 == b9));
+    double t1 = (b0 * a0) * exp64(-(b12 + (b4 + b11)));
+    _Bool t2 = cov < 0.0;
+    double t3 = -t1;
+    double t4 = t2 ? t3 : t1;
+    double t5 = t0 ? c0 : (-1.0);
+    double t6 = SQRT(t5);
+    double t7 = t0 ? t4 : t6;
+    *out_covariance = t7;
+}
+
+INLINE void heaviside_covariance_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double cov, double grad_covariance,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2, double *restrict out_grad_cov)
+{
+    double t0 = ABS(cov);
+    _Bool t1 = cov < 0.0;
+    _Bool t2 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t3 = t2 ? var2 : var1;
+    double t4 = t2 ? var1 : var2;
+    double t5 = t2 ? mean2 : mean1;
+    double t6 = t2 ? mean1 : mean2;
+    _Bool t7 = 0.0 <= t3;
+    _Bool t8 = t3 == 0.0;
+    _Bool t9 = 0.0 <= t4;
+    _Bool t10 = t4 == 0.0;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    double t11 = t7 ? t3 : 0.0;
+    double t12 = SQRT(t11);
+    double t13 = t9 ? t4 : 0.0;
+    _Bool t14 = ((t0 <= ((t12 * SQRT(t13)) * 0x1.00004p0)) & (t7 & (t5 == t5))) & (t9 & (t6 == t6));
+    double t15 = t14 ? t0 : 0.0;
+    double t16 = t8 ? c0 : t3;
+    double t17 = t14 ? t16 : c0;
+    double t18 = SQRT(t17);  // standard deviation, scaled
+    double t19 = t10 ? c0 : t4;
+    double t20 = t14 ? t19 : c0;
+    double t21 = SQRT(t20);  // standard deviation, scaled
+    double t22 = 0x1p100 * (t5 * 0x1p100);
+    double t23 = t8 ? t22 : t5;
+    double t24 = t23 / t18;
+    double t25 = 0x1p100 * (t6 * 0x1p100);
+    double t26 = t10 ? t25 : t6;
+    double t27 = t26 / t21;
+    _Bool t28 = t8 | t10;
+    double t29 = t14 ? c0 : (-1.0);
+    double t30 = SQRT(t29);
+    double t31 = (t3 * t4) - (t15 * t15);
+    double t32 = (t14 & (0.0 < t31)) ? t31 : 0.0;
+    _Bool t33 = 0.0 == t32;
+    _Bool t34 = t33 & (!t28);
+    double t35 = t33 ? c0 : t32;
+    double t36 = SQRT(t35);
+    double t37 = t18 * t21;
+    double t38 = c0 / t18;
+    double t39 = t8 ? 0.0 : t38;
+    double t40 = c0 / t21;
+    double t41 = t10 ? 0.0 : t40;
+    double t42 = t37 + t15;
+    double t43 = c0 / t42;
+    double t44 = t36 * t43;
+    double t45 = t34 ? 0.0 : t44;
+    double t46 = t28 ? c0 : t45;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t47 = t42 * (c0 / t36);
+    double t48 = t34 ? 0x1p40 : t47;
+    double t49 = t28 ? c0 : t48;
+    _Bool t50 = 38.5 < t27;
+    double t51 = (t27 < (-38.5)) ? (-38.5) : t27;
+    double t52 = t50 ? 38.5 : t51;  // mean2/s2, within the reach
+    _Bool t53 = 38.5 < t24;
+    double t54 = (t24 < (-38.5)) ? (-38.5) : t24;
+    double t55 = t53 ? 38.5 : t54;  // mean1/s1, within the reach
+    double t56 = -t52;
+    double t57 = t1 ? t56 : t52;
+    _Bool t58 = 0.0 < t55;
+    double t59 = ABS(t55);
+    double t60 = exp64((-0.5) * (t55 * t55));
+    double t61 = c0 / FMA(t59, 0.25, c0);
+    double t62 = t55 + t57;
+    double t63 = t55 - t57;
+    _Bool t64 = 0.0 < t57;
+    double t65 = ABS(t57);
+    double t66 = exp64((-0.5) * (t57 * t57));
+    double t67 = c0 / FMA(0.25, t65, c0);
+    double t68 = 0.125 * (t62 * t62);  // A = (a + b)^2/8
+    double t69 = 0.125 * (t63 * t63);  // B = (a - b)^2/8
+    double t70 = t49 * t63;
+    double t71 = t46 * t62;
+    double t72 = t46 * t46;
+    double t73 = (t43 * (t15 * 2.0)) * (c0 / (c0 + t46));  // 1 - Q
+    double t74 = (t49 * (c0 + t72)) * 0.07957747154594767;
+    double t75 = t34 ? 0.0 : t74;
+    double t76 = exp64(-(FMA(t72, t68, t68) + FMA(t69, t49 * t49, t69)));
+    double t77 = (t15 * (c0 / t37)) * (t76 * t75);
+    double t78 = t75 * (t76 * (t39 * t41));
+    double t79 = (t71 + t70) * 0.5;
+    double t80 = 0.5 * (t71 - t70);
+    double t81 = (t73 * (t62 - t70)) * (-0.5);
+    double t82 = (-0.5) * (t73 * (t62 + t70));
+    double t83 = -t79;
+    double t84 = t58 ? t83 : t79;
+    double t85 = -t80;
+    double t86 = t64 ? t85 : t80;
+    _Bool t87 = t84 < 0.0;
+    _Bool t88 = t86 < 0.0;
+    double t89 = -t84;
+    double t90 = t87 ? t89 : t84;
+    double t91 = c0 / FMA(0.25, t90, c0);
+    double t92 = -t86;
+    double t93 = t88 ? t92 : t86;
+    double t94 = c0 / FMA(0.25, t93, c0);
+    double t95 = ABS(t81);
+    _Bool t96 = (t95 <= 0.125) & ((t95 * t59) <= 2.0);
+    double t97 = t96 ? t81 : 0.0;
+    double t98 = ABS(t82);
+    _Bool t99 = (t98 <= 0.125) & ((t98 * t65) <= 2.0);
+    double t100 = t99 ? t82 : 0.0;
+    double t101 = t66 * t60;
+    double t102 = exp64((-0.5) * (t84 * t84));
+    double t103 = t91 * heaviside_covariance_exact_float64_part1(t91);  // Mills ratio/sqrt(2 pi)
+    double t104 = t102 * t103;
+    double t105 = exp64((-0.5) * (t86 * t86));
+    double t106 = t94 * heaviside_covariance_exact_float64_part1(t94);  // Mills ratio/sqrt(2 pi)
+    double t107 = t105 * t106;
+    _Bool t108 = 0x1.fffffffffffffp1023 < t78;
+    double t109 = (t78 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t78;
+    double t110 = t108 ? 0x1.fffffffffffffp1023 : t109;
+    double t111 = t14 ? t110 : t30;
+    double t112 = t111 * grad_covariance;
+    double t113 = c0 - t104;
+    double t114 = t87 ? t104 : t113;
+    double t115 = t61 * heaviside_covariance_exact_float64_part1(t61);  // Mills ratio/sqrt(2 pi)
+    double t116 = t114 - (t60 * t115);
+    double t117 = c0 - t107;
+    double t118 = t88 ? t107 : t117;
+    double t119 = t67 * heaviside_covariance_exact_float64_part1(t67);  // Mills ratio/sqrt(2 pi)
+    double t120 = t118 - (t66 * t119);
+    double t121 = t101 * ((t97 * heaviside_covariance_exact_float64_part2(t97, t55)) * 0.15915494309189535);
+    double t122 = -t116;
+    double t123 = t58 ? t122 : t116;
+    double t124 = t123 * (t66 * 0.3989422804014327);
+    double t125 = t96 ? t121 : t124;
+    double t126 = t41 * t125;
+    double t127 = t41 * (t41 * ((-0.5) * ((t57 * t125) + t77)));
+    double t128 = t101 * (0.15915494309189535 * (t100 * heaviside_covariance_exact_float64_part2(t100, t57)));
+    double t129 = -t120;
+    double t130 = t64 ? t129 : t120;
+    double t131 = t130 * (t60 * 0.3989422804014327);
+    double t132 = t99 ? t128 : t131;
+    double t133 = t39 * t132;
+    double t134 = t39 * (t39 * ((-0.5) * (t77 + (t55 * t132))));
+    double t135 = -t133;
+    double t136 = t1 ? t135 : t133;
+    double t137 = t2 ? t126 : t136;
+    double t138 = t14 ? t137 : t30;
+    double t139 = t138 * grad_covariance;
+    double t140 = t2 ? t136 : t126;
+    double t141 = t14 ? t140 : t30;
+    double t142 = t141 * grad_covariance;
+    double t143 = -t127;
+    double t144 = t1 ? t143 : t127;
+    double t145 = -t134;
+    double t146 = t1 ? t145 : t134;
+    _Bool t147 = 0x1.fffffffffffffp1023 < t144;
+    double t148 = (t144 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t144;
+    double t149 = t147 ? 0x1.fffffffffffffp1023 : t148;
+    _Bool t150 = 0x1.fffffffffffffp1023 < t146;
+    double t151 = (t146 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t146;
+    double t152 = t150 ? 0x1.fffffffffffffp1023 : t151;
+    double t153 = t2 ? t149 : t152;
+    double t154 = t14 ? t153 : t30;
+    double t155 = t154 * grad_covariance;
+    double t156 = t2 ? t152 : t149;
+    double t157 = t14 ? t156 : t30;
+    double t158 = t157 * grad_covariance;
+    *out_grad_mean1 = t139;
+    *out_grad_var1 = t155;
+    *out_grad_mean2 = t142;
+    *out_grad_var2 = t158;
+    *out_grad_cov = t112;
+}
+
+static const double rows0[40][2] = {
+    {0x1.425aab596ce23p-46,6.575970465256306e-14},
+    {3.147868845297814e-11,5.104364696194626e-11},
+    {0x1.e9da7fabb14f9p-30,1.843311617517568e-09},
+    {0x1.e88289bf59555p-26,0x1.71e4aeb78e6cep-26},
+    {0x1.f548c68aa0826p-23,0x1.2a90dabce5877p-23},
+    {0x1.54ff493813bcep-20,6.21890720424873e-07},
+    {5.223085666482113e-06,0x1.22887e0797fa5p-19},
+    {0x1.25d1fe927edc3p-16,6.274828350360624e-06},
+    {0x1.a5a60e49346b7p-15,0x1.095388aa29abfp-16},
+    {0x1.0b93772d34b8cp-13,3.56749017086621e-05},
+    {0x1.335d99c212c9fp-12,7.35189878915055e-05},
+    {0.0006198918024148145,0x1.26a5997aa80cfp-13},
+    {0.0012221772874305146,0.0002518095905161474},
+    {0x1.295e7ce78403p-9,0.0004269416205892496},
+    {0.003996138318252771,0.0006894746076894831},
+    {0.006720461408190729,0.0010663002861418375},
+    {0.010845723589024506,0.001586191706461869},
+    {0.016866623955281282,0.002277709517233772},
+    {0.02536380127740925,0.003166512971909624},
+    {0.03698988911346985,0.004272228556162184},
+    {0.05244533469952071,0.005605109814592836},
+    {0.07244378169514962,0x1.d56ba3f18e092p-8},
+    {0.09766783075454183,0x1.2488e9f389d4p-7},
+    {0.12871708738073406,0.010863824796931997},
+    {0.16605147409897633,0x1.a74dcdfd529ap-7},
+    {0.2099337052793345,0.015018949835764624},
+    {0.26037548353342366,0.01707836123033315},
+    {0.31709227932431105,0.018996248672204313},
+    {0.37947143249741333,0.020664846771590487},
+    {0.4465577371321651,0.021974951384658842},
+    {0.5170596555490042,0.022822847610057227},
+    {0.5893779156324024,0.02311754246562403},
+    {0.6616565822290885,0.022787743458906266},
+    {0.7318548963286597,0.021788006332546715},
+    {0.7978364043685298,0.02010350989379527},
+    {0.8574703201536285,0x1.22dd7d7fde44p-6},
+    {0.9087388321432217,0.01478960174322192},
+    {0.9498433424710598,0.01129931197237726},
+    {0.9793027016704087,0.007397524158442469},
+    {0.9960409566426327,0.003228150784318549},
 };
 
 static void heaviside_covariance_exact_float64_forward_block(const double *const *in, const double *params, double
-    *const *out)
+    *const *out, int cell)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4];
-    double *restrict out_covariance = out[0];
-    double s[9][LANES], a[1][LANES] = {{0.0}};
     (void)params;
+    (void)cell;
+    double s[13][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        double t2 = t1 ? mean2[i] : mean1[i];
-        double t3 = t1 ? mean1[i] : mean2[i];
-        double t4 = t1 ? var2[i] : var1[i];
-        double t5 = t1 ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        s[7][i] = t12 & t13;
-        _Bool t15 = t4 == 0.0;
-        _Bool t16 = t5 == 0.0;
-        double t17 = t15 ? 1.0 : t4;
-        double t18 = t16 ? 1.0 : t5;
-        double t19 = s[7][i] ? t17 : 1.0;
-        double t20 = s[7][i] ? t18 : 1.0;
-        double t21 = SQRT(t19);
-        double t22 = SQRT(t20);
-        s[6][i] = cov[i] < 0.0;
-        double t24 = s[7][i] ? t6 : 0.0;
-        double t25 = (t4 * t5) - (t24 * t24);
-        _Bool t26 = t15 | t16;
-        _Bool t27 = (s[7][i] != 0.0) & (0.0 < t25);
-        double t28 = t27 ? t25 : 0.0;
-        _Bool t29 = t28 == 0.0;
-        _Bool t30 = !t26;
-        _Bool t31 = t29 & t30;
-        double t32 = (t21 * t22) + t24;
-        double t33 = t29 ? 1.0 : t28;
-        double t34 = SQRT(t33);
-        double t35 = 1.0 / t32;
-        double t36 = t34 * t35;
-        double t37 = t31 ? 0.0 : t36;
-        double t38 = t32 * (1.0 / t34);
-        double t39 = t31 ? 0x1p40 : t38;
-        double t40 = t26 ? 1.0 : t37;
-        double t41 = t26 ? 1.0 : t39;
-        double t42 = t40 * t40;
-        double t43 = (t2 * 0x1p100) * 0x1p100;
-        double t44 = t15 ? t43 : t2;
-        double t45 = t44 / t21;
-        double t46 = (t45 < (-38.5)) ? (-38.5) : t45;
-        double t47 = (38.5 < t45) ? 38.5 : t46;
-        double t48 = (t3 * 0x1p100) * 0x1p100;
-        double t49 = t16 ? t48 : t3;
-        double t50 = t49 / t22;
-        double t51 = (t50 < (-38.5)) ? (-38.5) : t50;
-        double t52 = (38.5 < t50) ? 38.5 : t51;
-        double t53 = -t52;
-        double t54 = s[6][i] ? t53 : t52;
-        double t55 = t47 + t54;
-        double t56 = t47 - t54;
-        s[3][i] = (t55 * t55) * 0.125;
-        double t58 = (t56 * t56) * 0.125;
-        double t59 = ABS(t55);
-        double t60 = ABS(t56);
-        _Bool t61 = (t59 <= t60) | (t59 < 0x1p-60);
-        _Bool t62 = t60 <= (t42 * t59);
-        double t63 = t61 ? 1.0 : t59;
-        double t64 = t60 * (1.0 / t63);
-        double t65 = t62 ? t42 : t64;
-        s[4][i] = t61 ? 1.0 : t65;
-        double t67 = t41 * (t41 * t58);
-        double t68 = (t59 * t60) * 0.125;
-        double t69 = t62 ? t67 : t68;
-        s[2][i] = t61 ? t58 : t69;
-        double t71 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t72 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t73 = (t71 + 26.0) + (SQRT(FMA(t72, t72, FMA(t71, 52.0, 676.0))));
-        double t74 = (t58 * 2.0) * (1.0 / t73);
-        double t75 = s[3][i] * 2.0;
-        _Bool t76 = t42 < t74;
-        _Bool t77 = t73 < t75;
-        double t78 = t76 ? t74 : 1.0;
-        double t79 = SQRT(t78);
-        s[1][i] = t76 ? t79 : t40;
-        double t81 = t77 ? t75 : 1.0;
-        double t82 = t73 * (1.0 / t81);
-        double t83 = t77 ? t82 : 1.0;
-        double t84 = SQRT(t83);
-        double t85 = t77 ? t84 : 1.0;
-        _Bool t86 = t76 | t77;
-        double t87 = t85 - s[1][i];
-        double t88 = (t35 * (t24 * 2.0)) * (1.0 / (t40 + 1.0));
-        s[0][i] = t86 ? t87 : t88;
-        s[5][i] = exp64(-(t71 + (s[3][i] + t58)));
-        double t91 = s[7][i] ? 1.0 : (-1.0);
-        s[8][i] = SQRT(t91);
+        heaviside_covariance_exact_float64_forward_before_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i],
+            &s[5][i], &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]);
     }
     for (int k = 0; k < 40; ++k) {
-        const double *c = table40[k];
+        const double *c = rows0[k], c0 = c[0];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) r[0][i] = heaviside_covariance_exact_float64_atom0(
+            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i]);
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], s[1][i]);
-            double t1 = t0 * t0;
-            double t2 = t1 + 1.0;
-            double t3 = 1.0 / (t1 * t2);
-            a[0][i] = FMA((exp64((FMA(-s[2][i], t2 * t3, s[3][i])) * (s[4][i] - t1))) * (t1 * t3), c[1], a[0][i]);
+            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[0][i] * (a[0][i])) * s[5][i];
-        double t1 = -t0;
-        double t2 = s[6][i] ? t1 : t0;
-        out_covariance[i] = s[7][i] ? t2 : s[8][i];
+        heaviside_covariance_exact_float64_forward_element(
+            in[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[4][i], s[11][i], s[12][i], s[0][i],
+            a[0][i], &out[0][i]);
     }
 }
 
@@ -248,191 +417,8 @@ void heaviside_covariance_exact_float64_forward(
     const double *restrict var2, const double *restrict cov, const double *restrict params,
     double *restrict out_covariance)
 {
-    over_blocks(heaviside_covariance_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2,
-        cov}, 5, params, (double *const[]){out_covariance}, 1);
-}
-
-static void heaviside_covariance_exact_float64_backward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4], *restrict grad_covariance = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3], *restrict out_grad_cov = out[4];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        double t2 = t1 ? mean2[i] : mean1[i];
-        double t3 = t1 ? mean1[i] : mean2[i];
-        double t4 = t1 ? var2[i] : var1[i];
-        double t5 = t1 ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        _Bool t14 = t12 & t13;
-        _Bool t15 = t4 == 0.0;
-        _Bool t16 = t5 == 0.0;
-        double t17 = t15 ? 1.0 : t4;
-        double t18 = t16 ? 1.0 : t5;
-        double t19 = t14 ? t17 : 1.0;
-        double t20 = t14 ? t18 : 1.0;
-        double t21 = SQRT(t19);
-        double t22 = SQRT(t20);
-        double t23 = 1.0 / t21;
-        double t24 = t15 ? 0.0 : t23;
-        double t25 = 1.0 / t22;
-        double t26 = t16 ? 0.0 : t25;
-        double t27 = t21 * t22;
-        _Bool t28 = cov[i] < 0.0;
-        double t29 = t14 ? t6 : 0.0;
-        double t30 = (t4 * t5) - (t29 * t29);
-        _Bool t31 = t15 | t16;
-        _Bool t32 = t14 & (0.0 < t30);
-        double t33 = t32 ? t30 : 0.0;
-        _Bool t34 = t33 == 0.0;
-        _Bool t35 = !t31;
-        _Bool t36 = t34 & t35;
-        double t37 = t27 + t29;
-        double t38 = t34 ? 1.0 : t33;
-        double t39 = SQRT(t38);
-        double t40 = 1.0 / t37;
-        double t41 = t39 * t40;
-        double t42 = t36 ? 0.0 : t41;
-        double t43 = t37 * (1.0 / t39);
-        double t44 = t36 ? 0x1p40 : t43;
-        double t45 = t31 ? 1.0 : t42;
-        double t46 = t31 ? 1.0 : t44;
-        double t47 = t45 * t45;
-        double t48 = (t40 * (t29 * 2.0)) * (1.0 / (t45 + 1.0));
-        double t49 = (t2 * 0x1p100) * 0x1p100;
-        double t50 = t15 ? t49 : t2;
-        double t51 = t50 / t21;
-        double t52 = (t51 < (-38.5)) ? (-38.5) : t51;
-        double t53 = (38.5 < t51) ? 38.5 : t52;
-        double t54 = (t3 * 0x1p100) * 0x1p100;
-        double t55 = t16 ? t54 : t3;
-        double t56 = t55 / t22;
-        double t57 = (t56 < (-38.5)) ? (-38.5) : t56;
-        double t58 = (38.5 < t56) ? 38.5 : t57;
-        double t59 = -t58;
-        double t60 = t28 ? t59 : t58;
-        double t61 = t53 + t60;
-        double t62 = t53 - t60;
-        double t63 = (t61 * t61) * 0.125;
-        double t64 = (t62 * t62) * 0.125;
-        double t65 = t45 * t61;
-        double t66 = t46 * t62;
-        double t67 = (t65 + t66) * 0.5;
-        double t68 = (t48 * (t61 - t66)) * (-0.5);
-        double t69 = ABS(t68);
-        double t70 = ABS(t53);
-        _Bool t71 = (t69 <= 0.125) & ((t69 * t70) <= 2.0);
-        double t72 = t71 ? t68 : 0.0;
-        double t73 = exp64((t60 * t60) * (-0.5));
-        double t74 = t72 * 0.06943184420297371;
-        double t75 = t72 * 0.33000947820757187;
-        double t76 = (exp64(-(t74 * (FMA(t74, 0.5, t53))))) * 0.17392742256872692;
-        double t77 = t72 * 0.6699905217924281;
-        double t78 = FMA(exp64(-(t75 * (FMA(t75, 0.5, t53)))), 0.32607257743127305, t76);
-        double t79 = t72 * 0.9305681557970263;
-        double t80 = FMA(exp64(-(t77 * (FMA(t77, 0.5, t53)))), 0.32607257743127305, t78);
-        double t81 = exp64((t53 * t53) * (-0.5));
-        double t82 = t73 * t81;
-        double t83 = t72 * (FMA(exp64(-(t79 * (FMA(t79, 0.5, t53)))), 0.17392742256872692, t80));
-        _Bool t84 = 0.0 < t53;
-        double t85 = 1.0 / (FMA(t70, 0.25, 1.0));
-        double t86 = -t67;
-        double t87 = t84 ? t86 : t67;
-        _Bool t88 = t87 < 0.0;
-        double t89 = -t87;
-        double t90 = t88 ? t89 : t87;
-        double t91 = 1.0 / (FMA(t90, 0.25, 1.0));
-        double t92 = (exp64((t87 * t87) * (-0.5))) * (t91 * (polynomial0(-0.0017798827339621601, t91 - 0.25)));
-        double t93 = 1.0 - t92;
-        double t94 = t88 ? t92 : t93;
-        double t95 = t94 - (t81 * (t85 * (polynomial0(-0.0017798827339621601, t85 - 0.25))));
-        double t96 = -t95;
-        double t97 = t84 ? t96 : t95;
-        double t98 = t82 * (t83 * 0.15915494309189535);
-        double t99 = t97 * (t73 * 0.3989422804014327);
-        double t100 = t71 ? t98 : t99;
-        double t101 = t26 * t100;
-        double t102 = (t65 - t66) * 0.5;
-        double t103 = (t48 * (t61 + t66)) * (-0.5);
-        double t104 = ABS(t103);
-        double t105 = ABS(t60);
-        _Bool t106 = (t104 <= 0.125) & ((t104 * t105) <= 2.0);
-        double t107 = t106 ? t103 : 0.0;
-        double t108 = t107 * 0.06943184420297371;
-        double t109 = t107 * 0.33000947820757187;
-        double t110 = (exp64(-(t108 * (FMA(t108, 0.5, t60))))) * 0.17392742256872692;
-        double t111 = t107 * 0.6699905217924281;
-        double t112 = FMA(exp64(-(t109 * (FMA(t109, 0.5, t60)))), 0.32607257743127305, t110);
-        double t113 = t107 * 0.9305681557970263;
-        double t114 = FMA(exp64(-(t111 * (FMA(t111, 0.5, t60)))), 0.32607257743127305, t112);
-        double t115 = t107 * (FMA(exp64(-(t113 * (FMA(t113, 0.5, t60)))), 0.17392742256872692, t114));
-        _Bool t116 = 0.0 < t60;
-        double t117 = 1.0 / (FMA(t105, 0.25, 1.0));
-        double t118 = -t102;
-        double t119 = t116 ? t118 : t102;
-        _Bool t120 = t119 < 0.0;
-        double t121 = -t119;
-        double t122 = t120 ? t121 : t119;
-        double t123 = 1.0 / (FMA(t122, 0.25, 1.0));
-        double t124 = t123 * (polynomial0(-0.0017798827339621601, t123 - 0.25));
-        double t125 = (exp64((t119 * t119) * (-0.5))) * t124;
-        double t126 = 1.0 - t125;
-        double t127 = t120 ? t125 : t126;
-        double t128 = t127 - (t73 * (t117 * (polynomial0(-0.0017798827339621601, t117 - 0.25))));
-        double t129 = -t128;
-        double t130 = t116 ? t129 : t128;
-        double t131 = t82 * (t115 * 0.15915494309189535);
-        double t132 = t130 * (t81 * 0.3989422804014327);
-        double t133 = t106 ? t131 : t132;
-        double t134 = t24 * t133;
-        double t135 = -t134;
-        double t136 = t28 ? t135 : t134;
-        double t137 = t1 ? t101 : t136;
-        double t138 = t14 ? 1.0 : (-1.0);
-        double t139 = SQRT(t138);
-        double t140 = t14 ? t137 : t139;
-        double t141 = exp64(-((FMA(t47, t63, t63)) + (FMA(t64, t46 * t46, t64))));
-        double t142 = (t46 * (t47 + 1.0)) * 0.07957747154594767;
-        double t143 = t36 ? 0.0 : t142;
-        double t144 = (t29 * (1.0 / t27)) * (t141 * t143);
-        double t145 = t26 * (t26 * (((t60 * t100) + t144) * (-0.5)));
-        double t146 = -t145;
-        double t147 = t28 ? t146 : t145;
-        double t148 = (t147 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t147;
-        double t149 = (0x1.fffffffffffffp1023 < t147) ? 0x1.fffffffffffffp1023 : t148;
-        double t150 = t24 * (t24 * ((t144 + (t53 * t133)) * (-0.5)));
-        double t151 = -t150;
-        double t152 = t28 ? t151 : t150;
-        double t153 = (t152 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t152;
-        double t154 = (0x1.fffffffffffffp1023 < t152) ? 0x1.fffffffffffffp1023 : t153;
-        double t155 = t1 ? t149 : t154;
-        double t156 = t14 ? t155 : t139;
-        double t157 = t1 ? t136 : t101;
-        double t158 = t14 ? t157 : t139;
-        double t159 = t1 ? t154 : t149;
-        double t160 = t14 ? t159 : t139;
-        double t161 = t143 * (t141 * (t24 * t26));
-        double t162 = (t161 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t161;
-        double t163 = (0x1.fffffffffffffp1023 < t161) ? 0x1.fffffffffffffp1023 : t162;
-        double t164 = t14 ? t163 : t139;
-        out_grad_mean1[i] = grad_covariance[i] * t140;
-        out_grad_var1[i] = grad_covariance[i] * t156;
-        out_grad_mean2[i] = grad_covariance[i] * t158;
-        out_grad_var2[i] = grad_covariance[i] * t160;
-        out_grad_cov[i] = grad_covariance[i] * t164;
-    }
+    over_cells(heaviside_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2,
+        var2, cov}, 5, params, (double *const[]){out_covariance}, 1);
 }
 
 void heaviside_covariance_exact_float64_backward(
@@ -441,7 +427,11 @@ void heaviside_covariance_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    over_blocks(heaviside_covariance_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2,
-        cov, grad_covariance}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
-        out_grad_var2, out_grad_cov}, 5);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        heaviside_covariance_exact_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
+    }
 }

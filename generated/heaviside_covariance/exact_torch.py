@@ -4,7 +4,7 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  e3778027d2952942e107cf6aaef77c2c67f7066979407faae081c3dcca8de104
-"""heaviside_covariance, variant exact: moments and their gradients in any floating dtype."""
+"""heaviside_covariance, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -13,269 +13,302 @@ from torch import Tensor
 
 __all__ = ["backward", "forward"]
 
-
-_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
-    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
-    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
-    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
-    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
-
-_TABLE40 = (
-    (1.7894251474087325e-14, 6.575970465256306e-14),
-    (3.147868845297814e-11, 5.104364696194626e-11),
-    (1.7820766901418704e-09, 1.843311617517568e-09),
-    (2.8435019447898273e-08, 2.1530623254954573e-08),
-    (2.3342868290052136e-07, 1.3903055231791466e-07),
-    (1.2703136018814788e-06, 6.21890720424873e-07),
-    (5.223085666482113e-06, 2.1646408219638428e-06),
-    (1.7513054055824097e-05, 6.274828350360624e-06),
-    (5.0264436660574776e-05, 1.5814680104720863e-05),
-    (0.00012759019720095762, 3.56749017086621e-05),
-    (0.00029312670460930086, 7.35189878915055e-05),
-    (0.0006198918024148145, 0.00014049857766896274),
-    (0.0012221772874305146, 0.0002518095905161474),
-    (0.002268746134866738, 0.0004269416205892496),
-    (0.003996138318252771, 0.0006894746076894831),
-    (0.006720461408190729, 0.0010663002861418375),
-    (0.010845723589024506, 0.001586191706461869),
-    (0.016866623955281282, 0.002277709517233772),
-    (0.02536380127740925, 0.003166512971909624),
-    (0.03698988911346985, 0.004272228556162184),
-    (0.05244533469952071, 0.005605109814592836),
-    (0.07244378169514962, 0.0071627879383912175),
-    (0.09766783075454183, 0.008927454217952602),
-    (0.12871708738073406, 0.010863824796931997),
-    (0.16605147409897633, 0.012918210583525547),
-    (0.2099337052793345, 0.015018949835764624),
-    (0.26037548353342366, 0.01707836123033315),
-    (0.31709227932431105, 0.018996248672204313),
-    (0.37947143249741333, 0.020664846771590487),
-    (0.4465577371321651, 0.021974951384658842),
-    (0.5170596555490042, 0.022822847610057227),
-    (0.5893779156324024, 0.02311754246562403),
-    (0.6616565822290885, 0.022787743458906266),
-    (0.7318548963286597, 0.021788006332546715),
-    (0.7978364043685298, 0.02010350989379527),
-    (0.8574703201536285, 0.017753002698985165),
-    (0.9087388321432217, 0.01478960174322192),
-    (0.9498433424710598, 0.01129931197237726),
-    (0.9793027016704087, 0.007397524158442469),
-    (0.9960409566426327, 0.003228150784318549),
+_ROWS0 = (
+    (1.7894251474087325e-14,6.575970465256306e-14,),
+    (3.147868845297814e-11,5.104364696194626e-11,),
+    (1.7820766901418704e-09,1.843311617517568e-09,),
+    (2.8435019447898273e-08,2.1530623254954573e-08,),
+    (2.3342868290052136e-07,1.3903055231791466e-07,),
+    (1.2703136018814788e-06,6.21890720424873e-07,),
+    (5.223085666482113e-06,2.1646408219638428e-06,),
+    (1.7513054055824097e-05,6.274828350360624e-06,),
+    (5.0264436660574776e-05,1.5814680104720863e-05,),
+    (0.00012759019720095762,3.56749017086621e-05,),
+    (0.00029312670460930086,7.35189878915055e-05,),
+    (0.0006198918024148145,0.00014049857766896274,),
+    (0.0012221772874305146,0.0002518095905161474,),
+    (0.002268746134866738,0.0004269416205892496,),
+    (0.003996138318252771,0.0006894746076894831,),
+    (0.006720461408190729,0.0010663002861418375,),
+    (0.010845723589024506,0.001586191706461869,),
+    (0.016866623955281282,0.002277709517233772,),
+    (0.02536380127740925,0.003166512971909624,),
+    (0.03698988911346985,0.004272228556162184,),
+    (0.05244533469952071,0.005605109814592836,),
+    (0.07244378169514962,0.0071627879383912175,),
+    (0.09766783075454183,0.008927454217952602,),
+    (0.12871708738073406,0.010863824796931997,),
+    (0.16605147409897633,0.012918210583525547,),
+    (0.2099337052793345,0.015018949835764624,),
+    (0.26037548353342366,0.01707836123033315,),
+    (0.31709227932431105,0.018996248672204313,),
+    (0.37947143249741333,0.020664846771590487,),
+    (0.4465577371321651,0.021974951384658842,),
+    (0.5170596555490042,0.022822847610057227,),
+    (0.5893779156324024,0.02311754246562403,),
+    (0.6616565822290885,0.022787743458906266,),
+    (0.7318548963286597,0.021788006332546715,),
+    (0.7978364043685298,0.02010350989379527,),
+    (0.8574703201536285,0.017753002698985165,),
+    (0.9087388321432217,0.01478960174322192,),
+    (0.9498433424710598,0.01129931197237726,),
+    (0.9793027016704087,0.007397524158442469,),
+    (0.9960409566426327,0.003228150784318549,),
 )
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _atom0(p0: Tensor, p1: Tensor | float, p2: Tensor, p3: Tensor, p4: Tensor, p5: Tensor) -> Tensor:
+    t0 = p0 * p1 + p2
+    t0 = t0 * t0
+    t1 = 1.0 + t0
+    t2 = 1.0 / (t0 * t1)
+    t0 = torch.exp((p5 - (p4 * (t1 * t2))) * (p3 - t0)) * (t0 * t2)
+    return t0
+
+
+def _part1(p0: Tensor) -> Tensor:
+    t0 = (_polynomial(p0 - 0.25, -0.0017798827339621601, (0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0.005355150279226964, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814)))
+    return t0
+
+
+def _part2(p0: Tensor, p1: Tensor) -> Tensor:
+    t0 = p0 * 0.06943184420297371
+    t1 = p0 * 0.33000947820757187
+    t2 = p0 * 0.6699905217924281
+    t3 = p0 * 0.9305681557970263
+    t0 = (0.17392742256872692 * torch.exp(-(t3 * (0.5 * t3 + p1))) + (0.32607257743127305 * torch.exp(-(t2 * (0.5 * t2
+        + p1))) + (torch.exp(-(t1 * (0.5 * t1 + p1))) * 0.32607257743127305 + (torch.exp(-(t0 * (0.5 * t0 + p1))) *
+        0.17392742256872692))))
+    return t0
+
+
+def _forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> Tensor:
+    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t1 = torch.where(t0, var2, var1)
+    t2 = 0.0 <= t1
+    t3 = torch.where(t0, var1, var2)
+    t4 = 0.0 <= t3
+    t5 = (torch.sqrt(torch.where(t2, t1, 0.0)) * torch.sqrt(torch.where(t4, t3, 0.0))) * 1.0000038146972656
+    t6 = torch.where(cov < 0.0, -cov, cov)
+    t7 = torch.where(t0, mean2, mean1)
+    t0 = torch.where(t0, mean1, mean2)
+    t4 = ((t6 <= t5) & (t2 & (t7 == t7))) & (t4 & (t0 == t0))
+    t2 = torch.where(t4, t6, 0.0)
+    t8 = (t1 * t3) - (t2 * t2)
+    t9 = t4 & (0.0 < t8)
+    t8 = torch.where(t9, t8, 0.0)
+    t9 = 0.0 == t8
+    t8 = torch.sqrt(torch.where(t9, 1.0, t8))
+    t10 = t1 == 0.0
+    t11 = torch.sqrt(torch.where(t4, torch.where(t10, 1.0, t1), 1.0))  # standard deviation, scaled
+    t12 = t3 == 0.0
+    t4 = torch.sqrt(torch.where(t4, torch.where(t12, 1.0, t3), 1.0))  # standard deviation, scaled
+    t13 = (t11 * t4) + t2
+    t14 = 1.0 / t13
+    t15 = t10 | t12
+    t9 = t9 & (~t15)
+    t16 = torch.where(t15, 1.0, torch.where(t9, 0.0, t8 * t14))  # Q = sqrt((1 - rho)/(1 + rho))
+    t17 = t16 * t16
+    t4 = torch.where(t12, 1.2676506002282294e+30 * (t0 * 1.2676506002282294e+30), t0) / t4
+    t12 = 38.5 < t4
+    t18 = t4 < (-38.5)
+    t4 = torch.where(t12, 38.5, torch.where(t18, -38.5, t4))  # mean2/s2, within the reach
+    t18 = cov < 0.0
+    t4 = torch.where(t18, -t4, t4)
+    t11 = torch.where(t10, 1.2676506002282294e+30 * (t7 * 1.2676506002282294e+30), t7) / t11
+    t10 = 38.5 < t11
+    t18 = t11 < (-38.5)
+    t11 = torch.where(t10, 38.5, torch.where(t18, -38.5, t11))  # mean1/s1, within the reach
+    t18 = t11 + t4
+    t10 = torch.where(t18 < 0.0, -t18, t18)
+    t4 = t11 - t4
+    t11 = torch.where(t4 < 0.0, -t4, t4)
+    t12 = t11 <= (t17 * t10)
+    t19 = (t10 <= t11) | (t10 < 8.673617379884035e-19)
+    # q*^2, where the exponent is least
+    t20 = torch.where(t19, 1.0, torch.where(t12, t17, t11 * (1.0 / torch.where(t19, 1.0, t10))))
+    t4 = 0.125 * (t4 * t4)  # B = (a - b)^2/8
+    t8 = torch.where(t15, 1.0, torch.where(t9, 1099511627776.0, t13 * (1.0 / t8)))
+    t11 = torch.where(t19, t4, torch.where(t12, t8 * (t8 * t4), 0.125 * (t10 * t11)))  # B/q*^2
+    t18 = 0.125 * (t18 * t18)  # A = (a + b)^2/8
+    t10 = t18 * t20 + (-t11)
+    t8 = t18 * t20 + t11
+    t10 = (t8 + 26.0) + torch.sqrt(t10 * t10 + (t8 * 52.0 + 676.0))
+    t12 = (2.0 * t4) * (1.0 / t10)
+    t17 = t17 < t12
+    t12 = torch.where(t17, torch.sqrt(torch.where(t17, t12, 1.0)), t16)  # lo, where the integral begins
+    t19 = 2.0 * t18
+    t13 = t10 < t19
+    t17 = t17 | t13
+    t19 = torch.where(t13, torch.sqrt(torch.where(t13, t10 * (1.0 / torch.where(t13, t19, 1.0)), 1.0)), 1.0) - t12
+    t16 = (t14 * (t2 * 2.0)) * (1.0 / (1.0 + t16))  # 1 - Q
+    t16 = torch.where(t17, t19, t16)  # hi - lo
+    b0 = t16
+    b1 = t12
+    b2 = t20
+    b3 = t11
+    b4 = t18
+    b5 = t1
+    b6 = t3
+    b7 = t5
+    b8 = t6
+    b9 = t7
+    b10 = t0
+    b11 = t4
+    b12 = t8
+    a0 = 0.0
+    for c in _ROWS0:
+        r0 = _atom0(b0, c[0], b1, b2, b3, b4)
+        a0 = a0 + r0 * c[1]
+    t0 = ((b8 <= b7) & ((0.0 <= b5) & (b9 == b9))) & ((0.0 <= b6) & (b10 == b10))
+    t1 = (b0 * a0) * torch.exp(-(b12 + (b4 + b11)))
+    t2 = cov < 0.0
+    t1 = (torch.where(t0, torch.where(t2, -t1, t1), torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0,
+        dtype=torch.float64), -1.0))))
+    return t1
+
+
+def _backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
+    grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = torch.where(cov < 0.0, -cov, cov)
+    t1 = cov < 0.0
+    t2 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t3 = torch.where(t2, var2, var1)
+    t4 = 0.0 <= t3
+    t5 = t3 == 0.0
+    t6 = torch.where(t2, var1, var2)
+    t7 = 0.0 <= t6
+    t8 = t6 == 0.0
+    t9 = t5 | t8
+    t10 = torch.where(t2, mean2, mean1)
+    t11 = torch.where(t2, mean1, mean2)
+    t7 = (((t0 <= ((torch.sqrt(torch.where(t4, t3, 0.0)) * torch.sqrt(torch.where(t7, t6, 0.0))) * 1.0000038146972656))
+        & (t4 & (t10 == t10))) & (t7 & (t11 == t11)))
+    t0 = torch.where(t7, t0, 0.0)
+    t4 = torch.sqrt(torch.where(t7, torch.where(t5, 1.0, t3), 1.0))  # standard deviation, scaled
+    t10 = torch.where(t5, 1.2676506002282294e+30 * (t10 * 1.2676506002282294e+30), t10) / t4
+    t12 = torch.sqrt(torch.where(t7, torch.where(t8, 1.0, t6), 1.0))  # standard deviation, scaled
+    t13 = t4 * t12
+    t4 = torch.where(t5, 0.0, 1.0 / t4)
+    t5 = t13 + t0
+    t14 = 1.0 / t5
+    t15 = torch.where(t8, 0.0, 1.0 / t12)
+    t16 = 38.5 < t10
+    t17 = t10 < (-38.5)
+    t10 = torch.where(t16, 38.5, torch.where(t17, -38.5, t10))  # mean1/s1, within the reach
+    t17 = 0.0 < t10
+    t16 = torch.where(t10 < 0.0, -t10, t10)
+    t18 = 1.0 / (t16 * 0.25 + 1.0)
+    t19 = torch.exp((-0.5) * (t10 * t10))
+    t6 = (t3 * t6) - (t0 * t0)
+    t3 = t7 & (0.0 < t6)
+    t6 = torch.where(t3, t6, 0.0)
+    t3 = 0.0 == t6
+    t20 = t3 & (~t9)
+    t6 = torch.sqrt(torch.where(t3, 1.0, t6))
+    t3 = torch.where(t9, 1.0, torch.where(t20, 0.0, t6 * t14))  # Q = sqrt((1 - rho)/(1 + rho))
+    t6 = torch.where(t9, 1.0, torch.where(t20, 1099511627776.0, t5 * (1.0 / t6)))
+    t14 = (t14 * (t0 * 2.0)) * (1.0 / (1.0 + t3))  # 1 - Q
+    t5 = t3 * t3
+    t20 = torch.where(t20, 0.0, (t6 * (1.0 + t5)) * 0.07957747154594767)
+    t9 = torch.sqrt(torch.where(t7, torch.full_like(t7, 1.0, dtype=torch.float64), -1.0))
+    t12 = torch.where(t8, 1.2676506002282294e+30 * (t11 * 1.2676506002282294e+30), t11) / t12
+    t11 = 38.5 < t12
+    t8 = t12 < (-38.5)
+    t12 = torch.where(t11, 38.5, torch.where(t8, -38.5, t12))  # mean2/s2, within the reach
+    t12 = torch.where(t1, -t12, t12)
+    t8 = t10 + t12
+    t3 = t3 * t8
+    t11 = 0.125 * (t8 * t8)  # A = (a + b)^2/8
+    t21 = t10 - t12
+    t22 = t6 * t21
+    t21 = 0.125 * (t21 * t21)  # B = (a - b)^2/8
+    t6 = torch.exp(-((t5 * t11 + t11) + (t21 * (t6 * t6) + t21)))
+    t21 = t20 * (t6 * (t4 * t15))
+    t20 = (t0 * (1.0 / t13)) * (t6 * t20)
+    t6 = 1.7976931348623157e+308 < t21
+    t13 = t21 < (-1.7976931348623157e+308)
+    t21 = (torch.where(t7, torch.where(t6, 1.7976931348623157e+308, torch.where(t13, -1.7976931348623157e+308, t21)),
+        t9) * grad_covariance)
+    t13 = (t3 + t22) * 0.5
+    t3 = 0.5 * (t3 - t22)
+    t13 = torch.where(t17, -t13, t13)
+    t6 = t13 < 0.0
+    t0 = 1.0 / (0.25 * torch.where(t6, -t13, t13) + 1.0)
+    t13 = torch.exp((-0.5) * (t13 * t13))
+    t0 = t0 * _part1(t0)  # Mills ratio/sqrt(2 pi)
+    t0 = t13 * t0
+    t0 = torch.where(t6, t0, 1.0 - t0)
+    t18 = t18 * _part1(t18)  # Mills ratio/sqrt(2 pi)
+    t18 = t0 - (t19 * t18)
+    t0 = (t14 * (t8 - t22)) * (-0.5)
+    t22 = (-0.5) * (t14 * (t8 + t22))
+    t8 = torch.where(t22 < 0.0, -t22, t22)
+    t14 = torch.where(t0 < 0.0, -t0, t0)
+    t16 = (t14 <= 0.125) & ((t14 * t16) <= 2.0)
+    t0 = torch.where(t16, t0, 0.0)
+    t14 = 0.0 < t12
+    t3 = torch.where(t14, -t3, t3)
+    t6 = t3 < 0.0
+    t13 = 1.0 / (0.25 * torch.where(t6, -t3, t3) + 1.0)
+    t3 = torch.exp((-0.5) * (t3 * t3))
+    t13 = t13 * _part1(t13)  # Mills ratio/sqrt(2 pi)
+    t13 = t3 * t13
+    t3 = torch.where(t12 < 0.0, -t12, t12)
+    t8 = (t8 <= 0.125) & ((t8 * t3) <= 2.0)
+    t22 = torch.where(t8, t22, 0.0)
+    t3 = 1.0 / (0.25 * t3 + 1.0)
+    t11 = torch.exp((-0.5) * (t12 * t12))
+    t13 = torch.where(t6, t13, 1.0 - t13)
+    t3 = t3 * _part1(t3)  # Mills ratio/sqrt(2 pi)
+    t3 = t13 - (t11 * t3)
+    t13 = t11 * t19
+    t11 = (torch.where(t16, t13 * ((t0 * _part2(t0, t10)) * 0.15915494309189535), torch.where(t17, -t18, t18) * (t11 *
+        0.3989422804014327)))
+    t18 = t15 * (t15 * ((-0.5) * ((t12 * t11) + t20)))
+    t11 = t15 * t11
+    t18 = torch.where(t1, -t18, t18)
+    t15 = 1.7976931348623157e+308 < t18
+    t17 = t18 < (-1.7976931348623157e+308)
+    t18 = torch.where(t15, 1.7976931348623157e+308, torch.where(t17, -1.7976931348623157e+308, t18))
+    t19 = (torch.where(t8, t13 * (0.15915494309189535 * (t22 * _part2(t22, t12))), torch.where(t14, -t3, t3) * (t19 *
+        0.3989422804014327)))
+    t10 = t4 * (t4 * ((-0.5) * (t20 + (t10 * t19))))
+    t19 = t4 * t19
+    t19 = torch.where(t1, -t19, t19)
+    t4 = torch.where(t7, torch.where(t2, t19, t11), t9) * grad_covariance
+    t19 = torch.where(t7, torch.where(t2, t11, t19), t9) * grad_covariance
+    t10 = torch.where(t1, -t10, t10)
+    t1 = 1.7976931348623157e+308 < t10
+    t11 = t10 < (-1.7976931348623157e+308)
+    t10 = torch.where(t1, 1.7976931348623157e+308, torch.where(t11, -1.7976931348623157e+308, t10))
+    t11 = torch.where(t7, torch.where(t2, t18, t10), t9) * grad_covariance
+    t9 = torch.where(t7, torch.where(t2, t10, t18), t9) * grad_covariance
+    return t19, t11, t4, t9, t21
 
 
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
     """Covariance of the outputs, from mean and variance of each input."""
-    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
-    t1 = torch.where(t0, mean2, mean1)
-    t2 = torch.where(t0, mean1, mean2)
-    t3 = torch.where(t0, var2, var1)
-    t0 = torch.where(t0, var1, var2)
-    t4 = torch.where(cov < 0.0, -cov, cov)
-    t5 = 0.0 <= t3
-    t6 = 0.0 <= t0
-    t7 = torch.sqrt(torch.where(t5, t3, 0.0))
-    t7 = (t7 * torch.sqrt(torch.where(t6, t0, 0.0))) * 1.0000038146972656
-    t6 = ((t4 <= t7) & (t5 & (t1 == t1))) & (t6 & (t2 == t2))
-    t5 = t3 == 0.0
-    t7 = t0 == 0.0
-    t8 = torch.sqrt(torch.where(t6, torch.where(t5, 1.0, t3), 1.0))  # standard deviation, scaled
-    t9 = torch.sqrt(torch.where(t6, torch.where(t7, 1.0, t0), 1.0))  # standard deviation, scaled
-    t10 = cov < 0.0
-    t4 = torch.where(t6, t4, 0.0)
-    t0 = (t3 * t0) - (t4 * t4)
-    t3 = t5 | t7
-    t0 = torch.where(t6 & (0.0 < t0), t0, 0.0)
-    t11 = t0 == 0.0
-    t12 = t11 & (~t3)
-    t13 = (t8 * t9) + t4
-    t0 = torch.sqrt(torch.where(t11, 1.0, t0))
-    t11 = 1.0 / t13
-    t14 = torch.where(t3, 1.0, torch.where(t12, 0.0, t0 * t11))  # Q = sqrt((1 - rho)/(1 + rho))
-    t0 = torch.where(t3, 1.0, torch.where(t12, 1099511627776.0, t13 * (1.0 / t0)))
-    t13 = t14 * t14
-    t1 = torch.where(t5, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
-    t8 = t1 / t8
-    t8 = torch.where(38.5 < t8, 38.5, _at_least(t8, -38.5))  # mean1/s1, within the reach
-    t2 = torch.where(t7, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
-    t9 = t2 / t9
-    t9 = torch.where(38.5 < t9, 38.5, _at_least(t9, -38.5))  # mean2/s2, within the reach
-    t9 = torch.where(t10, -t9, t9)
-    t2 = t8 + t9
-    t9 = t8 - t9
-    t8 = (t2 * t2) * 0.125  # A = (a + b)^2/8
-    t7 = (t9 * t9) * 0.125  # B = (a - b)^2/8
-    t2 = torch.where(t2 < 0.0, -t2, t2)
-    t9 = torch.where(t9 < 0.0, -t9, t9)
-    t1 = (t2 <= t9) | (t2 < 8.673617379884035e-19)
-    t5 = t9 <= (t13 * t2)
-    t12 = torch.where(t5, t13, t9 * (1.0 / (torch.where(t1, 1.0, t2))))
-    t12 = torch.where(t1, 1.0, t12)  # q*^2, where the exponent is least
-    t9 = torch.where(t1, t7, torch.where(t5, t0 * (t0 * t7), (t2 * t9) * 0.125))  # B/q*^2
-    t2 = t8 * t12 + t9
-    t0 = t8 * t12 + (-t9)
-    t0 = (t2 + 26.0) + torch.sqrt(t0 * t0 + (t2 * 52.0 + 676.0))
-    t5 = (t7 * 2.0) * (1.0 / t0)
-    t1 = t8 * 2.0
-    t13 = t13 < t5
-    t3 = t0 < t1
-    t5 = torch.where(t13, torch.sqrt(torch.where(t13, t5, 1.0)), t14)  # lo, where the integral begins
-    t1 = torch.sqrt(torch.where(t3, t0 * (1.0 / (torch.where(t3, t1, 1.0))), 1.0))
-    t14 = (t11 * (t4 * 2.0)) * (1.0 / (t14 + 1.0))  # 1 - Q
-    t14 = torch.where(t13 | t3, (torch.where(t3, t1, 1.0)) - t5, t14)  # hi - lo
-    t7 = torch.exp(-(t2 + (t8 + t7)))
-    t2 = torch.sqrt(torch.where(t6, torch.full_like(mean1, 1.0), -1.0))
-    t1 = 0.0
-    for c in _TABLE40:
-        t3 = t14 * c[0] + t5
-        t3 = t3 * t3
-        t13 = t3 + 1.0
-        t4 = 1.0 / (t3 * t13)
-        t1 = t1 + c[1] * (torch.exp((t8 - (t9 * (t13 * t4))) * (t12 - t3)) * (t3 * t4))
-    t7 = (t14 * (t1)) * t7
-    t2 = torch.where(t6, torch.where(t10, -t7, t7), t2)
-    return t2,
+    out_covariance = _forward(mean1, var1, mean2, var2, cov)
+    return (out_covariance,)
 
 
 def backward(
     mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
     grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in covariance of the outputs."""
-    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
-    t1 = torch.where(t0, mean2, mean1)
-    t2 = torch.where(t0, mean1, mean2)
-    t3 = torch.where(t0, var2, var1)
-    t4 = torch.where(t0, var1, var2)
-    t5 = torch.where(cov < 0.0, -cov, cov)
-    t6 = 0.0 <= t3
-    t7 = 0.0 <= t4
-    t8 = torch.sqrt(torch.where(t6, t3, 0.0))
-    t8 = (t8 * torch.sqrt(torch.where(t7, t4, 0.0))) * 1.0000038146972656
-    t7 = ((t5 <= t8) & (t6 & (t1 == t1))) & (t7 & (t2 == t2))
-    t6 = t3 == 0.0
-    t8 = t4 == 0.0
-    t9 = torch.sqrt(torch.where(t7, torch.where(t6, 1.0, t3), 1.0))  # standard deviation, scaled
-    t10 = torch.sqrt(torch.where(t7, torch.where(t8, 1.0, t4), 1.0))  # standard deviation, scaled
-    t11 = torch.where(t6, 0.0, 1.0 / t9)
-    t12 = torch.where(t8, 0.0, 1.0 / t10)
-    t13 = t9 * t10
-    t14 = cov < 0.0
-    t5 = torch.where(t7, t5, 0.0)
-    t4 = (t3 * t4) - (t5 * t5)
-    t3 = t6 | t8
-    t4 = torch.where(t7 & (0.0 < t4), t4, 0.0)
-    t15 = t4 == 0.0
-    t16 = t15 & (~t3)
-    t17 = t13 + t5
-    t4 = torch.sqrt(torch.where(t15, 1.0, t4))
-    t15 = 1.0 / t17
-    t18 = torch.where(t3, 1.0, torch.where(t16, 0.0, t4 * t15))  # Q = sqrt((1 - rho)/(1 + rho))
-    t4 = torch.where(t3, 1.0, torch.where(t16, 1099511627776.0, t17 * (1.0 / t4)))
-    t17 = t18 * t18
-    t15 = (t15 * (t5 * 2.0)) * (1.0 / (t18 + 1.0))  # 1 - Q
-    t1 = torch.where(t6, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
-    t9 = t1 / t9
-    t9 = torch.where(38.5 < t9, 38.5, _at_least(t9, -38.5))  # mean1/s1, within the reach
-    t2 = torch.where(t8, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
-    t10 = t2 / t10
-    t10 = torch.where(38.5 < t10, 38.5, _at_least(t10, -38.5))  # mean2/s2, within the reach
-    t10 = torch.where(t14, -t10, t10)
-    t2 = t9 + t10
-    t8 = t9 - t10
-    t1 = (t2 * t2) * 0.125  # A = (a + b)^2/8
-    t6 = (t8 * t8) * 0.125  # B = (a - b)^2/8
-    t18 = t18 * t2
-    t8 = t4 * t8
-    t3 = (t18 + t8) * 0.5
-    t19 = (t15 * (t2 - t8)) * (-0.5)
-    t20 = torch.where(t19 < 0.0, -t19, t19)
-    t21 = torch.where(t9 < 0.0, -t9, t9)
-    t20 = (t20 <= 0.125) & ((t20 * t21) <= 2.0)
-    t19 = torch.where(t20, t19, 0.0)
-    t22 = torch.exp((t10 * t10) * (-0.5))
-    t23 = t19 * 0.06943184420297371
-    t24 = t19 * 0.33000947820757187
-    t23 = torch.exp(-(t23 * (t23 * 0.5 + t9))) * 0.17392742256872692
-    t25 = t19 * 0.6699905217924281
-    t23 = torch.exp(-(t24 * (t24 * 0.5 + t9))) * 0.32607257743127305 + t23
-    t24 = t19 * 0.9305681557970263
-    t23 = torch.exp(-(t25 * (t25 * 0.5 + t9))) * 0.32607257743127305 + t23
-    t25 = torch.exp((t9 * t9) * (-0.5))
-    t26 = t22 * t25
-    t23 = torch.exp(-(t24 * (t24 * 0.5 + t9))) * 0.17392742256872692 + t23
-    t24 = 0.0 < t9
-    t21 = 1.0 / (t21 * 0.25 + 1.0)
-    t21 = t21 * _polynomial(_POLYNOMIAL0, t21 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t3 = torch.where(t24, -t3, t3)
-    t27 = t3 < 0.0
-    t28 = 1.0 / ((torch.where(t27, -t3, t3)) * 0.25 + 1.0)
-    t28 = t28 * _polynomial(_POLYNOMIAL0, t28 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t28 = torch.exp((t3 * t3) * (-0.5)) * t28
-    t21 = (torch.where(t27, t28, 1.0 - t28)) - (t25 * t21)
-    t21 = (torch.where(t24, -t21, t21)) * (t22 * 0.3989422804014327)
-    t21 = torch.where(t20, t26 * ((t19 * t23) * 0.15915494309189535), t21)
-    t23 = t12 * t21
-    t18 = (t18 - t8) * 0.5
-    t8 = (t15 * (t2 + t8)) * (-0.5)
-    t2 = torch.where(t8 < 0.0, -t8, t8)
-    t15 = torch.where(t10 < 0.0, -t10, t10)
-    t2 = (t2 <= 0.125) & ((t2 * t15) <= 2.0)
-    t8 = torch.where(t2, t8, 0.0)
-    t19 = t8 * 0.06943184420297371
-    t20 = t8 * 0.33000947820757187
-    t19 = torch.exp(-(t19 * (t19 * 0.5 + t10))) * 0.17392742256872692
-    t24 = t8 * 0.6699905217924281
-    t19 = torch.exp(-(t20 * (t20 * 0.5 + t10))) * 0.32607257743127305 + t19
-    t20 = t8 * 0.9305681557970263
-    t19 = torch.exp(-(t24 * (t24 * 0.5 + t10))) * 0.32607257743127305 + t19
-    t19 = torch.exp(-(t20 * (t20 * 0.5 + t10))) * 0.17392742256872692 + t19
-    t20 = 0.0 < t10
-    t15 = 1.0 / (t15 * 0.25 + 1.0)
-    t15 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t18 = torch.where(t20, -t18, t18)
-    t24 = t18 < 0.0
-    t28 = 1.0 / ((torch.where(t24, -t18, t18)) * 0.25 + 1.0)
-    t28 = t28 * _polynomial(_POLYNOMIAL0, t28 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t28 = torch.exp((t18 * t18) * (-0.5)) * t28
-    t15 = (torch.where(t24, t28, 1.0 - t28)) - (t22 * t15)
-    t25 = (torch.where(t20, -t15, t15)) * (t25 * 0.3989422804014327)
-    t25 = torch.where(t2, t26 * ((t8 * t19) * 0.15915494309189535), t25)
-    t19 = t11 * t25
-    t19 = torch.where(t14, -t19, t19)
-    t8 = torch.sqrt(torch.where(t7, torch.full_like(mean1, 1.0), -1.0))
-    t6 = torch.exp(-((t17 * t1 + t1) + (t6 * (t4 * t4) + t6)))
-    t17 = torch.where(t16, 0.0, (t4 * (t17 + 1.0)) * 0.07957747154594767)
-    t13 = (t5 * (1.0 / t13)) * (t6 * t17)
-    t21 = t12 * (t12 * (((t10 * t21) + t13) * (-0.5)))
-    t21 = torch.where(t14, -t21, t21)
-    t10 = _at_least(t21, -1.7976931348623157e+308)
-    t10 = torch.where(1.7976931348623157e+308 < t21, 1.7976931348623157e+308, t10)
-    t25 = t11 * (t11 * ((t13 + (t9 * t25)) * (-0.5)))
-    t25 = torch.where(t14, -t25, t25)
-    t14 = _at_least(t25, -1.7976931348623157e+308)
-    t14 = torch.where(1.7976931348623157e+308 < t25, 1.7976931348623157e+308, t14)
-    t12 = t17 * (t6 * (t11 * t12))
-    t11 = _at_least(t12, -1.7976931348623157e+308)
-    t11 = torch.where(1.7976931348623157e+308 < t12, 1.7976931348623157e+308, t11)
-    t12 = torch.where(t7, torch.where(t0, t23, t19), t8)
-    t6 = torch.where(t7, torch.where(t0, t10, t14), t8)
-    t23 = torch.where(t7, torch.where(t0, t19, t23), t8)
-    t10 = torch.where(t7, torch.where(t0, t14, t10), t8)
-    return (
-        grad_covariance * t12,
-        grad_covariance * t6,
-        grad_covariance * t23,
-        grad_covariance * t10,
-        grad_covariance * (torch.where(t7, t11, t8)),
-    )
+    (out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov) = (_backward(mean1, var1, mean2, var2,
+        cov, grad_covariance))
+    return out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov

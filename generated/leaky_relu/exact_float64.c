@@ -5,171 +5,114 @@
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double leaky_relu_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
+    double t2 = POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t0 * (t0 * t0));
+    return t2;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void leaky_relu_exact_float64_forward_element(
+    double mean, double var, double p_negative_slope, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    double t2 = (-1.0) + p_negative_slope;
+    _Bool t3 = mean < 0.0;
+    double t4 = t0 ? 0x1p-100 : var;
+    double t5 = SQRT(t4);  // standard deviation, scaled
+    double t6 = t1 * 0x1p126;
+    double t7 = t0 ? t6 : t1;
+    double t8 = t7 / t5;
+    double t9 = t2 * t2;
+    double t10 = (38.5 < t8) ? 38.5 : t8;  // t = min(|mean|/sigma, reach)
+    double t11 = exp64(t10 * (t10 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t12 = leaky_relu_exact_float64_part0(t10);  // J_2/sqrt(2 pi)
+    double t13 = FMA(t12, -(t10 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t10 * t10)));  // J_1/sqrt(2 pi)
+    double t14 = -p_negative_slope;
+    double t15 = t3 ? t14 : 1.0;
+    double t16 = t0 ? 0.0 : t5;
+    double t17 = FMA(t1, t15, t16 * (t11 * (t13 * (1.0 - p_negative_slope))));
+    double t18 = t11 * (-(t13 * (t13 * t9)));
+    double t19 = p_negative_slope * p_negative_slope;
+    double t20 = t3 ? t19 : 1.0;
+    double t21 = 2.0 * t9;
+    double t22 = FMA(t10, t13, 2.0 * t12);  // Mills ratio/sqrt(2 pi)
+    double t23 = FMA(t12, t21, FMA(t22, (-2.0) * (p_negative_slope * t2), t18));
+    double t24 = FMA(t12, 2.0 * (t2 * (1.0 + p_negative_slope)), FMA(t13, 2.0 * (t10 * t2), t18));
+    double t25 = t3 ? t23 : t24;
+    double t26 = FMA(var, t20, var * (t11 * t25));
+    *out_mean = t17;
+    *out_var = t26;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void leaky_relu_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_negative_slope,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
-}
-
-static void leaky_relu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_negative_slope = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = t2 ? 0.0 : t6;
-        double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t12 = (polynomial0(-0.013812895908158688, t11 - 0.25)) * (t11 * (t11 * t11));
-        double t13 = (FMA(t12, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
-        double t14 = -p_negative_slope;
-        double t15 = t0 ? t14 : 1.0;
-        double t16 = p_negative_slope + (-1.0);
-        double t17 = t16 * t16;
-        double t18 = t9 * (-(t13 * (t13 * t17)));
-        double t19 = FMA(t12, t17 * 2.0, FMA(FMA(t8, t13, t12 * 2.0), (p_negative_slope * t16) * (-2.0), t18));
-        double t20 = FMA(t12, (t16 * (p_negative_slope + 1.0)) * 2.0, FMA(t13, (t8 * t16) * 2.0, t18));
-        double t21 = t0 ? t19 : t20;
-        double t22 = p_negative_slope * p_negative_slope;
-        double t23 = t0 ? t22 : 1.0;
-        out_mean[i] = FMA(t1, t15, t10 * (t9 * (t13 * (1.0 - p_negative_slope))));
-        out_var[i] = FMA(var[i], t23, var[i] * (t9 * t21));
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    double t2 = (-1.0) + p_negative_slope;
+    double t3 = t2 * (1.0 + p_negative_slope);
+    _Bool t4 = mean < 0.0;
+    double t5 = t0 ? 0x1p-100 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = t1 * 0x1p126;
+    double t8 = t0 ? t7 : t1;
+    double t9 = t8 / t6;
+    double t10 = t2 * t2;
+    double t11 = p_negative_slope * t2;
+    double t12 = 2.0 * t10;
+    double t13 = (-2.0) * t11;
+    double t14 = (38.5 < t9) ? 38.5 : t9;  // t = min(|mean|/sigma, reach)
+    double t15 = exp64(t14 * (t14 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t16 = t14 * t2;
+    double t17 = leaky_relu_exact_float64_part0(t14);  // J_2/sqrt(2 pi)
+    double t18 = FMA(t17, -(t14 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t14 * t14)));  // J_1/sqrt(2 pi)
+    double t19 = FMA(t14, t18, 2.0 * t17);  // Mills ratio/sqrt(2 pi)
+    double t20 = t15 * (-(0.3989422804014327 * (t18 * t10)));
+    double t21 = 1.0 / t6;
+    double t22 = t0 ? 0.0 : t21;
+    double t23 = t22 * (t15 * (0.3989422804014327 * ((-0.5) * t2)));
+    double t24 = FMA(t19, -t3, FMA(0.3989422804014327, -(t14 * t11), t20));
+    double t25 = FMA(t19, t3, FMA(0.3989422804014327, t16, t20));
+    double t26 = t4 ? t24 : t25;
+    double t27 = t15 * t26;
+    double t28 = p_negative_slope * p_negative_slope;
+    double t29 = t4 ? t28 : 1.0;
+    double t30 = FMA(t23, grad_mean, (t27 + t29) * grad_var);
+    double t31 = t19 * (t18 * t12);
+    double t32 = t19 * (1.0 - p_negative_slope);
+    double t33 = t19 * t2;
+    double t34 = t4 ? t32 : t33;
+    double t35 = t15 * t34;
+    double t36 = t4 ? p_negative_slope : 1.0;
+    double t37 = t35 + t36;
+    double t38 = t0 ? 0.0 : t6;
+    double t39 = FMA(t18, t12, FMA(0.3989422804014327, t13, t15 * (-t31)));
+    double t40 = FMA(t18, t13, FMA(t19, (-2.0) * t16, t15 * t31));
+    double t41 = t4 ? t39 : t40;
+    double t42 = FMA(t37, grad_mean, (t38 * (t15 * t41)) * grad_var);
+    *out_grad_mean = t42;
+    *out_grad_var = t30;
 }
 
 void leaky_relu_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(leaky_relu_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void leaky_relu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_negative_slope = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = t2 ? 0.0 : t6;
-        double t11 = 1.0 / t6;
-        double t12 = t2 ? 0.0 : t11;
-        double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t14 = (polynomial0(-0.013812895908158688, t13 - 0.25)) * (t13 * (t13 * t13));
-        double t15 = (FMA(t14, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
-        double t16 = FMA(t8, t15, t14 * 2.0);
-        double t17 = p_negative_slope + (-1.0);
-        double t18 = t16 * (1.0 - p_negative_slope);
-        double t19 = t16 * t17;
-        double t20 = t0 ? t18 : t19;
-        double t21 = t0 ? p_negative_slope : 1.0;
-        double t22 = t17 * t17;
-        double t23 = t22 * 2.0;
-        double t24 = t16 * (t15 * t23);
-        double t25 = t8 * t17;
-        double t26 = p_negative_slope * t17;
-        double t27 = t26 * (-2.0);
-        double t28 = FMA(t15, t23, FMA(t27, 0.3989422804014327, t9 * (-t24)));
-        double t29 = FMA(t15, t27, FMA(t16, t25 * (-2.0), t9 * t24));
-        double t30 = t0 ? t28 : t29;
-        double t31 = t9 * (-((t15 * t22) * 0.3989422804014327));
-        double t32 = t17 * (p_negative_slope + 1.0);
-        double t33 = FMA(t16, -t32, FMA(-(t8 * t26), 0.3989422804014327, t31));
-        double t34 = FMA(t16, t32, FMA(t25, 0.3989422804014327, t31));
-        double t35 = t0 ? t33 : t34;
-        double t36 = p_negative_slope * p_negative_slope;
-        double t37 = t0 ? t36 : 1.0;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t20) + t21),
-            grad_var[i] * (t10 * (t9 * t30)));
-        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * ((t17 * (-0.5)) * 0.3989422804014327))),
-            grad_var[i] * ((t9 * t35) + t37));
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_exact_float64_forward_element(mean[i], var[i], p_negative_slope, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -178,6 +121,10 @@ void leaky_relu_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(leaky_relu_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_negative_slope = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_negative_slope, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

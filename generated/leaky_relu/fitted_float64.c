@@ -5,201 +5,135 @@
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void leaky_relu_fitted_float64_forward_element(
+    double mean, double var, double p_negative_slope, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    double t4 = -p_negative_slope;
+    double t5 = t0 ? 0x1p-100 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = t1 * 0x1p126;
+    double t8 = t0 ? t7 : t1;
+    double t9 = t8 / t6;
+    double t10 = t0 ? 1.0 : var;
+    double t11 = SQRT(t10);  // standard deviation, scaled
+    double t12 = 1.0 / t11;
+    double t13 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t14 = t12 * t13;
+    double t15 = (38.5 < t9) ? 38.5 : t9;  // t = min(|mean|/sigma, reach)
+    double t16 = 1.0 / FMA(t15, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t17 = (0x1p60 < t14) ? 0x1p60 : t14;
+    double t18 = -t17;
+    double t19 = t2 ? t18 : t17;  // mean/sigma
+    double t20 = t19 * 2.661280002458725;
+    _Bool t21 = t20 < 0.0;
+    double t22 = -t20;
+    double t23 = t21 ? t22 : t20;
+    double t24 = exp64(-t23);
+    double t25 = t2 ? t4 : 1.0;
+    double t26 = t0 ? 0.0 : t6;
+    double t27 = exp64(t15 * (t15 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t28 = t16 - 0.25;
+    // J_1/sqrt(2 pi)
+    double t29 = POLY24(t28, -0.00178662554568504, 0.02117159576537682, -0.10021533980094116, 0.2589297270916301,
+        -0.40044844024256365, 0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587,
+        0.04148173543048556, 0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302,
+        0.04260178588279402, -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091,
+        0.12798881248680846, 0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245,
+        0.04343403959773218) * (t16 * t16);
+    double t30 = FMA(t1, t25, t26 * (t27 * (t29 * (1.0 - p_negative_slope))));
+    double t31 = 1.0 / (1.0 + t24);
+    double t32 = FMA(p_negative_slope, t4, 1.0);
+    double t33 = t24 * t31;
+    double t34 = t21 ? t33 : t31;
+    double t35 = FMA(var, t32 * t34, var * (p_negative_slope * p_negative_slope));
+    double t36 = (t35 < 0.0) ? 0.0 : t35;
+    double t37 = t3 ? 1.0 : var;
+    double t38 = SQRT(t37);
+    double t39 = t3 ? t36 : t38;
+    *out_mean = t30;
+    *out_var = t39;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void leaky_relu_fitted_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_negative_slope,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
-        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
-        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
-        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
-        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
-        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
-        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
-        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
-        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
-    return y;
-}
-
-static void leaky_relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_negative_slope = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = t2 ? 0.0 : t6;
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t11 = -p_negative_slope;
-        double t12 = (polynomial0(-0.00178662554568504, t10 - 0.25)) * (t10 * t10);
-        double t13 = t0 ? t11 : 1.0;
-        double t14 = t2 ? 1.0 : var[i];
-        _Bool t15 = t2 & (0.0 < t1);
-        double t16 = t15 ? 0x1p100 : t1;
-        double t17 = (1.0 / (SQRT(t14))) * t16;
-        double t18 = (0x1p60 < t17) ? 0x1p60 : t17;
-        double t19 = -t18;
-        double t20 = t0 ? t19 : t18;
-        double t21 = t20 * 2.661280002458725;
-        _Bool t22 = t21 < 0.0;
-        double t23 = -t21;
-        double t24 = t22 ? t23 : t21;
-        double t25 = exp64(-t24);
-        double t26 = 1.0 / (t25 + 1.0);
-        double t27 = t25 * t26;
-        double t28 = t22 ? t27 : t26;
-        double t29 = var[i] * (p_negative_slope * p_negative_slope);
-        double t30 = FMA(var[i], (FMA(p_negative_slope, t11, 1.0)) * t28, t29);
-        double t31 = (t30 < 0.0) ? 0.0 : t30;
-        _Bool t32 = 0.0 <= var[i];
-        double t33 = t32 ? 1.0 : var[i];
-        double t34 = SQRT(t33);
-        out_mean[i] = FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - p_negative_slope))));
-        out_var[i] = t32 ? t31 : t34;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    double t4 = FMA(p_negative_slope, -p_negative_slope, 1.0);
+    double t5 = (-1.0) + p_negative_slope;
+    double t6 = t0 ? 0x1p-100 : var;
+    double t7 = SQRT(t6);  // standard deviation, scaled
+    double t8 = t1 * 0x1p126;
+    double t9 = t0 ? t8 : t1;
+    double t10 = t9 / t7;
+    double t11 = t0 ? 1.0 : var;
+    double t12 = SQRT(t11);  // standard deviation, scaled
+    double t13 = 1.0 / t12;
+    double t14 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t15 = t13 * t14;
+    double t16 = t3 ? 1.0 : var;
+    double t17 = SQRT(t16);
+    double t18 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean|/sigma, reach)
+    double t19 = 1.0 / FMA(t18, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t20 = exp64(t18 * (t18 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t21 = (0x1p60 < t15) ? 0x1p60 : t15;
+    double t22 = -t21;
+    double t23 = t2 ? t22 : t21;  // mean/sigma
+    double t24 = 2.661280002458725 * t23;
+    _Bool t25 = t24 < 0.0;
+    double t26 = -t24;
+    double t27 = t25 ? t26 : t24;
+    double t28 = exp64(-t27);
+    double t29 = t19 - 0.25;
+    // J_0/sqrt(2 pi)
+    double t30 = t19 * POLY22(t29, -0.0012385699821505691, 0.006972164790556437, -0.014898060057651255,
+        0.010692063967145277, 0.011568654513944456, -0.02698213847767353, 0.012460605794584882, 0.007841708451837596,
+        -0.0008923400002233938, -0x1.62b9d28f8efap-7, -0.004026750286908304, 0.011103400678496297,
+        0.012716864314498469, -0x1.6443959740d6p-8, -0.025188700351677945, -0.020816759282927394, 0.018430597165564475,
+        0.08071822567740511, 0.14153249713258145, 0.17952285286114344, 0.18632885650696823, 0.16664109632828214,
+        0.13207588430885814);
+    double t31 = 1.0 / (1.0 + t28);
+    double t32 = t28 * t31;
+    double t33 = t25 ? t31 : t32;
+    double t34 = t25 ? t32 : t31;
+    double t35 = 1.0 / t7;
+    double t36 = t0 ? 0.0 : t35;
+    double t37 = t36 * (t20 * (0.3989422804014327 * ((-0.5) * t5)));
+    double t38 = FMA(t34, t33 * (t23 * (t4 * (-1.3306400012293624))), FMA(t4, t34, p_negative_slope *
+        p_negative_slope));
+    double t39 = t3 ? t38 : t17;
+    double t40 = FMA(t37, grad_mean, t39 * grad_var);
+    double t41 = t30 * (1.0 - p_negative_slope);
+    double t42 = t30 * t5;
+    double t43 = t2 ? t41 : t42;
+    double t44 = t20 * t43;
+    double t45 = t2 ? p_negative_slope : 1.0;
+    double t46 = t44 + t45;
+    double t47 = t0 ? 0.0 : t12;
+    double t48 = t47 * (t34 * ((t4 * 2.661280002458725) * t33));
+    double t49 = t3 ? t48 : t17;
+    double t50 = FMA(t46, grad_mean, t49 * grad_var);
+    *out_grad_mean = t50;
+    *out_grad_var = t40;
 }
 
 void leaky_relu_fitted_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(leaky_relu_fitted_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void leaky_relu_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_negative_slope = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = 1.0 / t6;
-        double t11 = t2 ? 0.0 : t10;
-        double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t13 = t12 * (polynomial1(-0.0012385699821505691, t12 - 0.25));
-        double t14 = p_negative_slope + (-1.0);
-        double t15 = t13 * (1.0 - p_negative_slope);
-        double t16 = t13 * t14;
-        double t17 = t0 ? t15 : t16;
-        double t18 = t0 ? p_negative_slope : 1.0;
-        double t19 = t2 ? 1.0 : var[i];
-        double t20 = SQRT(t19);
-        double t21 = FMA(p_negative_slope, -p_negative_slope, 1.0);
-        double t22 = t2 ? 0.0 : t20;
-        _Bool t23 = t2 & (0.0 < t1);
-        double t24 = t23 ? 0x1p100 : t1;
-        double t25 = (1.0 / t20) * t24;
-        double t26 = (0x1p60 < t25) ? 0x1p60 : t25;
-        double t27 = -t26;
-        double t28 = t0 ? t27 : t26;
-        double t29 = t28 * 2.661280002458725;
-        _Bool t30 = t29 < 0.0;
-        double t31 = -t29;
-        double t32 = t30 ? t31 : t29;
-        double t33 = exp64(-t32);
-        double t34 = 1.0 / (t33 + 1.0);
-        double t35 = t33 * t34;
-        double t36 = t30 ? t34 : t35;
-        double t37 = t30 ? t35 : t34;
-        _Bool t38 = 0.0 <= var[i];
-        double t39 = t38 ? 1.0 : var[i];
-        double t40 = SQRT(t39);
-        double t41 = t22 * (t37 * ((t21 * 2.661280002458725) * t36));
-        double t42 = t38 ? t41 : t40;
-        double t43 = FMA(t21, t37, p_negative_slope * p_negative_slope);
-        double t44 = FMA(t37, t36 * (t28 * (t21 * (-1.3306400012293624))), t43);
-        double t45 = t38 ? t44 : t40;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t17) + t18),
-            grad_var[i] * t42);
-        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * ((t14 * (-0.5)) * 0.3989422804014327))),
-            grad_var[i] * t45);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_fitted_float64_forward_element(mean[i], var[i], p_negative_slope, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -208,6 +142,10 @@ void leaky_relu_fitted_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(leaky_relu_fitted_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
-        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_negative_slope = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_fitted_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_negative_slope, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-"""leaky_relu, variant fitted: moments and their gradients in any floating dtype."""
+"""leaky_relu, variant fitted: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,97 +14,111 @@ from torch import Tensor
 __all__ = ["backward", "forward", "kernel_scalars"]
 
 
-_POLYNOMIAL0 = (0.02117159576537682, -0.10021533980094116, 0.2589297270916301, -0.40044844024256365,
-    0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587, 0.04148173543048556,
-    0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302, 0.04260178588279402,
-    -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091, 0.12798881248680846,
-    0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245, 0.04343403959773218)
-
-_POLYNOMIAL1 = (0.006972164790556437, -0.014898060057651255, 0.010692063967145277, 0.011568654513944456,
-    -0.02698213847767353, 0.012460605794584882, 0.007841708451837596, -0.0008923400002233938, -0.010825374424818623,
-    -0.004026750286908304, 0.011103400678496297, 0.012716864314498469, -0.005436157246779899, -0.025188700351677945,
-    -0.020816759282927394, 0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344,
-    0.18632885650696823, 0.16664109632828214, 0.13207588430885814)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _forward(mean: Tensor, var: Tensor, p_negative_slope: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(mean < 0.0, -mean, mean)
+    t1 = var == 0.0
+    t2 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t3 = torch.where(t1, t0 * 8.507059173023462e+37, t0) / t2
+    t4 = 38.5 < t3
+    t3 = torch.where(t4, 38.5, t3)  # t = min(|mean|/sigma, reach)
+    t4 = 1.0 / (t3 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t5 = mean < 0.0
+    t6 = -p_negative_slope
+    t7 = torch.where(t5, t6, 1.0)
+    t2 = torch.where(t1, 0.0, t2)
+    t3 = torch.exp(t3 * (t3 * (-0.5)))  # exp(-t^2/2), mantissa
+    # J_1/sqrt(2 pi)
+    t4 = (_polynomial(t4 - 0.25, -0.00178662554568504, (0.02117159576537682, -0.10021533980094116, 0.2589297270916301,
+        -0.40044844024256365, 0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587,
+        0.04148173543048556, 0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302,
+        0.04260178588279402, -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091,
+        0.12798881248680846, 0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245,
+        0.04343403959773218)) * (t4 * t4))
+    t4 = t0 * t7 + (t2 * (t3 * (t4 * (1.0 - p_negative_slope))))
+    t3 = torch.sqrt(torch.where(t1, 1.0, var))  # standard deviation, scaled
+    t3 = 1.0 / t3
+    t1 = t1 & (0.0 < t0)
+    t0 = t3 * torch.where(t1, 1.2676506002282294e+30, t0)
+    t1 = 1.152921504606847e+18 < t0
+    t0 = torch.where(t1, 1.152921504606847e+18, t0)
+    t0 = torch.where(t5, -t0, t0)  # mean/sigma
+    t0 = t0 * 2.661280002458725
+    t5 = t0 < 0.0
+    t0 = torch.exp(-torch.where(t5, -t0, t0))
+    t1 = 1.0 / (1.0 + t0)
+    t1 = (var * ((p_negative_slope * t6 + 1.0) * torch.where(t5, t0 * t1, t1)) + (var * (p_negative_slope *
+        p_negative_slope)))
+    t0 = 0.0 <= var
+    t5 = t1 < 0.0
+    t1 = torch.where(t0, torch.where(t5, 0.0, t1), torch.sqrt(torch.where(t0, 1.0, var)))
+    return t4, t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, p_negative_slope: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = mean < 0.0
+    t3 = torch.sqrt(torch.where(t0, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t4 = torch.where(t0, t1 * 8.507059173023462e+37, t1) / t3
+    t5 = 38.5 < t4
+    t4 = torch.where(t5, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t5 = (t5 * _polynomial(t5 - 0.25, -0.0012385699821505691, (0.006972164790556437, -0.014898060057651255,
+        0.010692063967145277, 0.011568654513944456, -0.02698213847767353, 0.012460605794584882, 0.007841708451837596,
+        -0.0008923400002233938, -0.010825374424818623, -0.004026750286908304, 0.011103400678496297,
+        0.012716864314498469, -0.005436157246779899, -0.025188700351677945, -0.020816759282927394,
+        0.018430597165564475, 0.08071822567740511, 0.14153249713258145, 0.17952285286114344, 0.18632885650696823,
+        0.16664109632828214, 0.13207588430885814)))
+    t4 = torch.exp(t4 * (t4 * (-0.5)))  # exp(-t^2/2), mantissa
+    t6 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t7 = 1.0 / t6
+    t8 = t0 & (0.0 < t1)
+    t1 = t7 * torch.where(t8, 1.2676506002282294e+30, t1)
+    t8 = 1.152921504606847e+18 < t1
+    t1 = torch.where(t8, 1.152921504606847e+18, t1)
+    t1 = torch.where(t2, -t1, t1)  # mean/sigma
+    t8 = 2.661280002458725 * t1
+    t7 = t8 < 0.0
+    t8 = torch.exp(-torch.where(t7, -t8, t8))
+    t9 = 1.0 / (1.0 + t8)
+    t8 = t8 * t9
+    t10 = torch.where(t7, t9, t8)
+    t9 = torch.where(t7, t8, t9)
+    t8 = 0.0 <= var
+    t7 = torch.sqrt(torch.where(t8, 1.0, var))
+    t11 = p_negative_slope * (-p_negative_slope) + 1.0
+    t12 = (-1.0) + p_negative_slope
+    t6 = (((t4 * torch.where(t2, t5 * (1.0 - p_negative_slope), t5 * t12)) + torch.where(t2, p_negative_slope, 1.0)) *
+        grad_mean + (torch.where(t8, torch.where(t0, 0.0, t6) * (t9 * ((t11 * 2.661280002458725) * t10)), t7) *
+        grad_var))
+    t7 = ((torch.where(t0, 0.0, 1.0 / t3) * (t4 * (0.3989422804014327 * ((-0.5) * t12)))) * grad_mean +
+        (torch.where(t8, t9 * (t10 * (t1 * (t11 * (-1.3306400012293624)))) + (t11 * t9 + (p_negative_slope *
+        p_negative_slope)), t7) * grad_var))
+    return t6, t7
 
 
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
-    t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t6 = -negative_slope
-    t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
-    t5 = torch.exp(-0.5 * t4 * t4) * (t5 * (1.0 - negative_slope))
-    t4 = torch.where(t0, torch.full_like(mean, t6), 1.0)
-    t7 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
-    t7 = _at_most((1.0 / torch.sqrt(torch.where(t2, 1.0, var))) * t7, 1.152921504606847e+18)
-    t7 = (torch.where(t0, -t7, t7)) * 2.661280002458725
-    t0 = t7 < 0.0
-    t7 = torch.exp(-(torch.where(t0, -t7, t7)))
-    t8 = 1.0 / (t7 + 1.0)
-    t8 = (negative_slope * t6 + 1.0) * (torch.where(t0, t7 * t8, t8))
-    t7 = 0.0 <= var
-    t8 = _at_least(var * t8 + (var * (negative_slope * negative_slope)), 0.0)
-    t5 = t1 * t4 + ((torch.where(t2, 0.0, t3)) * t5)
-    t7 = torch.where(t7, t8, torch.sqrt(torch.where(t7, 1.0, var)))
-    return t5, t7
+    p_negative_slope = torch.as_tensor(negative_slope, dtype=torch.float64, device=mean.device)
+    out_mean, out_var = _forward(mean, var, p_negative_slope)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
-    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
-    t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t4 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
-    t6 = negative_slope + (-1.0)
-    t4 = t5 * (torch.where(t0, t4 * (1.0 - negative_slope), t4 * t6))
-    t6 = t5 * ((t6 * (-0.5)) * 0.3989422804014327)
-    t5 = torch.sqrt(torch.where(t2, 1.0, var))  # standard deviation, scaled
-    t7 = negative_slope * (-negative_slope) + 1.0
-    t1 = (1.0 / t5) * (torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1))
-    t1 = _at_most(t1, 1.152921504606847e+18)
-    t1 = torch.where(t0, -t1, t1)  # mean/sigma
-    t8 = t1 * 2.661280002458725
-    t9 = t8 < 0.0
-    t8 = torch.exp(-(torch.where(t9, -t8, t8)))
-    t10 = 1.0 / (t8 + 1.0)
-    t8 = t8 * t10
-    t11 = torch.where(t9, t10, t8)
-    t10 = torch.where(t9, t8, t10)
-    t8 = 0.0 <= var
-    t9 = torch.sqrt(torch.where(t8, 1.0, var))
-    t5 = (torch.where(t2, 0.0, t5)) * (t10 * ((t7 * 2.661280002458725) * t11))
-    t12 = t7 * t10 + (negative_slope * negative_slope)
-    t12 = t10 * (t11 * (t1 * (t7 * (-1.3306400012293624)))) + t12
-    t0 = t4 + (torch.where(t0, torch.full_like(mean, negative_slope), 1.0))
-    t6 = (torch.where(t2, 0.0, 1.0 / t3)) * t6
-    return (
-        grad_mean * t0 + grad_var * (torch.where(t8, t5, t9)),
-        grad_mean * t6 + grad_var * (torch.where(t8, t12, t9)),
-    )
+    p_negative_slope = torch.as_tensor(negative_slope, dtype=torch.float64, device=mean.device)
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var, p_negative_slope)
+    return out_grad_mean, out_grad_var
 
 
 def kernel_scalars(*, negative_slope: float) -> tuple[float, ...]:

@@ -5,105 +5,66 @@
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void leaky_relu_identity_delta_float64_forward_element(
+    double mean, double var, double p_negative_slope, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = 0.0 <= var;
+    _Bool t1 = 0.0 < mean;
+    double t2 = (mean == mean) ? 0.0 : mean;
+    double t3 = p_negative_slope * p_negative_slope;
+    double t4 = FMA(p_negative_slope, -p_negative_slope, 1.0);
+    double t5 = t1 ? t4 : t2;
+    double t6 = var * (t3 + t5);
+    double t7 = t0 ? 1.0 : var;
+    double t8 = SQRT(t7);
+    double t9 = 1.0 - p_negative_slope;
+    double t10 = t1 ? t9 : t2;
+    double t11 = mean * (p_negative_slope + t10);
+    double t12 = t0 ? t11 : t8;
+    double t13 = (t6 < 0.0) ? 0.0 : t6;
+    double t14 = t0 ? t13 : t8;
+    *out_mean = t12;
+    *out_var = t14;
 }
 
-static void leaky_relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double
-    *const *out)
+INLINE void leaky_relu_identity_delta_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_negative_slope,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_negative_slope = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        _Bool t1 = 0.0 < mean[i];
-        double t2 = 1.0 - p_negative_slope;
-        double t3 = t1 ? t2 : t0;
-        _Bool t4 = 0.0 <= var[i];
-        double t5 = t4 ? 1.0 : var[i];
-        double t6 = SQRT(t5);
-        double t7 = mean[i] * (p_negative_slope + t3);
-        double t8 = FMA(p_negative_slope, -p_negative_slope, 1.0);
-        double t9 = t1 ? t8 : t0;
-        double t10 = var[i] * ((p_negative_slope * p_negative_slope) + t9);
-        double t11 = (t10 < 0.0) ? 0.0 : t10;
-        out_mean[i] = t4 ? t7 : t6;
-        out_var[i] = t4 ? t11 : t6;
-    }
+    _Bool t0 = 0.0 <= var;
+    _Bool t1 = 0.0 < mean;
+    double t2 = (mean == mean) ? 0.0 : mean;
+    double t3 = t0 ? 1.0 : var;
+    double t4 = SQRT(t3);
+    double t5 = t0 ? t2 : t4;
+    double t6 = p_negative_slope * p_negative_slope;
+    double t7 = p_negative_slope * (-p_negative_slope);
+    double t8 = t1 ? t7 : t2;
+    double t9 = t6 + t8;
+    double t10 = t1 ? 1.0 : t2;
+    double t11 = t9 + t10;
+    double t12 = t0 ? t11 : t4;
+    double t13 = FMA(t5, grad_mean, t12 * grad_var);
+    double t14 = 1.0 - p_negative_slope;
+    double t15 = t1 ? t14 : t2;
+    double t16 = p_negative_slope + t15;
+    double t17 = t0 ? t16 : t4;
+    double t18 = FMA(t17, grad_mean, t5 * grad_var);
+    *out_grad_mean = t18;
+    *out_grad_var = t13;
 }
 
 void leaky_relu_identity_delta_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(leaky_relu_identity_delta_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void leaky_relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_negative_slope = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        _Bool t1 = 0.0 < mean[i];
-        double t2 = 1.0 - p_negative_slope;
-        double t3 = t1 ? t2 : t0;
-        _Bool t4 = 0.0 <= var[i];
-        double t5 = t4 ? 1.0 : var[i];
-        double t6 = SQRT(t5);
-        double t7 = p_negative_slope + t3;
-        double t8 = t4 ? t7 : t6;
-        double t9 = t4 ? t0 : t6;
-        double t10 = p_negative_slope * (-p_negative_slope);
-        double t11 = t1 ? t10 : t0;
-        double t12 = t1 ? 1.0 : t0;
-        double t13 = ((p_negative_slope * p_negative_slope) + t11) + t12;
-        double t14 = t4 ? t13 : t6;
-        out_grad_mean[i] = FMA(grad_mean[i], t8,
-            grad_var[i] * t9);
-        out_grad_var[i] = FMA(grad_mean[i], t9,
-            grad_var[i] * t14);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_identity_delta_float64_forward_element(
+            mean[i], var[i], p_negative_slope, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -112,6 +73,10 @@ void leaky_relu_identity_delta_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(leaky_relu_identity_delta_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_negative_slope = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_identity_delta_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_negative_slope, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

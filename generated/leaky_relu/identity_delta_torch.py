@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-"""leaky_relu, variant identity_delta: moments and their gradients in any floating dtype."""
+"""leaky_relu, variant identity_delta: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,32 +14,45 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+def _forward(mean: Tensor, var: Tensor, p_negative_slope: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean == mean
+    t0 = torch.where(t0, 0.0, mean)
+    t1 = 0.0 < mean
+    t2 = 0.0 <= var
+    t3 = torch.sqrt(torch.where(t2, 1.0, var))
+    t4 = torch.where(t2, mean * (p_negative_slope + torch.where(t1, 1.0 - p_negative_slope, t0)), t3)
+    t0 = (var * ((p_negative_slope * p_negative_slope) + torch.where(t1, p_negative_slope * (-p_negative_slope) + 1.0,
+        t0)))
+    t1 = t0 < 0.0
+    t3 = torch.where(t2, torch.where(t1, 0.0, t0), t3)
+    return t4, t3
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, p_negative_slope: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean == mean
+    t0 = torch.where(t0, 0.0, mean)
+    t1 = 0.0 < mean
+    t2 = 0.0 <= var
+    t3 = torch.sqrt(torch.where(t2, 1.0, var))
+    t4 = torch.where(t2, t0, t3)
+    t5 = (torch.where(t2, p_negative_slope + torch.where(t1, 1.0 - p_negative_slope, t0), t3) * grad_mean + (t4 *
+        grad_var))
+    t3 = (t4 * grad_mean + (torch.where(t2, ((p_negative_slope * p_negative_slope) + torch.where(t1, p_negative_slope *
+        (-p_negative_slope), t0)) + torch.where(t1, 1.0, t0), t3) * grad_var))
+    return t5, t3
 
 
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.where(mean == mean, 0.0, mean)
-    t1 = 0.0 < mean
-    t2 = 0.0 <= var
-    t3 = torch.sqrt(torch.where(t2, 1.0, var))
-    t4 = mean * (negative_slope + (torch.where(t1, 1.0 - negative_slope, t0)))
-    t0 = torch.where(t1, negative_slope * (-negative_slope) + 1.0, t0)
-    t0 = _at_least(var * ((negative_slope * negative_slope) + t0), 0.0)
-    return (torch.where(t2, t4, t3)), (torch.where(t2, t0, t3))
+    p_negative_slope = torch.as_tensor(negative_slope, dtype=torch.float64, device=mean.device)
+    out_mean, out_var = _forward(mean, var, p_negative_slope)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.where(mean == mean, 0.0, mean)
-    t1 = 0.0 < mean
-    t2 = 0.0 <= var
-    t3 = torch.sqrt(torch.where(t2, 1.0, var))
-    t4 = negative_slope + (torch.where(t1, 1.0 - negative_slope, t0))
-    t5 = torch.where(t2, t0, t3)
-    t6 = torch.where(t1, negative_slope * (-negative_slope), t0)
-    t0 = ((negative_slope * negative_slope) + t6) + (torch.where(t1, 1.0, t0))
-    return grad_mean * (torch.where(t2, t4, t3)) + grad_var * t5, grad_mean * t5 + grad_var * (torch.where(t2, t0, t3))
+    p_negative_slope = torch.as_tensor(negative_slope, dtype=torch.float64, device=mean.device)
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var, p_negative_slope)
+    return out_grad_mean, out_grad_var

@@ -5,214 +5,143 @@
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void leaky_relu_logistic_input_float64_forward_element(
+    double mean, double var, double p_negative_slope, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    double t3 = 1.0 - p_negative_slope;
+    double t4 = t3 * (p_negative_slope * 2.0);
+    _Bool t5 = 0.0 <= var;
+    _Bool t6 = 0.0 < mean;
+    double t7 = t0 ? 1.0 : var;
+    double t8 = SQRT(t7);  // standard deviation, scaled
+    double t9 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t10 = t9 * (1.0 / t8);
+    double t11 = t3 * t3;
+    double t12 = t5 ? 1.0 : var;
+    double t13 = SQRT(t12);
+    double t14 = (0x1p60 < t10) ? 0x1p60 : t10;
+    double t15 = -t14;
+    double t16 = t2 ? t15 : t14;  // mean/sigma
+    double t17 = -t16;
+    double t18 = t2 ? t17 : t16;
+    double t19 = 1.8137993642342178 * t18;
+    double t20 = (700.0 < t19) ? 700.0 : t19;  // |mean|/s, s the logistic's scale
+    double t21 = exp64(-t20);
+    double t22 = t21 - 0.5;
+    double t23 = POLY20(t22, 2.50417531521042e-05, -3.839043616084313e-05, 2.752454187214018e-05, -0x1.77c4e489621p-15,
+        8.973265313608397e-05, -0x1.2a0a4942bfbfp-13, 0x1.cfa06ad57e92fp-13, -0.0003548159545794357,
+        0.0005730654111216046, -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727,
+        0.004136179121892196, -0.006945394979128628, 0.011833792109656639, -0.020548811918991675, 0.036611854523158065,
+        -0.06768864331096612, 0.1326097537542029, -0.2885270990993239, 0.8109302162163288);
+    double t24 = t20 * t23;
+    double t25 = POLY18(t22, 4.261679651684401e-06, -6.83611869802788e-06, 6.336248857617007e-06,
+        -0x1.70792d653e181p-17, 2.124488227072241e-05, -3.624493252280785e-05, 0x1.03d5892515b9p-14,
+        -0x1.c666378916e6fp-14, 0.0001919699108031433, -0.0003451728049596763, 0.0006321581583376872,
+        -0.001184253271727687, 0x1.2b31a5bcce8b4p-9, -0.00456613627676639, 0.009605439036695518, -0.021724880346089055,
+        0.05506569142453342, -0.171796395261928, 0.8968284138472924) * 2.0;
+    double t26 = t21 * t23;
+    double t27 = t23 * t26;
+    double t28 = t6 ? 1.0 : p_negative_slope;
+    double t29 = mean * t28;
+    double t30 = t0 ? 0.0 : t8;
+    double t31 = t29 + (t3 * ((t30 * 0.5513288954217921) * t26));
+    double t32 = t5 ? t31 : t13;
+    double t33 = t24 + t25;
+    double t34 = var * (1.0 - (t21 * (0.3039635509270133 * FMA(t4, t33, t11 * ((t27 + t25) + (2.0 * t24))))));
+    double t35 = FMA(var, p_negative_slope * p_negative_slope, var * (t21 * (0.3039635509270133 * FMA(t4, t33, t11 *
+        (t25 - t27)))));
+    double t36 = t6 ? t34 : t35;
+    double t37 = t5 ? t36 : t13;
+    *out_mean = t32;
+    *out_var = t37;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void leaky_relu_logistic_input_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_negative_slope,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(-3.839043616084313e-05) NEXT(2.752454187214018e-05) NEXT(-0x1.77c4e489621p-15) NEXT(8.973265313608397e-05)
-        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0.0003548159545794357)
-        NEXT(0.0005730654111216046) NEXT(-0.0009288581630136866) NEXT(0.0015153828228449218)
-        NEXT(-0.002491841122779727) NEXT(0.004136179121892196) NEXT(-0.006945394979128628) NEXT(0.011833792109656639)
-        NEXT(-0.020548811918991675) NEXT(0.036611854523158065) NEXT(-0.06768864331096612) NEXT(0.1326097537542029)
-        NEXT(-0.2885270990993239) NEXT(0.8109302162163288)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(-6.83611869802788e-06) NEXT(6.336248857617007e-06) NEXT(-0x1.70792d653e181p-17) NEXT(2.124488227072241e-05)
-        NEXT(-3.624493252280785e-05) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
-        NEXT(0.0001919699108031433) NEXT(-0.0003451728049596763) NEXT(0.0006321581583376872)
-        NEXT(-0.001184253271727687) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0.00456613627676639) NEXT(0.009605439036695518)
-        NEXT(-0.021724880346089055) NEXT(0.05506569142453342) NEXT(-0.171796395261928) NEXT(0.8968284138472924)
-    return y;
-}
-
-static void leaky_relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_negative_slope = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 - p_negative_slope;
-        _Bool t1 = 0.0 < mean[i];
-        _Bool t2 = mean[i] < 0.0;
-        double t3 = ABS(mean[i]);
-        _Bool t4 = var[i] == 0.0;
-        _Bool t5 = t4 & (0.0 < t3);
-        double t6 = t5 ? 0x1p100 : t3;
-        double t7 = t4 ? 1.0 : var[i];
-        double t8 = SQRT(t7);
-        double t9 = t6 * (1.0 / t8);
-        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
-        double t11 = -t10;
-        double t12 = t2 ? t11 : t10;
-        double t13 = -t12;
-        double t14 = t2 ? t13 : t12;
-        double t15 = t14 * 1.8137993642342178;
-        double t16 = (700.0 < t15) ? 700.0 : t15;
-        double t17 = exp64(-t16);
-        double t18 = t17 - 0.5;
-        double t19 = polynomial0(2.50417531521042e-05, t18);
-        double t20 = t4 ? 0.0 : t8;
-        double t21 = t1 ? 1.0 : p_negative_slope;
-        double t22 = t17 * t19;
-        _Bool t23 = 0.0 <= var[i];
-        double t24 = t23 ? 1.0 : var[i];
-        double t25 = SQRT(t24);
-        double t26 = (mean[i] * t21) + (t0 * ((t20 * 0.5513288954217921) * t22));
-        double t27 = t0 * (p_negative_slope * 2.0);
-        double t28 = t0 * t0;
-        double t29 = t16 * t19;
-        double t30 = t19 * t22;
-        double t31 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
-        double t32 = t29 + t31;
-        double t33 = var[i] * (t17 * ((FMA(t27, t32, t28 * (t31 - t30))) * 0.3039635509270133));
-        double t34 = 1.0 - (t17 * ((FMA(t27, t32, t28 * ((t30 + t31) + (t29 * 2.0)))) * 0.3039635509270133));
-        double t35 = var[i] * t34;
-        double t36 = FMA(var[i], p_negative_slope * p_negative_slope, t33);
-        double t37 = t1 ? t35 : t36;
-        out_mean[i] = t23 ? t26 : t25;
-        out_var[i] = t23 ? t37 : t25;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    double t3 = 1.0 - p_negative_slope;
+    double t4 = t3 * (p_negative_slope * 2.0);
+    _Bool t5 = 0.0 <= var;
+    _Bool t6 = 0.0 < mean;
+    double t7 = t0 ? 1.0 : var;
+    double t8 = SQRT(t7);  // standard deviation, scaled
+    double t9 = t3 * (t3 * 2.0);
+    double t10 = t3 * t3;
+    double t11 = t5 ? 1.0 : var;
+    double t12 = SQRT(t11);
+    double t13 = 1.0 / t8;
+    double t14 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t15 = t14 * t13;
+    double t16 = (0x1p60 < t15) ? 0x1p60 : t15;
+    double t17 = -t16;
+    double t18 = t2 ? t17 : t16;  // mean/sigma
+    double t19 = -t18;
+    double t20 = t2 ? t19 : t18;
+    double t21 = 1.8137993642342178 * t20;
+    double t22 = (700.0 < t21) ? 700.0 : t21;  // |mean|/s, s the logistic's scale
+    double t23 = exp64(-t22);
+    double t24 = t22 * 0.15198177546350666;
+    double t25 = t23 - 0.5;
+    double t26 = 1.0 / (1.0 + t23);
+    double t27 = POLY20(t25, 2.50417531521042e-05, -3.839043616084313e-05, 2.752454187214018e-05, -0x1.77c4e489621p-15,
+        8.973265313608397e-05, -0x1.2a0a4942bfbfp-13, 0x1.cfa06ad57e92fp-13, -0.0003548159545794357,
+        0.0005730654111216046, -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727,
+        0.004136179121892196, -0.006945394979128628, 0.011833792109656639, -0.020548811918991675, 0.036611854523158065,
+        -0.06768864331096612, 0.1326097537542029, -0.2885270990993239, 0.8109302162163288);
+    double t28 = POLY18(t25, 4.261679651684401e-06, -6.83611869802788e-06, 6.336248857617007e-06,
+        -0x1.70792d653e181p-17, 2.124488227072241e-05, -3.624493252280785e-05, 0x1.03d5892515b9p-14,
+        -0x1.c666378916e6fp-14, 0.0001919699108031433, -0.0003451728049596763, 0.0006321581583376872,
+        -0.001184253271727687, 0x1.2b31a5bcce8b4p-9, -0.00456613627676639, 0.009605439036695518, -0.021724880346089055,
+        0.05506569142453342, -0.171796395261928, 0.8968284138472924) * 2.0;
+    double t29 = t23 * t26;
+    double t30 = t27 * (t23 * t27);
+    double t31 = t22 * t27;
+    double t32 = FMA(t22, t26, t27);
+    double t33 = t31 + t28;
+    double t34 = t32 * t4;
+    double t35 = FMA(t26, t27 * t9, t34);
+    double t36 = FMA(t26, t9 * FMA(t23, t27, t22), t34);
+    double t37 = FMA(t29, -t3, 1.0);
+    double t38 = FMA(t3, t29, p_negative_slope);
+    double t39 = t6 ? t37 : t38;
+    double t40 = t5 ? t39 : t12;
+    double t41 = t0 ? 0.0 : t8;
+    double t42 = t41 * 0.5513288954217921;
+    double t43 = t6 ? t36 : t35;
+    double t44 = t42 * (t23 * t43);
+    double t45 = t5 ? t44 : t12;
+    double t46 = FMA(t40, grad_mean, t45 * grad_var);
+    double t47 = t0 ? 0.0 : t13;
+    double t48 = t3 * (t47 * (t23 * (t32 * 0.27566444771089604)));
+    double t49 = t5 ? t48 : t12;
+    double t50 = 1.0 - (t23 * FMA(t36, t24, 0.3039635509270133 * FMA(t4, t33, t10 * ((t30 + t28) + (2.0 * t31)))));
+    double t51 = FMA(p_negative_slope, p_negative_slope, t23 * FMA(t35, t24, 0.3039635509270133 * FMA(t4, t33, t10 *
+        (t28 - t30))));
+    double t52 = t6 ? t50 : t51;
+    double t53 = t5 ? t52 : t12;
+    double t54 = FMA(t49, grad_mean, t53 * grad_var);
+    *out_grad_mean = t46;
+    *out_grad_var = t54;
 }
 
 void leaky_relu_logistic_input_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(leaky_relu_logistic_input_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void leaky_relu_logistic_input_float64_backward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_negative_slope = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 - p_negative_slope;
-        _Bool t1 = 0.0 < mean[i];
-        _Bool t2 = mean[i] < 0.0;
-        double t3 = ABS(mean[i]);
-        _Bool t4 = var[i] == 0.0;
-        _Bool t5 = t4 & (0.0 < t3);
-        double t6 = t5 ? 0x1p100 : t3;
-        double t7 = t4 ? 1.0 : var[i];
-        double t8 = SQRT(t7);
-        double t9 = 1.0 / t8;
-        double t10 = t6 * t9;
-        double t11 = (0x1p60 < t10) ? 0x1p60 : t10;
-        double t12 = -t11;
-        double t13 = t2 ? t12 : t11;
-        double t14 = -t13;
-        double t15 = t2 ? t14 : t13;
-        double t16 = t15 * 1.8137993642342178;
-        double t17 = (700.0 < t16) ? 700.0 : t16;
-        double t18 = exp64(-t17);
-        double t19 = t18 - 0.5;
-        double t20 = polynomial0(2.50417531521042e-05, t19);
-        double t21 = 1.0 / (t18 + 1.0);
-        double t22 = FMA(t17, t21, t20);
-        double t23 = t4 ? 0.0 : t8;
-        double t24 = t4 ? 0.0 : t9;
-        double t25 = t18 * t21;
-        double t26 = FMA(t25, -t0, 1.0);
-        double t27 = FMA(t0, t25, p_negative_slope);
-        double t28 = t1 ? t26 : t27;
-        _Bool t29 = 0.0 <= var[i];
-        double t30 = t29 ? 1.0 : var[i];
-        double t31 = SQRT(t30);
-        double t32 = t29 ? t28 : t31;
-        double t33 = t0 * (t24 * (t18 * (t22 * 0.27566444771089604)));
-        double t34 = t29 ? t33 : t31;
-        double t35 = t0 * (p_negative_slope * 2.0);
-        double t36 = t0 * (t0 * 2.0);
-        double t37 = t22 * t35;
-        double t38 = FMA(t21, t20 * t36, t37);
-        double t39 = FMA(t21, t36 * (FMA(t18, t20, t17)), t37);
-        double t40 = t1 ? t39 : t38;
-        double t41 = (t23 * 0.5513288954217921) * (t18 * t40);
-        double t42 = t29 ? t41 : t31;
-        double t43 = t0 * t0;
-        double t44 = t17 * t20;
-        double t45 = t20 * (t18 * t20);
-        double t46 = (polynomial1(4.261679651684401e-06, t19)) * 2.0;
-        double t47 = t44 + t46;
-        double t48 = t17 * 0.15198177546350666;
-        double t49 = t18 * (FMA(t38, t48, (FMA(t35, t47, t43 * (t46 - t45))) * 0.3039635509270133));
-        double t50 = FMA(t39, t48, (FMA(t35, t47, t43 * ((t45 + t46) + (t44 * 2.0)))) * 0.3039635509270133);
-        double t51 = 1.0 - (t18 * t50);
-        double t52 = FMA(p_negative_slope, p_negative_slope, t49);
-        double t53 = t1 ? t51 : t52;
-        double t54 = t29 ? t53 : t31;
-        out_grad_mean[i] = FMA(grad_mean[i], t32,
-            grad_var[i] * t42);
-        out_grad_var[i] = FMA(grad_mean[i], t34,
-            grad_var[i] * t54);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_logistic_input_float64_forward_element(
+            mean[i], var[i], p_negative_slope, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -221,6 +150,10 @@ void leaky_relu_logistic_input_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(leaky_relu_logistic_input_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_negative_slope = params[0];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        leaky_relu_logistic_input_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_negative_slope, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

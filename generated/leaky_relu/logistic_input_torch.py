@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-"""leaky_relu, variant logistic_input: moments and their gradients in any floating dtype."""
+"""leaky_relu, variant logistic_input: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,103 +14,120 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (-3.839043616084313e-05, 2.752454187214018e-05, -4.479516889960462e-05, 8.973265313608397e-05,
-    -0.0001421166326380503, 0.00022107440479130757, -0.0003548159545794357, 0.0005730654111216046,
-    -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727, 0.004136179121892196, -0.006945394979128628,
-    0.011833792109656639, -0.020548811918991675, 0.036611854523158065, -0.06768864331096612, 0.1326097537542029,
-    -0.2885270990993239, 0.8109302162163288)
-
-_POLYNOMIAL1 = (-6.83611869802788e-06, 6.336248857617007e-06, -1.0981361536086628e-05, 2.124488227072241e-05,
-    -3.624493252280785e-05, 6.194928262580183e-05, -0.00010833723185171296, 0.0001919699108031433,
-    -0.0003451728049596763, 0.0006321581583376872, -0.001184253271727687, 0.0022826685730282462, -0.00456613627676639,
-    0.009605439036695518, -0.021724880346089055, 0.05506569142453342, -0.171796395261928, 0.8968284138472924)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward(mean: Tensor, var: Tensor, p_negative_slope: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = mean < 0.0
+    t3 = 1.0 - p_negative_slope
+    t4 = t3 * t3
+    t5 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t6 = t0 & (0.0 < t1)
+    t1 = torch.where(t6, 1.2676506002282294e+30, t1) * (1.0 / t5)
+    t6 = 1.152921504606847e+18 < t1
+    t1 = torch.where(t6, 1.152921504606847e+18, t1)
+    t1 = torch.where(t2, -t1, t1)  # mean/sigma
+    t1 = 1.8137993642342178 * torch.where(t2, -t1, t1)
+    t2 = 700.0 < t1
+    t1 = torch.where(t2, 700.0, t1)  # |mean|/s, s the logistic's scale
+    t2 = torch.exp(-t1)
+    t6 = t2 - 0.5
+    t7 = (_polynomial(t6, 2.50417531521042e-05, (-3.839043616084313e-05, 2.752454187214018e-05, -4.479516889960462e-05,
+        8.973265313608397e-05, -0.0001421166326380503, 0.00022107440479130757, -0.0003548159545794357,
+        0.0005730654111216046, -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727,
+        0.004136179121892196, -0.006945394979128628, 0.011833792109656639, -0.020548811918991675, 0.036611854523158065,
+        -0.06768864331096612, 0.1326097537542029, -0.2885270990993239, 0.8109302162163288)))
+    t1 = t1 * t7
+    t8 = t2 * t7
+    t7 = t7 * t8
+    t6 = (_polynomial(t6, 4.261679651684401e-06, (-6.83611869802788e-06, 6.336248857617007e-06,
+        -1.0981361536086628e-05, 2.124488227072241e-05, -3.624493252280785e-05, 6.194928262580183e-05,
+        -0.00010833723185171296, 0.0001919699108031433, -0.0003451728049596763, 0.0006321581583376872,
+        -0.001184253271727687, 0.0022826685730282462, -0.00456613627676639, 0.009605439036695518,
+        -0.021724880346089055, 0.05506569142453342, -0.171796395261928, 0.8968284138472924)) * 2.0)
+    t9 = t1 + t6
+    t10 = t3 * (p_negative_slope * 2.0)
+    t11 = 0.0 <= var
+    t12 = torch.sqrt(torch.where(t11, 1.0, var))
+    t13 = 0.0 < mean
+    t8 = (torch.where(t11, (mean * torch.where(t13, 1.0, p_negative_slope)) + (t3 * ((torch.where(t0, 0.0, t5) *
+        0.5513288954217921) * t8)), t12))
+    t12 = (torch.where(t11, torch.where(t13, var * (1.0 - (t2 * (0.3039635509270133 * (t10 * t9 + (t4 * ((t7 + t6) +
+        (2.0 * t1))))))), var * (p_negative_slope * p_negative_slope) + (var * (t2 * (0.3039635509270133 * (t10 * t9 +
+        (t4 * (t6 - t7))))))), t12))
+    return t8, t12
+
+
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, p_negative_slope: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = mean < 0.0
+    t3 = 1.0 - p_negative_slope
+    t4 = t3 * (t3 * 2.0)
+    t5 = t3 * t3
+    t6 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t7 = 1.0 / t6
+    t8 = t0 & (0.0 < t1)
+    t1 = torch.where(t8, 1.2676506002282294e+30, t1) * t7
+    t8 = 1.152921504606847e+18 < t1
+    t1 = torch.where(t8, 1.152921504606847e+18, t1)
+    t1 = torch.where(t2, -t1, t1)  # mean/sigma
+    t1 = 1.8137993642342178 * torch.where(t2, -t1, t1)
+    t2 = 700.0 < t1
+    t1 = torch.where(t2, 700.0, t1)  # |mean|/s, s the logistic's scale
+    t2 = torch.exp(-t1)
+    t8 = t2 - 0.5
+    t9 = (_polynomial(t8, 2.50417531521042e-05, (-3.839043616084313e-05, 2.752454187214018e-05, -4.479516889960462e-05,
+        8.973265313608397e-05, -0.0001421166326380503, 0.00022107440479130757, -0.0003548159545794357,
+        0.0005730654111216046, -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727,
+        0.004136179121892196, -0.006945394979128628, 0.011833792109656639, -0.020548811918991675, 0.036611854523158065,
+        -0.06768864331096612, 0.1326097537542029, -0.2885270990993239, 0.8109302162163288)))
+    t10 = t9 * (t2 * t9)
+    t11 = t1 * t9
+    t8 = (_polynomial(t8, 4.261679651684401e-06, (-6.83611869802788e-06, 6.336248857617007e-06,
+        -1.0981361536086628e-05, 2.124488227072241e-05, -3.624493252280785e-05, 6.194928262580183e-05,
+        -0.00010833723185171296, 0.0001919699108031433, -0.0003451728049596763, 0.0006321581583376872,
+        -0.001184253271727687, 0.0022826685730282462, -0.00456613627676639, 0.009605439036695518,
+        -0.021724880346089055, 0.05506569142453342, -0.171796395261928, 0.8968284138472924)) * 2.0)
+    t12 = t11 + t8
+    t13 = 1.0 / (1.0 + t2)
+    t14 = t1 * t13 + t9
+    t15 = t1 * 0.15198177546350666
+    t16 = t2 * t13
+    t17 = t3 * (p_negative_slope * 2.0)
+    t18 = t14 * t17
+    t19 = t13 * (t9 * t4) + t18
+    t18 = t13 * (t4 * (t2 * t9 + t1)) + t18
+    t1 = 0.0 <= var
+    t9 = torch.sqrt(torch.where(t1, 1.0, var))
+    t4 = 0.0 < mean
+    t6 = (torch.where(t1, torch.where(t4, t16 * (-t3) + 1.0, t3 * t16 + p_negative_slope), t9) * grad_mean +
+        (torch.where(t1, (torch.where(t0, 0.0, t6) * 0.5513288954217921) * (t2 * torch.where(t4, t18, t19)), t9) *
+        grad_var))
+    t19 = (torch.where(t1, t3 * (torch.where(t0, 0.0, t7) * (t2 * (t14 * 0.27566444771089604))), t9) * grad_mean +
+        (torch.where(t1, torch.where(t4, 1.0 - (t2 * (t18 * t15 + (0.3039635509270133 * (t17 * t12 + (t5 * ((t10 + t8)
+        + (2.0 * t11))))))), p_negative_slope * p_negative_slope + (t2 * (t19 * t15 + (0.3039635509270133 * (t17 * t12
+        + (t5 * (t8 - t10))))))), t9) * grad_var))
+    return t6, t19
 
 
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = 1.0 - negative_slope
-    t1 = 0.0 < mean
-    t2 = mean < 0.0
-    t3 = torch.where(mean < 0.0, -mean, mean)
-    t4 = var == 0.0
-    t5 = torch.sqrt(torch.where(t4, 1.0, var))  # standard deviation, scaled
-    t3 = (torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * (1.0 / t5)
-    t3 = _at_most(t3, 1.152921504606847e+18)
-    t3 = torch.where(t2, -t3, t3)  # mean/sigma
-    t3 = _at_most((torch.where(t2, -t3, t3)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
-    t2 = torch.exp(-t3)
-    t6 = t2 - 0.5
-    t7 = _polynomial(_POLYNOMIAL0, t6, 2.50417531521042e-05)
-    t8 = t2 * t7
-    t9 = mean * (torch.where(t1, torch.full_like(mean, 1.0), negative_slope))
-    t10 = 0.0 <= var
-    t11 = torch.sqrt(torch.where(t10, 1.0, var))
-    t5 = t9 + (t0 * (((torch.where(t4, 0.0, t5)) * 0.5513288954217921) * t8))
-    t4 = t0 * (negative_slope * 2.0)
-    t0 = t0 * t0
-    t3 = t3 * t7
-    t8 = t7 * t8
-    t6 = _polynomial(_POLYNOMIAL1, t6, 4.261679651684401e-06) * 2.0
-    t7 = t3 + t6
-    t9 = var * (t2 * ((t4 * t7 + (t0 * (t6 - t8))) * 0.3039635509270133))
-    t3 = (t4 * t7 + (t0 * ((t8 + t6) + (t3 * 2.0)))) * 0.3039635509270133
-    t9 = var * (negative_slope * negative_slope) + t9
-    t9 = torch.where(t10, torch.where(t1, var * (1.0 - (t2 * t3)), t9), t11)
-    return (torch.where(t10, t5, t11)), t9
+    p_negative_slope = torch.as_tensor(negative_slope, dtype=torch.float64, device=mean.device)
+    out_mean, out_var = _forward(mean, var, p_negative_slope)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 1.0 - negative_slope
-    t1 = 0.0 < mean
-    t2 = mean < 0.0
-    t3 = torch.where(mean < 0.0, -mean, mean)
-    t4 = var == 0.0
-    t5 = torch.sqrt(torch.where(t4, 1.0, var))  # standard deviation, scaled
-    t6 = 1.0 / t5
-    t3 = _at_most((torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * t6, 1.152921504606847e+18)
-    t3 = torch.where(t2, -t3, t3)  # mean/sigma
-    t3 = _at_most((torch.where(t2, -t3, t3)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
-    t2 = torch.exp(-t3)
-    t7 = t2 - 0.5
-    t8 = _polynomial(_POLYNOMIAL0, t7, 2.50417531521042e-05)
-    t9 = 1.0 / (t2 + 1.0)
-    t10 = t3 * t9 + t8
-    t11 = t2 * t9
-    t12 = 0.0 <= var
-    t13 = torch.sqrt(torch.where(t12, 1.0, var))
-    t11 = torch.where(t1, t11 * (-t0) + 1.0, t0 * t11 + negative_slope)
-    t6 = (torch.where(t4, 0.0, t6)) * (t2 * (t10 * 0.27566444771089604))
-    t14 = t0 * (negative_slope * 2.0)
-    t15 = t0 * (t0 * 2.0)
-    t10 = t10 * t14
-    t16 = t9 * (t8 * t15) + t10
-    t10 = t9 * (t15 * (t2 * t8 + t3)) + t10
-    t5 = (torch.where(t4, 0.0, t5)) * 0.5513288954217921
-    t4 = t0 * t0
-    t15 = t3 * t8
-    t8 = t8 * (t2 * t8)
-    t7 = _polynomial(_POLYNOMIAL1, t7, 4.261679651684401e-06) * 2.0
-    t9 = t15 + t7
-    t3 = t3 * 0.15198177546350666
-    t17 = t16 * t3 + ((t14 * t9 + (t4 * (t7 - t8))) * 0.3039635509270133)
-    t15 = (t14 * t9 + (t4 * ((t8 + t7) + (t15 * 2.0)))) * 0.3039635509270133
-    t17 = negative_slope * negative_slope + (t2 * t17)
-    t16 = torch.where(t12, t5 * (t2 * (torch.where(t1, t10, t16))), t13)
-    t17 = torch.where(t12, torch.where(t1, 1.0 - (t2 * (t10 * t3 + t15)), t17), t13)
-    return (
-        grad_mean * (torch.where(t12, t11, t13)) + grad_var * t16,
-        grad_mean * (torch.where(t12, t0 * t6, t13)) + grad_var * t17,
-    )
+    p_negative_slope = torch.as_tensor(negative_slope, dtype=torch.float64, device=mean.device)
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var, p_negative_slope)
+    return out_grad_mean, out_grad_var

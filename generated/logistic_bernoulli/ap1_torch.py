@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
-"""logistic_bernoulli, variant ap1: moments and their gradients in any floating dtype."""
+"""logistic_bernoulli, variant ap1: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,31 +14,43 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the output, from mean and variance of the input."""
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = mean < 0.0
-    t1 = torch.exp(-(torch.where(t0, -mean, mean)))
-    t2 = 1.0 / (t1 + 1.0)
-    t1 = t1 * t2
-    t3 = torch.where(t0, t1, t2)
-    t4 = 0.0 <= var
-    t5 = torch.sqrt(torch.where(t4, 1.0, var))
-    t1 = torch.where(t4, t3 * (torch.where(t0, t2, t1)), t5)
-    return (torch.where(t4, t3, t5)), t1
+    t1 = 0.0 <= var
+    t2 = torch.sqrt(torch.where(t1, 1.0, var))
+    t3 = torch.exp(-torch.where(t0, -mean, mean))
+    t4 = 1.0 / (1.0 + t3)
+    t3 = t3 * t4
+    t5 = torch.where(t0, t3, t4)
+    t3 = torch.where(t1, t5 * torch.where(t0, t4, t3), t2)
+    t2 = torch.where(t1, t5, t2)
+    return t2, t3
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients in mean and variance of the input, from those in mean and variance of the output."""
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = mean < 0.0
-    t1 = torch.exp(-(torch.where(t0, -mean, mean)))
-    t2 = 1.0 / (t1 + 1.0)
+    t1 = torch.exp(-torch.where(t0, -mean, mean))
+    t2 = 1.0 / (1.0 + t1)
     t1 = t1 * t2
     t3 = torch.where(t0, t2, t1)
     t2 = torch.where(t0, t1, t2)
     t1 = t3 * t2
     t0 = 0.0 <= var
     t4 = torch.sqrt(torch.where(t0, 1.0, var))
-    t5 = torch.where(t0, torch.where(mean == mean, 0.0, mean), t4)
-    t2 = torch.where(t0, t1 * (t3 - t2), t4)
-    return grad_mean * (torch.where(t0, t1, t4)) + grad_var * t2, grad_mean * t5 + grad_var * t5
+    t2 = torch.where(t0, t1, t4) * grad_mean + (torch.where(t0, t1 * (t3 - t2), t4) * grad_var)
+    t3 = mean == mean
+    t4 = torch.where(t0, torch.where(t3, 0.0, mean), t4)
+    t4 = t4 * grad_mean + (t4 * grad_var)
+    return t2, t4
+
+
+def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output, from mean and variance of the input."""
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
+
+
+def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients in mean and variance of the input, from those in mean and variance of the output."""
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

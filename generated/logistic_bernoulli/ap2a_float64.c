@@ -5,147 +5,86 @@
 //
 // rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void logistic_bernoulli_ap2a_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = 0.0 <= var;
+    double t1 = t0 ? 1.0 : var;
+    double t2 = SQRT(t1);
+    double t3 = mean * (1.0 / SQRT(var + 3.289868133696453));
+    _Bool t4 = t3 < 0.0;
+    double t5 = -t3;
+    double t6 = t4 ? t5 : t3;
+    double t7 = 1.0 / FMA(t6, 0.25, 1.0);
+    double t8 = exp64((t3 * t3) * (-0.5));
+    double t9 = t7 - 0.25;
+    // Mills ratio/sqrt(2 pi)
+    double t10 = t7 * POLY22(t9, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    double t11 = t8 * t10;
+    double t12 = 1.0 - t11;
+    double t13 = t4 ? t11 : t12;
+    double t14 = t0 ? t13 : t2;
+    double t15 = t4 ? t12 : t11;
+    double t16 = t13 * t15;
+    double t17 = t0 ? t16 : t2;
+    *out_mean = t14;
+    *out_var = t17;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void logistic_bernoulli_ap2a_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
-}
-
-static void logistic_bernoulli_ap2a_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * (1.0 / (SQRT(var[i] + 3.289868133696453)));
-        _Bool t1 = t0 < 0.0;
-        double t2 = -t0;
-        double t3 = t1 ? t2 : t0;
-        double t4 = 1.0 / (FMA(t3, 0.25, 1.0));
-        double t5 = (exp64((t0 * t0) * (-0.5))) * (t4 * (polynomial0(-0.0017798827339621601, t4 - 0.25)));
-        double t6 = 1.0 - t5;
-        double t7 = t1 ? t5 : t6;
-        _Bool t8 = 0.0 <= var[i];
-        double t9 = t8 ? 1.0 : var[i];
-        double t10 = SQRT(t9);
-        double t11 = t1 ? t6 : t5;
-        double t12 = t7 * t11;
-        out_mean[i] = t8 ? t7 : t10;
-        out_var[i] = t8 ? t12 : t10;
-    }
+    _Bool t0 = 0.0 <= var;
+    double t1 = t0 ? 1.0 : var;
+    double t2 = SQRT(t1);
+    double t3 = 1.0 / SQRT(var + 3.289868133696453);
+    double t4 = mean * t3;
+    _Bool t5 = t4 < 0.0;
+    double t6 = -t4;
+    double t7 = t5 ? t6 : t4;
+    double t8 = 1.0 / FMA(t7, 0.25, 1.0);
+    double t9 = exp64((t4 * t4) * (-0.5));
+    double t10 = (t3 * 0.3989422804014327) * t9;
+    double t11 = t9 * (t3 * (t3 * (t4 * (-0.19947114020071635))));
+    double t12 = t8 - 0.25;
+    // Mills ratio/sqrt(2 pi)
+    double t13 = t8 * POLY22(t12, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    double t14 = t9 * t13;
+    double t15 = 1.0 - t14;
+    double t16 = t5 ? t15 : t14;
+    double t17 = t5 ? t14 : t15;
+    double t18 = t16 - t17;
+    double t19 = t0 ? t10 : t2;
+    double t20 = t10 * t18;
+    double t21 = t0 ? t20 : t2;
+    double t22 = FMA(t19, grad_mean, t21 * grad_var);
+    double t23 = t0 ? t11 : t2;
+    double t24 = t11 * t18;
+    double t25 = t0 ? t24 : t2;
+    double t26 = FMA(t23, grad_mean, t25 * grad_var);
+    *out_grad_mean = t22;
+    *out_grad_var = t26;
 }
 
 void logistic_bernoulli_ap2a_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(logistic_bernoulli_ap2a_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void logistic_bernoulli_ap2a_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (SQRT(var[i] + 3.289868133696453));
-        double t1 = mean[i] * t0;
-        double t2 = exp64((t1 * t1) * (-0.5));
-        double t3 = (t0 * 0.3989422804014327) * t2;
-        _Bool t4 = 0.0 <= var[i];
-        double t5 = t4 ? 1.0 : var[i];
-        double t6 = SQRT(t5);
-        double t7 = t4 ? t3 : t6;
-        double t8 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))));
-        double t9 = t4 ? t8 : t6;
-        _Bool t10 = t1 < 0.0;
-        double t11 = -t1;
-        double t12 = t10 ? t11 : t1;
-        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t14 = t2 * (t13 * (polynomial0(-0.0017798827339621601, t13 - 0.25)));
-        double t15 = 1.0 - t14;
-        double t16 = t10 ? t15 : t14;
-        double t17 = t10 ? t14 : t15;
-        double t18 = t16 - t17;
-        double t19 = t3 * t18;
-        double t20 = t4 ? t19 : t6;
-        double t21 = t8 * t18;
-        double t22 = t4 ? t21 : t6;
-        out_grad_mean[i] = FMA(grad_mean[i], t7,
-            grad_var[i] * t20);
-        out_grad_var[i] = FMA(grad_mean[i], t9,
-            grad_var[i] * t22);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_bernoulli_ap2a_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -154,6 +93,10 @@ void logistic_bernoulli_ap2a_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(logistic_bernoulli_ap2a_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_bernoulli_ap2a_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
-"""logistic_bernoulli, variant ap2b: moments and their gradients in any floating dtype."""
+"""logistic_bernoulli, variant ap2b: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,37 +14,46 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t1 = torch.sqrt(torch.where(t0, 1.0, var))
+    t2 = mean * (1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0))
+    t3 = t2 < 0.0
+    t2 = torch.exp(-torch.where(t3, -t2, t2))
+    t4 = 1.0 / (1.0 + t2)
+    t2 = t2 * t4
+    t5 = torch.where(t3, t2, t4)
+    t2 = torch.where(t0, t5 * torch.where(t3, t4, t2), t1)
+    t1 = torch.where(t0, t5, t1)
+    return t1, t2
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t1 = torch.sqrt(torch.where(t0, 1.0, var))
+    t2 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
+    t3 = mean * t2
+    t4 = t3 < 0.0
+    t5 = torch.exp(-torch.where(t4, -t3, t3))
+    t6 = 1.0 / (1.0 + t5)
+    t5 = t5 * t6
+    t7 = torch.where(t4, t6, t5)
+    t6 = torch.where(t4, t5, t6)
+    t5 = t6 * (t2 * t7)
+    t3 = t6 * (t7 * (t2 * (t2 * (t3 * (-0.15198177546350666)))))
+    t6 = t7 - t6
+    t5 = torch.where(t0, t5, t1) * grad_mean + (torch.where(t0, t5 * t6, t1) * grad_var)
+    t6 = torch.where(t0, t3, t1) * grad_mean + (torch.where(t0, t3 * t6, t1) * grad_var)
+    return t5, t6
+
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean * (1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0))
-    t1 = t0 < 0.0
-    t0 = torch.exp(-(torch.where(t1, -t0, t0)))
-    t2 = 1.0 / (t0 + 1.0)
-    t0 = t0 * t2
-    t3 = torch.where(t1, t0, t2)
-    t4 = 0.0 <= var
-    t5 = torch.sqrt(torch.where(t4, 1.0, var))
-    t0 = torch.where(t4, t3 * (torch.where(t1, t2, t0)), t5)
-    return (torch.where(t4, t3, t5)), t0
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
-    t1 = mean * t0
-    t2 = t1 < 0.0
-    t3 = torch.exp(-(torch.where(t2, -t1, t1)))
-    t4 = 1.0 / (t3 + 1.0)
-    t3 = t3 * t4
-    t5 = torch.where(t2, t4, t3)
-    t4 = torch.where(t2, t3, t4)
-    t3 = t4 * (t0 * t5)
-    t2 = 0.0 <= var
-    t6 = torch.sqrt(torch.where(t2, 1.0, var))
-    t1 = t4 * (t5 * (t0 * (t0 * (t1 * (-0.15198177546350666)))))
-    t4 = t5 - t4
-    return (
-        grad_mean * (torch.where(t2, t3, t6)) + grad_var * (torch.where(t2, t3 * t4, t6)),
-        grad_mean * (torch.where(t2, t1, t6)) + grad_var * (torch.where(t2, t1 * t4, t6)),
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
-"""logistic_bernoulli, variant exact: moments and their gradients in any floating dtype."""
+"""logistic_bernoulli, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -21,69 +21,115 @@ CELLS = 16
 _SURFACES = surfaces_beside(__file__)
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = mean * t0
+    t0 = t0 * ((var + 3.2400197982788086) * t0)
+    t1 = t1 * t1
+    t2 = var < 17.01010394096374
+    t2 = torch.where(t2, torch.full_like(t2, 4.0, dtype=torch.float64), 0.0)
+    t3 = var < 4.428666114807128
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 4.0, dtype=torch.float64), 0.0)
+    t2 = var < 1.244436669927155
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 4.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * 0.7660224762653896) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t2 = (t0 * 3.7716394346976236) < t1
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t0 * 13.795566578043784) < t1
+    t1 = t2 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 3.2400197982788086, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-14.058479309082031)
+    t1 = torch.where(t2, -14.058479309082031, t1)
+    t2 = 14.058479309082031 < t1
+    t1 = torch.where(t2, 14.058479309082031, t1)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t1 = t1 * (1.0 / torch.sqrt((t1 * t1) * 0.9416363288090202 + 11.535045027910497))
+    t2 = t1 * (t1 * 2.0) + (-1.0)
+    t0 = t0 * 1.80000549951349
+    t0 = t0 * (2.0 * t0) + (-1.0)
+    return t2, t0, t1
+
+
+def _forward(r0: Tensor, s2: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s2 * r0  # mean, normalised
+    t0 = 0.5 + t0
+    t1 = t0 < 0.0
+    t0 = torch.where(t1, 0.0, t0)
+    t1 = 1.0 < t0
+    t0 = torch.where(t1, 1.0, t0)
+    t1 = t0 * (1.0 - t0)
+    t2 = t1 < 0.0
+    t1 = torch.where(t2, 0.0, t1)
+    return t0, t1
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 3.2400197982788086, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-14.058479309082031)
+    t2 = torch.where(t2, -14.058479309082031, t1)
+    t3 = 14.058479309082031 < t2
+    t2 = torch.where(t3, 14.058479309082031, t2)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9416363288090202 + 11.535045027910497)
+    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t4 * (t4 * 2.0) + (-1.0)
+    t6 = t0 * 1.80000549951349
+    t7 = 2.0 * t6
+    t8 = t6 * t7 + (-1.0)
+    return t5, t8, t0, t1, t2, t3, t4, t6, t7
+
+
+def _backward(
+    grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, s2: Tensor, s3: Tensor, s4: Tensor,
+    s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = r0 + ((s6 * r1) * (s6 * 4.0))
+    t1 = 14.058479309082031 < torch.where(s3 < 0.0, -s3, s3)
+    t1 = t0 * torch.where(t1, 0.0, (s5 * s5) * (11.535045027910497 * s5))
+    t0 = s2 * t1
+    t2 = s6 * r0  # mean, normalised
+    t2 = 0.5 + t2
+    t3 = t2 < 0.0
+    t2 = torch.where(t3, 0.0, t2)
+    t3 = 1.0 < t2
+    t2 = torch.where(t3, 1.0, t2) * (-2.0) + 1.0
+    t0 = t0 * grad_mean + ((t0 * t2) * grad_var)
+    t1 = ((s2 * s2) * (-0.5)) * (s4 * t1 + (s7 * ((s6 * r2) * (2.0 * s8))))
+    t2 = t1 * grad_mean + ((t1 * t2) * grad_var)
+    return t0, t2
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 17.01010394096374, torch.full_like(mean, 4.0), 0.0)
-    t1 = torch.where(var < 4.428666114807128, torch.full_like(mean, 4.0), 0.0)
-    t2 = torch.where(var < 1.244436669927155, torch.full_like(mean, 4.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 3.2400197982788086) * t3) * t3
-    t4 = t4 * t4
-    t5 = torch.where((t3 * 0.7660224762653896) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * 3.7716394346976236) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 13.795566578043784) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = ((((t0 + t1) + t2) + t5) + t6) + t4
-    return (t4,)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 3.2400197982788086, -1.0))
-    t1 = _at_most(_at_least(mean * t0, -14.058479309082031), 14.058479309082031)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.9416363288090202 + 11.535045027910497)
-    t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t1 = t2 * (t2 * 2.0) + (-1.0)
-    t0 = t0 * 1.80000549951349
-    t0 = t0 * (t0 * 2.0) + (-1.0)
-    t0 = surface(_SURFACES[0], _number, t1, t0)
-    t0 = _at_most(_at_least((t2 * t0) + 0.5, 0.0), 1.0)
-    t2 = _at_least(t0 * (1.0 - t0), 0.0)
-    return t0, t2
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 16, s0, s1)
+    out_mean, out_var = _forward(r0, s2)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 3.2400197982788086, -1.0))
-    t1 = mean * t0
-    t2 = _at_most(_at_least(t1, -14.058479309082031), 14.058479309082031)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9416363288090202 + 11.535045027910497)
-    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 1.80000549951349
-    t7 = t6 * 2.0
-    t8 = t6 * t7 + (-1.0)
-    t9 = t4 * 4.0
-    t7 = t7 * 2.0
-    t1 = 14.058479309082031 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 11.535045027910497))
-    t1 = (t0 * t0) * (-0.5)
-    t10, t11, t12 = surface_slopes(_SURFACES[0], _number, t5, t8)
-    t3 = (t10 + ((t4 * t11) * t9)) * t3
-    t0 = t0 * t3
-    t7 = t1 * (t2 * t3 + (t6 * ((t4 * t12) * t7)))
-    t10 = _at_most(_at_least((t4 * t10) + 0.5, 0.0), 1.0) * (-2.0) + 1.0
-    return grad_mean * t0 + grad_var * (t0 * t10), grad_mean * t7 + grad_var * (t7 * t10)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 16, s0, s1)
+    out_grad_mean, out_grad_var = _backward(grad_mean, grad_var, r0, r1, r2, s2, s3, s4, s5, s6, s7, s8)
+    return out_grad_mean, out_grad_var

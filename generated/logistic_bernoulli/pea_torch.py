@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  20f1d68638e392a1102bf55636bfd31a36ad4164c9929be422b9816d2529c787
-"""logistic_bernoulli, variant pea: moments and their gradients in any floating dtype."""
+"""logistic_bernoulli, variant pea: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,114 +14,117 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
-    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
-    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
-    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
-    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = (_polynomial(p0 - 0.25, -0.0017798827339621601, (0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0.005355150279226964, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814)))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _part1(p0: Tensor, p1: Tensor, p2: Tensor, p3: Tensor, p4: Tensor) -> Tensor:
+    t0 = p0 * 0.6931471805599453 + p1
+    t1 = -t0
+    t2 = t1 < 0.0
+    t1 = 1.0 / (0.25 * torch.where(t2, t0, t1) + 1.0)
+    t1 = t1 * _part0(t1)  # Mills ratio/sqrt(2 pi)
+    t1 = p2 * t1
+    t0 = torch.where(t2, 0.0, p3 * 0.24022650695910072 + (p4 * 0.6931471805599453))
+    t3 = t0 < (-745.0)
+    t4 = 720.0 < t0
+    t0 = torch.where(t2, t1, torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, torch.where(t4, 720.0, t0)))) - t1)
+    return t0
+
+
+def _part2(p0: Tensor, p1: Tensor, p2: Tensor, p3: Tensor, p4: Tensor) -> Tensor:
+    t0 = p0 * (-0.6931471805599453) + p1
+    t1 = t0 < 0.0
+    t0 = 1.0 / (torch.where(t1, -t0, t0) * 0.25 + 1.0)
+    t0 = t0 * _part0(t0)  # Mills ratio/sqrt(2 pi)
+    t0 = p2 * t0
+    t2 = torch.where(t1, 0.0, p3 * 0.24022650695910072 + (p4 * (-0.6931471805599453)))
+    t3 = t2 < (-745.0)
+    t4 = 720.0 < t2
+    t2 = torch.where(t1, t0, torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, torch.where(t4, 720.0, t2)))) - t0)
+    return t2
+
+
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t2 = torch.where(mean < 0.0, -mean, mean)
+    t3 = 1.0 / t1
+    t4 = t0 & (0.0 < t2)
+    t2 = t3 * torch.where(t4, 1.2676506002282294e+30, t2)
+    t4 = 1.152921504606847e+18 < t2
+    t2 = torch.where(t4, 1.152921504606847e+18, t2)
+    t4 = mean < 0.0
+    t2 = torch.where(t4, -t2, t2)  # mean/sigma
+    t1 = torch.where(t0, 0.0, t1)
+    t0 = torch.exp((-0.5) * (t2 * t2))
+    t4 = _part2(t1, t2, t0, var, mean)
+    t1 = _part1(t1, t2, t0, var, mean)
+    t3 = t2 < 0.0
+    t2 = 1.0 / (0.25 * torch.where(t3, -t2, t2) + 1.0)
+    t2 = t2 * _part0(t2)  # Mills ratio/sqrt(2 pi)
+    t2 = t0 * t2
+    t0 = 1.0 - t2
+    t5 = (0.5 * t1 + ((-0.5) * t4)) + torch.where(t3, t2, t0)
+    t6 = 0.0 <= var
+    t7 = torch.sqrt(torch.where(t6, 1.0, var))
+    t8 = torch.where(t6, t5, t7)
+    t2 = t5 * (((-0.5) * t1 + (t4 * 0.5)) + torch.where(t3, t0, t2))
+    t0 = t2 < 0.0
+    t7 = torch.where(t6, torch.where(t0, 0.0, t2), t7)
+    return t8, t7
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
+    t2 = torch.where(mean < 0.0, -mean, mean)
+    t3 = 1.0 / t1
+    t4 = t0 & (0.0 < t2)
+    t2 = t3 * torch.where(t4, 1.2676506002282294e+30, t2)
+    t4 = 1.152921504606847e+18 < t2
+    t2 = torch.where(t4, 1.152921504606847e+18, t2)
+    t4 = mean < 0.0
+    t2 = torch.where(t4, -t2, t2)  # mean/sigma
+    t1 = torch.where(t0, 0.0, t1)
+    t0 = torch.exp((t2 * t2) * (-0.5))
+    t4 = _part1(t1, t2, t0, var, mean)
+    t1 = _part2(t1, t2, t0, var, mean)
+    t3 = t2 < 0.0
+    t2 = 1.0 / (0.25 * torch.where(t3, -t2, t2) + 1.0)
+    t2 = t2 * _part0(t2)  # Mills ratio/sqrt(2 pi)
+    t2 = t0 * t2
+    t0 = 1.0 - t2
+    t2 = ((((-0.5) * t4 + (t1 * 0.5)) + torch.where(t3, t0, t2)) - ((t4 * 0.5 + ((-0.5) * t1)) + torch.where(t3, t2,
+        t0)))
+    t0 = 0.34657359027997264 * t4 + (0.34657359027997264 * t1)
+    t3 = 0.0 <= var
+    t5 = torch.sqrt(torch.where(t3, 1.0, var))
+    t0 = torch.where(t3, t0, t5) * grad_mean + (torch.where(t3, t0 * t2, t5) * grad_var)
+    t1 = t4 * 0.12011325347955036 + (t1 * (-0.12011325347955036))
+    t2 = torch.where(t3, t1, t5) * grad_mean + (torch.where(t3, t1 * t2, t5) * grad_var)
+    return t0, t2
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = var == 0.0
-    t1 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
-    t2 = torch.where(mean < 0.0, -mean, mean)
-    t2 = (1.0 / t1) * (torch.where(t0 & (0.0 < t2), 1.2676506002282294e+30, t2))
-    t2 = _at_most(t2, 1.152921504606847e+18)
-    t2 = torch.where(mean < 0.0, -t2, t2)  # mean/sigma
-    t1 = torch.where(t0, 0.0, t1)
-    t0 = t1 * (-0.6931471805599453) + t2
-    t3 = torch.exp((t2 * t2) * (-0.5))
-    t4 = t0 < 0.0
-    t0 = 1.0 / ((torch.where(t4, -t0, t0)) * 0.25 + 1.0)
-    t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t0 = t3 * t0
-    t5 = var * 0.24022650695910072 + (mean * (-0.6931471805599453))
-    t5 = torch.where(t4, 0.0, t5)
-    t6 = t5 < (-745.0)
-    t5 = torch.exp(torch.where(t6, -745.0, _at_most(t5, 720.0)))
-    t0 = torch.where(t4, t0, (torch.where(t6, 0.0, t5)) - t0)
-    t1 = t1 * 0.6931471805599453 + t2
-    t5 = -t1
-    t6 = t5 < 0.0
-    t5 = 1.0 / ((torch.where(t6, t1, t5)) * 0.25 + 1.0)
-    t5 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t5 = t3 * t5
-    t1 = var * 0.24022650695910072 + (mean * 0.6931471805599453)
-    t1 = torch.where(t6, 0.0, t1)
-    t4 = t1 < (-745.0)
-    t1 = torch.exp(torch.where(t4, -745.0, _at_most(t1, 720.0)))
-    t5 = torch.where(t6, t5, (torch.where(t4, 0.0, t1)) - t5)
-    t1 = t2 < 0.0
-    t2 = 1.0 / ((torch.where(t1, -t2, t2)) * 0.25 + 1.0)
-    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t2 = t3 * t2
-    t3 = 1.0 - t2
-    t4 = (t5 * 0.5 + (t0 * (-0.5))) + (torch.where(t1, t2, t3))
-    t6 = 0.0 <= var
-    t7 = torch.sqrt(torch.where(t6, 1.0, var))
-    t2 = _at_least(t4 * ((t5 * (-0.5) + (t0 * 0.5)) + (torch.where(t1, t3, t2))), 0.0)
-    return (torch.where(t6, t4, t7)), (torch.where(t6, t2, t7))
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = var == 0.0
-    t1 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
-    t2 = torch.where(mean < 0.0, -mean, mean)
-    t2 = (1.0 / t1) * (torch.where(t0 & (0.0 < t2), 1.2676506002282294e+30, t2))
-    t2 = _at_most(t2, 1.152921504606847e+18)
-    t2 = torch.where(mean < 0.0, -t2, t2)  # mean/sigma
-    t1 = torch.where(t0, 0.0, t1)
-    t0 = t1 * (-0.6931471805599453) + t2
-    t3 = torch.exp((t2 * t2) * (-0.5))
-    t4 = t0 < 0.0
-    t0 = 1.0 / ((torch.where(t4, -t0, t0)) * 0.25 + 1.0)
-    t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t0 = t3 * t0
-    t5 = var * 0.24022650695910072 + (mean * (-0.6931471805599453))
-    t5 = torch.where(t4, 0.0, t5)
-    t6 = t5 < (-745.0)
-    t5 = torch.exp(torch.where(t6, -745.0, _at_most(t5, 720.0)))
-    t0 = torch.where(t4, t0, (torch.where(t6, 0.0, t5)) - t0)
-    t1 = t1 * 0.6931471805599453 + t2
-    t5 = -t1
-    t6 = t5 < 0.0
-    t5 = 1.0 / ((torch.where(t6, t1, t5)) * 0.25 + 1.0)
-    t5 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t5 = t3 * t5
-    t1 = var * 0.24022650695910072 + (mean * 0.6931471805599453)
-    t1 = torch.where(t6, 0.0, t1)
-    t4 = t1 < (-745.0)
-    t1 = torch.exp(torch.where(t4, -745.0, _at_most(t1, 720.0)))
-    t5 = torch.where(t6, t5, (torch.where(t4, 0.0, t1)) - t5)
-    t1 = t5 * 0.34657359027997264 + (t0 * 0.34657359027997264)
-    t4 = 0.0 <= var
-    t6 = torch.sqrt(torch.where(t4, 1.0, var))
-    t7 = t5 * 0.12011325347955036 + (t0 * (-0.12011325347955036))
-    t8 = t2 < 0.0
-    t2 = 1.0 / ((torch.where(t8, -t2, t2)) * 0.25 + 1.0)
-    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t2 = t3 * t2
-    t3 = 1.0 - t2
-    t9 = (t5 * (-0.5) + (t0 * 0.5)) + (torch.where(t8, t3, t2))
-    t3 = t9 - ((t5 * 0.5 + (t0 * (-0.5))) + (torch.where(t8, t2, t3)))
-    return (
-        grad_mean * (torch.where(t4, t1, t6)) + grad_var * (torch.where(t4, t1 * t3, t6)),
-        grad_mean * (torch.where(t4, t7, t6)) + grad_var * (torch.where(t4, t7 * t3, t6)),
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -5,126 +5,62 @@
 //
 // rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void logistic_transform_ap1_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = mean < 0.0;
+    _Bool t1 = 0.0 <= var;
+    double t2 = -mean;
+    double t3 = t0 ? t2 : mean;
+    double t4 = exp64(-t3);
+    double t5 = t1 ? 1.0 : var;
+    double t6 = SQRT(t5);
+    double t7 = (mean == mean) ? 0.0 : mean;
+    double t8 = t1 ? t7 : t6;
+    double t9 = 1.0 / (1.0 + t4);
+    double t10 = t4 * t9;
+    double t11 = t0 ? t10 : t9;
+    double t12 = t1 ? t11 : t6;
+    *out_mean = t12;
+    *out_var = t8;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void logistic_transform_ap1_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-static void logistic_transform_ap1_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = -mean[i];
-        double t2 = t0 ? t1 : mean[i];
-        double t3 = exp64(-t2);
-        double t4 = 1.0 / (t3 + 1.0);
-        double t5 = t3 * t4;
-        double t6 = t0 ? t5 : t4;
-        _Bool t7 = 0.0 <= var[i];
-        double t8 = t7 ? 1.0 : var[i];
-        double t9 = SQRT(t8);
-        double t10 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        out_mean[i] = t7 ? t6 : t9;
-        out_var[i] = t7 ? t10 : t9;
-    }
+    _Bool t0 = mean < 0.0;
+    _Bool t1 = 0.0 <= var;
+    double t2 = -mean;
+    double t3 = t0 ? t2 : mean;
+    double t4 = exp64(-t3);
+    double t5 = t1 ? 1.0 : var;
+    double t6 = SQRT(t5);
+    double t7 = (mean == mean) ? 0.0 : mean;
+    double t8 = t1 ? t7 : t6;
+    double t9 = t8 * grad_var;
+    double t10 = FMA(t8, grad_mean, t9);
+    double t11 = 1.0 / (1.0 + t4);
+    double t12 = t4 * t11;
+    double t13 = t0 ? t11 : t12;
+    double t14 = t0 ? t12 : t11;
+    double t15 = t13 * t14;
+    double t16 = t1 ? t15 : t6;
+    double t17 = FMA(t16, grad_mean, t9);
+    *out_grad_mean = t17;
+    *out_grad_var = t10;
 }
 
 void logistic_transform_ap1_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(logistic_transform_ap1_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void logistic_transform_ap1_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = -mean[i];
-        double t2 = t0 ? t1 : mean[i];
-        double t3 = exp64(-t2);
-        double t4 = 1.0 / (t3 + 1.0);
-        double t5 = t3 * t4;
-        double t6 = t0 ? t4 : t5;
-        double t7 = t0 ? t5 : t4;
-        _Bool t8 = 0.0 <= var[i];
-        double t9 = t8 ? 1.0 : var[i];
-        double t10 = SQRT(t9);
-        double t11 = t6 * t7;
-        double t12 = t8 ? t11 : t10;
-        double t13 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        double t14 = t8 ? t13 : t10;
-        out_grad_mean[i] = FMA(grad_mean[i], t12,
-            grad_var[i] * t14);
-        out_grad_var[i] = FMA(grad_mean[i], t14,
-            grad_var[i] * t14);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_transform_ap1_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -133,6 +69,10 @@ void logistic_transform_ap1_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(logistic_transform_ap1_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_transform_ap1_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

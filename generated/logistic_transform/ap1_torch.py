@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
-"""logistic_transform, variant ap1: moments and their gradients in any floating dtype."""
+"""logistic_transform, variant ap1: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,27 +14,40 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the output, from mean and variance of the input."""
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = mean < 0.0
-    t1 = torch.exp(-(torch.where(t0, -mean, mean)))
-    t2 = 1.0 / (t1 + 1.0)
+    t1 = torch.exp(-torch.where(t0, -mean, mean))
+    t2 = 1.0 / (1.0 + t1)
     t3 = 0.0 <= var
     t4 = torch.sqrt(torch.where(t3, 1.0, var))
     t2 = torch.where(t3, torch.where(t0, t1 * t2, t2), t4)
-    t4 = torch.where(t3, torch.where(mean == mean, 0.0, mean), t4)
+    t1 = mean == mean
+    t4 = torch.where(t3, torch.where(t1, 0.0, mean), t4)
     return t2, t4
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean < 0.0
+    t1 = torch.exp(-torch.where(t0, -mean, mean))
+    t2 = 1.0 / (1.0 + t1)
+    t1 = t1 * t2
+    t3 = 0.0 <= var
+    t4 = torch.sqrt(torch.where(t3, 1.0, var))
+    t5 = mean == mean
+    t5 = torch.where(t3, torch.where(t5, 0.0, mean), t4)
+    t6 = t5 * grad_var
+    t4 = torch.where(t3, torch.where(t0, t2, t1) * torch.where(t0, t1, t2), t4) * grad_mean + t6
+    t6 = t5 * grad_mean + t6
+    return t4, t6
+
+
+def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output, from mean and variance of the input."""
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = mean < 0.0
-    t1 = torch.exp(-(torch.where(t0, -mean, mean)))
-    t2 = 1.0 / (t1 + 1.0)
-    t1 = t1 * t2
-    t3 = 0.0 <= var
-    t4 = torch.sqrt(torch.where(t3, 1.0, var))
-    t5 = torch.where(t3, torch.where(mean == mean, 0.0, mean), t4)
-    t4 = torch.where(t3, (torch.where(t0, t2, t1)) * (torch.where(t0, t1, t2)), t4)
-    return grad_mean * t4 + grad_var * t5, grad_mean * t5 + grad_var * t5
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
-"""logistic_transform, variant ap2a: moments and their gradients in any floating dtype."""
+"""logistic_transform, variant ap2a: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,59 +14,72 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
-    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
-    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
-    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
-    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the output, from mean and variance of the input."""
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
     t1 = t0 < 0.0
-    t2 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
-    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t2 = torch.exp((t0 * t0) * (-0.5)) * t2
+    t2 = 1.0 / (torch.where(t1, -t0, t0) * 0.25 + 1.0)
+    t0 = torch.exp((t0 * t0) * (-0.5))
+    # Mills ratio/sqrt(2 pi)
+    t2 = (t2 * _polynomial(t2 - 0.25, -0.0017798827339621601, (0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0.005355150279226964, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814)))
+    t2 = t0 * t2
     t0 = 1.0 - t2
     t3 = torch.where(t1, t2, t0)
     t4 = 0.0 <= var
     t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t6 = torch.where(t4, t3, t5)
     t2 = torch.where(t1, t0, t2)
-    t2 = (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t2 * t2)))
-    return (torch.where(t4, t3, t5)), (torch.where(t4, t2, t5))
+    t5 = torch.where(t4, (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t2 * t2))), t5)
+    return t6, t5
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t1 = 1.0 / (var * 0.25 + 1.0)
+    t2 = torch.sqrt(torch.where(t0, 1.0, var))
+    t3 = 1.0 / torch.sqrt(var + 3.289868133696453)
+    t4 = mean * t3
+    t5 = t4 < 0.0
+    t6 = 1.0 / (torch.where(t5, -t4, t4) * 0.25 + 1.0)
+    t7 = torch.exp((t4 * t4) * (-0.5))
+    # Mills ratio/sqrt(2 pi)
+    t6 = (t6 * _polynomial(t6 - 0.25, -0.0017798827339621601, (0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0.005355150279226964, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814)))
+    t6 = t7 * t6
+    t4 = t7 * (t3 * (t3 * (t4 * (-0.19947114020071635))))
+    t7 = (t3 * 0.3989422804014327) * t7
+    t3 = 1.0 - t6
+    t8 = torch.where(t5, t3, t6)
+    t3 = torch.where(t5, t6, t3)
+    t6 = t3 - t8
+    t5 = t3 * (t8 * (-2.0))
+    t9 = var * t1
+    t8 = (torch.where(t0, t4, t2) * grad_mean + (torch.where(t0, t9 * (t6 * (t4 * t5)) + (t1 * (t1 * (t3 * (t3 * (t8 *
+        t8))))), t2) * grad_var))
+    t5 = torch.where(t0, t7, t2) * grad_mean + (torch.where(t0, t9 * (t6 * (t7 * t5)), t2) * grad_var)
+    return t5, t8
+
+
+def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output, from mean and variance of the input."""
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 1.0 / torch.sqrt(var + 3.289868133696453)
-    t1 = mean * t0
-    t2 = torch.exp((t1 * t1) * (-0.5))
-    t3 = (t0 * 0.3989422804014327) * t2
-    t4 = 0.0 <= var
-    t5 = torch.sqrt(torch.where(t4, 1.0, var))
-    t0 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))))
-    t6 = t1 < 0.0
-    t1 = 1.0 / ((torch.where(t6, -t1, t1)) * 0.25 + 1.0)
-    t1 = t1 * _polynomial(_POLYNOMIAL0, t1 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t1 = t2 * t1
-    t2 = 1.0 - t1
-    t7 = torch.where(t6, t2, t1)
-    t2 = torch.where(t6, t1, t2)
-    t1 = t2 - t7
-    t6 = 1.0 / (var * 0.25 + 1.0)
-    t8 = var * t6
-    t9 = t2 * (t7 * (-2.0))
-    t7 = t8 * (t1 * (t0 * t9)) + (t6 * (t6 * (t2 * (t2 * (t7 * t7)))))
-    t9 = torch.where(t4, t8 * (t1 * (t3 * t9)), t5)
-    return (
-        grad_mean * (torch.where(t4, t3, t5)) + grad_var * t9,
-        grad_mean * (torch.where(t4, t0, t5)) + grad_var * (torch.where(t4, t7, t5)),
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

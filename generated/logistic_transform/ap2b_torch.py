@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
-"""logistic_transform, variant ap2b: moments and their gradients in any floating dtype."""
+"""logistic_transform, variant ap2b: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,43 +14,51 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the output, from mean and variance of the input."""
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = mean * (1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0))
     t1 = t0 < 0.0
-    t0 = torch.exp(-(torch.where(t1, -t0, t0)))
-    t2 = 1.0 / (t0 + 1.0)
+    t0 = torch.exp(-torch.where(t1, -t0, t0))
+    t2 = 1.0 / (1.0 + t0)
     t0 = t0 * t2
     t3 = torch.where(t1, t0, t2)
     t4 = 0.0 <= var
     t5 = torch.sqrt(torch.where(t4, 1.0, var))
+    t6 = torch.where(t4, t3, t5)
     t0 = torch.where(t1, t2, t0)
-    t0 = (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t0 * t0)))
-    return (torch.where(t4, t3, t5)), (torch.where(t4, t0, t5))
+    t5 = torch.where(t4, (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t0 * t0))), t5)
+    return t6, t5
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t1 = 1.0 / (var * 0.25 + 1.0)
+    t2 = torch.sqrt(torch.where(t0, 1.0, var))
+    t3 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
+    t4 = mean * t3
+    t5 = t4 < 0.0
+    t6 = torch.exp(-torch.where(t5, -t4, t4))
+    t7 = 1.0 / (1.0 + t6)
+    t6 = t6 * t7
+    t8 = torch.where(t5, t7, t6)
+    t7 = torch.where(t5, t6, t7)
+    t6 = t7 * (t3 * t8)
+    t4 = t7 * (t8 * (t3 * (t3 * (t4 * (-0.15198177546350666)))))
+    t3 = t7 - t8
+    t5 = t7 * (t8 * (-2.0))
+    t9 = var * t1
+    t8 = (torch.where(t0, t4, t2) * grad_mean + (torch.where(t0, t9 * (t3 * (t4 * t5)) + (t1 * (t1 * (t7 * (t7 * (t8 *
+        t8))))), t2) * grad_var))
+    t5 = torch.where(t0, t6, t2) * grad_mean + (torch.where(t0, t9 * (t3 * (t6 * t5)), t2) * grad_var)
+    return t5, t8
+
+
+def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output, from mean and variance of the input."""
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
-    t1 = mean * t0
-    t2 = t1 < 0.0
-    t3 = torch.exp(-(torch.where(t2, -t1, t1)))
-    t4 = 1.0 / (t3 + 1.0)
-    t3 = t3 * t4
-    t5 = torch.where(t2, t4, t3)
-    t4 = torch.where(t2, t3, t4)
-    t3 = t4 * (t0 * t5)
-    t2 = 0.0 <= var
-    t6 = torch.sqrt(torch.where(t2, 1.0, var))
-    t1 = t4 * (t5 * (t0 * (t0 * (t1 * (-0.15198177546350666)))))
-    t0 = t4 - t5
-    t7 = 1.0 / (var * 0.25 + 1.0)
-    t8 = var * t7
-    t9 = t4 * (t5 * (-2.0))
-    t5 = t8 * (t0 * (t1 * t9)) + (t7 * (t7 * (t4 * (t4 * (t5 * t5)))))
-    t9 = torch.where(t2, t8 * (t0 * (t3 * t9)), t6)
-    return (
-        grad_mean * (torch.where(t2, t3, t6)) + grad_var * t9,
-        grad_mean * (torch.where(t2, t1, t6)) + grad_var * (torch.where(t2, t5, t6)),
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

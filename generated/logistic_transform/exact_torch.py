@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
-"""logistic_transform, variant exact: moments and their gradients in any floating dtype."""
+"""logistic_transform, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -21,77 +21,120 @@ CELLS = 16
 _SURFACES = surfaces_beside(__file__)
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = mean * t0
+    t0 = t0 * ((var + 2.160013198852539) * t0)
+    t1 = t1 * t1
+    t2 = var < 11.340069293975828
+    t2 = torch.where(t2, torch.full_like(t2, 4.0, dtype=torch.float64), 0.0)
+    t3 = var < 2.952444076538085
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 4.0, dtype=torch.float64), 0.0)
+    t2 = var < 0.8296244466181038
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 4.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * 0.7821912262375226) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t2 = (t0 * 3.8701121048635314) < t1
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t0 * 14.39082381004725) < t1
+    t1 = t2 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 2.160013198852539, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-17.218050003051758)
+    t1 = torch.where(t2, -17.218050003051758, t1)
+    t2 = 17.218050003051758 < t1
+    t1 = torch.where(t2, 17.218050003051758, t1)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t1 = t1 * (1.0 / torch.sqrt((t1 * t1) * 0.9603189058954239 + 11.763906597218943))
+    t2 = t1 * (t1 * 2.0) + (-1.0)
+    t3 = t0 * 1.4696983360038682
+    t4 = t3 * (2.0 * t3) + (-1.0)
+    t3 = 2.0 * t3 + (-1.0)
+    return t2, t4, t3, t0, t1
+
+
+def _forward(var: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s4 * r0  # mean, normalised
+    t0 = 0.5 + t0
+    t1 = t0 < 0.0
+    t0 = torch.where(t1, 0.0, t0)
+    t1 = 1.0 < t0
+    t0 = torch.where(t1, 1.0, t0)
+    t1 = ((var * s3) * (2.160013198852539 * s3)) * r1
+    t2 = t1 < 0.0
+    t1 = torch.where(t2, 0.0, t1)
+    return t0, t1
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 2.160013198852539, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-17.218050003051758)
+    t2 = torch.where(t2, -17.218050003051758, t1)
+    t3 = 17.218050003051758 < t2
+    t2 = torch.where(t3, 17.218050003051758, t2)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9603189058954239 + 11.763906597218943)
+    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t4 * (t4 * 2.0) + (-1.0)
+    t6 = t0 * 1.4696983360038682
+    t7 = 2.0 * t6
+    t8 = t6 * t7 + (-1.0)
+    t9 = 2.0 * t6 + (-1.0)
+    return t5, t8, t9, t0, t1, t2, t3, t4, t6, t7
+
+
+def _backward(
+    var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    r5: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor,
+    s9: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s7 * 4.0
+    t1 = 17.218050003051758 < torch.where(s4 < 0.0, -s4, s4)
+    t1 = torch.where(t1, 0.0, (s6 * s6) * (11.763906597218943 * s6))
+    t2 = (r0 + ((s7 * r1) * t0)) * t1
+    t0 = t1 * (t0 * r4)
+    t1 = (var * s3) * (2.160013198852539 * s3)
+    t3 = (s3 * t2) * grad_mean + (((s3 * t0) * t1) * grad_var)
+    t4 = s3 * s3
+    t5 = t4 * (-0.5)
+    t4 = 2.160013198852539 * t4
+    t4 = ((t5 * (s5 * t2 + (s8 * ((s7 * r2) * (2.0 * s9))))) * grad_mean + (((t5 * (s5 * t0 + (s8 * (2.0 * r5)))) * t1
+        + (r3 * (t4 * t4))) * grad_var))
+    return t3, t4
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 11.340069293975828, torch.full_like(mean, 4.0), 0.0)
-    t1 = torch.where(var < 2.952444076538085, torch.full_like(mean, 4.0), 0.0)
-    t2 = torch.where(var < 0.8296244466181038, torch.full_like(mean, 4.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 2.160013198852539) * t3) * t3
-    t4 = t4 * t4
-    t5 = torch.where((t3 * 0.7821912262375226) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * 3.8701121048635314) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 14.39082381004725) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = ((((t0 + t1) + t2) + t5) + t6) + t4
-    return (t4,)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 2.160013198852539, -1.0))
-    t1 = _at_most(_at_least(mean * t0, -17.218050003051758), 17.218050003051758)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.9603189058954239 + 11.763906597218943)
-    t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t1 = t2 * (t2 * 2.0) + (-1.0)
-    t3 = t0 * 1.4696983360038682
-    t4 = t3 * (t3 * 2.0) + (-1.0)
-    t0 = (var * t0) * (t0 * 2.160013198852539)
-    t3 = t3 * 2.0 + (-1.0)
-    t4 = surface(_SURFACES[0], _number, t1, t4)
-    t3 = surface(_SURFACES[1], _number, t1, t3)
-    t4 = _at_most(_at_least((t2 * t4) + 0.5, 0.0), 1.0)
-    return t4, _at_least(t0 * t3, 0.0)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 16, s0, s1)
+    r1 = surface(_SURFACES[1], number % 16, s0, s2)
+    out_mean, out_var = _forward(var, r0, r1, s3, s4)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 2.160013198852539, -1.0))
-    t1 = mean * t0
-    t2 = _at_most(_at_least(t1, -17.218050003051758), 17.218050003051758)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9603189058954239 + 11.763906597218943)
-    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 1.4696983360038682
-    t7 = t6 * 2.0
-    t8 = t6 * t7 + (-1.0)
-    t9 = t4 * 4.0
-    t7 = t7 * 2.0
-    t1 = 17.218050003051758 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 11.763906597218943))
-    t1 = t0 * t0
-    t10 = t1 * (-0.5)
-    t11 = t6 * 2.0 + (-1.0)
-    t1 = t1 * 2.160013198852539
-    t12 = (var * t0) * (t0 * 2.160013198852539)
-    t1 = t1 * t1
-    t13, t14, t15 = surface_slopes(_SURFACES[0], _number, t5, t8)
-    t16, t17, t18 = surface_slopes(_SURFACES[1], _number, t5, t11)
-    t14 = (t13 + ((t4 * t14) * t9)) * t3
-    t17 = t3 * (t9 * t17)
-    t7 = t10 * (t2 * t14 + (t6 * ((t4 * t15) * t7)))
-    t1 = (t10 * (t2 * t17 + (t6 * (t18 * 2.0)))) * t12 + (t16 * t1)
-    return grad_mean * (t0 * t14) + grad_var * ((t0 * t17) * t12), grad_mean * t7 + grad_var * t1
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 16, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 16, s0, s2)
+    (out_grad_mean, out_grad_var) = (_backward(var, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s3, s4, s5, s6, s7,
+        s8, s9))
+    return out_grad_mean, out_grad_var

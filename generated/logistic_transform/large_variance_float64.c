@@ -5,179 +5,124 @@
 //
 // rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double logistic_transform_large_variance_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096, 0.028003432764145547,
+        -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022, -0.001079211461663395,
+        -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495,
+        -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168,
+        0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void logistic_transform_large_variance_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    _Bool t0 = 0.0 <= var;
+    double t1 = (mean + (-1.0)) * (1.0 / SQRT(var + 2.289868133696453));
+    double t2 = t0 ? 1.0 : var;
+    double t3 = SQRT(t2);
+    double t4 = mean * (1.0 / SQRT(var + 3.289868133696453));
+    _Bool t5 = t4 < 0.0;
+    double t6 = -t4;
+    double t7 = t5 ? t6 : t4;
+    double t8 = 1.0 / FMA(t7, 0.25, 1.0);
+    _Bool t9 = t1 < 0.0;
+    double t10 = -t1;
+    double t11 = t9 ? t10 : t1;
+    double t12 = 1.0 / FMA(0.25, t11, 1.0);
+    double t13 = exp64((t4 * t4) * (-0.5));
+    double t14 = t8 * logistic_transform_large_variance_float64_part0(t8);  // Mills ratio/sqrt(2 pi)
+    double t15 = t13 * t14;
+    double t16 = exp64((-0.5) * (t1 * t1));
+    double t17 = t12 * logistic_transform_large_variance_float64_part0(t12);  // Mills ratio/sqrt(2 pi)
+    double t18 = t16 * t17;
+    double t19 = 1.0 - t15;
+    double t20 = 1.0 - t18;
+    double t21 = t5 ? t19 : t15;
+    double t22 = t5 ? t15 : t19;
+    double t23 = t0 ? t22 : t3;
+    _Bool t24 = (0.0 < t4) & (0.0 < t1);
+    double t25 = FMA(t21, -t21, 2.0 * t21);
+    double t26 = t9 ? t20 : t18;
+    double t27 = t25 - t26;
+    double t28 = t22 * (-t22);
+    double t29 = t9 ? t18 : t20;
+    double t30 = t28 + t29;
+    double t31 = t24 ? t27 : t30;
+    double t32 = (t31 < 0.0) ? 0.0 : t31;
+    double t33 = t0 ? t32 : t3;
+    *out_mean = t23;
+    *out_var = t33;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void logistic_transform_large_variance_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
-}
-
-static void logistic_transform_large_variance_float64_forward_block(const double *const *in, const double *params,
-    double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * (1.0 / (SQRT(var[i] + 3.289868133696453)));
-        _Bool t1 = t0 < 0.0;
-        double t2 = -t0;
-        double t3 = t1 ? t2 : t0;
-        double t4 = 1.0 / (FMA(t3, 0.25, 1.0));
-        double t5 = (exp64((t0 * t0) * (-0.5))) * (t4 * (polynomial0(-0.0017798827339621601, t4 - 0.25)));
-        double t6 = 1.0 - t5;
-        double t7 = t1 ? t5 : t6;
-        _Bool t8 = 0.0 <= var[i];
-        double t9 = t8 ? 1.0 : var[i];
-        double t10 = SQRT(t9);
-        double t11 = (mean[i] + (-1.0)) * (1.0 / (SQRT(var[i] + 2.289868133696453)));
-        _Bool t12 = t11 < 0.0;
-        double t13 = -t11;
-        double t14 = t12 ? t13 : t11;
-        double t15 = 1.0 / (FMA(t14, 0.25, 1.0));
-        double t16 = (exp64((t11 * t11) * (-0.5))) * (t15 * (polynomial0(-0.0017798827339621601, t15 - 0.25)));
-        double t17 = 1.0 - t16;
-        double t18 = t12 ? t16 : t17;
-        _Bool t19 = (0.0 < t0) & (0.0 < t11);
-        double t20 = t1 ? t6 : t5;
-        double t21 = t12 ? t17 : t16;
-        double t22 = (FMA(t20, -t20, t20 * 2.0)) - t21;
-        double t23 = (t7 * (-t7)) + t18;
-        double t24 = t19 ? t22 : t23;
-        double t25 = (t24 < 0.0) ? 0.0 : t24;
-        out_mean[i] = t8 ? t7 : t10;
-        out_var[i] = t8 ? t25 : t10;
-    }
+    double t0 = mean + (-1.0);
+    _Bool t1 = 0.0 <= var;
+    double t2 = 1.0 / SQRT(var + 3.289868133696453);
+    double t3 = 1.0 / SQRT(var + 2.289868133696453);
+    double t4 = t3 * t0;
+    double t5 = t1 ? 1.0 : var;
+    double t6 = SQRT(t5);
+    double t7 = mean * t2;
+    _Bool t8 = t7 < 0.0;
+    double t9 = -t7;
+    double t10 = t8 ? t9 : t7;
+    double t11 = 1.0 / FMA(t10, 0.25, 1.0);
+    double t12 = exp64((t7 * t7) * (-0.5));
+    double t13 = (t2 * 0.3989422804014327) * t12;
+    double t14 = t12 * (t2 * (t2 * (t7 * (-0.19947114020071635))));
+    _Bool t15 = t4 < 0.0;
+    double t16 = -t4;
+    double t17 = t15 ? t16 : t4;
+    double t18 = 1.0 / FMA(0.25, t17, 1.0);
+    double t19 = exp64((-0.5) * (t4 * t4));
+    double t20 = t11 * logistic_transform_large_variance_float64_part0(t11);  // Mills ratio/sqrt(2 pi)
+    double t21 = t12 * t20;
+    double t22 = t18 * logistic_transform_large_variance_float64_part0(t18);  // Mills ratio/sqrt(2 pi)
+    double t23 = t19 * t22;
+    double t24 = 1.0 - t21;
+    double t25 = 1.0 - t23;
+    double t26 = t8 ? t24 : t21;
+    double t27 = t8 ? t21 : t24;
+    double t28 = t27 * (-2.0);
+    _Bool t29 = (0.0 < t7) & (0.0 < t4);
+    double t30 = FMA(t26, -t26, 2.0 * t26);
+    double t31 = t15 ? t25 : t23;
+    double t32 = t30 - t31;
+    double t33 = t27 * (-t27);
+    double t34 = t15 ? t23 : t25;
+    double t35 = t33 + t34;
+    double t36 = t29 ? t32 : t35;
+    _Bool t37 = t36 < 0.0;
+    double t38 = t1 ? t13 : t6;
+    double t39 = FMA(0.3989422804014327 * t3, t19, t13 * t28);
+    double t40 = t37 ? 0.0 : t39;
+    double t41 = t1 ? t40 : t6;
+    double t42 = FMA(t38, grad_mean, t41 * grad_var);
+    double t43 = t1 ? t14 : t6;
+    double t44 = FMA(t19, t3 * (t3 * (t3 * ((-0.19947114020071635) * t0))), t14 * t28);
+    double t45 = t37 ? 0.0 : t44;
+    double t46 = t1 ? t45 : t6;
+    double t47 = FMA(t43, grad_mean, t46 * grad_var);
+    *out_grad_mean = t42;
+    *out_grad_var = t47;
 }
 
 void logistic_transform_large_variance_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(logistic_transform_large_variance_float64_forward_block, n, (const double *const[]){mean, var}, 2,
-        params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void logistic_transform_large_variance_float64_backward_block(const double *const *in, const double *params,
-    double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (SQRT(var[i] + 3.289868133696453));
-        double t1 = mean[i] * t0;
-        double t2 = exp64((t1 * t1) * (-0.5));
-        double t3 = (t0 * 0.3989422804014327) * t2;
-        _Bool t4 = 0.0 <= var[i];
-        double t5 = t4 ? 1.0 : var[i];
-        double t6 = SQRT(t5);
-        double t7 = t4 ? t3 : t6;
-        double t8 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))));
-        double t9 = t4 ? t8 : t6;
-        _Bool t10 = t1 < 0.0;
-        double t11 = -t1;
-        double t12 = t10 ? t11 : t1;
-        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t14 = t2 * (t13 * (polynomial0(-0.0017798827339621601, t13 - 0.25)));
-        double t15 = 1.0 - t14;
-        double t16 = t10 ? t14 : t15;
-        double t17 = t16 * (-2.0);
-        double t18 = 1.0 / (SQRT(var[i] + 2.289868133696453));
-        double t19 = mean[i] + (-1.0);
-        double t20 = t18 * t19;
-        double t21 = exp64((t20 * t20) * (-0.5));
-        _Bool t22 = t20 < 0.0;
-        double t23 = -t20;
-        double t24 = t22 ? t23 : t20;
-        double t25 = 1.0 / (FMA(t24, 0.25, 1.0));
-        double t26 = t21 * (t25 * (polynomial0(-0.0017798827339621601, t25 - 0.25)));
-        double t27 = 1.0 - t26;
-        double t28 = t22 ? t26 : t27;
-        _Bool t29 = (0.0 < t1) & (0.0 < t20);
-        double t30 = t10 ? t15 : t14;
-        double t31 = t22 ? t27 : t26;
-        double t32 = (FMA(t30, -t30, t30 * 2.0)) - t31;
-        double t33 = (t16 * (-t16)) + t28;
-        double t34 = t29 ? t32 : t33;
-        _Bool t35 = t34 < 0.0;
-        double t36 = FMA(t18 * 0.3989422804014327, t21, t3 * t17);
-        double t37 = t35 ? 0.0 : t36;
-        double t38 = t4 ? t37 : t6;
-        double t39 = FMA(t21, t18 * (t18 * (t18 * (t19 * (-0.19947114020071635)))), t8 * t17);
-        double t40 = t35 ? 0.0 : t39;
-        double t41 = t4 ? t40 : t6;
-        out_grad_mean[i] = FMA(grad_mean[i], t7,
-            grad_var[i] * t38);
-        out_grad_var[i] = FMA(grad_mean[i], t9,
-            grad_var[i] * t41);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_transform_large_variance_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -186,6 +131,10 @@ void logistic_transform_large_variance_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(logistic_transform_large_variance_float64_backward_block, n, (const double *const[]){mean, var,
-        grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_transform_large_variance_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

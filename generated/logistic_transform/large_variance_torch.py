@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
-"""logistic_transform, variant large_variance: moments and their gradients in any floating dtype."""
+"""logistic_transform, variant large_variance: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,81 +14,91 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.010466386341611745, -0.025024068057433096, 0.028003432764145547, -0.007675323623468539,
-    -0.01260565126280357, 0.005355150279226964, 0.009931926179538022, -0.001079211461663395, -0.01093052795862523,
-    -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495, -0.0251886937420882,
-    -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168, 0.17952285286084968,
-    0.1863288565069812, 0.1666410963282826, 0.13207588430885814)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = (_polynomial(p0 - 0.25, -0.0017798827339621601, (0.010466386341611745, -0.025024068057433096,
+        0.028003432764145547, -0.007675323623468539, -0.01260565126280357, 0.005355150279226964, 0.009931926179538022,
+        -0.001079211461663395, -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462,
+        -0.005435898416258495, -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083,
+        0.14153249712935168, 0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814)))
+    return t0
+
+
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t1 = (mean + (-1.0)) * (1.0 / torch.sqrt(var + 2.289868133696453))
+    t2 = torch.sqrt(torch.where(t0, 1.0, var))
+    t3 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
+    t4 = t3 < 0.0
+    t5 = 1.0 / (torch.where(t4, -t3, t3) * 0.25 + 1.0)
+    t6 = torch.exp((t3 * t3) * (-0.5))
+    t5 = t5 * _part0(t5)  # Mills ratio/sqrt(2 pi)
+    t5 = t6 * t5
+    t6 = 1.0 - t5
+    t7 = torch.where(t4, t6, t5)
+    t6 = torch.where(t4, t5, t6)
+    t5 = torch.where(t0, t6, t2)
+    t4 = t1 < 0.0
+    t8 = 1.0 / (0.25 * torch.where(t4, -t1, t1) + 1.0)
+    t9 = torch.exp((-0.5) * (t1 * t1))
+    t8 = t8 * _part0(t8)  # Mills ratio/sqrt(2 pi)
+    t8 = t9 * t8
+    t9 = 1.0 - t8
+    t1 = (0.0 < t3) & (0.0 < t1)
+    t6 = torch.where(t1, (t7 * (-t7) + (2.0 * t7)) - torch.where(t4, t9, t8), (t6 * (-t6)) + torch.where(t4, t8, t9))
+    t8 = t6 < 0.0
+    t2 = torch.where(t0, torch.where(t8, 0.0, t6), t2)
+    return t5, t2
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean + (-1.0)
+    t1 = 0.0 <= var
+    t2 = 1.0 / torch.sqrt(var + 2.289868133696453)
+    t3 = 1.0 / torch.sqrt(var + 3.289868133696453)
+    t4 = mean * t3
+    t5 = t4 < 0.0
+    t6 = 1.0 / (torch.where(t5, -t4, t4) * 0.25 + 1.0)
+    t7 = torch.exp((t4 * t4) * (-0.5))
+    t6 = t6 * _part0(t6)  # Mills ratio/sqrt(2 pi)
+    t6 = t7 * t6
+    t8 = 1.0 - t6
+    t9 = torch.where(t5, t8, t6)
+    t8 = torch.where(t5, t6, t8)
+    t6 = t8 * (-2.0)
+    t5 = t7 * (t3 * (t3 * (t4 * (-0.19947114020071635))))
+    t7 = (t3 * 0.3989422804014327) * t7
+    t3 = t2 * t0
+    t10 = t3 < 0.0
+    t11 = 1.0 / (0.25 * torch.where(t10, -t3, t3) + 1.0)
+    t12 = torch.exp((-0.5) * (t3 * t3))
+    t11 = t11 * _part0(t11)  # Mills ratio/sqrt(2 pi)
+    t11 = t12 * t11
+    t13 = 1.0 - t11
+    t3 = (0.0 < t4) & (0.0 < t3)
+    t8 = (torch.where(t3, (t9 * (-t9) + (2.0 * t9)) - torch.where(t10, t13, t11), (t8 * (-t8)) + torch.where(t10, t11,
+        t13)) < 0.0)
+    t11 = torch.sqrt(torch.where(t1, 1.0, var))
+    t0 = (torch.where(t1, t5, t11) * grad_mean + (torch.where(t1, torch.where(t8, 0.0, t12 * (t2 * (t2 * (t2 *
+        ((-0.19947114020071635) * t0)))) + (t5 * t6)), t11) * grad_var))
+    t6 = (torch.where(t1, t7, t11) * grad_mean + (torch.where(t1, torch.where(t8, 0.0, (0.3989422804014327 * t2) * t12
+        + (t7 * t6)), t11) * grad_var))
+    return t6, t0
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
-    t1 = t0 < 0.0
-    t2 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
-    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t2 = torch.exp((t0 * t0) * (-0.5)) * t2
-    t3 = 1.0 - t2
-    t4 = torch.where(t1, t2, t3)
-    t5 = 0.0 <= var
-    t6 = torch.sqrt(torch.where(t5, 1.0, var))
-    t7 = (mean + (-1.0)) * (1.0 / torch.sqrt(var + 2.289868133696453))
-    t8 = t7 < 0.0
-    t9 = 1.0 / ((torch.where(t8, -t7, t7)) * 0.25 + 1.0)
-    t9 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t9 = torch.exp((t7 * t7) * (-0.5)) * t9
-    t10 = 1.0 - t9
-    t2 = torch.where(t1, t3, t2)
-    t2 = (t2 * (-t2) + (t2 * 2.0)) - (torch.where(t8, t10, t9))
-    t10 = (t4 * (-t4)) + (torch.where(t8, t9, t10))
-    t10 = _at_least(torch.where((0.0 < t0) & (0.0 < t7), t2, t10), 0.0)
-    return (torch.where(t5, t4, t6)), (torch.where(t5, t10, t6))
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 1.0 / torch.sqrt(var + 3.289868133696453)
-    t1 = mean * t0
-    t2 = torch.exp((t1 * t1) * (-0.5))
-    t3 = (t0 * 0.3989422804014327) * t2
-    t4 = 0.0 <= var
-    t5 = torch.sqrt(torch.where(t4, 1.0, var))
-    t0 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))))
-    t6 = t1 < 0.0
-    t7 = 1.0 / ((torch.where(t6, -t1, t1)) * 0.25 + 1.0)
-    t7 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t7 = t2 * t7
-    t2 = 1.0 - t7
-    t8 = torch.where(t6, t7, t2)
-    t9 = t8 * (-2.0)
-    t10 = 1.0 / torch.sqrt(var + 2.289868133696453)
-    t11 = mean + (-1.0)
-    t12 = t10 * t11
-    t13 = torch.exp((t12 * t12) * (-0.5))
-    t14 = t12 < 0.0
-    t15 = 1.0 / ((torch.where(t14, -t12, t12)) * 0.25 + 1.0)
-    t15 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t15 = t13 * t15
-    t16 = 1.0 - t15
-    t7 = torch.where(t6, t2, t7)
-    t7 = (t7 * (-t7) + (t7 * 2.0)) - (torch.where(t14, t16, t15))
-    t16 = (t8 * (-t8)) + (torch.where(t14, t15, t16))
-    t16 = (torch.where((0.0 < t1) & (0.0 < t12), t7, t16)) < 0.0
-    t7 = torch.where(t16, 0.0, (t10 * 0.3989422804014327) * t13 + (t3 * t9))
-    t9 = t13 * (t10 * (t10 * (t10 * (t11 * (-0.19947114020071635))))) + (t0 * t9)
-    t9 = torch.where(t4, torch.where(t16, 0.0, t9), t5)
-    return (
-        grad_mean * (torch.where(t4, t3, t5)) + grad_var * (torch.where(t4, t7, t5)),
-        grad_mean * (torch.where(t4, t0, t5)) + grad_var * t9,
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

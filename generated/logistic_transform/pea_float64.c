@@ -5,234 +5,163 @@
 //
 // rule digest  01c5a684662d9af3207f3592040ec511a0ce0fa0b79fe536ea8706570ae5274a
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double logistic_transform_pea_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096, 0.028003432764145547,
+        -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022, -0.001079211461663395,
+        -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495,
+        -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168,
+        0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE double logistic_transform_pea_float64_part1(double p0, double p1, double p2, double p3, double p4)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = FMA(p0, 0.6931471805599453, p1);
+    double t1 = -t0;
+    _Bool t2 = t1 < 0.0;
+    double t3 = FMA(p3, 0.24022650695910072, p4 * 0.6931471805599453);
+    double t4 = t2 ? 0.0 : t3;
+    double t5 = t2 ? t0 : t1;
+    double t6 = 1.0 / FMA(0.25, t5, 1.0);
+    _Bool t7 = t4 < (-745.0);
+    double t8 = t6 * logistic_transform_pea_float64_part0(t6);  // Mills ratio/sqrt(2 pi)
+    double t9 = p2 * t8;
+    double t10 = (720.0 < t4) ? 720.0 : t4;
+    double t11 = t7 ? (-745.0) : t10;
+    double t12 = exp64(t11);
+    double t13 = t7 ? 0.0 : t12;
+    double t14 = t13 - t9;
+    double t15 = t2 ? t9 : t14;
+    return t15;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE double logistic_transform_pea_float64_part2(double p0, double p1, double p2, double p3, double p4)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = FMA(p0, -0.6931471805599453, p1);
+    _Bool t1 = t0 < 0.0;
+    double t2 = FMA(p3, 0.24022650695910072, p4 * (-0.6931471805599453));
+    double t3 = t1 ? 0.0 : t2;
+    double t4 = -t0;
+    double t5 = t1 ? t4 : t0;
+    double t6 = 1.0 / FMA(t5, 0.25, 1.0);
+    _Bool t7 = t3 < (-745.0);
+    double t8 = t6 * logistic_transform_pea_float64_part0(t6);  // Mills ratio/sqrt(2 pi)
+    double t9 = p2 * t8;
+    double t10 = (720.0 < t3) ? 720.0 : t3;
+    double t11 = t7 ? (-745.0) : t10;
+    double t12 = exp64(t11);
+    double t13 = t7 ? 0.0 : t12;
+    double t14 = t13 - t9;
+    double t15 = t1 ? t9 : t14;
+    return t15;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE void logistic_transform_pea_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = 0.0 <= var;
+    double t3 = t0 ? 1.0 : var;
+    double t4 = SQRT(t3);  // standard deviation, scaled
+    double t5 = t0 ? 0.0 : t4;
+    double t6 = 1.0 / t4;
+    double t7 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t8 = t6 * t7;
+    double t9 = t2 ? 1.0 : var;
+    double t10 = SQRT(t9);
+    double t11 = (0x1p60 < t8) ? 0x1p60 : t8;
+    _Bool t12 = mean < 0.0;
+    double t13 = -t11;
+    double t14 = t12 ? t13 : t11;  // mean/sigma
+    _Bool t15 = t14 < 0.0;
+    double t16 = exp64((-0.5) * (t14 * t14));
+    double t17 = -t14;
+    double t18 = t15 ? t17 : t14;
+    double t19 = 1.0 / FMA(0.25, t18, 1.0);
+    double t20 = t19 * logistic_transform_pea_float64_part0(t19);  // Mills ratio/sqrt(2 pi)
+    double t21 = t16 * t20;
+    double t22 = logistic_transform_pea_float64_part2(t5, t14, t16, var, mean);
+    double t23 = logistic_transform_pea_float64_part1(t5, t14, t16, var, mean);
+    double t24 = 1.0 - t21;
+    double t25 = FMA(-0.5, t23, t22 * 0.5);
+    double t26 = t15 ? t24 : t21;
+    double t27 = t25 + t26;
+    double t28 = FMA(0.5, t23, (-0.5) * t22);
+    double t29 = t15 ? t21 : t24;
+    double t30 = t28 + t29;
+    double t31 = t2 ? t30 : t10;
+    double t32 = (var * (1.0 / FMA(var, 0.25, 1.0))) * (t30 * (t30 * (t27 * t27)));
+    double t33 = t2 ? t32 : t10;
+    *out_mean = t31;
+    *out_var = t33;
 }
 
-static void logistic_transform_pea_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
+INLINE void logistic_transform_pea_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = var[i] == 0.0;
-        double t1 = t0 ? 1.0 : var[i];
-        double t2 = SQRT(t1);
-        double t3 = ABS(mean[i]);
-        _Bool t4 = t0 & (0.0 < t3);
-        double t5 = t4 ? 0x1p100 : t3;
-        double t6 = (1.0 / t2) * t5;
-        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        double t8 = -t7;
-        double t9 = (mean[i] < 0.0) ? t8 : t7;
-        double t10 = t0 ? 0.0 : t2;
-        double t11 = FMA(t10, (-0.6931471805599453), t9);
-        double t12 = exp64((t9 * t9) * (-0.5));
-        _Bool t13 = t11 < 0.0;
-        double t14 = -t11;
-        double t15 = t13 ? t14 : t11;
-        double t16 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t17 = t12 * (t16 * (polynomial0(-0.0017798827339621601, t16 - 0.25)));
-        double t18 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
-        double t19 = t13 ? 0.0 : t18;
-        _Bool t20 = t19 < (-745.0);
-        double t21 = (720.0 < t19) ? 720.0 : t19;
-        double t22 = t20 ? (-745.0) : t21;
-        double t23 = exp64(t22);
-        double t24 = t20 ? 0.0 : t23;
-        double t25 = t24 - t17;
-        double t26 = t13 ? t17 : t25;
-        double t27 = FMA(t10, 0.6931471805599453, t9);
-        double t28 = -t27;
-        _Bool t29 = t28 < 0.0;
-        double t30 = t29 ? t27 : t28;
-        double t31 = 1.0 / (FMA(t30, 0.25, 1.0));
-        double t32 = t12 * (t31 * (polynomial0(-0.0017798827339621601, t31 - 0.25)));
-        double t33 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
-        double t34 = t29 ? 0.0 : t33;
-        _Bool t35 = t34 < (-745.0);
-        double t36 = (720.0 < t34) ? 720.0 : t34;
-        double t37 = t35 ? (-745.0) : t36;
-        double t38 = exp64(t37);
-        double t39 = t35 ? 0.0 : t38;
-        double t40 = t39 - t32;
-        double t41 = t29 ? t32 : t40;
-        _Bool t42 = t9 < 0.0;
-        double t43 = -t9;
-        double t44 = t42 ? t43 : t9;
-        double t45 = 1.0 / (FMA(t44, 0.25, 1.0));
-        double t46 = t12 * (t45 * (polynomial0(-0.0017798827339621601, t45 - 0.25)));
-        double t47 = 1.0 - t46;
-        double t48 = t42 ? t46 : t47;
-        double t49 = (FMA(t41, 0.5, t26 * (-0.5))) + t48;
-        _Bool t50 = 0.0 <= var[i];
-        double t51 = t50 ? 1.0 : var[i];
-        double t52 = SQRT(t51);
-        double t53 = t42 ? t47 : t46;
-        double t54 = (FMA(t41, (-0.5), t26 * 0.5)) + t53;
-        double t55 = (var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t49 * (t49 * (t54 * t54)));
-        out_mean[i] = t50 ? t49 : t52;
-        out_var[i] = t50 ? t55 : t52;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    double t2 = 1.0 / FMA(var, 0.25, 1.0);
+    _Bool t3 = 0.0 <= var;
+    double t4 = t0 ? 1.0 : var;
+    double t5 = SQRT(t4);  // standard deviation, scaled
+    double t6 = t0 ? 0.0 : t5;
+    double t7 = 1.0 / t5;
+    double t8 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t9 = t7 * t8;
+    double t10 = t3 ? 1.0 : var;
+    double t11 = SQRT(t10);
+    double t12 = var * t2;
+    double t13 = (0x1p60 < t9) ? 0x1p60 : t9;
+    _Bool t14 = mean < 0.0;
+    double t15 = -t13;
+    double t16 = t14 ? t15 : t13;  // mean/sigma
+    _Bool t17 = t16 < 0.0;
+    double t18 = exp64((t16 * t16) * (-0.5));
+    double t19 = -t16;
+    double t20 = t17 ? t19 : t16;
+    double t21 = 1.0 / FMA(0.25, t20, 1.0);
+    double t22 = t21 * logistic_transform_pea_float64_part0(t21);  // Mills ratio/sqrt(2 pi)
+    double t23 = t18 * t22;
+    double t24 = logistic_transform_pea_float64_part2(t6, t16, t18, var, mean);
+    double t25 = logistic_transform_pea_float64_part1(t6, t16, t18, var, mean);
+    double t26 = 1.0 - t23;
+    double t27 = FMA(-0.5, t25, t24 * 0.5);
+    double t28 = t17 ? t26 : t23;
+    double t29 = t27 + t28;
+    double t30 = FMA(t25, 0.5, (-0.5) * t24);
+    double t31 = t17 ? t23 : t26;
+    double t32 = t30 + t31;
+    double t33 = FMA(0.34657359027997264, t25, 0.34657359027997264 * t24);
+    double t34 = FMA(t25, 0.12011325347955036, t24 * (-0.12011325347955036));
+    double t35 = t32 - t29;
+    double t36 = t32 * (t29 * (-2.0));
+    double t37 = t3 ? t33 : t11;
+    double t38 = t12 * (t35 * (t33 * t36));
+    double t39 = t3 ? t38 : t11;
+    double t40 = FMA(t37, grad_mean, t39 * grad_var);
+    double t41 = t3 ? t34 : t11;
+    double t42 = FMA(t12, t35 * (t34 * t36), t2 * (t2 * (t32 * (t32 * (t29 * t29)))));
+    double t43 = t3 ? t42 : t11;
+    double t44 = FMA(t41, grad_mean, t43 * grad_var);
+    *out_grad_mean = t40;
+    *out_grad_var = t44;
 }
 
 void logistic_transform_pea_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(logistic_transform_pea_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void logistic_transform_pea_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = var[i] == 0.0;
-        double t1 = t0 ? 1.0 : var[i];
-        double t2 = SQRT(t1);
-        double t3 = ABS(mean[i]);
-        _Bool t4 = t0 & (0.0 < t3);
-        double t5 = t4 ? 0x1p100 : t3;
-        double t6 = (1.0 / t2) * t5;
-        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        double t8 = -t7;
-        double t9 = (mean[i] < 0.0) ? t8 : t7;
-        double t10 = t0 ? 0.0 : t2;
-        double t11 = FMA(t10, (-0.6931471805599453), t9);
-        double t12 = exp64((t9 * t9) * (-0.5));
-        _Bool t13 = t11 < 0.0;
-        double t14 = -t11;
-        double t15 = t13 ? t14 : t11;
-        double t16 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t17 = t12 * (t16 * (polynomial0(-0.0017798827339621601, t16 - 0.25)));
-        double t18 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
-        double t19 = t13 ? 0.0 : t18;
-        _Bool t20 = t19 < (-745.0);
-        double t21 = (720.0 < t19) ? 720.0 : t19;
-        double t22 = t20 ? (-745.0) : t21;
-        double t23 = exp64(t22);
-        double t24 = t20 ? 0.0 : t23;
-        double t25 = t24 - t17;
-        double t26 = t13 ? t17 : t25;
-        double t27 = FMA(t10, 0.6931471805599453, t9);
-        double t28 = -t27;
-        _Bool t29 = t28 < 0.0;
-        double t30 = t29 ? t27 : t28;
-        double t31 = 1.0 / (FMA(t30, 0.25, 1.0));
-        double t32 = t12 * (t31 * (polynomial0(-0.0017798827339621601, t31 - 0.25)));
-        double t33 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
-        double t34 = t29 ? 0.0 : t33;
-        _Bool t35 = t34 < (-745.0);
-        double t36 = (720.0 < t34) ? 720.0 : t34;
-        double t37 = t35 ? (-745.0) : t36;
-        double t38 = exp64(t37);
-        double t39 = t35 ? 0.0 : t38;
-        double t40 = t39 - t32;
-        double t41 = t29 ? t32 : t40;
-        double t42 = FMA(t41, 0.34657359027997264, t26 * 0.34657359027997264);
-        _Bool t43 = 0.0 <= var[i];
-        double t44 = t43 ? 1.0 : var[i];
-        double t45 = SQRT(t44);
-        double t46 = t43 ? t42 : t45;
-        double t47 = FMA(t41, 0.12011325347955036, t26 * (-0.12011325347955036));
-        double t48 = t43 ? t47 : t45;
-        _Bool t49 = t9 < 0.0;
-        double t50 = -t9;
-        double t51 = t49 ? t50 : t9;
-        double t52 = 1.0 / (FMA(t51, 0.25, 1.0));
-        double t53 = t12 * (t52 * (polynomial0(-0.0017798827339621601, t52 - 0.25)));
-        double t54 = 1.0 - t53;
-        double t55 = t49 ? t54 : t53;
-        double t56 = (FMA(t41, (-0.5), t26 * 0.5)) + t55;
-        double t57 = t49 ? t53 : t54;
-        double t58 = (FMA(t41, 0.5, t26 * (-0.5))) + t57;
-        double t59 = t58 - t56;
-        double t60 = 1.0 / (FMA(var[i], 0.25, 1.0));
-        double t61 = var[i] * t60;
-        double t62 = t58 * (t56 * (-2.0));
-        double t63 = t61 * (t59 * (t42 * t62));
-        double t64 = t43 ? t63 : t45;
-        double t65 = FMA(t61, t59 * (t47 * t62), t60 * (t60 * (t58 * (t58 * (t56 * t56)))));
-        double t66 = t43 ? t65 : t45;
-        out_grad_mean[i] = FMA(grad_mean[i], t46,
-            grad_var[i] * t64);
-        out_grad_var[i] = FMA(grad_mean[i], t48,
-            grad_var[i] * t66);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_transform_pea_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -241,6 +170,10 @@ void logistic_transform_pea_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(logistic_transform_pea_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        logistic_transform_pea_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

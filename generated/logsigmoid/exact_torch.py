@@ -3,7 +3,7 @@
 # f(x) = -log(1 + exp(-x))
 #
 # rule digest  96d6fafadf90ef3f97d078dc4d6369cde1969c54785d24754a831e79b617b8d8
-"""logsigmoid, variant exact: moments and their gradients in any floating dtype."""
+"""logsigmoid, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -17,117 +17,157 @@ __all__ = ["CELLS", "backward", "cell_of", "forward"]
 #: how many cells there are, with polynomials of their own each
 CELLS = 28
 
-_POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
-    0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
-    0.006515612401982245, -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044,
-    -0.005642843772208644, -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963,
-    0.20214006694978084, 0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)
-
-_POLYNOMIAL1 = (0.006747935821529216, -0.01422675024134159, 0.009494159082524267, 0.012979585027416552,
-    -0.028126117032017808, 0.01310234876551105, 0.007602226809145195, -0.0008416154711860995, -0.010826271862536749,
-    -0.004029486511393845, 0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
-    -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
-    0.18632885650696768, 0.16664109632828217, 0.13207588430885814)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = mean * t0
+    t0 = t0 * ((var + 2.559999942779541) * t0)
+    t1 = t1 * torch.where(t1 < 0.0, -t1, t1)
+    t2 = var < 13.439999699592587
+    t2 = torch.where(t2, torch.full_like(t2, 7.0, dtype=torch.float64), 0.0)
+    t3 = var < 3.499171519420555
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 7.0, dtype=torch.float64), 0.0)
+    t2 = var < 0.9832525731783015
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 7.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * (-14.161612194113113)) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t2 = (t0 * (-3.832577206404262)) < t1
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * (-0.7760467958362621)) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t2 = (t0 * 0.7760467958362621) < t1
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * 3.832577206404262) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t0 * 14.161612194113113) < t1
+    t1 = t3 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 2.559999942779541, -1.0)  # a root of it is NaN for v < 0
+    t0 = torch.sqrt(t0)
+    t1 = 1.0 / t0
+    t2 = mean * t1
+    t3 = t2 < (-15.800000190734863)
+    t3 = torch.where(t3, -15.800000190734863, t2)
+    t4 = 15.800000190734863 < t3
+    t3 = torch.where(t4, 15.800000190734863, t3)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t3 = t3 * (1.0 / torch.sqrt((t3 * t3) * 0.9532246373741857 + 11.677001807833776))
+    t4 = t3 * (t3 * 2.0) + (-1.0)
+    t5 = t1 * 1.5999999821186064
+    t6 = t5 * (2.0 * t5) + (-1.0)
+    t5 = 2.0 * t5 + (-1.0)
+    return t4, t6, t3, t5, t0, t1, t2
+
+
+def _forward(
+    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s4: Tensor, s5: Tensor, s6: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s6 < 0.0, -s6, s6)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = mean < 0.0
+    t3 = torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t2 = (-(torch.exp((t1 * t1) * (-0.5)) * (t2 * (t2 * _polynomial(t2 - 0.25, -0.002026716071966055,
+        (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213, 0.37357027693777783,
+        -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024, 0.006515612401982245,
+        -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
+        -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
+        0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218))))))
+    t0 = 15.800000190734863 < t0
+    t0 = mean * t3 + (s4 * t2 + torch.where(t0, 0.0, s5 * r0))
+    t2 = 0.0 < t0
+    t0 = torch.where(t2, 0.0, t0)
+    t2 = var * r1
+    t3 = t2 < 0.0
+    t2 = torch.where(t3, 0.0, t2)
+    return t0, t2
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 2.559999942779541, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-15.800000190734863)
+    t2 = torch.where(t2, -15.800000190734863, t1)
+    t3 = 15.800000190734863 < t2
+    t2 = torch.where(t3, 15.800000190734863, t2)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9532246373741857 + 11.677001807833776)
+    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t4 * (t4 * 2.0) + (-1.0)
+    t6 = t0 * 1.5999999821186064
+    t7 = 2.0 * t6
+    t8 = t6 * t7 + (-1.0)
+    t9 = 2.0 * t6 + (-1.0)
+    return t5, t8, t4, t9, t0, t1, t2, t3, t6, t7
+
+
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor,
+    r4: Tensor, r5: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s2: Tensor, s8: Tensor,
+    s9: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s5 < 0.0, -s5, s5)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = torch.exp((-0.5) * (t1 * t1))
+    t1 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = mean < 0.0
+    t0 = 15.800000190734863 < t0
+    t4 = torch.where(t0, 0.0, (s7 * s7) * (11.677001807833776 * s7))
+    t5 = (r1 * (s2 * 4.0)) * t4
+    t4 = t4 * r4
+    t3 = (((s4 * (s4 * t5)) + ((t2 * (t1 * _polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+        -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
+        0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
+        0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
+        -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
+        0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * torch.where(t3, torch.full_like(t3, -1.0,
+        dtype=torch.float64), 1.0) + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0))) * grad_mean
+        + ((var * (s4 * t4)) * grad_var))
+    t1 = (s4 * s4) * (-0.5)
+    t4 = ((s4 * (t2 * (-0.19947114020071635)) + torch.where(t0, 0.0, s4 * (t1 * (s6 * t5 + (s8 * (r2 * (2.0 * s9))))) +
+        (r0 * (s4 * t1)))) * grad_mean + ((var * (t1 * (s6 * t4 + (s8 * (2.0 * r5)))) + r3) * grad_var))
+    return t3, t4
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 13.439999699592587, torch.full_like(mean, 7.0), 0.0)
-    t1 = torch.where(var < 3.499171519420555, torch.full_like(mean, 7.0), 0.0)
-    t2 = torch.where(var < 0.9832525731783015, torch.full_like(mean, 7.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 2.559999942779541) * t3) * t3
-    t4 = t4 * (torch.where(t4 < 0.0, -t4, t4))
-    t5 = torch.where((t3 * (-14.161612194113113)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * (-3.832577206404262)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t3 * (-0.7760467958362621)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t8 = torch.where((t3 * 0.7760467958362621) < t4, torch.full_like(mean, 1.0), 0.0)
-    t9 = torch.where((t3 * 3.832577206404262) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 14.161612194113113) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = (((((((t0 + t1) + t2) + t5) + t6) + t7) + t8) + t9) + t4
-    return (t4,)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = torch.sqrt(torch.where(0.0 <= var, var + 2.559999942779541, -1.0))
-    t1 = 1.0 / t0
-    t2 = mean * t1
-    t3 = _at_most(_at_least(t2, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
-    t2 = torch.where(t2 < 0.0, -t2, t2)
-    t4 = 15.800000190734863 < t2
-    t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9532246373741857 + 11.677001807833776)
-    t5 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t3 = t5 * (t5 * 2.0) + (-1.0)
-    t6 = t1 * 1.5999999821186064
-    t7 = t6 * (t6 * 2.0) + (-1.0)
-    t2 = _at_most(t2, 37.5)
-    t8 = 1.0 / (t2 * 0.25 + 1.0)
-    t9 = t8 * _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.002026716071966055)
-    t9 = -(torch.exp((t2 * t2) * (-0.5)) * (t8 * t9))
-    t8 = torch.where(mean < 0.0, torch.full_like(mean, 1.0), 0.0)
-    t6 = t6 * 2.0 + (-1.0)
-    t7 = surface(_SURFACES[0], _number, t3, t7)
-    t6 = surface(_SURFACES[1], _number, t5, t6)
-    t7 = _at_most(mean * t8 + (t0 * t9 + (torch.where(t4, 0.0, t1 * t7))), 0.0)
-    return t7, _at_least(var * t6, 0.0)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 28, s0, s1)
+    r1 = surface(_SURFACES[1], number % 28, s2, s3)
+    out_mean, out_var = _forward(mean, var, r0, r1, s4, s5, s6)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 2.559999942779541, -1.0))
-    t1 = mean * t0
-    t2 = _at_most(_at_least(t1, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
-    t1 = torch.where(t1 < 0.0, -t1, t1)
-    t3 = 15.800000190734863 < t1
-    t4 = 1.0 / torch.sqrt((t2 * t2) * 0.9532246373741857 + 11.677001807833776)
-    t5 = t2 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t5 * (t5 * 2.0) + (-1.0)
-    t7 = t0 * 1.5999999821186064
-    t8 = t7 * 2.0
-    t9 = t7 * t8 + (-1.0)
-    t10 = t5 * 4.0
-    t8 = t8 * 2.0
-    t4 = torch.where(t3, 0.0, (t4 * t4) * (t4 * 11.677001807833776))
-    t11 = (t0 * t0) * (-0.5)
-    t12 = t0 * t11
-    t13 = mean < 0.0
-    t1 = _at_most(t1, 37.5)
-    t14 = torch.exp((t1 * t1) * (-0.5))
-    t1 = 1.0 / (t1 * 0.25 + 1.0)
-    t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)
-    t15 = torch.where(t13, torch.full_like(mean, -1.0), 1.0)
-    t13 = (t14 * t1) * t15 + (torch.where(t13, torch.full_like(mean, 1.0), 0.0))
-    t14 = t14 * (-0.19947114020071635)
-    t15 = t7 * 2.0 + (-1.0)
-    t1, t16, t17 = surface_slopes(_SURFACES[0], _number, t6, t9)
-    t18, t19, t20 = surface_slopes(_SURFACES[1], _number, t5, t15)
-    t10 = (t16 * t10) * t4
-    t12 = t0 * (t11 * (t2 * t10 + (t7 * (t17 * t8)))) + (t1 * t12)
-    t19 = t4 * t19
-    t12 = t0 * t14 + (torch.where(t3, 0.0, t12))
-    t18 = var * (t11 * (t2 * t19 + (t7 * (t20 * 2.0)))) + t18
-    return grad_mean * ((t0 * (t0 * t10)) + t13) + grad_var * (var * (t0 * t19)), grad_mean * t12 + grad_var * t18
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 28, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 28, s2, s3)
+    (out_grad_mean, out_grad_var) = (_backward(mean, var, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s4, s5, s6, s7,
+        s2, s8, s9))
+    return out_grad_mean, out_grad_var

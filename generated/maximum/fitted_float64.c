@@ -6,176 +6,119 @@
 //
 // rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double maximum_fitted_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t3 = t2 * 2.0;
+    return t3;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void maximum_fitted_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = var1 + var2;
+    _Bool t1 = mean1 < mean2;
+    double t2 = ABS(mean1 - mean2);
+    _Bool t3 = 0.0 == t0;
+    _Bool t4 = (0.0 <= var1) & (0.0 <= var2);
+    double t5 = t3 ? 1.0 : t0;
+    double t6 = t4 ? t5 : (-1.0);
+    double t7 = SQRT(t6);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    double t8 = 1.0 / t7;
+    double t9 = (t3 & (0.0 < t2)) ? 0x1p100 : t2;
+    double t10 = t8 * t9;
+    double t11 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean1 - mean2|/theta, reach)
+    double t12 = (259.23064062 < t10) ? 259.23064062 : t10;
+    double t13 = exp64(t12 * (-2.700298075589426));
+    double t14 = t1 ? mean2 : mean1;
+    double t15 = t3 ? 0.0 : t7;
+    double t16 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
+    // J_1/sqrt(2 pi)
+    double t17 = (1.0 / FMA(t11, t11, 1.0)) * FMA(maximum_fitted_float64_part0(t11), -t11, 0.3989422804014327);
+    double t18 = t16 * t17;  // g = E (Z - t)_+
+    double t19 = t14 + (t15 * t18);
+    double t20 = 1.0 / (1.0 + t13);
+    double t21 = t1 ? var2 : var1;
+    double t22 = t1 ? var1 : var2;
+    double t23 = FMA(t21, t20, t22 * (t13 * t20));
+    *out_mean = t19;
+    *out_var = t23;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void maximum_fitted_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double grad_mean, double grad_var,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
-}
-
-static void maximum_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean1[i] < mean2[i];
-        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        double t2 = var1[i] + var2[i];
-        _Bool t3 = t2 == 0.0;
-        double t4 = t3 ? 1.0 : t2;
-        double t5 = t1 ? t4 : (-1.0);
-        double t6 = SQRT(t5);
-        double t7 = t3 ? 0.0 : t6;
-        double t8 = ABS(mean1[i] - mean2[i]);
-        _Bool t9 = t3 & (0.0 < t8);
-        double t10 = t9 ? 0x1p100 : t8;
-        double t11 = (1.0 / t6) * t10;
-        double t12 = (38.5 < t11) ? 38.5 : t11;
-        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t14 = (t13 * (t13 * (t13 * (polynomial0(-0.013812895908158688, t13 - 0.25))))) * 2.0;
-        double t15 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t14, -t12, 0.3989422804014327));
-        double t16 = t0 ? mean2[i] : mean1[i];
-        double t17 = t0 ? var2[i] : var1[i];
-        double t18 = t0 ? var1[i] : var2[i];
-        double t19 = (259.23064062 < t11) ? 259.23064062 : t11;
-        double t20 = exp64(t19 * (-2.700298075589426));
-        double t21 = 1.0 / (t20 + 1.0);
-        out_mean[i] = t16 + (t7 * ((exp64((t12 * t12) * (-0.5))) * t15));
-        out_var[i] = FMA(t17, t21, t18 * (t20 * t21));
-    }
+    double t0 = var1 + var2;
+    _Bool t1 = mean1 < mean2;
+    double t2 = ABS(mean1 - mean2);
+    _Bool t3 = 0.0 == t0;
+    _Bool t4 = (0.0 <= var1) & (0.0 <= var2);
+    double t5 = t3 ? 1.0 : t0;
+    double t6 = t4 ? t5 : (-1.0);
+    double t7 = SQRT(t6);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    double t8 = 1.0 / t7;
+    double t9 = (t3 & (0.0 < t2)) ? 0x1p100 : t2;
+    double t10 = t8 * t9;
+    double t11 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean1 - mean2|/theta, reach)
+    double t12 = (259.23064062 < t10) ? 259.23064062 : t10;
+    double t13 = exp64(t12 * (-2.700298075589426));
+    double t14 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
+    double t15 = maximum_fitted_float64_part0(t11);
+    double t16 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t15, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t17 = FMA(t11, t16, t15);  // Mills ratio/sqrt(2 pi)
+    double t18 = t14 * t17;
+    double t19 = t3 ? 0.0 : t8;
+    double t20 = t19 * (t14 * 0.19947114020071635);
+    double t21 = 1.0 / (1.0 + t13);
+    double t22 = t13 * t21;
+    double t23 = (t21 * t22) * 2.700298075589426;
+    double t24 = t1 ? var2 : var1;
+    double t25 = t8 * (t8 * t24);
+    double t26 = t1 ? var1 : var2;
+    double t27 = t23 * (t25 - (t8 * (t8 * t26)));
+    double t28 = t27 * (0.5 * t12);
+    double t29 = t3 ? 0.0 : t7;
+    double t30 = t29 * t27;
+    double t31 = t21 - t28;
+    double t32 = t22 - t28;
+    double t33 = -t30;
+    double t34 = t1 ? t32 : t31;
+    double t35 = FMA(t20, grad_mean, t34 * grad_var);
+    double t36 = t1 ? t31 : t32;
+    double t37 = FMA(t20, grad_mean, t36 * grad_var);
+    double t38 = 1.0 - t18;
+    double t39 = t1 ? t18 : t38;
+    double t40 = t1 ? t33 : t30;
+    double t41 = FMA(t39, grad_mean, t40 * grad_var);
+    double t42 = t1 ? t38 : t18;
+    double t43 = t1 ? t30 : t33;
+    double t44 = FMA(t42, grad_mean, t43 * grad_var);
+    *out_grad_mean1 = t41;
+    *out_grad_var1 = t35;
+    *out_grad_mean2 = t44;
+    *out_grad_var2 = t37;
 }
 
 void maximum_fitted_float64_forward(
     int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
     const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(maximum_fitted_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2}, 4, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void maximum_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict grad_mean = in[4], *restrict grad_var = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean1[i] < mean2[i];
-        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        double t2 = var1[i] + var2[i];
-        _Bool t3 = t2 == 0.0;
-        double t4 = t3 ? 1.0 : t2;
-        double t5 = t1 ? t4 : (-1.0);
-        double t6 = SQRT(t5);
-        double t7 = 1.0 / t6;
-        double t8 = t3 ? 0.0 : t6;
-        double t9 = t3 ? 0.0 : t7;
-        double t10 = ABS(mean1[i] - mean2[i]);
-        _Bool t11 = t3 & (0.0 < t10);
-        double t12 = t11 ? 0x1p100 : t10;
-        double t13 = t7 * t12;
-        double t14 = (38.5 < t13) ? 38.5 : t13;
-        double t15 = exp64((t14 * t14) * (-0.5));
-        double t16 = 1.0 / (FMA(t14, 0.25, 1.0));
-        double t17 = (t16 * (t16 * (t16 * (polynomial0(-0.013812895908158688, t16 - 0.25))))) * 2.0;
-        double t18 = FMA(t14, (1.0 / (FMA(t14, t14, 1.0))) * (FMA(t17, -t14, 0.3989422804014327)), t17);
-        double t19 = t15 * t18;
-        double t20 = 1.0 - t19;
-        double t21 = t0 ? t19 : t20;
-        double t22 = t9 * (t15 * 0.19947114020071635);
-        double t23 = t0 ? t20 : t19;
-        double t24 = t0 ? var2[i] : var1[i];
-        double t25 = t0 ? var1[i] : var2[i];
-        double t26 = (259.23064062 < t13) ? 259.23064062 : t13;
-        double t27 = exp64(t26 * (-2.700298075589426));
-        double t28 = 1.0 / (t27 + 1.0);
-        double t29 = t27 * t28;
-        double t30 = ((t28 * t29) * 2.700298075589426) * ((t7 * (t7 * t24)) - (t7 * (t7 * t25)));
-        double t31 = t8 * t30;
-        double t32 = -t31;
-        double t33 = t0 ? t32 : t31;
-        double t34 = t30 * (t26 * 0.5);
-        double t35 = t28 - t34;
-        double t36 = t29 - t34;
-        double t37 = t0 ? t36 : t35;
-        double t38 = t0 ? t31 : t32;
-        double t39 = t0 ? t35 : t36;
-        out_grad_mean1[i] = FMA(grad_mean[i], t21,
-            grad_var[i] * t33);
-        out_grad_var1[i] = FMA(grad_mean[i], t22,
-            grad_var[i] * t37);
-        out_grad_mean2[i] = FMA(grad_mean[i], t23,
-            grad_var[i] * t38);
-        out_grad_var2[i] = FMA(grad_mean[i], t22,
-            grad_var[i] * t39);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        maximum_fitted_float64_forward_element(mean1[i], var1[i], mean2[i], var2[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -185,6 +128,11 @@ void maximum_fitted_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    over_blocks(maximum_fitted_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2, grad_mean,
-        grad_var}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2}, 4);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        maximum_fitted_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i]);
+    }
 }

@@ -5,117 +5,117 @@
 //
 // rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double maximum_correlated_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t3 = 2.0 * t2;
+    return t3;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void maximum_correlated_exact_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double cov, double *restrict out_mean,
+    double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    _Bool t0 = var1 < var2;
+    double t1 = t0 ? var1 : var2;
+    double t2 = t0 ? var2 : var1;
+    double t3 = t1 + (t2 - (cov * 2.0));
+    _Bool t4 = mean1 < mean2;
+    double t5 = ABS(mean1 - mean2);
+    double t6 = (0.0 < t3) ? t3 : 0.0;
+    _Bool t7 = 0.0 == t6;
+    _Bool t8 = ((0.0 <= var1) & (0.0 <= var2)) & (ABS(cov) <= ((SQRT(var1) * 0x1.00004p0) * SQRT(var2)));
+    double t9 = t7 ? 1.0 : t6;
+    double t10 = t8 ? t9 : (-1.0);
+    double t11 = SQRT(t10);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    double t12 = 1.0 / t11;
+    double t13 = (t7 & (0.0 < t5)) ? 0x1p100 : t5;
+    double t14 = t12 * t13;
+    double t15 = (38.5 < t14) ? 38.5 : t14;  // t = min(|mean1 - mean2|/theta, reach)
+    double t16 = exp64((t15 * t15) * (-0.5));  // exp(-t^2/2), mantissa
+    double t17 = maximum_correlated_exact_float64_part0(t15);
+    double t18 = (1.0 / FMA(t15, t15, 1.0)) * FMA(t17, -t15, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t19 = t16 * t18;  // g = E (Z - t)_+
+    double t20 = t4 ? mean2 : mean1;
+    double t21 = t7 ? 0.0 : t11;
+    double t22 = t20 + (t21 * t19);
+    double t23 = t4 ? var2 : var1;
+    double t24 = 1.0 - (t16 * FMA(t18, FMA(2.0, t15, t19), t17));
+    double t25 = t4 ? var1 : var2;
+    double t26 = FMA(t23, t24, t25 * (t16 * FMA(t18, -t19, t17))) + (cov * (t16 * (2.0 * (t18 * (t15 + t19)))));
+    *out_mean = t22;
+    *out_var = t26;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void maximum_correlated_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double cov, double grad_mean, double grad_var,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
-}
-
-static void maximum_correlated_exact_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean1[i] < mean2[i];
-        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        _Bool t2 = t1 & ((ABS(cov[i])) <= (((SQRT(var1[i])) * 0x1.00004p0) * (SQRT(var2[i]))));
-        _Bool t3 = var1[i] < var2[i];
-        double t4 = t3 ? var2[i] : var1[i];
-        double t5 = t3 ? var1[i] : var2[i];
-        double t6 = t5 + (t4 - (cov[i] * 2.0));
-        double t7 = (0.0 < t6) ? t6 : 0.0;
-        _Bool t8 = t7 == 0.0;
-        double t9 = t8 ? 1.0 : t7;
-        double t10 = t2 ? t9 : (-1.0);
-        double t11 = SQRT(t10);
-        double t12 = t8 ? 0.0 : t11;
-        double t13 = ABS(mean1[i] - mean2[i]);
-        _Bool t14 = t8 & (0.0 < t13);
-        double t15 = t14 ? 0x1p100 : t13;
-        double t16 = (1.0 / t11) * t15;
-        double t17 = (38.5 < t16) ? 38.5 : t16;
-        double t18 = exp64((t17 * t17) * (-0.5));
-        double t19 = 1.0 / (FMA(t17, 0.25, 1.0));
-        double t20 = (t19 * (t19 * (t19 * (polynomial0(-0.013812895908158688, t19 - 0.25))))) * 2.0;
-        double t21 = (1.0 / (FMA(t17, t17, 1.0))) * (FMA(t20, -t17, 0.3989422804014327));
-        double t22 = t18 * t21;
-        double t23 = t0 ? mean2[i] : mean1[i];
-        double t24 = t0 ? var2[i] : var1[i];
-        double t25 = t0 ? var1[i] : var2[i];
-        double t26 = 1.0 - (t18 * (FMA(t21, FMA(t17, 2.0, t22), t20)));
-        double t27 = FMA(t24, t26, t25 * (t18 * (FMA(t21, -t22, t20))));
-        out_mean[i] = t23 + (t12 * t22);
-        out_var[i] = t27 + (cov[i] * (t18 * ((t21 * (t17 + t22)) * 2.0)));
-    }
+    _Bool t0 = var1 < var2;
+    double t1 = t0 ? var1 : var2;
+    double t2 = t0 ? var2 : var1;
+    double t3 = t1 + (t2 - (cov * 2.0));
+    _Bool t4 = mean1 < mean2;
+    double t5 = ABS(mean1 - mean2);
+    double t6 = var1 - cov;
+    double t7 = var2 - cov;
+    double t8 = (0.0 < t3) ? t3 : 0.0;
+    _Bool t9 = 0.0 == t8;
+    _Bool t10 = ((0.0 <= var1) & (0.0 <= var2)) & (ABS(cov) <= ((SQRT(var1) * 0x1.00004p0) * SQRT(var2)));
+    double t11 = t9 ? 1.0 : t8;
+    double t12 = t10 ? t11 : (-1.0);
+    double t13 = SQRT(t12);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    double t14 = 1.0 / t13;
+    double t15 = (t9 & (0.0 < t5)) ? 0x1p100 : t5;
+    double t16 = t14 * t15;
+    double t17 = t9 ? 0.0 : t14;
+    double t18 = (38.5 < t16) ? 38.5 : t16;  // t = min(|mean1 - mean2|/theta, reach)
+    double t19 = exp64((t18 * t18) * (-0.5));  // exp(-t^2/2), mantissa
+    double t20 = maximum_correlated_exact_float64_part0(t18);
+    double t21 = (1.0 / FMA(t18, t18, 1.0)) * FMA(t20, -t18, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t22 = t17 * (t19 * 0.19947114020071635);
+    double t23 = FMA(t18, t21, t20);  // Mills ratio/sqrt(2 pi)
+    double t24 = t19 * t21;  // g = E (Z - t)_+
+    double t25 = t19 * t23;
+    double t26 = t18 + t24;
+    double t27 = 1.0 - t25;
+    double t28 = t4 ? t7 : t6;
+    double t29 = t23 * (t26 * (t14 * (t14 * t28)));
+    double t30 = t4 ? t6 : t7;
+    double t31 = t29 - (t27 * (t21 * (t14 * (t14 * t30))));
+    double t32 = t18 * t31;
+    double t33 = t9 ? 0.0 : t13;
+    double t34 = t33 * ((2.0 * t19) * t31);
+    double t35 = t19 * (FMA(t21, -t24, t20) - t32);
+    double t36 = 1.0 - (t19 * (t32 + FMA(t21, FMA(2.0, t18, t24), t20)));
+    double t37 = FMA(t17 * (t19 * (-0.3989422804014327)), grad_mean, (t19 * (2.0 * FMA(t21, t26, t32))) * grad_var);
+    double t38 = -t34;
+    double t39 = t4 ? t25 : t27;
+    double t40 = t4 ? t38 : t34;
+    double t41 = FMA(t39, grad_mean, t40 * grad_var);
+    double t42 = t4 ? t27 : t25;
+    double t43 = t4 ? t34 : t38;
+    double t44 = FMA(t42, grad_mean, t43 * grad_var);
+    double t45 = t4 ? t35 : t36;
+    double t46 = FMA(t22, grad_mean, t45 * grad_var);
+    double t47 = t4 ? t36 : t35;
+    double t48 = FMA(t22, grad_mean, t47 * grad_var);
+    *out_grad_mean1 = t41;
+    *out_grad_var1 = t46;
+    *out_grad_mean2 = t44;
+    *out_grad_var2 = t48;
+    *out_grad_cov = t37;
 }
 
 void maximum_correlated_exact_float64_forward(
@@ -123,76 +123,11 @@ void maximum_correlated_exact_float64_forward(
     const double *restrict var2, const double *restrict cov, const double *restrict params, double *restrict out_mean,
     double *restrict out_var)
 {
-    over_blocks(maximum_correlated_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2,
-        cov}, 5, params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void maximum_correlated_exact_float64_backward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4], *restrict grad_mean = in[5], *restrict grad_var = in[6];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3], *restrict out_grad_cov = out[4];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean1[i] < mean2[i];
-        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        _Bool t2 = t1 & ((ABS(cov[i])) <= (((SQRT(var1[i])) * 0x1.00004p0) * (SQRT(var2[i]))));
-        _Bool t3 = var1[i] < var2[i];
-        double t4 = t3 ? var2[i] : var1[i];
-        double t5 = t3 ? var1[i] : var2[i];
-        double t6 = t5 + (t4 - (cov[i] * 2.0));
-        double t7 = (0.0 < t6) ? t6 : 0.0;
-        double t8 = var1[i] - cov[i];
-        double t9 = var2[i] - cov[i];
-        _Bool t10 = t7 == 0.0;
-        double t11 = t10 ? 1.0 : t7;
-        double t12 = t2 ? t11 : (-1.0);
-        double t13 = SQRT(t12);
-        double t14 = 1.0 / t13;
-        double t15 = t10 ? 0.0 : t13;
-        double t16 = t10 ? 0.0 : t14;
-        double t17 = ABS(mean1[i] - mean2[i]);
-        _Bool t18 = t10 & (0.0 < t17);
-        double t19 = t18 ? 0x1p100 : t17;
-        double t20 = t14 * t19;
-        double t21 = (38.5 < t20) ? 38.5 : t20;
-        double t22 = exp64((t21 * t21) * (-0.5));
-        double t23 = 1.0 / (FMA(t21, 0.25, 1.0));
-        double t24 = (t23 * (t23 * (t23 * (polynomial0(-0.013812895908158688, t23 - 0.25))))) * 2.0;
-        double t25 = (1.0 / (FMA(t21, t21, 1.0))) * (FMA(t24, -t21, 0.3989422804014327));
-        double t26 = FMA(t21, t25, t24);
-        double t27 = t22 * t25;
-        double t28 = t22 * t26;
-        double t29 = t21 + t27;
-        double t30 = 1.0 - t28;
-        double t31 = t0 ? t28 : t30;
-        double t32 = t16 * (t22 * 0.19947114020071635);
-        double t33 = t0 ? t30 : t28;
-        double t34 = t0 ? t9 : t8;
-        double t35 = t0 ? t8 : t9;
-        double t36 = (t26 * (t29 * (t14 * (t14 * t34)))) - (t30 * (t25 * (t14 * (t14 * t35))));
-        double t37 = t15 * ((t22 * 2.0) * t36);
-        double t38 = -t37;
-        double t39 = t0 ? t38 : t37;
-        double t40 = t21 * t36;
-        double t41 = 1.0 - (t22 * (t40 + (FMA(t25, FMA(t21, 2.0, t27), t24))));
-        double t42 = t22 * ((FMA(t25, -t27, t24)) - t40);
-        double t43 = t0 ? t42 : t41;
-        double t44 = t0 ? t37 : t38;
-        double t45 = t0 ? t41 : t42;
-        out_grad_mean1[i] = FMA(grad_mean[i], t31,
-            grad_var[i] * t39);
-        out_grad_var1[i] = FMA(grad_mean[i], t32,
-            grad_var[i] * t43);
-        out_grad_mean2[i] = FMA(grad_mean[i], t33,
-            grad_var[i] * t44);
-        out_grad_var2[i] = FMA(grad_mean[i], t32,
-            grad_var[i] * t45);
-        out_grad_cov[i] = FMA(grad_mean[i], (t16 * (t22 * (-0.3989422804014327))),
-            grad_var[i] * (t22 * ((FMA(t25, t29, t40)) * 2.0)));
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        maximum_correlated_exact_float64_forward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -203,7 +138,11 @@ void maximum_correlated_exact_float64_backward(
     double *restrict out_grad_var1, double *restrict out_grad_mean2, double *restrict out_grad_var2,
     double *restrict out_grad_cov)
 {
-    over_blocks(maximum_correlated_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2,
-        cov, grad_mean, grad_var}, 7, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
-        out_grad_var2, out_grad_cov}, 5);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        maximum_correlated_exact_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_mean[i], grad_var[i], &out_grad_mean1[i],
+            &out_grad_var1[i], &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
+    }
 }

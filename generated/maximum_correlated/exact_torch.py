@@ -4,7 +4,7 @@
 # Clark 1961, The greatest of a finite set of random variables
 #
 # rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
-"""maximum_correlated, variant exact: moments and their gradients in any floating dtype."""
+"""maximum_correlated, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,94 +14,111 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
-    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
-    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
-    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
-    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    # J_2/sqrt(2 pi)
+    t0 = (t0 * (t0 * (t0 * _polynomial(t0 - 0.25, -0.013812895908158688, (0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0.0055540476400932175, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)))))
+    t0 = 2.0 * t0
+    return t0
+
+
+def _forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var1 < var2
+    t0 = torch.where(t0, var1, var2) + (torch.where(t0, var2, var1) - (cov * 2.0))
+    t1 = 0.0 < t0
+    t0 = torch.where(t1, t0, 0.0)
+    t1 = 0.0 == t0
+    t2 = (((0.0 <= var1) & (0.0 <= var2)) & (torch.where(cov < 0.0, -cov, cov) <= ((torch.sqrt(var1) *
+        1.0000038146972656) * torch.sqrt(var2))))
+    # theta, scaled; NaN for a negative variance or an impossible covariance
+    t0 = torch.sqrt(torch.where(t2, torch.where(t1, 1.0, t0), -1.0))
+    t2 = mean1 - mean2
+    t2 = torch.where(t2 < 0.0, -t2, t2)
+    t3 = 1.0 / t0
+    t4 = t1 & (0.0 < t2)
+    t2 = t3 * torch.where(t4, 1.2676506002282294e+30, t2)
+    t4 = 38.5 < t2
+    t2 = torch.where(t4, 38.5, t2)  # t = min(|mean1 - mean2|/theta, reach)
+    t4 = _part0(t2)
+    t3 = (1.0 / (t2 * t2 + 1.0)) * (t4 * (-t2) + 0.3989422804014327)  # J_1/sqrt(2 pi)
+    t5 = torch.exp((t2 * t2) * (-0.5))  # exp(-t^2/2), mantissa
+    t6 = t5 * t3  # g = E (Z - t)_+
+    t7 = mean1 < mean2
+    t0 = torch.where(t7, mean2, mean1) + (torch.where(t1, 0.0, t0) * t6)
+    t4 = ((torch.where(t7, var2, var1) * (1.0 - (t5 * (t3 * (2.0 * t2 + t6) + t4))) + (torch.where(t7, var1, var2) *
+        (t5 * (t3 * (-t6) + t4)))) + (cov * (t5 * (2.0 * (t3 * (t2 + t6))))))
+    return t0, t4
+
+
+def _backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor, grad_mean: Tensor,
+    grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = var1 < var2
+    t0 = torch.where(t0, var1, var2) + (torch.where(t0, var2, var1) - (cov * 2.0))
+    t1 = 0.0 < t0
+    t0 = torch.where(t1, t0, 0.0)
+    t1 = 0.0 == t0
+    t2 = (((0.0 <= var1) & (0.0 <= var2)) & (torch.where(cov < 0.0, -cov, cov) <= ((torch.sqrt(var1) *
+        1.0000038146972656) * torch.sqrt(var2))))
+    # theta, scaled; NaN for a negative variance or an impossible covariance
+    t0 = torch.sqrt(torch.where(t2, torch.where(t1, 1.0, t0), -1.0))
+    t2 = 1.0 / t0
+    t3 = mean1 - mean2
+    t3 = torch.where(t3 < 0.0, -t3, t3)
+    t4 = t1 & (0.0 < t3)
+    t3 = t2 * torch.where(t4, 1.2676506002282294e+30, t3)
+    t4 = 38.5 < t3
+    t3 = torch.where(t4, 38.5, t3)  # t = min(|mean1 - mean2|/theta, reach)
+    t4 = _part0(t3)
+    t5 = (1.0 / (t3 * t3 + 1.0)) * (t4 * (-t3) + 0.3989422804014327)  # J_1/sqrt(2 pi)
+    t6 = t3 * t5 + t4  # Mills ratio/sqrt(2 pi)
+    t7 = torch.exp((t3 * t3) * (-0.5))  # exp(-t^2/2), mantissa
+    t8 = t7 * t5  # g = E (Z - t)_+
+    t9 = t3 + t8
+    t10 = mean1 < mean2
+    t11 = var1 - cov
+    t12 = var2 - cov
+    t13 = t7 * t6
+    t14 = 1.0 - t13
+    t11 = ((t6 * (t9 * (t2 * (t2 * torch.where(t10, t12, t11))))) - (t14 * (t5 * (t2 * (t2 * torch.where(t10, t11,
+        t12))))))
+    t0 = torch.where(t1, 0.0, t0) * ((2.0 * t7) * t11)
+    t12 = -t0
+    t6 = torch.where(t10, t13, t14) * grad_mean + (torch.where(t10, t12, t0) * grad_var)
+    t11 = t3 * t11
+    t3 = 1.0 - (t7 * (t11 + (t5 * (2.0 * t3 + t8) + t4)))
+    t4 = t7 * ((t5 * (-t8) + t4) - t11)
+    t2 = torch.where(t1, 0.0, t2)
+    t1 = t2 * (t7 * 0.19947114020071635)
+    t8 = t1 * grad_mean + (torch.where(t10, t4, t3) * grad_var)
+    t12 = torch.where(t10, t14, t13) * grad_mean + (torch.where(t10, t0, t12) * grad_var)
+    t4 = t1 * grad_mean + (torch.where(t10, t3, t4) * grad_var)
+    t11 = (t2 * (t7 * (-0.3989422804014327))) * grad_mean + ((t7 * (2.0 * (t5 * t9 + t11))) * grad_var)
+    return t6, t8, t12, t4, t11
 
 
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
-    t0 = mean1 < mean2
-    t1 = (torch.sqrt(var1) * 1.0000038146972656) * torch.sqrt(var2)
-    t2 = var1 < var2
-    t2 = (torch.where(t2, var1, var2)) + ((torch.where(t2, var2, var1)) - (cov * 2.0))
-    t2 = torch.where(0.0 < t2, t2, 0.0)
-    t3 = t2 == 0.0
-    t1 = ((0.0 <= var1) & (0.0 <= var2)) & ((torch.where(cov < 0.0, -cov, cov)) <= t1)
-    t2 = torch.sqrt(torch.where(t1, torch.where(t3, 1.0, t2), -1.0))
-    t1 = mean1 - mean2
-    t1 = torch.where(t1 < 0.0, -t1, t1)
-    t1 = (1.0 / t2) * (torch.where(t3 & (0.0 < t1), 1.2676506002282294e+30, t1))
-    t1 = _at_most(t1, 38.5)  # t = min(|mean1 - mean2|/theta, reach)
-    t4 = torch.exp((t1 * t1) * (-0.5))  # exp(-t^2/2), mantissa
-    t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t6 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
-    t6 = (t5 * (t5 * t6)) * 2.0
-    t5 = (1.0 / (t1 * t1 + 1.0)) * (t6 * (-t1) + 0.3989422804014327)  # J_1/sqrt(2 pi)
-    t7 = t4 * t5  # g = E (Z - t)_+
-    t8 = (torch.where(t0, var1, var2)) * (t4 * (t5 * (-t7) + t6))
-    t6 = 1.0 - (t4 * (t5 * (t1 * 2.0 + t7) + t6))
-    t8 = (torch.where(t0, var2, var1)) * t6 + t8
-    t2 = (torch.where(t0, mean2, mean1)) + ((torch.where(t3, 0.0, t2)) * t7)
-    t7 = t8 + (cov * (t4 * ((t5 * (t1 + t7)) * 2.0)))
-    return t2, t7
+    out_mean, out_var = _forward(mean1, var1, mean2, var2, cov)
+    return out_mean, out_var
 
 
 def backward(
     mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor, grad_mean: Tensor,
     grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
-    t0 = mean1 < mean2
-    t1 = (torch.sqrt(var1) * 1.0000038146972656) * torch.sqrt(var2)
-    t2 = var1 < var2
-    t2 = (torch.where(t2, var1, var2)) + ((torch.where(t2, var2, var1)) - (cov * 2.0))
-    t2 = torch.where(0.0 < t2, t2, 0.0)
-    t3 = var1 - cov
-    t4 = var2 - cov
-    t5 = t2 == 0.0
-    t1 = ((0.0 <= var1) & (0.0 <= var2)) & ((torch.where(cov < 0.0, -cov, cov)) <= t1)
-    t2 = torch.sqrt(torch.where(t1, torch.where(t5, 1.0, t2), -1.0))
-    t1 = 1.0 / t2
-    t6 = torch.where(t5, 0.0, t1)
-    t7 = mean1 - mean2
-    t7 = torch.where(t7 < 0.0, -t7, t7)
-    t7 = _at_most(t1 * (torch.where(t5 & (0.0 < t7), 1.2676506002282294e+30, t7)), 38.5)
-    t8 = torch.exp((t7 * t7) * (-0.5))  # exp(-t^2/2), mantissa
-    t9 = 1.0 / (t7 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t10 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.013812895908158688)
-    t10 = (t9 * (t9 * t10)) * 2.0
-    t9 = (1.0 / (t7 * t7 + 1.0)) * (t10 * (-t7) + 0.3989422804014327)  # J_1/sqrt(2 pi)
-    t11 = t7 * t9 + t10  # Mills ratio/sqrt(2 pi)
-    t12 = t8 * t9  # g = E (Z - t)_+
-    t13 = t8 * t11
-    t14 = t7 + t12
-    t15 = 1.0 - t13
-    t16 = t6 * (t8 * 0.19947114020071635)
-    t11 = t11 * (t14 * (t1 * (t1 * (torch.where(t0, t4, t3)))))
-    t4 = t11 - (t15 * (t9 * (t1 * (t1 * (torch.where(t0, t3, t4))))))
-    t2 = (torch.where(t5, 0.0, t2)) * ((t8 * 2.0) * t4)
-    t5 = -t2
-    t4 = t7 * t4
-    t7 = 1.0 - (t8 * (t4 + (t9 * (t7 * 2.0 + t12) + t10)))
-    t10 = t8 * ((t9 * (-t12) + t10) - t4)
-    t6 = t6 * (t8 * (-0.3989422804014327))
-    return (
-        grad_mean * (torch.where(t0, t13, t15)) + grad_var * (torch.where(t0, t5, t2)),
-        grad_mean * t16 + grad_var * (torch.where(t0, t10, t7)),
-        grad_mean * (torch.where(t0, t15, t13)) + grad_var * (torch.where(t0, t2, t5)),
-        grad_mean * t16 + grad_var * (torch.where(t0, t7, t10)),
-        grad_mean * t6 + grad_var * (t8 * ((t9 * t14 + t4) * 2.0)),
-    )
+    (out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov) = (_backward(mean1, var1, mean2, var2,
+        cov, grad_mean, grad_var))
+    return out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov

@@ -5,178 +5,7 @@
 //
 // rule digest  452fd47e0c910cd57119e609e0c4db7e150afdc78734c53a63ab33a6476af21b
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
-{
-#pragma omp simd
-    for (int i = 0; i < count; ++i) to[i] = from[which[i]];
-}
-
-// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
-// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
-#define CHUNK 4096
-#define TURNS 8  // counts of a cell: one alone would wait for itself
-INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
-    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
-        const double *from[inputs];
-        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
-        int next[TURNS][cells], ends[cells], places = 0;
-        uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
-        for (int begin = 0; begin < count; begin += LANES) {
-            const int whole = count - begin >= LANES;
-            for (int k = 0; k < inputs; ++k) {
-                from[k] = whole ? in[k] + at + begin : sorted[k];
-                for (int i = 0; i < LANES && !whole; ++i)
-                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
-            }
-            number(from, params, (double *const[]){results[0]});
-            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
-        }
-        const int whole_turns = count - count % TURNS;
-        for (int c = 0; c < cells; ++c)
-            for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
-        for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
-        for (int c = 0; c < cells; ++c) {
-            for (int r = 0; r < TURNS; ++r) {
-                const int many = next[r][c];
-                next[r][c] = places;
-                places += many;
-            }
-            ends[c] = places;
-        }
-        for (int i = 0; i < whole_turns; i += TURNS)
-            for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
-        for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
-        for (int k = 0; k < inputs; ++k) {
-            gather(in[k] + at, order, count, sorted[k]);
-            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
-        }
-        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
-            for (; begin < ends[c]; begin += LANES) {
-                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
-                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
-                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
-                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
-                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
-                }
-                block(from, params, to, c);
-            }
-        for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
-    }
-}
-
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[344] = {
     0,-6185,0,-248200,0,7201880,0,890368929,0,-47643748422,0,1211229545899,0,534,0,11480,0,71211,0,-1289677,0,
@@ -319,58 +148,133 @@ static const Patch patches1[16] = {
     {1126, 72, 4, 1e-12, 2.2857142857142856, -1.2857142857142858, 6.666666666666666, -5.666666666666666},
 };
 
-static void normal_cdf_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
+INLINE void normal_cdf_exact_float64_forward_cell_element(double mean, double var, double *restrict out_cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict number = out[0];
+    double t0 = (ABS(mean) < 0x1p500) ? 1.0 : 0x1p-600;
+    double t1 = mean * t0;
+    double t2 = t0 * ((var + 1.0) * t0);
+    double t3 = t1 * t1;
+    double t4 = (var < 5.249999999999999) ? 4.0 : 0.0;
+    double t5 = (var < 1.3668639053254434) ? 4.0 : 0.0;
+    double t6 = t4 + t5;
+    double t7 = (var < 0.3840830449826991) ? 4.0 : 0.0;
+    double t8 = t6 + t7;
+    double t9 = ((t2 * 0.6566124113274084) < t3) ? 1.0 : 0.0;
+    double t10 = t8 + t9;
+    double t11 = ((t2 * 3.12971777658986) < t3) ? 1.0 : 0.0;
+    double t12 = t10 + t11;
+    double t13 = ((t2 * 10.345930601198063) < t3) ? 1.0 : 0.0;
+    double t14 = t12 + t13;
+    *out_cell = t14;
+}
+
+INLINE void normal_cdf_exact_float64_forward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4)
+{
+    _Bool t0 = 0.0 <= var;
+    double t1 = var + 1.0;
+    double t2 = t0 ? t1 : (-1.0);  // a root of it is NaN for v < 0
+    double t3 = 1.0 / SQRT(t2);
+    double t4 = mean * t3;
+    double t5 = FMA(t3, 2.0, -1.0);
+    double t6 = FMA(t3, t3 * 2.0, -1.0);
+    double t7 = (t4 < (-0x1.d4945cp2)) ? (-0x1.d4945cp2) : t4;
+    double t8 = (0x1.d4945cp2 < t7) ? 0x1.d4945cp2 : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t9 = t8 * (1.0 / SQRT(FMA(t8 * t8, 0.8139857498175266, 9.971325435264701)));
+    double t10 = FMA(t9, t9 * 2.0, -1.0);
+    *out_s0 = t10;
+    *out_s1 = t6;
+    *out_s2 = t5;
+    *out_s3 = t3;
+    *out_s4 = t9;
+}
+
+INLINE void normal_cdf_exact_float64_forward_element(
+    double var, double r0, double r1, double s3, double s4, double *restrict out_mean, double *restrict out_var)
+{
+    double t0 = s4 * r0;  // mean, normalised
+    double t1 = 0.5 + t0;
+    double t2 = (s3 * (var * s3)) * r1;
+    double t3 = (t1 < 0.0) ? 0.0 : t1;
+    double t4 = (t2 < 0.0) ? 0.0 : t2;
+    double t5 = (1.0 < t3) ? 1.0 : t3;
+    *out_mean = t5;
+    *out_var = t4;
+}
+
+INLINE void normal_cdf_exact_float64_backward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7)
+{
+    _Bool t0 = 0.0 <= var;
+    double t1 = var + 1.0;
+    double t2 = t0 ? t1 : (-1.0);  // a root of it is NaN for v < 0
+    double t3 = 1.0 / SQRT(t2);
+    double t4 = mean * t3;
+    double t5 = FMA(t3, 2.0, -1.0);
+    double t6 = FMA(t3, t3 * 2.0, -1.0);
+    double t7 = (t4 < (-0x1.d4945cp2)) ? (-0x1.d4945cp2) : t4;
+    double t8 = (0x1.d4945cp2 < t7) ? 0x1.d4945cp2 : t7;  // (mean - centre)/w
+    double t9 = 1.0 / SQRT(FMA(t8 * t8, 0.8139857498175266, 9.971325435264701));
+    double t10 = t8 * t9;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t11 = FMA(t10, t10 * 2.0, -1.0);
+    *out_s0 = t11;
+    *out_s1 = t6;
+    *out_s2 = t5;
+    *out_s3 = t3;
+    *out_s4 = t4;
+    *out_s5 = t8;
+    *out_s6 = t9;
+    *out_s7 = t10;
+}
+
+INLINE void normal_cdf_exact_float64_backward_element(
+    double var, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double s3,
+    double s4, double s5, double s6, double s7, double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    double t0 = s7 * 4.0;
+    _Bool t1 = 0x1.d4945cp2 < ABS(s4);
+    double t2 = (s6 * s6) * (9.971325435264701 * s6);
+    double t3 = t1 ? 0.0 : t2;
+    double t4 = t3 * (t0 * r3);
+    double t5 = (r0 + ((s7 * r1) * t0)) * t3;
+    double t6 = s3 * s3;
+    double t7 = s3 * (var * s3);
+    double t8 = t6 * (-0.5);
+    double t9 = FMA(t8 * (s5 * t5), grad_mean, FMA(t8 * FMA(s5, t4, s3 * (2.0 * r4)), t7, r2 * (t6 * t6)) * grad_var);
+    double t10 = FMA(s3 * t5, grad_mean, ((s3 * t4) * t7) * grad_var);
+    *out_grad_mean = t10;
+    *out_grad_var = t9;
+}
+
+static void normal_cdf_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const
+    *out)
+{
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (var[i] < 5.249999999999999) ? 4.0 : 0.0;
-        double t1 = (var[i] < 1.3668639053254434) ? 4.0 : 0.0;
-        double t2 = (var[i] < 0.3840830449826991) ? 4.0 : 0.0;
-        double t3 = ((ABS(mean[i])) < 0x1p500) ? 1.0 : 0x1p-600;
-        double t4 = mean[i] * t3;
-        double t5 = ((var[i] + 1.0) * t3) * t3;
-        double t6 = t4 * t4;
-        double t7 = ((t5 * 0.6566124113274084) < t6) ? 1.0 : 0.0;
-        double t8 = ((t5 * 3.12971777658986) < t6) ? 1.0 : 0.0;
-        double t9 = ((t5 * 10.345930601198063) < t6) ? 1.0 : 0.0;
-        number[i] = ((((t0 + t1) + t2) + t7) + t8) + t9;
+        normal_cdf_exact_float64_forward_cell_element(in[0][i], in[1][i], &out[0][i]);
     }
 }
-
 
 static void normal_cdf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,
     int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[7][LANES];
     (void)params;
+    double s[7][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] + 1.0;
-        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
-        double t2 = rsqrt64(t1);
-        double t3 = mean[i] * t2;
-        double t4 = (t3 < (-0x1.d4945cp2)) ? (-0x1.d4945cp2) : t3;
-        double t5 = (0x1.d4945cp2 < t4) ? 0x1.d4945cp2 : t4;
-        s[3][i] = t5 * (rsqrt64(FMA(t5 * t5, 0.8139857498175266, 9.971325435264701)));
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        s[1][i] = FMA(t2, t2 * 2.0, (-1.0));
-        s[5][i] = t2 * (var[i] * t2);
-        s[2][i] = FMA(t2, 2.0, (-1.0));
+        normal_cdf_exact_float64_forward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i]);
     }
-    surface(surface0, terms0, patches0 + cell, s[0], s[1], s[4]);
-    surface(surface1, terms1, patches1 + cell, s[0], s[2], s[6]);
+    surface(surface0, terms0, patches0 + cell % 16, s[0], s[1], s[5]);
+    surface(surface1, terms1, patches1 + cell % 16, s[0], s[2], s[6]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[3][i] * s[4][i]) + 0.5;
-        double t1 = (t0 < 0.0) ? 0.0 : t0;
-        double t2 = s[5][i] * s[6][i];
-        out_mean[i] = (1.0 < t1) ? 1.0 : t1;
-        out_var[i] = (t2 < 0.0) ? 0.0 : t2;
+        normal_cdf_exact_float64_forward_element(in[1][i], s[5][i], s[6][i], s[3][i], s[4][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -378,50 +282,27 @@ void normal_cdf_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(normal_cdf_exact_float64_forward_block, normal_cdf_exact_float64_cell_block, 16, n, (const double
-        *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
+    over_cells(normal_cdf_exact_float64_forward_block, normal_cdf_exact_float64_forward_cell_block, 16, n, (const
+        double *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void normal_cdf_exact_float64_backward_block(const double *const *in, const double *params, double *const *out,
     int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[16][LANES], unused[LANES];
     (void)params;
+    double s[13][LANES], unused[LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] + 1.0;
-        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
-        s[8][i] = rsqrt64(t1);
-        double t3 = mean[i] * s[8][i];
-        double t4 = (t3 < (-0x1.d4945cp2)) ? (-0x1.d4945cp2) : t3;
-        s[9][i] = (0x1.d4945cp2 < t4) ? 0x1.d4945cp2 : t4;
-        double t6 = rsqrt64(FMA(s[9][i] * s[9][i], 0.8139857498175266, 9.971325435264701));
-        s[3][i] = s[9][i] * t6;
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        s[1][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
-        s[5][i] = s[3][i] * 4.0;
-        double t11 = (t6 * t6) * (t6 * 9.971325435264701);
-        s[7][i] = (0x1.d4945cp2 < (ABS(t3))) ? 0.0 : t11;
-        double t13 = s[8][i] * s[8][i];
-        s[10][i] = t13 * (-0.5);
-        s[2][i] = FMA(s[8][i], 2.0, (-1.0));
-        s[13][i] = s[8][i] * (var[i] * s[8][i]);
-        s[15][i] = t13 * t13;
+        normal_cdf_exact_float64_backward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i], &s[7][i]);
     }
-    surface_slopes(surface0, terms0, patches0 + cell, s[0], s[1], s[6], s[4], unused);
-    surface_slopes(surface1, terms1, patches1 + cell, s[0], s[2], s[14], s[11], s[12]);
+    surface_slopes(surface0, terms0, patches0 + cell % 16, s[0], s[1], s[8], s[9], unused);
+    surface_slopes(surface1, terms1, patches1 + cell % 16, s[0], s[2], s[10], s[11], s[12]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[6][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[7][i];
-        double t1 = s[7][i] * (s[5][i] * s[11][i]);
-        double t2 = s[10][i] * (FMA(s[9][i], t1, s[8][i] * (s[12][i] * 2.0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (s[8][i] * t0),
-            grad_var[i] * ((s[8][i] * t1) * s[13][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (s[10][i] * (s[9][i] * t0)),
-            grad_var[i] * (FMA(t2, s[13][i], s[14][i] * s[15][i])));
+        normal_cdf_exact_float64_backward_element(
+            in[1][i], in[2][i], in[3][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[3][i], s[4][i], s[5][i],
+            s[6][i], s[7][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -430,6 +311,7 @@ void normal_cdf_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(normal_cdf_exact_float64_backward_block, normal_cdf_exact_float64_cell_block, 16, n, (const double
-        *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(normal_cdf_exact_float64_backward_block, normal_cdf_exact_float64_forward_cell_block, 16, n, (const
+        double *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var},
+        2);
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.8
 #
 # rule digest  452fd47e0c910cd57119e609e0c4db7e150afdc78734c53a63ab33a6476af21b
-"""normal_cdf, variant exact: moments and their gradients in any floating dtype."""
+"""normal_cdf, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -21,71 +21,113 @@ CELLS = 16
 _SURFACES = surfaces_beside(__file__)
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = mean * t0
+    t0 = t0 * ((var + 1.0) * t0)
+    t1 = t1 * t1
+    t2 = var < 5.249999999999999
+    t2 = torch.where(t2, torch.full_like(t2, 4.0, dtype=torch.float64), 0.0)
+    t3 = var < 1.3668639053254434
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 4.0, dtype=torch.float64), 0.0)
+    t2 = var < 0.3840830449826991
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 4.0, dtype=torch.float64), 0.0)
+    t3 = (t0 * 0.6566124113274084) < t1
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), 0.0)
+    t2 = (t0 * 3.12971777658986) < t1
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t0 * 10.345930601198063) < t1
+    t1 = t2 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 1.0, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-7.321555137634277)
+    t1 = torch.where(t2, -7.321555137634277, t1)
+    t2 = 7.321555137634277 < t1
+    t1 = torch.where(t2, 7.321555137634277, t1)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t1 = t1 * (1.0 / torch.sqrt((t1 * t1) * 0.8139857498175266 + 9.971325435264701))
+    t2 = t1 * (t1 * 2.0) + (-1.0)
+    t3 = t0 * (t0 * 2.0) + (-1.0)
+    t4 = t0 * 2.0 + (-1.0)
+    return t2, t3, t4, t0, t1
+
+
+def _forward(var: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s4 * r0  # mean, normalised
+    t0 = 0.5 + t0
+    t1 = t0 < 0.0
+    t0 = torch.where(t1, 0.0, t0)
+    t1 = 1.0 < t0
+    t0 = torch.where(t1, 1.0, t0)
+    t1 = (s3 * (var * s3)) * r1
+    t2 = t1 < 0.0
+    t1 = torch.where(t2, 0.0, t1)
+    return t0, t1
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 1.0, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-7.321555137634277)
+    t2 = torch.where(t2, -7.321555137634277, t1)
+    t3 = 7.321555137634277 < t2
+    t2 = torch.where(t3, 7.321555137634277, t2)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.8139857498175266 + 9.971325435264701)
+    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t4 * (t4 * 2.0) + (-1.0)
+    t6 = t0 * (t0 * 2.0) + (-1.0)
+    t7 = t0 * 2.0 + (-1.0)
+    return t5, t6, t7, t0, t1, t2, t3, t4
+
+
+def _backward(
+    var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s7 * 4.0
+    t1 = 7.321555137634277 < torch.where(s4 < 0.0, -s4, s4)
+    t1 = torch.where(t1, 0.0, (s6 * s6) * (9.971325435264701 * s6))
+    t2 = (r0 + ((s7 * r1) * t0)) * t1
+    t0 = t1 * (t0 * r3)
+    t1 = s3 * s3
+    t3 = t1 * (-0.5)
+    t4 = s3 * (var * s3)
+    t5 = (s3 * t2) * grad_mean + (((s3 * t0) * t4) * grad_var)
+    t1 = (t3 * (s5 * t2)) * grad_mean + (((t3 * (s5 * t0 + (s3 * (2.0 * r4)))) * t4 + (r2 * (t1 * t1))) * grad_var)
+    return t5, t1
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 1.3668639053254434, torch.full_like(mean, 4.0), 0.0)
-    t1 = torch.where(var < 5.249999999999999, torch.full_like(mean, 4.0), 0.0)
-    t2 = torch.where(var < 0.3840830449826991, torch.full_like(mean, 4.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 1.0) * t3) * t3
-    t4 = t4 * t4
-    t5 = torch.where((t3 * 0.6566124113274084) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * 3.12971777658986) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 10.345930601198063) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = ((((t1 + t0) + t2) + t5) + t6) + t4
-    return (t4,)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
-    t1 = _at_most(_at_least(mean * t0, -7.321555137634277), 7.321555137634277)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.8139857498175266 + 9.971325435264701)
-    t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t1 = t2 * (t2 * 2.0) + (-1.0)
-    t3 = t0 * (t0 * 2.0) + (-1.0)
-    t4 = t0 * (var * t0)
-    t0 = t0 * 2.0 + (-1.0)
-    t3 = surface(_SURFACES[0], _number, t1, t3)
-    t0 = surface(_SURFACES[1], _number, t1, t0)
-    t3 = _at_most(_at_least((t2 * t3) + 0.5, 0.0), 1.0)
-    return t3, _at_least(t4 * t0, 0.0)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 16, s0, s1)
+    r1 = surface(_SURFACES[1], number % 16, s0, s2)
+    out_mean, out_var = _forward(var, r0, r1, s3, s4)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
-    t1 = mean * t0
-    t2 = _at_most(_at_least(t1, -7.321555137634277), 7.321555137634277)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.8139857498175266 + 9.971325435264701)
-    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * (t0 * 2.0) + (-1.0)
-    t7 = t4 * 4.0
-    t1 = 7.321555137634277 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.971325435264701))
-    t1 = t0 * t0
-    t8 = t1 * (-0.5)
-    t9 = t0 * 2.0 + (-1.0)
-    t10 = t0 * (var * t0)
-    t1 = t1 * t1
-    t11, t12, _ = surface_slopes(_SURFACES[0], _number, t5, t6)
-    t13, t14, t15 = surface_slopes(_SURFACES[1], _number, t5, t9)
-    t12 = (t11 + ((t4 * t12) * t7)) * t3
-    t14 = t3 * (t7 * t14)
-    t1 = (t8 * (t2 * t14 + (t0 * (t15 * 2.0)))) * t10 + (t13 * t1)
-    return grad_mean * (t0 * t12) + grad_var * ((t0 * t14) * t10), grad_mean * (t8 * (t2 * t12)) + grad_var * t1
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7 = _backward_points(mean, var)
+    r0, r1, _ = surface_slopes(_SURFACES[0], number % 16, s0, s1)
+    r2, r3, r4 = surface_slopes(_SURFACES[1], number % 16, s0, s2)
+    out_grad_mean, out_grad_var = _backward(var, grad_mean, grad_var, r0, r1, r2, r3, r4, s3, s4, s5, s6, s7)
+    return out_grad_mean, out_grad_var

@@ -5,232 +5,392 @@
 //
 // rule digest  cc59bb5aba595963afc0132d5c3a606ff9eaa3c7d8562d9b6854e3e67e7b52bd
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double normal_cdf_covariance_exact_float64_atom0(
+    double p0, double p1, double p2, double p3, double p4, double p5)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = FMA(p0, p1, p2);
+    double t1 = t0 * t0;
+    double t2 = 1.0 + t1;
+    double t3 = 1.0 / (t1 * t2);
+    double t4 = exp64((p5 - (p4 * (t2 * t3))) * (p3 - t1)) * (t1 * t3);
+    return t4;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE double normal_cdf_covariance_exact_float64_part1(double p0)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096, 0.028003432764145547,
+        -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022, -0.001079211461663395,
+        -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495,
+        -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168,
+        0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE double normal_cdf_covariance_exact_float64_part2(double p0, double p1)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = p0 * 0.06943184420297371;
+    double t1 = p0 * 0.33000947820757187;
+    double t2 = p0 * 0.6699905217924281;
+    double t3 = p0 * 0.9305681557970263;
+    double t4 = FMA(0.17392742256872692, exp64(-(t3 * FMA(0.5, t3, p1))), FMA(0.32607257743127305, exp64(-(t2 *
+        FMA(0.5, t2, p1))), FMA(exp64(-(t1 * FMA(0.5, t1, p1))), 0.32607257743127305, exp64(-(t0 * FMA(0.5, t0, p1))) *
+        0.17392742256872692)));
+    return t4;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE void normal_cdf_covariance_exact_float64_forward_before_element(
+    double mean1, double var1, double mean2, double var2, double cov, double *restrict out_b0, double *restrict out_b1,
+    double *restrict out_b2, double *restrict out_b3, double *restrict out_b4, double *restrict out_b5,
+    double *restrict out_b6, double *restrict out_b7, double *restrict out_b8, double *restrict out_b9,
+    double *restrict out_b10, double *restrict out_b11, double *restrict out_b12)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    double t0 = ABS(cov);
+    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t2 = t1 ? var2 : var1;
+    double t3 = t1 ? var1 : var2;
+    double t4 = t1 ? mean2 : mean1;
+    double t5 = t1 ? mean1 : mean2;
+    _Bool t6 = 0.0 <= t2;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t7 = 0.0 <= t3;
+    double t8 = t6 ? t2 : 0.0;
+    double t9 = SQRT(t8);
+    double t10 = t7 ? t3 : 0.0;
+    double t11 = (t9 * SQRT(t10)) * 0x1.00004p0;
+    _Bool t12 = ((t0 <= t11) & (t6 & (t4 == t4))) & (t7 & (t5 == t5));
+    double t13 = t12 ? t0 : 0.0;
+    double t14 = t3 + c0;
+    double t15 = t12 ? t14 : c0;
+    double t16 = SQRT(t15);  // standard deviation, scaled
+    double t17 = t2 + c0;
+    double t18 = t12 ? t17 : c0;
+    double t19 = SQRT(t18);  // standard deviation, scaled
+    double t20 = t5 / t16;
+    double t21 = t4 / t19;
+    double t22 = (t19 * t16) + t13;
+    double t23 = (t2 * t3) - (t13 * t13);
+    double t24 = (0.0 < t23) ? t23 : 0.0;
+    double t25 = c0 + (t24 + (t2 + t3));
+    double t26 = (t12 & (0.0 < t25)) ? t25 : 0.0;
+    double t27 = c0 / t22;
+    _Bool t28 = 0.0 == t26;
+    double t29 = t28 ? c0 : t26;
+    double t30 = SQRT(t29);
+    double t31 = t30 * t27;
+    double t32 = t28 ? 0.0 : t31;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t33 = t22 * (c0 / t30);
+    double t34 = t28 ? 0x1p40 : t33;
+    _Bool t35 = 38.5 < t20;
+    double t36 = (t20 < (-38.5)) ? (-38.5) : t20;
+    double t37 = t35 ? 38.5 : t36;  // mean2/s2, within the reach
+    _Bool t38 = 38.5 < t21;
+    double t39 = (t21 < (-38.5)) ? (-38.5) : t21;
+    double t40 = t38 ? 38.5 : t39;  // mean1/s1, within the reach
+    _Bool t41 = cov < 0.0;
+    double t42 = -t37;
+    double t43 = t41 ? t42 : t37;
+    double t44 = t40 + t43;
+    double t45 = t40 - t43;
+    double t46 = ABS(t44);
+    double t47 = 0.125 * (t44 * t44);  // A = (a + b)^2/8
+    double t48 = ABS(t45);
+    double t49 = 0.125 * (t45 * t45);  // B = (a - b)^2/8
+    _Bool t50 = (t46 <= t48) | (t46 < 0x1p-60);
+    double t51 = 2.0 * t47;
+    double t52 = t32 * t32;
+    _Bool t53 = t48 <= (t52 * t46);
+    double t54 = t50 ? c0 : t46;
+    double t55 = t48 * (c0 / t54);
+    double t56 = t53 ? t52 : t55;
+    double t57 = t50 ? c0 : t56;  // q*^2, where the exponent is least
+    double t58 = t34 * (t34 * t49);
+    double t59 = 0.125 * (t46 * t48);
+    double t60 = t53 ? t58 : t59;
+    double t61 = t50 ? t49 : t60;  // B/q*^2
+    double t62 = FMA(t47, t57, t61);
+    double t63 = FMA(t47, t57, -t61);
+    double t64 = (t62 + 26.0) + SQRT(FMA(t63, t63, FMA(t62, 52.0, 676.0)));
+    _Bool t65 = t64 < t51;
+    double t66 = (2.0 * t49) * (c0 / t64);
+    _Bool t67 = t52 < t66;
+    double t68 = t67 ? t66 : c0;
+    double t69 = SQRT(t68);
+    double t70 = t67 ? t69 : t32;  // lo, where the integral begins
+    _Bool t71 = t67 | t65;
+    double t72 = t65 ? t51 : c0;
+    double t73 = t64 * (c0 / t72);
+    double t74 = t65 ? t73 : c0;
+    double t75 = SQRT(t74);
+    double t76 = t65 ? t75 : c0;
+    double t77 = t76 - t70;
+    double t78 = (t27 * (t13 * 2.0)) * (c0 / (c0 + t32));  // 1 - Q
+    double t79 = t71 ? t77 : t78;  // hi - lo
+    *out_b0 = t79;
+    *out_b1 = t70;
+    *out_b2 = t57;
+    *out_b3 = t61;
+    *out_b4 = t47;
+    *out_b5 = t0;
+    *out_b6 = t2;
+    *out_b7 = t3;
+    *out_b8 = t4;
+    *out_b9 = t5;
+    *out_b10 = t11;
+    *out_b11 = t49;
+    *out_b12 = t62;
 }
 
-static const double table40[40][2] = {
-    {0x1.425aab596ce23p-46, 6.575970465256306e-14},
-    {3.147868845297814e-11, 5.104364696194626e-11},
-    {0x1.e9da7fabb14f9p-30, 1.843311617517568e-09},
-    {0x1.e88289bf59555p-26, 0x1.71e4aeb78e6cep-26},
-    {0x1.f548c68aa0826p-23, 0x1.2a90dabce5877p-23},
-    {0x1.54ff493813bcep-20, 6.21890720424873e-07},
-    {5.223085666482113e-06, 0x1.22887e0797fa5p-19},
-    {0x1.25d1fe927edc3p-16, 6.274828350360624e-06},
-    {0x1.a5a60e49346b7p-15, 0x1.095388aa29abfp-16},
-    {0x1.0b93772d34b8cp-13, 3.56749017086621e-05},
-    {0x1.335d99c212c9fp-12, 7.35189878915055e-05},
-    {0.0006198918024148145, 0x1.26a5997aa80cfp-13},
-    {0.0012221772874305146, 0.0002518095905161474},
-    {0x1.295e7ce78403p-9, 0.0004269416205892496},
-    {0.003996138318252771, 0.0006894746076894831},
-    {0.006720461408190729, 0.0010663002861418375},
-    {0.010845723589024506, 0.001586191706461869},
-    {0.016866623955281282, 0.002277709517233772},
-    {0.02536380127740925, 0.003166512971909624},
-    {0.03698988911346985, 0.004272228556162184},
-    {0.05244533469952071, 0.005605109814592836},
-    {0.07244378169514962, 0x1.d56ba3f18e092p-8},
-    {0.09766783075454183, 0x1.2488e9f389d4p-7},
-    {0.12871708738073406, 0.010863824796931997},
-    {0.16605147409897633, 0x1.a74dcdfd529ap-7},
-    {0.2099337052793345, 0.015018949835764624},
-    {0.26037548353342366, 0.01707836123033315},
-    {0.31709227932431105, 0.018996248672204313},
-    {0.37947143249741333, 0.020664846771590487},
-    {0.4465577371321651, 0.021974951384658842},
-    {0.5170596555490042, 0.022822847610057227},
-    {0.5893779156324024, 0.02311754246562403},
-    {0.6616565822290885, 0.022787743458906266},
-    {0.7318548963286597, 0.021788006332546715},
-    {0.7978364043685298, 0.02010350989379527},
-    {0.8574703201536285, 0x1.22dd7d7fde44p-6},
-    {0.9087388321432217, 0.01478960174322192},
-    {0.9498433424710598, 0.01129931197237726},
-    {0.9793027016704087, 0.007397524158442469},
-    {0.9960409566426327, 0.003228150784318549},
+INLINE void normal_cdf_covariance_exact_float64_forward_element(
+    double cov, double b5, double b6, double b7, double b8, double b9, double b10, double b4, double b11, double b12,
+    double b0, double a0, double *restrict out_covariance)
+{
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t0 = ((b5 <= b10) & ((0.0 <= b6) & (b8 == b8))) & ((0.0 <= b7) & (b9 == b9));
+    double t1 = (b0 * a0) * exp64(-(b12 + (b4 + b11)));
+    _Bool t2 = cov < 0.0;
+    double t3 = -t1;
+    double t4 = t2 ? t3 : t1;
+    double t5 = t0 ? c0 : (-1.0);
+    double t6 = SQRT(t5);
+    double t7 = t0 ? t4 : t6;
+    *out_covariance = t7;
+}
+
+INLINE void normal_cdf_covariance_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double cov, double grad_covariance,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2, double *restrict out_grad_cov)
+{
+    double t0 = ABS(cov);
+    _Bool t1 = cov < 0.0;
+    _Bool t2 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t3 = t2 ? var2 : var1;
+    double t4 = t2 ? var1 : var2;
+    double t5 = t2 ? mean2 : mean1;
+    double t6 = t2 ? mean1 : mean2;
+    _Bool t7 = 0.0 <= t3;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t8 = 0.0 <= t4;
+    double t9 = t7 ? t3 : 0.0;
+    double t10 = SQRT(t9);
+    double t11 = t8 ? t4 : 0.0;
+    _Bool t12 = ((t0 <= ((t10 * SQRT(t11)) * 0x1.00004p0)) & (t7 & (t5 == t5))) & (t8 & (t6 == t6));
+    double t13 = t12 ? t0 : 0.0;
+    double t14 = t4 + c0;
+    double t15 = t12 ? t14 : c0;
+    double t16 = SQRT(t15);  // standard deviation, scaled
+    double t17 = t3 + c0;
+    double t18 = t12 ? t17 : c0;
+    double t19 = SQRT(t18);  // standard deviation, scaled
+    double t20 = t6 / t16;
+    double t21 = t5 / t19;
+    double t22 = t12 ? c0 : (-1.0);
+    double t23 = SQRT(t22);
+    double t24 = (t3 * t4) - (t13 * t13);
+    double t25 = (0.0 < t24) ? t24 : 0.0;
+    double t26 = c0 + (t25 + (t3 + t4));
+    double t27 = t19 * t16;
+    double t28 = c0 / t19;
+    double t29 = c0 / t16;
+    double t30 = (t12 & (0.0 < t26)) ? t26 : 0.0;
+    double t31 = t27 + t13;
+    double t32 = c0 / t31;
+    _Bool t33 = 0.0 == t30;
+    double t34 = t33 ? c0 : t30;
+    double t35 = SQRT(t34);
+    double t36 = t35 * t32;
+    double t37 = t33 ? 0.0 : t36;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t38 = t31 * (c0 / t35);
+    double t39 = t33 ? 0x1p40 : t38;
+    _Bool t40 = 38.5 < t20;
+    double t41 = (t20 < (-38.5)) ? (-38.5) : t20;
+    double t42 = t40 ? 38.5 : t41;  // mean2/s2, within the reach
+    _Bool t43 = 38.5 < t21;
+    double t44 = (t21 < (-38.5)) ? (-38.5) : t21;
+    double t45 = t43 ? 38.5 : t44;  // mean1/s1, within the reach
+    double t46 = -t42;
+    double t47 = t1 ? t46 : t42;
+    _Bool t48 = 0.0 < t45;
+    double t49 = ABS(t45);
+    double t50 = exp64((-0.5) * (t45 * t45));
+    double t51 = c0 / FMA(t49, 0.25, c0);
+    double t52 = t45 + t47;
+    double t53 = t45 - t47;
+    _Bool t54 = 0.0 < t47;
+    double t55 = ABS(t47);
+    double t56 = exp64((-0.5) * (t47 * t47));
+    double t57 = c0 / FMA(0.25, t55, c0);
+    double t58 = 0.125 * (t52 * t52);  // A = (a + b)^2/8
+    double t59 = 0.125 * (t53 * t53);  // B = (a - b)^2/8
+    double t60 = t39 * t53;
+    double t61 = t37 * t52;
+    double t62 = t37 * t37;
+    double t63 = (t32 * (t13 * 2.0)) * (c0 / (c0 + t37));  // 1 - Q
+    double t64 = (t39 * (c0 + t62)) * 0.07957747154594767;
+    double t65 = t33 ? 0.0 : t64;
+    double t66 = exp64(-(FMA(t62, t58, t58) + FMA(t59, t39 * t39, t59)));
+    double t67 = (t13 * (c0 / t27)) * (t66 * t65);
+    double t68 = t65 * (t66 * (t28 * t29));
+    double t69 = (t61 + t60) * 0.5;
+    double t70 = 0.5 * (t61 - t60);
+    double t71 = (t63 * (t52 - t60)) * (-0.5);
+    double t72 = (-0.5) * (t63 * (t52 + t60));
+    double t73 = -t69;
+    double t74 = t48 ? t73 : t69;
+    double t75 = -t70;
+    double t76 = t54 ? t75 : t70;
+    _Bool t77 = t74 < 0.0;
+    _Bool t78 = t76 < 0.0;
+    double t79 = -t74;
+    double t80 = t77 ? t79 : t74;
+    double t81 = c0 / FMA(0.25, t80, c0);
+    double t82 = -t76;
+    double t83 = t78 ? t82 : t76;
+    double t84 = c0 / FMA(0.25, t83, c0);
+    double t85 = t56 * t50;
+    double t86 = ABS(t71);
+    _Bool t87 = (t86 <= 0.125) & ((t86 * t49) <= 2.0);
+    double t88 = t87 ? t71 : 0.0;
+    double t89 = ABS(t72);
+    _Bool t90 = (t89 <= 0.125) & ((t89 * t55) <= 2.0);
+    double t91 = t90 ? t72 : 0.0;
+    double t92 = exp64((-0.5) * (t74 * t74));
+    double t93 = t81 * normal_cdf_covariance_exact_float64_part1(t81);  // Mills ratio/sqrt(2 pi)
+    double t94 = t92 * t93;
+    double t95 = exp64((-0.5) * (t76 * t76));
+    double t96 = t84 * normal_cdf_covariance_exact_float64_part1(t84);  // Mills ratio/sqrt(2 pi)
+    double t97 = t95 * t96;
+    _Bool t98 = 0x1.fffffffffffffp1023 < t68;
+    double t99 = (t68 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t68;
+    double t100 = t98 ? 0x1.fffffffffffffp1023 : t99;
+    double t101 = t12 ? t100 : t23;
+    double t102 = t101 * grad_covariance;
+    double t103 = c0 - t94;
+    double t104 = t77 ? t94 : t103;
+    double t105 = t51 * normal_cdf_covariance_exact_float64_part1(t51);  // Mills ratio/sqrt(2 pi)
+    double t106 = t104 - (t50 * t105);
+    double t107 = c0 - t97;
+    double t108 = t78 ? t97 : t107;
+    double t109 = t57 * normal_cdf_covariance_exact_float64_part1(t57);  // Mills ratio/sqrt(2 pi)
+    double t110 = t108 - (t56 * t109);
+    double t111 = t85 * ((t88 * normal_cdf_covariance_exact_float64_part2(t88, t45)) * 0.15915494309189535);
+    double t112 = -t106;
+    double t113 = t48 ? t112 : t106;
+    double t114 = t113 * (t56 * 0.3989422804014327);
+    double t115 = t87 ? t111 : t114;
+    double t116 = t29 * t115;
+    double t117 = t29 * (t29 * ((-0.5) * ((t47 * t115) + t67)));
+    double t118 = t85 * (0.15915494309189535 * (t91 * normal_cdf_covariance_exact_float64_part2(t91, t47)));
+    double t119 = -t110;
+    double t120 = t54 ? t119 : t110;
+    double t121 = t120 * (t50 * 0.3989422804014327);
+    double t122 = t90 ? t118 : t121;
+    double t123 = t28 * t122;
+    double t124 = t28 * (t28 * ((-0.5) * (t67 + (t45 * t122))));
+    double t125 = -t123;
+    double t126 = t1 ? t125 : t123;
+    double t127 = t2 ? t116 : t126;
+    double t128 = t12 ? t127 : t23;
+    double t129 = t128 * grad_covariance;
+    double t130 = t2 ? t126 : t116;
+    double t131 = t12 ? t130 : t23;
+    double t132 = t131 * grad_covariance;
+    double t133 = -t117;
+    double t134 = t1 ? t133 : t117;
+    double t135 = -t124;
+    double t136 = t1 ? t135 : t124;
+    _Bool t137 = 0x1.fffffffffffffp1023 < t134;
+    double t138 = (t134 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t134;
+    double t139 = t137 ? 0x1.fffffffffffffp1023 : t138;
+    _Bool t140 = 0x1.fffffffffffffp1023 < t136;
+    double t141 = (t136 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t136;
+    double t142 = t140 ? 0x1.fffffffffffffp1023 : t141;
+    double t143 = t2 ? t139 : t142;
+    double t144 = t12 ? t143 : t23;
+    double t145 = t144 * grad_covariance;
+    double t146 = t2 ? t142 : t139;
+    double t147 = t12 ? t146 : t23;
+    double t148 = t147 * grad_covariance;
+    *out_grad_mean1 = t129;
+    *out_grad_var1 = t145;
+    *out_grad_mean2 = t132;
+    *out_grad_var2 = t148;
+    *out_grad_cov = t102;
+}
+
+static const double rows0[40][2] = {
+    {0x1.425aab596ce23p-46,6.575970465256306e-14},
+    {3.147868845297814e-11,5.104364696194626e-11},
+    {0x1.e9da7fabb14f9p-30,1.843311617517568e-09},
+    {0x1.e88289bf59555p-26,0x1.71e4aeb78e6cep-26},
+    {0x1.f548c68aa0826p-23,0x1.2a90dabce5877p-23},
+    {0x1.54ff493813bcep-20,6.21890720424873e-07},
+    {5.223085666482113e-06,0x1.22887e0797fa5p-19},
+    {0x1.25d1fe927edc3p-16,6.274828350360624e-06},
+    {0x1.a5a60e49346b7p-15,0x1.095388aa29abfp-16},
+    {0x1.0b93772d34b8cp-13,3.56749017086621e-05},
+    {0x1.335d99c212c9fp-12,7.35189878915055e-05},
+    {0.0006198918024148145,0x1.26a5997aa80cfp-13},
+    {0.0012221772874305146,0.0002518095905161474},
+    {0x1.295e7ce78403p-9,0.0004269416205892496},
+    {0.003996138318252771,0.0006894746076894831},
+    {0.006720461408190729,0.0010663002861418375},
+    {0.010845723589024506,0.001586191706461869},
+    {0.016866623955281282,0.002277709517233772},
+    {0.02536380127740925,0.003166512971909624},
+    {0.03698988911346985,0.004272228556162184},
+    {0.05244533469952071,0.005605109814592836},
+    {0.07244378169514962,0x1.d56ba3f18e092p-8},
+    {0.09766783075454183,0x1.2488e9f389d4p-7},
+    {0.12871708738073406,0.010863824796931997},
+    {0.16605147409897633,0x1.a74dcdfd529ap-7},
+    {0.2099337052793345,0.015018949835764624},
+    {0.26037548353342366,0.01707836123033315},
+    {0.31709227932431105,0.018996248672204313},
+    {0.37947143249741333,0.020664846771590487},
+    {0.4465577371321651,0.021974951384658842},
+    {0.5170596555490042,0.022822847610057227},
+    {0.5893779156324024,0.02311754246562403},
+    {0.6616565822290885,0.022787743458906266},
+    {0.7318548963286597,0.021788006332546715},
+    {0.7978364043685298,0.02010350989379527},
+    {0.8574703201536285,0x1.22dd7d7fde44p-6},
+    {0.9087388321432217,0.01478960174322192},
+    {0.9498433424710598,0.01129931197237726},
+    {0.9793027016704087,0.007397524158442469},
+    {0.9960409566426327,0.003228150784318549},
 };
 
 static void normal_cdf_covariance_exact_float64_forward_block(const double *const *in, const double *params, double
-    *const *out)
+    *const *out, int cell)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4];
-    double *restrict out_covariance = out[0];
-    double s[9][LANES], a[1][LANES] = {{0.0}};
     (void)params;
+    (void)cell;
+    double s[13][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        double t2 = t1 ? mean2[i] : mean1[i];
-        double t3 = t1 ? mean1[i] : mean2[i];
-        double t4 = t1 ? var2[i] : var1[i];
-        double t5 = t1 ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        s[7][i] = t12 & t13;
-        double t15 = t4 + 1.0;
-        double t16 = s[7][i] ? t15 : 1.0;
-        double t17 = t5 + 1.0;
-        double t18 = s[7][i] ? t17 : 1.0;
-        double t19 = SQRT(t16);
-        double t20 = SQRT(t18);
-        s[6][i] = cov[i] < 0.0;
-        double t22 = s[7][i] ? t6 : 0.0;
-        double t23 = (t4 * t5) - (t22 * t22);
-        double t24 = (0.0 < t23) ? t23 : 0.0;
-        double t25 = (t24 + (t4 + t5)) + 1.0;
-        _Bool t26 = (s[7][i] != 0.0) & (0.0 < t25);
-        double t27 = t26 ? t25 : 0.0;
-        _Bool t28 = t27 == 0.0;
-        double t29 = (t19 * t20) + t22;
-        double t30 = t28 ? 1.0 : t27;
-        double t31 = SQRT(t30);
-        double t32 = 1.0 / t29;
-        double t33 = t31 * t32;
-        double t34 = t28 ? 0.0 : t33;
-        double t35 = t29 * (1.0 / t31);
-        double t36 = t28 ? 0x1p40 : t35;
-        double t37 = t34 * t34;
-        double t38 = t2 / t19;
-        double t39 = (t38 < (-38.5)) ? (-38.5) : t38;
-        double t40 = (38.5 < t38) ? 38.5 : t39;
-        double t41 = t3 / t20;
-        double t42 = (t41 < (-38.5)) ? (-38.5) : t41;
-        double t43 = (38.5 < t41) ? 38.5 : t42;
-        double t44 = -t43;
-        double t45 = s[6][i] ? t44 : t43;
-        double t46 = t40 + t45;
-        double t47 = t40 - t45;
-        s[3][i] = (t46 * t46) * 0.125;
-        double t49 = (t47 * t47) * 0.125;
-        double t50 = ABS(t46);
-        double t51 = ABS(t47);
-        _Bool t52 = (t50 <= t51) | (t50 < 0x1p-60);
-        _Bool t53 = t51 <= (t37 * t50);
-        double t54 = t52 ? 1.0 : t50;
-        double t55 = t51 * (1.0 / t54);
-        double t56 = t53 ? t37 : t55;
-        s[4][i] = t52 ? 1.0 : t56;
-        double t58 = t36 * (t36 * t49);
-        double t59 = (t50 * t51) * 0.125;
-        double t60 = t53 ? t58 : t59;
-        s[2][i] = t52 ? t49 : t60;
-        double t62 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t63 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t64 = (t62 + 26.0) + (SQRT(FMA(t63, t63, FMA(t62, 52.0, 676.0))));
-        double t65 = (t49 * 2.0) * (1.0 / t64);
-        double t66 = s[3][i] * 2.0;
-        _Bool t67 = t37 < t65;
-        _Bool t68 = t64 < t66;
-        double t69 = t67 ? t65 : 1.0;
-        double t70 = SQRT(t69);
-        s[1][i] = t67 ? t70 : t34;
-        double t72 = t68 ? t66 : 1.0;
-        double t73 = t64 * (1.0 / t72);
-        double t74 = t68 ? t73 : 1.0;
-        double t75 = SQRT(t74);
-        double t76 = t68 ? t75 : 1.0;
-        _Bool t77 = t67 | t68;
-        double t78 = t76 - s[1][i];
-        double t79 = (t32 * (t22 * 2.0)) * (1.0 / (t34 + 1.0));
-        s[0][i] = t77 ? t78 : t79;
-        s[5][i] = exp64(-(t62 + (s[3][i] + t49)));
-        double t82 = s[7][i] ? 1.0 : (-1.0);
-        s[8][i] = SQRT(t82);
+        normal_cdf_covariance_exact_float64_forward_before_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i],
+            &s[5][i], &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]);
     }
     for (int k = 0; k < 40; ++k) {
-        const double *c = table40[k];
+        const double *c = rows0[k], c0 = c[0];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) r[0][i] = normal_cdf_covariance_exact_float64_atom0(
+            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i]);
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], s[1][i]);
-            double t1 = t0 * t0;
-            double t2 = t1 + 1.0;
-            double t3 = 1.0 / (t1 * t2);
-            a[0][i] = FMA((exp64((FMA(-s[2][i], t2 * t3, s[3][i])) * (s[4][i] - t1))) * (t1 * t3), c[1], a[0][i]);
+            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[0][i] * (a[0][i])) * s[5][i];
-        double t1 = -t0;
-        double t2 = s[6][i] ? t1 : t0;
-        out_covariance[i] = s[7][i] ? t2 : s[8][i];
+        normal_cdf_covariance_exact_float64_forward_element(
+            in[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[4][i], s[11][i], s[12][i], s[0][i],
+            a[0][i], &out[0][i]);
     }
 }
 
@@ -239,180 +399,8 @@ void normal_cdf_covariance_exact_float64_forward(
     const double *restrict var2, const double *restrict cov, const double *restrict params,
     double *restrict out_covariance)
 {
-    over_blocks(normal_cdf_covariance_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2,
-        cov}, 5, params, (double *const[]){out_covariance}, 1);
-}
-
-static void normal_cdf_covariance_exact_float64_backward_block(const double *const *in, const double *params, double
-    *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4], *restrict grad_covariance = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3], *restrict out_grad_cov = out[4];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        double t2 = t1 ? mean2[i] : mean1[i];
-        double t3 = t1 ? mean1[i] : mean2[i];
-        double t4 = t1 ? var2[i] : var1[i];
-        double t5 = t1 ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        _Bool t14 = t12 & t13;
-        double t15 = t4 + 1.0;
-        double t16 = t14 ? t15 : 1.0;
-        double t17 = t5 + 1.0;
-        double t18 = t14 ? t17 : 1.0;
-        double t19 = SQRT(t16);
-        double t20 = SQRT(t18);
-        double t21 = 1.0 / t19;
-        double t22 = 1.0 / t20;
-        double t23 = t19 * t20;
-        _Bool t24 = cov[i] < 0.0;
-        double t25 = t14 ? t6 : 0.0;
-        double t26 = (t4 * t5) - (t25 * t25);
-        double t27 = (0.0 < t26) ? t26 : 0.0;
-        double t28 = (t27 + (t4 + t5)) + 1.0;
-        _Bool t29 = t14 & (0.0 < t28);
-        double t30 = t29 ? t28 : 0.0;
-        _Bool t31 = t30 == 0.0;
-        double t32 = t23 + t25;
-        double t33 = t31 ? 1.0 : t30;
-        double t34 = SQRT(t33);
-        double t35 = 1.0 / t32;
-        double t36 = t34 * t35;
-        double t37 = t31 ? 0.0 : t36;
-        double t38 = t32 * (1.0 / t34);
-        double t39 = t31 ? 0x1p40 : t38;
-        double t40 = t37 * t37;
-        double t41 = (t35 * (t25 * 2.0)) * (1.0 / (t37 + 1.0));
-        double t42 = t2 / t19;
-        double t43 = (t42 < (-38.5)) ? (-38.5) : t42;
-        double t44 = (38.5 < t42) ? 38.5 : t43;
-        double t45 = t3 / t20;
-        double t46 = (t45 < (-38.5)) ? (-38.5) : t45;
-        double t47 = (38.5 < t45) ? 38.5 : t46;
-        double t48 = -t47;
-        double t49 = t24 ? t48 : t47;
-        double t50 = t44 + t49;
-        double t51 = t44 - t49;
-        double t52 = (t50 * t50) * 0.125;
-        double t53 = (t51 * t51) * 0.125;
-        double t54 = t37 * t50;
-        double t55 = t39 * t51;
-        double t56 = (t54 + t55) * 0.5;
-        double t57 = (t41 * (t50 - t55)) * (-0.5);
-        double t58 = ABS(t57);
-        double t59 = ABS(t44);
-        _Bool t60 = (t58 <= 0.125) & ((t58 * t59) <= 2.0);
-        double t61 = t60 ? t57 : 0.0;
-        double t62 = exp64((t49 * t49) * (-0.5));
-        double t63 = t61 * 0.06943184420297371;
-        double t64 = t61 * 0.33000947820757187;
-        double t65 = (exp64(-(t63 * (FMA(t63, 0.5, t44))))) * 0.17392742256872692;
-        double t66 = t61 * 0.6699905217924281;
-        double t67 = FMA(exp64(-(t64 * (FMA(t64, 0.5, t44)))), 0.32607257743127305, t65);
-        double t68 = t61 * 0.9305681557970263;
-        double t69 = FMA(exp64(-(t66 * (FMA(t66, 0.5, t44)))), 0.32607257743127305, t67);
-        double t70 = exp64((t44 * t44) * (-0.5));
-        double t71 = t62 * t70;
-        double t72 = t61 * (FMA(exp64(-(t68 * (FMA(t68, 0.5, t44)))), 0.17392742256872692, t69));
-        _Bool t73 = 0.0 < t44;
-        double t74 = 1.0 / (FMA(t59, 0.25, 1.0));
-        double t75 = -t56;
-        double t76 = t73 ? t75 : t56;
-        _Bool t77 = t76 < 0.0;
-        double t78 = -t76;
-        double t79 = t77 ? t78 : t76;
-        double t80 = 1.0 / (FMA(t79, 0.25, 1.0));
-        double t81 = (exp64((t76 * t76) * (-0.5))) * (t80 * (polynomial0(-0.0017798827339621601, t80 - 0.25)));
-        double t82 = 1.0 - t81;
-        double t83 = t77 ? t81 : t82;
-        double t84 = t83 - (t70 * (t74 * (polynomial0(-0.0017798827339621601, t74 - 0.25))));
-        double t85 = -t84;
-        double t86 = t73 ? t85 : t84;
-        double t87 = t71 * (t72 * 0.15915494309189535);
-        double t88 = t86 * (t62 * 0.3989422804014327);
-        double t89 = t60 ? t87 : t88;
-        double t90 = t22 * t89;
-        double t91 = (t54 - t55) * 0.5;
-        double t92 = (t41 * (t50 + t55)) * (-0.5);
-        double t93 = ABS(t92);
-        double t94 = ABS(t49);
-        _Bool t95 = (t93 <= 0.125) & ((t93 * t94) <= 2.0);
-        double t96 = t95 ? t92 : 0.0;
-        double t97 = t96 * 0.06943184420297371;
-        double t98 = t96 * 0.33000947820757187;
-        double t99 = (exp64(-(t97 * (FMA(t97, 0.5, t49))))) * 0.17392742256872692;
-        double t100 = t96 * 0.6699905217924281;
-        double t101 = FMA(exp64(-(t98 * (FMA(t98, 0.5, t49)))), 0.32607257743127305, t99);
-        double t102 = t96 * 0.9305681557970263;
-        double t103 = FMA(exp64(-(t100 * (FMA(t100, 0.5, t49)))), 0.32607257743127305, t101);
-        double t104 = t96 * (FMA(exp64(-(t102 * (FMA(t102, 0.5, t49)))), 0.17392742256872692, t103));
-        _Bool t105 = 0.0 < t49;
-        double t106 = 1.0 / (FMA(t94, 0.25, 1.0));
-        double t107 = -t91;
-        double t108 = t105 ? t107 : t91;
-        _Bool t109 = t108 < 0.0;
-        double t110 = -t108;
-        double t111 = t109 ? t110 : t108;
-        double t112 = 1.0 / (FMA(t111, 0.25, 1.0));
-        double t113 = t112 * (polynomial0(-0.0017798827339621601, t112 - 0.25));
-        double t114 = (exp64((t108 * t108) * (-0.5))) * t113;
-        double t115 = 1.0 - t114;
-        double t116 = t109 ? t114 : t115;
-        double t117 = t116 - (t62 * (t106 * (polynomial0(-0.0017798827339621601, t106 - 0.25))));
-        double t118 = -t117;
-        double t119 = t105 ? t118 : t117;
-        double t120 = t71 * (t104 * 0.15915494309189535);
-        double t121 = t119 * (t70 * 0.3989422804014327);
-        double t122 = t95 ? t120 : t121;
-        double t123 = t21 * t122;
-        double t124 = -t123;
-        double t125 = t24 ? t124 : t123;
-        double t126 = t1 ? t90 : t125;
-        double t127 = t14 ? 1.0 : (-1.0);
-        double t128 = SQRT(t127);
-        double t129 = t14 ? t126 : t128;
-        double t130 = exp64(-((FMA(t40, t52, t52)) + (FMA(t53, t39 * t39, t53))));
-        double t131 = (t39 * (t40 + 1.0)) * 0.07957747154594767;
-        double t132 = t31 ? 0.0 : t131;
-        double t133 = (t25 * (1.0 / t23)) * (t130 * t132);
-        double t134 = t22 * (t22 * (((t49 * t89) + t133) * (-0.5)));
-        double t135 = -t134;
-        double t136 = t24 ? t135 : t134;
-        double t137 = (t136 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t136;
-        double t138 = (0x1.fffffffffffffp1023 < t136) ? 0x1.fffffffffffffp1023 : t137;
-        double t139 = t21 * (t21 * ((t133 + (t44 * t122)) * (-0.5)));
-        double t140 = -t139;
-        double t141 = t24 ? t140 : t139;
-        double t142 = (t141 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t141;
-        double t143 = (0x1.fffffffffffffp1023 < t141) ? 0x1.fffffffffffffp1023 : t142;
-        double t144 = t1 ? t138 : t143;
-        double t145 = t14 ? t144 : t128;
-        double t146 = t1 ? t125 : t90;
-        double t147 = t14 ? t146 : t128;
-        double t148 = t1 ? t143 : t138;
-        double t149 = t14 ? t148 : t128;
-        double t150 = t132 * (t130 * (t21 * t22));
-        double t151 = (t150 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t150;
-        double t152 = (0x1.fffffffffffffp1023 < t150) ? 0x1.fffffffffffffp1023 : t151;
-        double t153 = t14 ? t152 : t128;
-        out_grad_mean1[i] = grad_covariance[i] * t129;
-        out_grad_var1[i] = grad_covariance[i] * t145;
-        out_grad_mean2[i] = grad_covariance[i] * t147;
-        out_grad_var2[i] = grad_covariance[i] * t149;
-        out_grad_cov[i] = grad_covariance[i] * t153;
-    }
+    over_cells(normal_cdf_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2,
+        var2, cov}, 5, params, (double *const[]){out_covariance}, 1);
 }
 
 void normal_cdf_covariance_exact_float64_backward(
@@ -421,7 +409,11 @@ void normal_cdf_covariance_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    over_blocks(normal_cdf_covariance_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2,
-        var2, cov, grad_covariance}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
-        out_grad_var2, out_grad_cov}, 5);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        normal_cdf_covariance_exact_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
+    }
 }

@@ -5,103 +5,60 @@
 //
 // rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void product_exact_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)));
+    double t1 = mean1 * mean2;
+    double t2 = FMA(mean1, mean1 * var2, FMA(mean2, mean2 * var1, var1 * var2));
+    double t3 = t0 ? 1.0 : (-1.0);
+    double t4 = SQRT(t3);
+    double t5 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+    double t6 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
+    double t7 = t0 ? t6 : t4;
+    double t8 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
+    double t9 = t0 ? t8 : t4;
+    *out_mean = t7;
+    *out_var = t9;
 }
 
-static void product_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE void product_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double grad_mean, double grad_var,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = mean1[i] * mean2[i];
-        double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
-        double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        _Bool t3 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
-        _Bool t4 = (mean2[i] == mean2[i]) & t3;
-        _Bool t5 = (0.0 <= var2[i]) & t4;
-        double t6 = t5 ? 1.0 : (-1.0);
-        double t7 = SQRT(t6);
-        double t8 = FMA(mean1[i], mean1[i] * var2[i], FMA(mean2[i], mean2[i] * var1[i], var1[i] * var2[i]));
-        double t9 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
-        out_mean[i] = t5 ? t2 : t7;
-        out_var[i] = t5 ? t9 : t7;
-    }
+    double t0 = FMA(mean2, mean2, var2);
+    double t1 = FMA(mean1, mean1, var1);
+    double t2 = 2.0 * (mean1 * var2);
+    double t3 = 2.0 * (mean2 * var1);
+    double t4 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
+    double t5 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+    double t6 = (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2;
+    double t7 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
+    double t8 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
+    double t9 = FMA(0.0, grad_mean, t8 * grad_var);
+    double t10 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
+    double t11 = FMA(0.0, grad_mean, t10 * grad_var);
+    double t12 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
+    double t13 = FMA(mean2, grad_mean, t12 * grad_var);
+    double t14 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
+    double t15 = FMA(mean1, grad_mean, t14 * grad_var);
+    *out_grad_mean1 = t13;
+    *out_grad_var1 = t9;
+    *out_grad_mean2 = t15;
+    *out_grad_var2 = t11;
 }
 
 void product_exact_float64_forward(
     int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
     const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(product_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2}, 4, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void product_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict grad_mean = in[4], *restrict grad_var = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (mean1[i] * var2[i]) * 2.0;
-        double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
-        double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        double t3 = FMA(mean2[i], mean2[i], var2[i]);
-        double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
-        double t5 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
-        double t6 = (mean2[i] * var1[i]) * 2.0;
-        double t7 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
-        double t8 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
-        double t9 = FMA(mean1[i], mean1[i], var1[i]);
-        double t10 = (t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9;
-        double t11 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
-        out_grad_mean1[i] = FMA(grad_mean[i], mean2[i],
-            grad_var[i] * t2);
-        out_grad_var1[i] = FMA(grad_mean[i], 0.0,
-            grad_var[i] * t5);
-        out_grad_mean2[i] = FMA(grad_mean[i], mean1[i],
-            grad_var[i] * t8);
-        out_grad_var2[i] = FMA(grad_mean[i], 0.0,
-            grad_var[i] * t11);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        product_exact_float64_forward_element(mean1[i], var1[i], mean2[i], var2[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -111,6 +68,11 @@ void product_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    over_blocks(product_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2, grad_mean,
-        grad_var}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2}, 4);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        product_exact_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8)
 #
 # rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
-"""product, variant exact: moments and their gradients in any floating dtype."""
+"""product, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,35 +14,56 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+def _forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean1 * mean2
+    t1 = t0 < (-1.7976931348623157e+308)
+    t0 = torch.where(t1, -1.7976931348623157e+308, t0)
+    t1 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)))
+    t2 = torch.sqrt(torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), -1.0))
+    t3 = 1.7976931348623157e+308 < t0
+    t0 = torch.where(t1, torch.where(t3, 1.7976931348623157e+308, t0), t2)
+    t3 = mean1 * (mean1 * var2) + (mean2 * (mean2 * var1) + (var1 * var2))
+    t4 = 1.7976931348623157e+308 < t3
+    t2 = torch.where(t1, torch.where(t4, 1.7976931348623157e+308, t3), t2)
+    return t0, t2
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
-
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
+    grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    t0 = 2.0 * (mean1 * var2)
+    t1 = t0 < (-1.7976931348623157e+308)
+    t0 = torch.where(t1, -1.7976931348623157e+308, t0)
+    t1 = 1.7976931348623157e+308 < t0
+    t0 = mean2 * grad_mean + (torch.where(t1, 1.7976931348623157e+308, t0) * grad_var)
+    t1 = mean2 * mean2 + var2
+    t2 = t1 < (-1.7976931348623157e+308)
+    t1 = torch.where(t2, -1.7976931348623157e+308, t1)
+    t2 = 1.7976931348623157e+308 < t1
+    t1 = 0.0 * grad_mean + (torch.where(t2, 1.7976931348623157e+308, t1) * grad_var)
+    t2 = 2.0 * (mean2 * var1)
+    t3 = t2 < (-1.7976931348623157e+308)
+    t2 = torch.where(t3, -1.7976931348623157e+308, t2)
+    t3 = 1.7976931348623157e+308 < t2
+    t2 = mean1 * grad_mean + (torch.where(t3, 1.7976931348623157e+308, t2) * grad_var)
+    t3 = mean1 * mean1 + var1
+    t4 = t3 < (-1.7976931348623157e+308)
+    t3 = torch.where(t4, -1.7976931348623157e+308, t3)
+    t4 = 1.7976931348623157e+308 < t3
+    t3 = 0.0 * grad_mean + (torch.where(t4, 1.7976931348623157e+308, t3) * grad_var)
+    return t0, t1, t2, t3
 
 
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
-    t0 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)))
-    t1 = torch.sqrt(torch.where(t0, torch.full_like(mean1, 1.0), -1.0))
-    t2 = _at_most(_at_least(mean1 * mean2, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t3 = _at_most(mean1 * (mean1 * var2) + (mean2 * (mean2 * var1) + (var1 * var2)), 1.7976931348623157e+308)
-    return (torch.where(t0, t2, t1)), (torch.where(t0, t3, t1))
+    out_mean, out_var = _forward(mean1, var1, mean2, var2)
+    return out_mean, out_var
 
 
 def backward(
     mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
     grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
-    t0 = _at_most(_at_least((mean1 * var2) * 2.0, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t1 = _at_most(_at_least(mean2 * mean2 + var2, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t2 = _at_most(_at_least((mean2 * var1) * 2.0, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t3 = _at_most(_at_least(mean1 * mean1 + var1, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    return (
-        grad_mean * mean2 * 1.0 + grad_var * t0,
-        grad_mean * torch.full_like(mean1, 0.0) + grad_var * t1,
-        grad_mean * mean1 * 1.0 + grad_var * t2,
-        grad_mean * torch.full_like(mean1, 0.0) + grad_var * t3,
-    )
+    (out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2) = (_backward(mean1, var1, mean2, var2, grad_mean,
+        grad_var))
+    return out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2

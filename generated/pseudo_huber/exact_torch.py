@@ -4,7 +4,7 @@
 # Charbonnier, Blanc-Feraud, Aubert & Barlaud 1997, Deterministic Edge-Preserving Regularization
 #
 # rule digest  88b5182bfd885cc408cc6a32d02ce492511373aba0c3ba37b654ea302d9f0bd9
-"""pseudo_huber, variant exact: moments and their gradients in any floating dtype."""
+"""pseudo_huber, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -18,121 +18,162 @@ __all__ = ["CELLS", "backward", "cell_of", "forward"]
 #: how many cells there are, with polynomials of their own each
 CELLS = 21
 
-_POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
-    0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
-    0.006515612401982245, -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044,
-    -0.005642843772208644, -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963,
-    0.20214006694978084, 0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)
-
-_POLYNOMIAL1 = (0.006747935821529216, -0.01422675024134159, 0.009494159082524267, 0.012979585027416552,
-    -0.028126117032017808, 0.01310234876551105, 0.007602226809145195, -0.0008416154711860995, -0.010826271862536749,
-    -0.004029486511393845, 0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
-    -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
-    0.18632885650696768, 0.16664109632828217, 0.13207588430885814)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = torch.where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = t0 * ((var + 0.6399999856948853) * t0)
+    t0 = mean * t0
+    t0 = t0 * t0
+    t2 = var < 97218901.05346659
+    t2 = torch.where(t2, torch.full_like(t2, 3.0, dtype=torch.float64), 0.0)
+    t3 = var < 499835.0467876948
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 3.0, dtype=torch.float64), 0.0)
+    t2 = var < 5617.52405542277
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 3.0, dtype=torch.float64), 0.0)
+    t3 = var < 142.48621244256557
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 3.0, dtype=torch.float64), 0.0)
+    t2 = var < 8.04217206804884
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 3.0, dtype=torch.float64), 0.0)
+    t3 = var < 0.713288462422371
+    t3 = t2 + torch.where(t3, torch.full_like(t3, 3.0, dtype=torch.float64), 0.0)
+    t2 = (t1 * 3.110501566637275) < t0
+    t2 = t3 + torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 0.0)
+    t0 = (t1 * 15.749999992977395) < t0
+    t0 = t2 + torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 0.0)
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 0.6399999856948853, -1.0)  # a root of it is NaN for v < 0
+    t0 = torch.sqrt(t0)
+    t1 = 1.0 / t0
+    t2 = mean * t1
+    t3 = t2 < (-250593.625)
+    t3 = torch.where(t3, -250593.625, t2)
+    t4 = 250593.625 < t3
+    t3 = torch.where(t4, 250593.625, t3)  # (mean - centre)/w
+    t4 = 1.0 / torch.sqrt((t3 * t3) * 0.9999999998049276 + 12.249999997610363)
+    t3 = t3 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t3 = t3 * (t3 * 2.0) + (-1.0)
+    t5 = t1 * 0.7999999910593032
+    t6 = t5 < 3.990524499575757e-06
+    t5 = 2.0 * torch.where(t6, 3.990524499575757e-06, t5) + (-1.0)
+    return t3, t5, t0, t1, t2, t4
+
+
+def _forward(
+    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor, s4: Tensor,
+    s5: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s4 < 0.0, -s4, s4)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = mean < 0.0
+    t3 = torch.where(t3, torch.full_like(t3, -1.0, dtype=torch.float64), 1.0)
+    t2 = (2.0 * (torch.exp((t1 * t1) * (-0.5)) * (t2 * (t2 * _polynomial(t2 - 0.25, -0.002026716071966055,
+        (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213, 0.37357027693777783,
+        -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024, 0.006515612401982245,
+        -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
+        -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
+        0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218))))))
+    t0 = 250593.625 < t0
+    t1 = r0 * (s5 * 3.4999999996586233)  # mean, normalised
+    t1 = mean * t3 + (s2 * t2 + ((-1.0) + torch.where(t0, 0.0, s3 * t1)))
+    t0 = var * r1
+    t2 = t0 < 0.0
+    t0 = torch.where(t2, 0.0, t0)
+    return t1, t0
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    t0 = torch.where(t0, var + 0.6399999856948853, -1.0)  # a root of it is NaN for v < 0
+    t0 = 1.0 / torch.sqrt(t0)
+    t1 = mean * t0
+    t2 = t1 < (-250593.625)
+    t2 = torch.where(t2, -250593.625, t1)
+    t3 = 250593.625 < t2
+    t2 = torch.where(t3, 250593.625, t2)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9999999998049276 + 12.249999997610363)
+    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t4 * (t4 * 2.0) + (-1.0)
+    t6 = t0 * 0.7999999910593032
+    t7 = t6 < 3.990524499575757e-06
+    t7 = torch.where(t7, 3.990524499575757e-06, t6)
+    t8 = 2.0 * t7 + (-1.0)
+    return t5, t8, t0, t1, t2, t3, t4, t6, t7
+
+
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor,
+    r4: Tensor, r5: Tensor, s2: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor,
+    s8: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s3 < 0.0, -s3, s3)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = torch.exp((-0.5) * (t1 * t1))
+    t1 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = mean < 0.0
+    t4 = s5 * s5
+    t0 = 250593.625 < t0
+    t5 = torch.where(t0, 0.0, t4 * (12.249999997610363 * s5))
+    t6 = s6 * 4.0
+    t7 = s5 * 3.4999999996586233
+    t4 = t7 * (((r1 * t6) * t5) - (r0 * torch.where(t0, 0.0, t4 * (s4 * 0.9999999998049276))))
+    t6 = t5 * (t6 * r4)
+    t3 = (((s2 * (s2 * t4)) + ((t2 * (t1 * _polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+        -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
+        0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
+        0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
+        -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
+        0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * torch.where(t3, torch.full_like(t3, 2.0,
+        dtype=torch.float64), -2.0) + torch.where(t3, torch.full_like(t3, -1.0, dtype=torch.float64), 1.0))) *
+        grad_mean + ((var * (s2 * t6)) * grad_var))
+    t1 = s7 < 3.990524499575757e-06
+    t5 = (s2 * s2) * (-0.5)
+    t2 = t2 * 0.3989422804014327
+    t4 = t5 * (s4 * t4 + (s8 * (t7 * torch.where(t1, 0.0, 2.0 * r2))))
+    t7 = r0 * t7  # mean, normalised
+    t1 = ((s2 * t2 + torch.where(t0, 0.0, s2 * t4 + (t7 * (s2 * t5)))) * grad_mean + ((var * (t5 * (s4 * t6 + (s8 *
+        torch.where(t1, 0.0, 2.0 * r5)))) + r3) * grad_var))
+    return t3, t1
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 97218901.05346659, torch.full_like(mean, 3.0), 0.0)
-    t1 = torch.where(var < 499835.0467876948, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where(var < 5617.52405542277, torch.full_like(mean, 3.0), 0.0)
-    t3 = torch.where(var < 142.48621244256557, torch.full_like(mean, 3.0), 0.0)
-    t4 = torch.where(var < 8.04217206804884, torch.full_like(mean, 3.0), 0.0)
-    t5 = torch.where(var < 0.713288462422371, torch.full_like(mean, 3.0), 0.0)
-    t6 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t6 = torch.where(t6, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t7 = mean * t6
-    t6 = ((var + 0.6399999856948853) * t6) * t6
-    t7 = t7 * t7
-    t8 = torch.where((t6 * 3.110501566637275) < t7, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t6 * 15.749999992977395) < t7, torch.full_like(mean, 1.0), 0.0)
-    t7 = ((((((t0 + t1) + t2) + t3) + t4) + t5) + t8) + t7
-    return (t7,)
+    number = _cell_number(mean, var)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = torch.sqrt(torch.where(0.0 <= var, var + 0.6399999856948853, -1.0))
-    t1 = 1.0 / t0
-    t2 = mean * t1
-    t3 = _at_most(_at_least(t2, -250593.625), 250593.625)  # (mean - centre)/w
-    t2 = torch.where(t2 < 0.0, -t2, t2)
-    t4 = 250593.625 < t2
-    t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9999999998049276 + 12.249999997610363)
-    t3 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t3 = t3 * (t3 * 2.0) + (-1.0)
-    t6 = _at_least(t1 * 0.7999999910593032, 3.990524499575757e-06)
-    t6 = t6 * 2.0 + (-1.0)
-    t5 = t5 * 3.4999999996586233
-    t2 = _at_most(t2, 37.5)
-    t7 = 1.0 / (t2 * 0.25 + 1.0)
-    t8 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.002026716071966055)
-    t8 = (torch.exp((t2 * t2) * (-0.5)) * (t7 * t8)) * 2.0
-    t7 = torch.where(mean < 0.0, torch.full_like(mean, -1.0), 1.0)
-    t2 = surface(_SURFACES[0], _number, t3, t6)
-    t6 = surface(_SURFACES[1], _number, t3, t6)
-    t5 = t0 * t8 + ((torch.where(t4, 0.0, t1 * (t2 * t5))) + (-1.0))
-    return (mean * t7 + t5), _at_least(var * t6, 0.0)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 21, s0, s1)
+    r1 = surface(_SURFACES[1], number % 21, s0, s1)
+    out_mean, out_var = _forward(mean, var, r0, r1, s2, s3, s4, s5)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.6399999856948853, -1.0))
-    t1 = mean * t0
-    t2 = _at_most(_at_least(t1, -250593.625), 250593.625)  # (mean - centre)/w
-    t1 = torch.where(t1 < 0.0, -t1, t1)
-    t3 = 250593.625 < t1
-    t4 = 1.0 / torch.sqrt((t2 * t2) * 0.9999999998049276 + 12.249999997610363)
-    t5 = t2 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t5 * (t5 * 2.0) + (-1.0)
-    t7 = t0 * 0.7999999910593032
-    t8 = t7 < 3.990524499575757e-06
-    t7 = _at_least(t7, 3.990524499575757e-06)
-    t9 = t7 * 2.0 + (-1.0)
-    t10 = t4 * 3.4999999996586233
-    t5 = t5 * 4.0
-    t11 = t4 * t4
-    t4 = torch.where(t3, 0.0, t11 * (t4 * 12.249999997610363))
-    t11 = torch.where(t3, 0.0, t11 * (t2 * 0.9999999998049276))
-    t12 = (t0 * t0) * (-0.5)
-    t13 = t0 * t12
-    t14 = mean < 0.0
-    t1 = _at_most(t1, 37.5)
-    t15 = torch.exp((t1 * t1) * (-0.5))
-    t1 = 1.0 / (t1 * 0.25 + 1.0)
-    t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)
-    t16 = torch.where(t14, torch.full_like(mean, 2.0), -2.0)
-    t14 = (t15 * t1) * t16 + (torch.where(t14, torch.full_like(mean, -1.0), 1.0))
-    t15 = t15 * 0.3989422804014327
-    t16, t1, t17 = surface_slopes(_SURFACES[0], _number, t6, t9)
-    t18, t19, t20 = surface_slopes(_SURFACES[1], _number, t6, t9)
-    t11 = t10 * (((t1 * t5) * t4) - (t16 * t11))
-    t17 = t12 * (t2 * t11 + (t7 * (t10 * (torch.where(t8, 0.0, t17 * 2.0)))))
-    t19 = t4 * (t5 * t19)
-    t20 = t12 * (t2 * t19 + (t7 * (torch.where(t8, 0.0, t20 * 2.0))))
-    t13 = t0 * t15 + (torch.where(t3, 0.0, t0 * t17 + ((t16 * t10) * t13)))
-    return (
-        grad_mean * ((t0 * (t0 * t11)) + t14) + grad_var * (var * (t0 * t19)),
-        grad_mean * t13 + grad_var * (var * t20 + t18),
-    )
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 21, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 21, s0, s1)
+    (out_grad_mean, out_grad_var) = (_backward(mean, var, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s2, s3, s4, s5,
+        s6, s7, s8))
+    return out_grad_mean, out_grad_var

@@ -5,157 +5,96 @@
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double relu_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
+    double t2 = POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t0 * (t0 * t0));
+    return t2;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void relu_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    double t3 = t0 ? 0x1p-100 : var;
+    double t4 = SQRT(t3);  // standard deviation, scaled
+    double t5 = t1 * 0x1p126;
+    double t6 = t0 ? t5 : t1;
+    double t7 = t6 / t4;
+    double t8 = t2 ? 0.0 : 1.0;
+    double t9 = (38.5 < t7) ? 38.5 : t7;  // t = min(|mean|/sigma, reach)
+    double t10 = exp64(t9 * (t9 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t11 = relu_exact_float64_part0(t9);  // J_2/sqrt(2 pi)
+    double t12 = FMA(t11, -(t9 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t9 * t9)));  // J_1/sqrt(2 pi)
+    double t13 = t10 * (-(t12 * t12));
+    double t14 = t0 ? 0.0 : t4;
+    double t15 = FMA(t1, t8, t14 * (t10 * t12));
+    double t16 = FMA(2.0, t11, t13);
+    double t17 = FMA(t11, -2.0, FMA(t12, t9 * (-2.0), t13));
+    double t18 = t2 ? t16 : t17;
+    double t19 = FMA(var, t8, var * (t10 * t18));
+    *out_mean = t15;
+    *out_var = t19;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void relu_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
-}
-
-static void relu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = t2 ? 0.0 : t6;
-        double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t12 = (polynomial0(-0.013812895908158688, t11 - 0.25)) * (t11 * (t11 * t11));
-        double t13 = (FMA(t12, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
-        double t14 = t0 ? 0.0 : 1.0;
-        double t15 = t9 * (-(t13 * t13));
-        double t16 = FMA(t12, 2.0, t15);
-        double t17 = FMA(t12, (-2.0), FMA(t13, t8 * (-2.0), t15));
-        double t18 = t0 ? t16 : t17;
-        out_mean[i] = FMA(t1, t14, t10 * (t9 * t13));
-        out_var[i] = FMA(var[i], t14, var[i] * (t9 * t18));
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    double t3 = t0 ? 0x1p-100 : var;
+    double t4 = SQRT(t3);  // standard deviation, scaled
+    double t5 = t1 * 0x1p126;
+    double t6 = t0 ? t5 : t1;
+    double t7 = t6 / t4;
+    double t8 = t2 ? 0.0 : 1.0;
+    double t9 = (38.5 < t7) ? 38.5 : t7;  // t = min(|mean|/sigma, reach)
+    double t10 = exp64(t9 * (t9 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t11 = t9 * 2.0;
+    double t12 = relu_exact_float64_part0(t9);  // J_2/sqrt(2 pi)
+    double t13 = FMA(t12, -t11, 0.3989422804014327) * (1.0 / (1.0 + (t9 * t9)));  // J_1/sqrt(2 pi)
+    double t14 = FMA(t9, t13, 2.0 * t12);  // Mills ratio/sqrt(2 pi)
+    double t15 = t14 * (2.0 * t13);
+    double t16 = t10 * (-(0.3989422804014327 * t13));
+    double t17 = 1.0 / t4;
+    double t18 = t0 ? 0.0 : t17;
+    double t19 = t18 * (t10 * 0.19947114020071635);
+    double t20 = t14 + t16;
+    double t21 = FMA(0.3989422804014327, -t9, t16) - t14;
+    double t22 = t2 ? t20 : t21;
+    double t23 = FMA(t19, grad_mean, (t8 + (t10 * t22)) * grad_var);
+    double t24 = -t14;
+    double t25 = t2 ? t14 : t24;
+    double t26 = (t10 * t25) + t8;
+    double t27 = t0 ? 0.0 : t4;
+    double t28 = FMA(2.0, t13, t10 * (-t15));
+    double t29 = FMA(t11, t14, t10 * t15);
+    double t30 = t2 ? t28 : t29;
+    double t31 = FMA(t26, grad_mean, (t27 * (t10 * t30)) * grad_var);
+    *out_grad_mean = t31;
+    *out_grad_var = t23;
 }
 
 void relu_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(relu_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void relu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = t2 ? 0.0 : t6;
-        double t11 = 1.0 / t6;
-        double t12 = t2 ? 0.0 : t11;
-        double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t14 = (polynomial0(-0.013812895908158688, t13 - 0.25)) * (t13 * (t13 * t13));
-        double t15 = t8 * 2.0;
-        double t16 = (FMA(t14, -t15, 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
-        double t17 = FMA(t8, t16, t14 * 2.0);
-        double t18 = -t17;
-        double t19 = t0 ? t17 : t18;
-        double t20 = t0 ? 0.0 : 1.0;
-        double t21 = t17 * (t16 * 2.0);
-        double t22 = FMA(t16, 2.0, t9 * (-t21));
-        double t23 = FMA(t15, t17, t9 * t21);
-        double t24 = t0 ? t22 : t23;
-        double t25 = t9 * (-(t16 * 0.3989422804014327));
-        double t26 = t17 + t25;
-        double t27 = (FMA(-t8, 0.3989422804014327, t25)) - t17;
-        double t28 = t0 ? t26 : t27;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t19) + t20),
-            grad_var[i] * (t10 * (t9 * t24)));
-        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * 0.19947114020071635)),
-            grad_var[i] * (t20 + (t9 * t28)));
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -164,6 +103,10 @@ void relu_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(relu_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-"""relu, variant exact: moments and their gradients in any floating dtype."""
+"""relu, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,63 +14,72 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
-    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
-    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
-    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
-    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t0 = (_polynomial(t0 - 0.25, -0.013812895908158688, (0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0.0055540476400932175, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281)) * (t0 * (t0 * t0)))
+    return t0
+
+
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(mean < 0.0, -mean, mean)
+    t1 = var == 0.0
+    t2 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t3 = torch.where(t1, t0 * 8.507059173023462e+37, t0) / t2
+    t4 = 38.5 < t3
+    t3 = torch.where(t4, 38.5, t3)  # t = min(|mean|/sigma, reach)
+    t4 = _part0(t3)  # J_2/sqrt(2 pi)
+    t5 = (t4 * (-(t3 * 2.0)) + 0.3989422804014327) * (1.0 / (1.0 + (t3 * t3)))  # J_1/sqrt(2 pi)
+    t6 = torch.exp(t3 * (t3 * (-0.5)))  # exp(-t^2/2), mantissa
+    t7 = mean < 0.0
+    t8 = torch.where(t7, torch.full_like(t7, 0.0, dtype=torch.float64), 1.0)
+    t2 = t0 * t8 + (torch.where(t1, 0.0, t2) * (t6 * t5))
+    t1 = t6 * (-(t5 * t5))
+    t3 = var * t8 + (var * (t6 * torch.where(t7, 2.0 * t4 + t1, t4 * (-2.0) + (t5 * (t3 * (-2.0)) + t1))))
+    return t2, t3
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(mean < 0.0, -mean, mean)
+    t1 = var == 0.0
+    t2 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t0 = torch.where(t1, t0 * 8.507059173023462e+37, t0) / t2
+    t3 = 38.5 < t0
+    t0 = torch.where(t3, 38.5, t0)  # t = min(|mean|/sigma, reach)
+    t3 = _part0(t0)  # J_2/sqrt(2 pi)
+    t4 = t0 * 2.0
+    t5 = (t3 * (-t4) + 0.3989422804014327) * (1.0 / (1.0 + (t0 * t0)))  # J_1/sqrt(2 pi)
+    t3 = t0 * t5 + (2.0 * t3)  # Mills ratio/sqrt(2 pi)
+    t6 = mean < 0.0
+    t7 = torch.exp(t0 * (t0 * (-0.5)))  # exp(-t^2/2), mantissa
+    t8 = torch.where(t6, torch.full_like(t6, 0.0, dtype=torch.float64), 1.0)
+    t9 = t3 * (2.0 * t5)
+    t4 = (((t7 * torch.where(t6, t3, -t3)) + t8) * grad_mean + ((torch.where(t1, 0.0, t2) * (t7 * torch.where(t6, 2.0 *
+        t5 + (t7 * (-t9)), t4 * t3 + (t7 * t9)))) * grad_var))
+    t5 = t7 * (-(0.3989422804014327 * t5))
+    t0 = ((torch.where(t1, 0.0, 1.0 / t2) * (t7 * 0.19947114020071635)) * grad_mean + ((t8 + (t7 * torch.where(t6, t3 +
+        t5, (0.3989422804014327 * (-t0) + t5) - t3))) * grad_var))
+    return t4, t0
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
-    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
-    t6 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t7 = _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.013812895908158688)
-    t6 = t7 * (t6 * (t6 * t6))  # J_2/sqrt(2 pi)
-    t7 = (t6 * (-(t4 * 2.0)) + 0.3989422804014327) * (1.0 / ((t4 * t4) + 1.0))  # J_1/sqrt(2 pi)
-    t8 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
-    t9 = t5 * (-(t7 * t7))
-    t9 = torch.where(t0, t6 * 2.0 + t9, t6 * (-2.0) + (t7 * (t4 * (-2.0)) + t9))
-    t7 = t1 * t8 + ((torch.where(t2, 0.0, t3)) * (t5 * t7))
-    return t7, (var * t8 + (var * (t5 * t9)))
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t1 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
-    t4 = torch.exp(-0.5 * t1 * t1)  # exp(-t^2/2), mantissa
-    t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t6 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
-    t5 = t6 * (t5 * (t5 * t5))  # J_2/sqrt(2 pi)
-    t6 = t1 * 2.0
-    t7 = (t5 * (-t6) + 0.3989422804014327) * (1.0 / ((t1 * t1) + 1.0))  # J_1/sqrt(2 pi)
-    t5 = t1 * t7 + (t5 * 2.0)  # Mills ratio/sqrt(2 pi)
-    t8 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
-    t9 = t5 * (t7 * 2.0)
-    t9 = t4 * (torch.where(t0, t7 * 2.0 + (t4 * (-t9)), t6 * t5 + (t4 * t9)))
-    t7 = t4 * (-(t7 * 0.3989422804014327))
-    t7 = torch.where(t0, t5 + t7, ((-t1) * 0.3989422804014327 + t7) - t5)
-    t5 = (t4 * (torch.where(t0, t5, -t5))) + t8
-    t9 = (torch.where(t2, 0.0, t3)) * t9
-    t3 = (torch.where(t2, 0.0, 1.0 / t3)) * (t4 * 0.19947114020071635)
-    return grad_mean * t5 + grad_var * t9, grad_mean * t3 + grad_var * (t8 + (t4 * t7))
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

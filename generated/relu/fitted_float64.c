@@ -5,194 +5,126 @@
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void relu_fitted_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    double t4 = t0 ? 0x1p-100 : var;
+    double t5 = SQRT(t4);  // standard deviation, scaled
+    double t6 = t1 * 0x1p126;
+    double t7 = t0 ? t6 : t1;
+    double t8 = t7 / t5;
+    double t9 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t10 = t0 ? 1.0 : var;
+    double t11 = SQRT(t10);  // standard deviation, scaled
+    double t12 = t9 * (1.0 / t11);
+    double t13 = (38.5 < t8) ? 38.5 : t8;  // t = min(|mean|/sigma, reach)
+    double t14 = 1.0 / FMA(t13, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t15 = (0x1p60 < t12) ? 0x1p60 : t12;
+    double t16 = -t15;
+    double t17 = t2 ? t16 : t15;  // mean/sigma
+    double t18 = t17 * 2.7002980755894255;
+    _Bool t19 = t18 < 0.0;
+    double t20 = -t18;
+    double t21 = t19 ? t20 : t18;
+    double t22 = exp64(-t21);
+    double t23 = t2 ? 0.0 : 1.0;
+    double t24 = t0 ? 0.0 : t5;
+    double t25 = exp64(t13 * (t13 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t26 = t14 - 0.25;
+    // J_1/sqrt(2 pi)
+    double t27 = POLY24(t26, -0.00178662554568504, 0.02117159576537682, -0.10021533980094116, 0.2589297270916301,
+        -0.40044844024256365, 0.3616683504286207, -0.1474878108190633, -0.018805349062362336, 0.006198526432514587,
+        0.04148173543048556, 0.006483361388801243, -0.03919910470016646, -0.02190684227427529, 0.030319019697441302,
+        0.04260178588279402, -0.005642846634333059, -0.059732300331051376, -0.054227867201729105, 0.0231462112825091,
+        0.12798881248680846, 0.20214006694976794, 0.21490597714403314, 0.17340717729166644, 0.10661165522751245,
+        0.04343403959773218) * (t14 * t14);
+    double t28 = FMA(t1, t23, t24 * (t25 * t27));
+    double t29 = 1.0 / (1.0 + t22);
+    double t30 = t22 * t29;
+    double t31 = t19 ? t30 : t29;
+    double t32 = var * t31;
+    double t33 = t3 ? 1.0 : var;
+    double t34 = SQRT(t33);
+    double t35 = t3 ? t32 : t34;
+    *out_mean = t28;
+    *out_var = t35;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void relu_fitted_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
-        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
-        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
-        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
-        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
-        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
-        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
-        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
-        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
-    return y;
-}
-
-static void relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = t2 ? 0.0 : t6;
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t11 = t0 ? 0.0 : 1.0;
-        double t12 = (exp64(-0.5 * t8 * t8)) * ((polynomial0(-0.00178662554568504, t10 - 0.25)) * (t10 * t10));
-        double t13 = t2 ? 1.0 : var[i];
-        _Bool t14 = t2 & (0.0 < t1);
-        double t15 = t14 ? 0x1p100 : t1;
-        double t16 = t15 * (1.0 / (SQRT(t13)));
-        double t17 = (0x1p60 < t16) ? 0x1p60 : t16;
-        double t18 = -t17;
-        double t19 = t0 ? t18 : t17;
-        double t20 = t19 * 2.7002980755894255;
-        _Bool t21 = t20 < 0.0;
-        double t22 = -t20;
-        double t23 = t21 ? t22 : t20;
-        double t24 = exp64(-t23);
-        double t25 = 1.0 / (t24 + 1.0);
-        double t26 = t24 * t25;
-        double t27 = t21 ? t26 : t25;
-        _Bool t28 = 0.0 <= var[i];
-        double t29 = t28 ? 1.0 : var[i];
-        double t30 = var[i] * t27;
-        double t31 = SQRT(t29);
-        out_mean[i] = FMA(t1, t11, t9 * t12);
-        out_var[i] = t28 ? t30 : t31;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    double t4 = t0 ? 0x1p-100 : var;
+    double t5 = SQRT(t4);  // standard deviation, scaled
+    double t6 = t1 * 0x1p126;
+    double t7 = t0 ? t6 : t1;
+    double t8 = t7 / t5;
+    double t9 = t0 ? 1.0 : var;
+    double t10 = SQRT(t9);  // standard deviation, scaled
+    double t11 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t12 = t11 * (1.0 / t10);
+    double t13 = t3 ? 1.0 : var;
+    double t14 = SQRT(t13);
+    double t15 = (38.5 < t8) ? 38.5 : t8;  // t = min(|mean|/sigma, reach)
+    double t16 = 1.0 / FMA(t15, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t17 = exp64(t15 * (t15 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t18 = (0x1p60 < t12) ? 0x1p60 : t12;
+    double t19 = -t18;
+    double t20 = t2 ? t19 : t18;  // mean/sigma
+    double t21 = 2.7002980755894255 * t20;
+    _Bool t22 = t21 < 0.0;
+    double t23 = -t21;
+    double t24 = t22 ? t23 : t21;
+    double t25 = exp64(-t24);
+    double t26 = t16 - 0.25;
+    // J_0/sqrt(2 pi)
+    double t27 = t16 * POLY22(t26, -0.0012385699821505691, 0.006972164790556437, -0.014898060057651255,
+        0.010692063967145277, 0.011568654513944456, -0.02698213847767353, 0.012460605794584882, 0.007841708451837596,
+        -0.0008923400002233938, -0x1.62b9d28f8efap-7, -0.004026750286908304, 0.011103400678496297,
+        0.012716864314498469, -0x1.6443959740d6p-8, -0.025188700351677945, -0.020816759282927394, 0.018430597165564475,
+        0.08071822567740511, 0.14153249713258145, 0.17952285286114344, 0.18632885650696823, 0.16664109632828214,
+        0.13207588430885814);
+    double t28 = 1.0 / (1.0 + t25);
+    double t29 = t25 * t28;
+    double t30 = t22 ? t28 : t29;
+    double t31 = t22 ? t29 : t28;
+    double t32 = 1.0 / t5;
+    double t33 = t0 ? 0.0 : t32;
+    double t34 = t33 * (t17 * 0.19947114020071635);
+    double t35 = t31 + (t31 * (t30 * (t20 * (-1.3501490377947127))));
+    double t36 = t3 ? t35 : t14;
+    double t37 = FMA(t34, grad_mean, t36 * grad_var);
+    double t38 = -t27;
+    double t39 = t2 ? t27 : t38;
+    double t40 = t17 * t39;
+    double t41 = t2 ? 0.0 : 1.0;
+    double t42 = t40 + t41;
+    double t43 = t0 ? 0.0 : t10;
+    double t44 = t43 * (t31 * (2.7002980755894255 * t30));
+    double t45 = t3 ? t44 : t14;
+    double t46 = FMA(t42, grad_mean, t45 * grad_var);
+    *out_grad_mean = t46;
+    *out_grad_var = t37;
 }
 
 void relu_fitted_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(relu_fitted_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void relu_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = 1.0 / t6;
-        double t11 = t2 ? 0.0 : t10;
-        double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t13 = t12 * (polynomial1(-0.0012385699821505691, t12 - 0.25));
-        double t14 = -t13;
-        double t15 = t0 ? t13 : t14;
-        double t16 = t0 ? 0.0 : 1.0;
-        double t17 = t2 ? 1.0 : var[i];
-        double t18 = SQRT(t17);
-        double t19 = t2 ? 0.0 : t18;
-        _Bool t20 = t2 & (0.0 < t1);
-        double t21 = t20 ? 0x1p100 : t1;
-        double t22 = t21 * (1.0 / t18);
-        double t23 = (0x1p60 < t22) ? 0x1p60 : t22;
-        double t24 = -t23;
-        double t25 = t0 ? t24 : t23;
-        double t26 = t25 * 2.7002980755894255;
-        _Bool t27 = t26 < 0.0;
-        double t28 = -t26;
-        double t29 = t27 ? t28 : t26;
-        double t30 = exp64(-t29);
-        double t31 = 1.0 / (t30 + 1.0);
-        double t32 = t30 * t31;
-        double t33 = t27 ? t31 : t32;
-        double t34 = t27 ? t32 : t31;
-        _Bool t35 = 0.0 <= var[i];
-        double t36 = t35 ? 1.0 : var[i];
-        double t37 = SQRT(t36);
-        double t38 = t19 * (t34 * (t33 * 2.7002980755894255));
-        double t39 = t35 ? t38 : t37;
-        double t40 = t34 + (t34 * (t33 * (t25 * (-1.3501490377947127))));
-        double t41 = t35 ? t40 : t37;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t15) + t16),
-            grad_var[i] * t39);
-        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * 0.19947114020071635)),
-            grad_var[i] * t41);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_fitted_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -201,6 +133,10 @@ void relu_fitted_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(relu_fitted_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_fitted_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

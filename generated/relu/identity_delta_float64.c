@@ -5,92 +5,49 @@
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void relu_identity_delta_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = 0.0 <= var;
+    _Bool t1 = 0.0 < mean;
+    double t2 = (mean == mean) ? 0.0 : mean;
+    double t3 = t0 ? 1.0 : var;
+    double t4 = SQRT(t3);
+    double t5 = t1 ? mean : t2;
+    double t6 = t0 ? t5 : t4;
+    double t7 = t1 ? var : t2;
+    double t8 = t0 ? t7 : t4;
+    *out_mean = t6;
+    *out_var = t8;
 }
 
-static void relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
+INLINE void relu_identity_delta_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        _Bool t1 = 0.0 < mean[i];
-        double t2 = t1 ? mean[i] : t0;
-        _Bool t3 = 0.0 <= var[i];
-        double t4 = t3 ? 1.0 : var[i];
-        double t5 = SQRT(t4);
-        double t6 = t1 ? var[i] : t0;
-        out_mean[i] = t3 ? t2 : t5;
-        out_var[i] = t3 ? t6 : t5;
-    }
+    _Bool t0 = 0.0 <= var;
+    double t1 = (mean == mean) ? 0.0 : mean;
+    double t2 = t0 ? 1.0 : var;
+    double t3 = SQRT(t2);
+    double t4 = (0.0 < mean) ? 1.0 : t1;
+    double t5 = t0 ? t4 : t3;
+    double t6 = t0 ? t1 : t3;
+    double t7 = FMA(t5, grad_mean, t6 * grad_var);
+    double t8 = FMA(t6, grad_mean, t5 * grad_var);
+    *out_grad_mean = t7;
+    *out_grad_var = t8;
 }
 
 void relu_identity_delta_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(relu_identity_delta_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        double t1 = (0.0 < mean[i]) ? 1.0 : t0;
-        _Bool t2 = 0.0 <= var[i];
-        double t3 = t2 ? 1.0 : var[i];
-        double t4 = SQRT(t3);
-        double t5 = t2 ? t1 : t4;
-        double t6 = t2 ? t0 : t4;
-        out_grad_mean[i] = FMA(grad_mean[i], t5,
-            grad_var[i] * t6);
-        out_grad_var[i] = FMA(grad_mean[i], t6,
-            grad_var[i] * t5);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_identity_delta_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -99,6 +56,10 @@ void relu_identity_delta_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(relu_identity_delta_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
-        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_identity_delta_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-"""relu, variant identity_delta: moments and their gradients in any floating dtype."""
+"""relu, variant identity_delta: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.where(mean == mean, 0.0, mean)
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean == mean
+    t0 = torch.where(t0, 0.0, mean)
     t1 = 0.0 < mean
     t2 = 0.0 <= var
     t3 = torch.sqrt(torch.where(t2, 1.0, var))
@@ -26,11 +25,26 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return t4, t3
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.where(mean == mean, 0.0, mean)
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean == mean
+    t0 = torch.where(t0, 0.0, mean)
     t1 = 0.0 <= var
     t2 = torch.sqrt(torch.where(t1, 1.0, var))
-    t3 = torch.where(t1, torch.where(0.0 < mean, 1.0, t0), t2)
+    t3 = 0.0 < mean
+    t3 = torch.where(t1, torch.where(t3, 1.0, t0), t2)
     t2 = torch.where(t1, t0, t2)
-    return grad_mean * t3 + grad_var * t2, grad_mean * t2 + grad_var * t3
+    t0 = t3 * grad_mean + (t2 * grad_var)
+    t3 = t2 * grad_mean + (t3 * grad_var)
+    return t0, t3
+
+
+def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the output, from mean and variance of the input."""
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
+
+
+def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients in mean and variance of the input, from those in mean and variance of the output."""
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -5,196 +5,126 @@
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void relu_logistic_input_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    _Bool t4 = 0.0 < mean;
+    double t5 = t0 ? 1.0 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t8 = t7 * (1.0 / t6);
+    double t9 = t3 ? 1.0 : var;
+    double t10 = SQRT(t9);
+    double t11 = (0x1p60 < t8) ? 0x1p60 : t8;
+    double t12 = -t11;
+    double t13 = t2 ? t12 : t11;  // mean/sigma
+    double t14 = -t13;
+    double t15 = t2 ? t14 : t13;
+    double t16 = 1.8137993642342178 * t15;
+    double t17 = (700.0 < t16) ? 700.0 : t16;  // |mean|/s, s the logistic's scale
+    double t18 = exp64(-t17);
+    double t19 = t18 - 0.5;
+    double t20 = POLY20(t19, 2.50417531521042e-05, -3.839043616084313e-05, 2.752454187214018e-05, -0x1.77c4e489621p-15,
+        8.973265313608397e-05, -0x1.2a0a4942bfbfp-13, 0x1.cfa06ad57e92fp-13, -0.0003548159545794357,
+        0.0005730654111216046, -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727,
+        0.004136179121892196, -0.006945394979128628, 0.011833792109656639, -0.020548811918991675, 0.036611854523158065,
+        -0.06768864331096612, 0.1326097537542029, -0.2885270990993239, 0.8109302162163288);
+    double t21 = POLY18(t19, 4.261679651684401e-06, -6.83611869802788e-06, 6.336248857617007e-06,
+        -0x1.70792d653e181p-17, 2.124488227072241e-05, -3.624493252280785e-05, 0x1.03d5892515b9p-14,
+        -0x1.c666378916e6fp-14, 0.0001919699108031433, -0.0003451728049596763, 0.0006321581583376872,
+        -0.001184253271727687, 0x1.2b31a5bcce8b4p-9, -0.00456613627676639, 0.009605439036695518, -0.021724880346089055,
+        0.05506569142453342, -0.171796395261928, 0.8968284138472924) * 2.0;
+    double t22 = t18 * t20;
+    double t23 = t20 * t22;
+    double t24 = t4 ? 1.0 : 0.0;
+    double t25 = mean * t24;
+    double t26 = t0 ? 0.0 : t6;
+    double t27 = t25 + ((t26 * 0.5513288954217921) * t22);
+    double t28 = t3 ? t27 : t10;
+    double t29 = var * (1.0 - (t18 * (0.3039635509270133 * ((t23 + t21) + (2.0 * (t17 * t20))))));
+    double t30 = var * (t18 * (0.3039635509270133 * (t21 - t23)));
+    double t31 = t4 ? t29 : t30;
+    double t32 = t3 ? t31 : t10;
+    *out_mean = t28;
+    *out_var = t32;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void relu_logistic_input_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(-3.839043616084313e-05) NEXT(2.752454187214018e-05) NEXT(-0x1.77c4e489621p-15) NEXT(8.973265313608397e-05)
-        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0.0003548159545794357)
-        NEXT(0.0005730654111216046) NEXT(-0.0009288581630136866) NEXT(0.0015153828228449218)
-        NEXT(-0.002491841122779727) NEXT(0.004136179121892196) NEXT(-0.006945394979128628) NEXT(0.011833792109656639)
-        NEXT(-0.020548811918991675) NEXT(0.036611854523158065) NEXT(-0.06768864331096612) NEXT(0.1326097537542029)
-        NEXT(-0.2885270990993239) NEXT(0.8109302162163288)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(-6.83611869802788e-06) NEXT(6.336248857617007e-06) NEXT(-0x1.70792d653e181p-17) NEXT(2.124488227072241e-05)
-        NEXT(-3.624493252280785e-05) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
-        NEXT(0.0001919699108031433) NEXT(-0.0003451728049596763) NEXT(0.0006321581583376872)
-        NEXT(-0.001184253271727687) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0.00456613627676639) NEXT(0.009605439036695518)
-        NEXT(-0.021724880346089055) NEXT(0.05506569142453342) NEXT(-0.171796395261928) NEXT(0.8968284138472924)
-    return y;
-}
-
-static void relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = 0.0 < mean[i];
-        _Bool t1 = mean[i] < 0.0;
-        double t2 = ABS(mean[i]);
-        _Bool t3 = var[i] == 0.0;
-        _Bool t4 = t3 & (0.0 < t2);
-        double t5 = t4 ? 0x1p100 : t2;
-        double t6 = t3 ? 1.0 : var[i];
-        double t7 = SQRT(t6);
-        double t8 = t5 * (1.0 / t7);
-        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
-        double t10 = -t9;
-        double t11 = t1 ? t10 : t9;
-        double t12 = -t11;
-        double t13 = t1 ? t12 : t11;
-        double t14 = t13 * 1.8137993642342178;
-        double t15 = (700.0 < t14) ? 700.0 : t14;
-        double t16 = exp64(-t15);
-        double t17 = t16 - 0.5;
-        double t18 = polynomial0(2.50417531521042e-05, t17);
-        double t19 = t3 ? 0.0 : t7;
-        double t20 = t0 ? 1.0 : 0.0;
-        double t21 = t16 * t18;
-        _Bool t22 = 0.0 <= var[i];
-        double t23 = t22 ? 1.0 : var[i];
-        double t24 = SQRT(t23);
-        double t25 = (mean[i] * t20) + ((t19 * 0.5513288954217921) * t21);
-        double t26 = t18 * t21;
-        double t27 = (polynomial1(4.261679651684401e-06, t17)) * 2.0;
-        double t28 = var[i] * (1.0 - (t16 * (((t26 + t27) + ((t15 * t18) * 2.0)) * 0.3039635509270133)));
-        double t29 = var[i] * (t16 * ((t27 - t26) * 0.3039635509270133));
-        double t30 = t0 ? t28 : t29;
-        out_mean[i] = t22 ? t25 : t24;
-        out_var[i] = t22 ? t30 : t24;
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = mean < 0.0;
+    _Bool t3 = 0.0 <= var;
+    _Bool t4 = 0.0 < mean;
+    double t5 = t0 ? 1.0 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = t3 ? 1.0 : var;
+    double t8 = SQRT(t7);
+    double t9 = 1.0 / t6;
+    double t10 = (t0 & (0.0 < t1)) ? 0x1p100 : t1;
+    double t11 = t10 * t9;
+    double t12 = (0x1p60 < t11) ? 0x1p60 : t11;
+    double t13 = -t12;
+    double t14 = t2 ? t13 : t12;  // mean/sigma
+    double t15 = -t14;
+    double t16 = t2 ? t15 : t14;
+    double t17 = 1.8137993642342178 * t16;
+    double t18 = (700.0 < t17) ? 700.0 : t17;  // |mean|/s, s the logistic's scale
+    double t19 = exp64(-t18);
+    double t20 = t18 * 0.15198177546350666;
+    double t21 = t19 - 0.5;
+    double t22 = 1.0 / (1.0 + t19);
+    double t23 = POLY20(t21, 2.50417531521042e-05, -3.839043616084313e-05, 2.752454187214018e-05, -0x1.77c4e489621p-15,
+        8.973265313608397e-05, -0x1.2a0a4942bfbfp-13, 0x1.cfa06ad57e92fp-13, -0.0003548159545794357,
+        0.0005730654111216046, -0.0009288581630136866, 0.0015153828228449218, -0.002491841122779727,
+        0.004136179121892196, -0.006945394979128628, 0.011833792109656639, -0.020548811918991675, 0.036611854523158065,
+        -0.06768864331096612, 0.1326097537542029, -0.2885270990993239, 0.8109302162163288);
+    double t24 = POLY18(t21, 4.261679651684401e-06, -6.83611869802788e-06, 6.336248857617007e-06,
+        -0x1.70792d653e181p-17, 2.124488227072241e-05, -3.624493252280785e-05, 0x1.03d5892515b9p-14,
+        -0x1.c666378916e6fp-14, 0.0001919699108031433, -0.0003451728049596763, 0.0006321581583376872,
+        -0.001184253271727687, 0x1.2b31a5bcce8b4p-9, -0.00456613627676639, 0.009605439036695518, -0.021724880346089055,
+        0.05506569142453342, -0.171796395261928, 0.8968284138472924) * 2.0;
+    double t25 = t19 * t22;
+    double t26 = t23 * (t19 * t23);
+    double t27 = t22 * (t23 * 2.0);
+    double t28 = t22 * (2.0 * FMA(t19, t23, t18));
+    double t29 = 1.0 - t25;
+    double t30 = t4 ? t29 : t25;
+    double t31 = t3 ? t30 : t8;
+    double t32 = t0 ? 0.0 : t6;
+    double t33 = t32 * 0.5513288954217921;
+    double t34 = t4 ? t28 : t27;
+    double t35 = t33 * (t19 * t34);
+    double t36 = t3 ? t35 : t8;
+    double t37 = FMA(t31, grad_mean, t36 * grad_var);
+    double t38 = t0 ? 0.0 : t9;
+    double t39 = t38 * (t19 * (FMA(t18, t22, t23) * 0.27566444771089604));
+    double t40 = t3 ? t39 : t8;
+    double t41 = 1.0 - (t19 * FMA(t28, t20, 0.3039635509270133 * ((t26 + t24) + (2.0 * (t18 * t23)))));
+    double t42 = t19 * FMA(t27, t20, 0.3039635509270133 * (t24 - t26));
+    double t43 = t4 ? t41 : t42;
+    double t44 = t3 ? t43 : t8;
+    double t45 = FMA(t40, grad_mean, t44 * grad_var);
+    *out_grad_mean = t37;
+    *out_grad_var = t45;
 }
 
 void relu_logistic_input_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(relu_logistic_input_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void relu_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = 0.0 < mean[i];
-        _Bool t1 = mean[i] < 0.0;
-        double t2 = ABS(mean[i]);
-        _Bool t3 = var[i] == 0.0;
-        _Bool t4 = t3 & (0.0 < t2);
-        double t5 = t4 ? 0x1p100 : t2;
-        double t6 = t3 ? 1.0 : var[i];
-        double t7 = SQRT(t6);
-        double t8 = 1.0 / t7;
-        double t9 = t5 * t8;
-        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
-        double t11 = -t10;
-        double t12 = t1 ? t11 : t10;
-        double t13 = -t12;
-        double t14 = t1 ? t13 : t12;
-        double t15 = t14 * 1.8137993642342178;
-        double t16 = (700.0 < t15) ? 700.0 : t15;
-        double t17 = exp64(-t16);
-        double t18 = t17 - 0.5;
-        double t19 = polynomial0(2.50417531521042e-05, t18);
-        double t20 = 1.0 / (t17 + 1.0);
-        double t21 = t3 ? 0.0 : t7;
-        double t22 = t3 ? 0.0 : t8;
-        double t23 = t17 * t20;
-        double t24 = 1.0 - t23;
-        double t25 = t0 ? t24 : t23;
-        _Bool t26 = 0.0 <= var[i];
-        double t27 = t26 ? 1.0 : var[i];
-        double t28 = SQRT(t27);
-        double t29 = t26 ? t25 : t28;
-        double t30 = t22 * (t17 * ((FMA(t16, t20, t19)) * 0.27566444771089604));
-        double t31 = t26 ? t30 : t28;
-        double t32 = t20 * (t19 * 2.0);
-        double t33 = t20 * ((FMA(t17, t19, t16)) * 2.0);
-        double t34 = t0 ? t33 : t32;
-        double t35 = (t21 * 0.5513288954217921) * (t17 * t34);
-        double t36 = t26 ? t35 : t28;
-        double t37 = t19 * (t17 * t19);
-        double t38 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
-        double t39 = t16 * 0.15198177546350666;
-        double t40 = 1.0 - (t17 * (FMA(t33, t39, ((t37 + t38) + ((t16 * t19) * 2.0)) * 0.3039635509270133)));
-        double t41 = t17 * (FMA(t32, t39, (t38 - t37) * 0.3039635509270133));
-        double t42 = t0 ? t40 : t41;
-        double t43 = t26 ? t42 : t28;
-        out_grad_mean[i] = FMA(grad_mean[i], t29,
-            grad_var[i] * t36);
-        out_grad_var[i] = FMA(grad_mean[i], t31,
-            grad_var[i] * t43);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_logistic_input_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -203,6 +133,10 @@ void relu_logistic_input_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(relu_logistic_input_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
-        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_logistic_input_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

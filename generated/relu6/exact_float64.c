@@ -4,148 +4,7 @@
 //
 // rule digest  5d95537a9eee1e9d9e1138167cc5fb68a17b44e0e3c169beae07ed2009a1d14e
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[78] = {
     0,-219361,0,-384477,0,885892,0,2271424,0,-977395,0,-6735447,0,-1654229,0,15682000,-15434,5307267,32462,-39237273,
@@ -181,94 +40,244 @@ static const Patch patches1[1] = {
     {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
 };
 
-static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE double relu6_exact_float64_part0(double p0)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[10][LANES];
+    double t0 = 1.0 / FMA(0.25, p0, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)));
+    return t2;
+}
+
+INLINE void relu6_exact_float64_forward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4)
+{
+    double t0 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t1 = var * SQRT(t0);  // NaN for a negative variance
+    double t2 = (t1 < 900.0) ? 900.0 : t1;
+    double t3 = (0.0 <= t2) ? t2 : (-1.0);  // a root of it is NaN for v < 0
+    double t4 = 1.0 / SQRT(t3);
+    double t5 = (mean - 3.0) * t4;
+    double t6 = t4 * 30.0;
+    double t7 = (t5 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t5;
+    double t8 = FMA(2.0, t6, -1.0);
+    double t9 = FMA(t6, 2.0 * t6, -1.0);
+    double t10 = (0x1.e3d39cp2 < t7) ? 0x1.e3d39cp2 : t7;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t11 = t10 * (1.0 / SQRT(FMA(t10 * t10, 0.7812726581889415, 12.500362531023065)));
+    double t12 = FMA(t11, 2.0 * t11, -1.0);
+    *out_s0 = t12;
+    *out_s1 = t9;
+    *out_s2 = t8;
+    *out_s3 = t1;
+    *out_s4 = t11;
+}
+
+INLINE void relu6_exact_float64_forward_element(
+    double mean, double r0, double r1, double s3, double s4, double *restrict out_mean, double *restrict out_var)
+{
+    _Bool t0 = s3 < 900.0;
+    double t1 = mean - 6.0;
+    _Bool t2 = mean < 0.0;
+    double t3 = s4 * r0;  // mean, normalised
+    double t4 = 3.0 + t3;
+    _Bool t5 = mean == mean;
+    double t6 = t0 ? s3 : 900.0;
+    _Bool t7 = t1 < 0.0;
+    double t8 = t2 ? 1.0 : (-1.0);
+    _Bool t9 = 0.0 == t6;
+    double t10 = t9 ? 1.0 : t6;
+    double t11 = SQRT(t10);
+    double t12 = t7 ? 1.0 : (-1.0);
+    double t13 = t7 ? 1.0 : 0.0;
+    double t14 = t2 ? 0.0 : t13;
+    double t15 = (t4 < 0.0) ? 0.0 : t4;
+    double t16 = t9 ? 0.0 : t11;  // standard deviation
+    double t17 = 1.0 / t11;
+    double t18 = t9 ? 0.0 : t17;
+    double t19 = t18 * ABS(t1);
+    double t20 = t18 * ABS(mean);
+    double t21 = t16 * t16;
+    _Bool t22 = t9 | (37.5 < t19);
+    double t23 = t22 ? 37.5 : t19;  // |mean - 6|/sigma
+    _Bool t24 = t9 | (37.5 < t20);
+    double t25 = t24 ? 37.5 : t20;  // |mean - 0|/sigma
+    double t26 = t25 * t25;
+    double t27 = t23 * t23;
+    double t28 = exp64(t26 * (-0.5));
+    double t29 = t24 ? 0.0 : t28;
+    double t30 = exp64((-0.5) * t27);
+    double t31 = t22 ? 0.0 : t30;
+    double t32 = relu6_exact_float64_part0(t23);
+    double t33 = FMA(t32, -(2.0 * t23), 0.3989422804014327) / (1.0 + t27);
+    double t34 = relu6_exact_float64_part0(t25);
+    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t26);
+    double t36 = t16 * (t31 * t33);
+    double t37 = t16 * (t29 * t35);
+    double t38 = t37 - t36;
+    double t39 = t7 ? mean : 6.0;
+    double t40 = t2 ? 0.0 : t39;
+    double t41 = t40 + t38;
+    double t42 = (6.0 < t15) ? 6.0 : t15;
+    double t43 = t0 ? t41 : t42;
+    double t44 = t5 ? t43 : mean;
+    double t45 = FMA(t16, t14, 2.0 * ((t8 * (t16 * (t29 * FMA(t25, t35, t34 * 2.0)))) + (t12 * (-(t16 * (t31 * FMA(t23,
+        t33, 2.0 * t32)))))));
+    double t46 = t16 * t14;
+    double t47 = t7 ? 0.0 : (-12.0);
+    double t48 = t2 ? 0.0 : t47;
+    double t49 = t37 * t48;
+    double t50 = t7 ? (-2.0) : 2.0;
+    double t51 = t2 ? 2.0 : t50;
+    double t52 = t49 + (t8 * (t51 * ((t29 * t34) * t21)));
+    double t53 = t2 ? (-12.0) : 0.0;
+    double t54 = t36 * t53;
+    double t55 = t7 ? 2.0 : (-2.0);
+    double t56 = t2 ? (-2.0) : t55;
+    double t57 = FMA(t45, t46, (t52 + (t54 + (t12 * (t56 * ((t31 * t32) * t21))))) - (t38 * t38));
+    double t58 = (t57 < 0.0) ? 0.0 : t57;
+    double t59 = (r1 < 0.0) ? 0.0 : r1;
+    double t60 = t0 ? t58 : t59;
+    double t61 = t5 ? t60 : mean;
+    *out_mean = t44;
+    *out_var = t61;
+}
+
+INLINE void relu6_exact_float64_backward_points_element(
+    double mean, double var, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8, double *restrict out_s9, double *restrict out_s10)
+{
+    double t0 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t1 = var * SQRT(t0);  // NaN for a negative variance
+    double t2 = (t1 < 900.0) ? 900.0 : t1;
+    double t3 = (0.0 <= t2) ? t2 : (-1.0);  // a root of it is NaN for v < 0
+    double t4 = 1.0 / SQRT(t3);
+    double t5 = (mean - 3.0) * t4;
+    double t6 = t4 * 30.0;
+    double t7 = 2.0 * t6;
+    double t8 = (t5 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t5;
+    double t9 = FMA(2.0, t6, -1.0);
+    double t10 = FMA(t6, t7, -1.0);
+    double t11 = (0x1.e3d39cp2 < t8) ? 0x1.e3d39cp2 : t8;  // (mean - centre)/w
+    double t12 = 1.0 / SQRT(FMA(t11 * t11, 0.7812726581889415, 12.500362531023065));
+    double t13 = t11 * t12;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t14 = FMA(t13, 2.0 * t13, -1.0);
+    *out_s0 = t14;
+    *out_s1 = t10;
+    *out_s2 = t9;
+    *out_s3 = t1;
+    *out_s4 = t4;
+    *out_s5 = t5;
+    *out_s6 = t11;
+    *out_s7 = t12;
+    *out_s8 = t13;
+    *out_s9 = t6;
+    *out_s10 = t7;
+}
+
+INLINE void relu6_exact_float64_backward_element(
+    double mean, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double s3,
+    double s4, double s5, double s6, double s7, double s8, double s9, double s10, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
+{
+    _Bool t0 = s3 < 900.0;
+    double t1 = mean - 6.0;
+    _Bool t2 = mean < 0.0;
+    double t3 = s8 * 4.0;
+    _Bool t4 = 0x1.e3d39cp2 < ABS(s5);
+    double t5 = (s7 * s7) * (12.500362531023065 * s7);
+    double t6 = t4 ? 0.0 : t5;
+    double t7 = t6 * (t3 * r4);
+    double t8 = (r2 + ((s8 * r1) * t3)) * t6;
+    double t9 = (-0.5) * (s4 * s4);
+    double t10 = t0 ? s3 : 900.0;
+    _Bool t11 = t1 < 0.0;
+    double t12 = t2 ? 1.0 : (-1.0);
+    double t13 = t2 ? (-12.0) : 0.0;
+    _Bool t14 = 0.0 == t10;
+    double t15 = t14 ? 1.0 : t10;
+    double t16 = SQRT(t15);
+    double t17 = t11 ? (-2.0) : 2.0;
+    double t18 = t2 ? 2.0 : t17;
+    double t19 = t11 ? 2.0 : (-2.0);
+    double t20 = t2 ? (-2.0) : t19;
+    double t21 = t11 ? 0.0 : (-12.0);
+    double t22 = t2 ? 0.0 : t21;
+    double t23 = t11 ? 1.0 : (-1.0);
+    double t24 = t11 ? 1.0 : 0.0;
+    double t25 = t2 ? 0.0 : t24;
+    double t26 = t14 ? 0.0 : t16;  // standard deviation
+    double t27 = 1.0 / t16;
+    double t28 = t14 ? 0.0 : t27;
+    double t29 = t28 * ABS(mean);
+    double t30 = t28 * ABS(t1);
+    _Bool t31 = t14 | (37.5 < t29);
+    double t32 = t31 ? 37.5 : t29;  // |mean - 0|/sigma
+    _Bool t33 = t14 | (37.5 < t30);
+    double t34 = t33 ? 37.5 : t30;  // |mean - 6|/sigma
+    double t35 = t32 * t32;
+    double t36 = t34 * t34;
+    double t37 = exp64(t35 * (-0.5));
+    double t38 = t31 ? 0.0 : t37;
+    double t39 = exp64((-0.5) * t36);
+    double t40 = t33 ? 0.0 : t39;
+    double t41 = relu6_exact_float64_part0(t32);
+    double t42 = FMA(t41, -(2.0 * t32), 0.3989422804014327) / (1.0 + t35);
+    double t43 = t38 * FMA(t32, t42, 2.0 * t41);
+    double t44 = t38 * 0.3989422804014327;
+    double t45 = t26 * (t38 * t42);
+    double t46 = relu6_exact_float64_part0(t34);
+    double t47 = FMA(t46, -(2.0 * t34), 0.3989422804014327) / (1.0 + t36);
+    double t48 = t40 * FMA(t34, t47, 2.0 * t46);
+    double t49 = 0.3989422804014327 * t40;
+    double t50 = t26 * (t40 * t47);
+    double t51 = t28 * t44;
+    double t52 = t28 * t49;
+    double t53 = t51 - t52;
+    double t54 = t45 - t50;
+    double t55 = (t12 * t43) + (t23 * (-t48));
+    double t56 = t55 + t25;
+    double t57 = s4 * t8;
+    double t58 = t0 ? t56 : t57;
+    double t59 = FMA(2.0 * t25, (t26 * t44) - (t26 * t49), FMA(t54 * (-2.0), t55, ((t45 * t18) + (t12 * (t43 * t22))) +
+        ((t50 * t20) + (t23 * (t48 * t13)))));
+    double t60 = s4 * t7;
+    double t61 = t0 ? t59 : t60;
+    double t62 = FMA(t58, grad_mean, t61 * grad_var);
+    double t63 = 0.5 * t53;
+    double t64 = t9 * FMA(s6, t8, s9 * ((s8 * r0) * (2.0 * s10)));
+    double t65 = t0 ? t63 : t64;
+    double t66 = FMA(t25, t25 + (2.0 * t55), FMA(t25, (t12 * (t32 * t44)) + (t23 * (-(t34 * t49))), FMA(-t54, t53, 0.5
+        * (((t22 * t51) + (t12 * (t43 * t18))) + ((t13 * t52) + (t23 * (t48 * t20)))))));
+    double t67 = t9 * FMA(s6, t7, s9 * (2.0 * r3));
+    double t68 = t0 ? t66 : t67;
+    double t69 = FMA(t65, grad_mean, t68 * grad_var);
+    *out_grad_mean = t62;
+    *out_grad_var = t69;
+}
+
+static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int
+    cell)
+{
     (void)params;
+    (void)cell;
+    double s[7][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        s[6][i] = t1 < 900.0;
-        double t3 = s[6][i] ? 900.0 : t1;
-        double t4 = s[6][i] ? t1 : 900.0;
-        _Bool t5 = t4 == 0.0;
-        double t6 = t5 ? 1.0 : t4;
-        double t7 = SQRT(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
-        double t10 = t5 ? 0.0 : t9;
-        double t11 = mean[i] - 6.0;
-        _Bool t12 = mean[i] < 0.0;
-        _Bool t13 = t11 < 0.0;
-        double t14 = t12 ? 1.0 : (-1.0);
-        double t15 = t13 ? 1.0 : (-1.0);
-        double t16 = t13 ? mean[i] : 6.0;
-        double t17 = t12 ? 0.0 : t16;
-        double t18 = t10 * (ABS(mean[i]));
-        _Bool t19 = t5 | (37.5 < t18);
-        double t20 = t19 ? 37.5 : t18;
-        double t21 = t20 * t20;
-        double t22 = exp64(t21 * (-0.5));
-        double t23 = t19 ? 0.0 : t22;
-        double t24 = 1.0 / (FMA(t20, 0.25, 1.0));
-        double t25 = t24 * (t24 * (t24 * (polynomial0(-0.01441178831143662, t24 - 0.25))));
-        double t26 = (FMA(t25, -(t20 * 2.0), 0.3989422804014327)) / (1.0 + t21);
-        double t27 = t10 * (ABS(t11));
-        _Bool t28 = t5 | (37.5 < t27);
-        double t29 = t28 ? 37.5 : t27;
-        double t30 = t29 * t29;
-        double t31 = exp64(t30 * (-0.5));
-        double t32 = t28 ? 0.0 : t31;
-        double t33 = 1.0 / (FMA(t29, 0.25, 1.0));
-        double t34 = t33 * (t33 * (t33 * (polynomial0(-0.01441178831143662, t33 - 0.25))));
-        double t35 = (FMA(t34, -(t29 * 2.0), 0.3989422804014327)) / (1.0 + t30);
-        double t36 = t8 * (t23 * t26);
-        double t37 = t8 * (t32 * t35);
-        double t38 = t36 - t37;
-        s[7][i] = t17 + t38;
-        double t40 = t13 ? 0.0 : (-12.0);
-        double t41 = t12 ? 0.0 : t40;
-        double t42 = t13 ? (-2.0) : 2.0;
-        double t43 = t12 ? 2.0 : t42;
-        double t44 = t12 ? (-12.0) : 0.0;
-        double t45 = t13 ? 2.0 : (-2.0);
-        double t46 = t12 ? (-2.0) : t45;
-        double t47 = t8 * t8;
-        double t48 = (t36 * t41) + ((t43 * ((t23 * t25) * t47)) * t14);
-        double t49 = t13 ? 1.0 : 0.0;
-        double t50 = t12 ? 0.0 : t49;
-        double t51 = (-(t8 * (t32 * (FMA(t29, t35, t34 * 2.0))))) * t15;
-        double t52 = FMA(t8, t50, (((t8 * (t23 * (FMA(t20, t26, t25 * 2.0)))) * t14) + t51) * 2.0);
-        double t53 = (t48 + ((t37 * t44) + ((t46 * ((t32 * t34) * t47)) * t15))) - (t38 * t38);
-        double t54 = FMA(t52, t8 * t50, t53);
-        s[9][i] = (t54 < 0.0) ? 0.0 : t54;
-        double t56 = (0.0 <= t3) ? t3 : (-1.0);
-        double t57 = 1.0 / (SQRT(t56));
-        double t58 = (mean[i] - 3.0) * t57;
-        double t59 = (t58 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t58;
-        double t60 = (0x1.e3d39cp2 < t59) ? 0x1.e3d39cp2 : t59;
-        s[3][i] = t60 * (1.0 / (SQRT(FMA(t60 * t60, 0.7812726581889415, 12.500362531023065))));
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        double t63 = t57 * 30.0;
-        s[1][i] = FMA(t63, t63 * 2.0, (-1.0));
-        s[2][i] = FMA(t63, 2.0, (-1.0));
-        s[8][i] = mean[i] == mean[i];
+        relu6_exact_float64_forward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i]);
     }
-    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[5]);
+    surface(surface0, terms0, patches0 + 0, s[0], s[1], s[5]);
+    surface(surface1, terms1, patches1 + 0, s[0], s[2], s[6]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[3][i] * s[4][i]) + 3.0;
-        double t1 = (t0 < 0.0) ? 0.0 : t0;
-        double t2 = (6.0 < t1) ? 6.0 : t1;
-        double t3 = (s[5][i] < 0.0) ? 0.0 : s[5][i];
-        double t4 = s[6][i] ? s[7][i] : t2;
-        double t5 = s[6][i] ? s[9][i] : t3;
-        out_mean[i] = s[8][i] ? t4 : mean[i];
-        out_var[i] = s[8][i] ? t5 : mean[i];
+        relu6_exact_float64_forward_element(in[0][i], s[5][i], s[6][i], s[3][i], s[4][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -276,116 +285,29 @@ void relu6_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(relu6_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+    over_cells(relu6_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean, var}, 2, params, (double
         *const[]){out_mean, out_var}, 2);
 }
 
-static void relu6_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void relu6_exact_float64_backward_block(const double *const *in, const double *params, double *const *out, int
+    cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[21][LANES], unused[LANES];
     (void)params;
+    (void)cell;
+    double s[16][LANES], unused[LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        s[16][i] = t1 < 900.0;
-        double t3 = s[16][i] ? 900.0 : t1;
-        double t4 = s[16][i] ? t1 : 900.0;
-        _Bool t5 = t4 == 0.0;
-        double t6 = t5 ? 1.0 : t4;
-        double t7 = SQRT(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
-        double t10 = t5 ? 0.0 : t9;
-        double t11 = mean[i] - 6.0;
-        _Bool t12 = mean[i] < 0.0;
-        _Bool t13 = t11 < 0.0;
-        double t14 = t12 ? 1.0 : (-1.0);
-        double t15 = t13 ? 1.0 : (-1.0);
-        double t16 = t10 * (ABS(mean[i]));
-        _Bool t17 = t5 | (37.5 < t16);
-        double t18 = t17 ? 37.5 : t16;
-        double t19 = t18 * t18;
-        double t20 = exp64(t19 * (-0.5));
-        double t21 = t17 ? 0.0 : t20;
-        double t22 = 1.0 / (FMA(t18, 0.25, 1.0));
-        double t23 = t22 * (t22 * (t22 * (polynomial0(-0.01441178831143662, t22 - 0.25))));
-        double t24 = (FMA(t23, -(t18 * 2.0), 0.3989422804014327)) / (1.0 + t19);
-        double t25 = t21 * 0.3989422804014327;
-        double t26 = t21 * (FMA(t18, t24, t23 * 2.0));
-        double t27 = t10 * (ABS(t11));
-        _Bool t28 = t5 | (37.5 < t27);
-        double t29 = t28 ? 37.5 : t27;
-        double t30 = t29 * t29;
-        double t31 = exp64(t30 * (-0.5));
-        double t32 = t28 ? 0.0 : t31;
-        double t33 = 1.0 / (FMA(t29, 0.25, 1.0));
-        double t34 = t33 * (t33 * (t33 * (polynomial0(-0.01441178831143662, t33 - 0.25))));
-        double t35 = (FMA(t34, -(t29 * 2.0), 0.3989422804014327)) / (1.0 + t30);
-        double t36 = t32 * 0.3989422804014327;
-        double t37 = t32 * (FMA(t29, t35, t34 * 2.0));
-        double t38 = t8 * (t21 * t24);
-        double t39 = t8 * (t32 * t35);
-        double t40 = t38 - t39;
-        double t41 = (t26 * t14) + ((-t37) * t15);
-        double t42 = t13 ? 0.0 : (-12.0);
-        double t43 = t12 ? 0.0 : t42;
-        double t44 = t13 ? (-2.0) : 2.0;
-        double t45 = t12 ? 2.0 : t44;
-        double t46 = t12 ? (-12.0) : 0.0;
-        double t47 = t13 ? 2.0 : (-2.0);
-        double t48 = t12 ? (-2.0) : t47;
-        double t49 = ((t38 * t45) + ((t26 * t43) * t14)) + ((t39 * t48) + ((t37 * t46) * t15));
-        double t50 = t10 * t25;
-        double t51 = t10 * t36;
-        double t52 = t50 - t51;
-        double t53 = (((t43 * t50) + ((t26 * t45) * t14)) + ((t51 * t46) + ((t37 * t48) * t15))) * 0.5;
-        double t54 = t13 ? 1.0 : 0.0;
-        double t55 = t12 ? 0.0 : t54;
-        s[19][i] = FMA(t55 * 2.0, (t8 * t25) - (t8 * t36), FMA(t40 * (-2.0), t41, t49));
-        double t57 = FMA(t55, ((t18 * t25) * t14) + ((-(t29 * t36)) * t15), FMA(-t40, t52, t53));
-        s[20][i] = FMA(t55, t55 + (t41 * 2.0), t57);
-        s[17][i] = t41 + t55;
-        s[18][i] = t52 * 0.5;
-        double t61 = (0.0 <= t3) ? t3 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t61));
-        double t63 = (mean[i] - 3.0) * s[10][i];
-        double t64 = (t63 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t63;
-        s[12][i] = (0x1.e3d39cp2 < t64) ? 0x1.e3d39cp2 : t64;
-        double t66 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
-        s[3][i] = s[12][i] * t66;
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        s[11][i] = s[10][i] * 30.0;
-        double t70 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t70, (-1.0));
-        s[5][i] = s[3][i] * 4.0;
-        s[7][i] = t70 * 2.0;
-        double t74 = (t66 * t66) * (t66 * 12.500362531023065);
-        s[9][i] = (0x1.e3d39cp2 < (ABS(t63))) ? 0.0 : t74;
-        s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
-        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
+        relu6_exact_float64_backward_points_element(
+            in[0][i], in[1][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i], &s[7][i],
+            &s[8][i], &s[9][i], &s[10][i]);
     }
-    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[8], s[4], s[6]);
-    surface_slopes(surface1, terms1, patches1, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface0, terms0, patches0 + 0, s[0], s[1], s[13], s[12], s[11]);
+    surface_slopes(surface1, terms1, patches1 + 0, s[0], s[2], unused, s[15], s[14]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
-        double t1 = s[9][i] * (s[5][i] * s[14][i]);
-        double t2 = s[10][i] * t0;
-        double t3 = s[16][i] ? s[17][i] : t2;
-        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
-        double t5 = s[16][i] ? s[18][i] : t4;
-        double t6 = s[10][i] * t1;
-        double t7 = s[16][i] ? s[19][i] : t6;
-        double t8 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
-        double t9 = s[16][i] ? s[20][i] : t8;
-        out_grad_mean[i] = FMA(grad_mean[i], t3,
-            grad_var[i] * t7);
-        out_grad_var[i] = FMA(grad_mean[i], t5,
-            grad_var[i] * t9);
+        relu6_exact_float64_backward_element(
+            in[0][i], in[2][i], in[3][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[3][i], s[4][i], s[5][i],
+            s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], &out[0][i], &out[1][i]);
     }
 }
 
@@ -394,6 +316,6 @@ void relu6_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(relu6_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+    over_cells(relu6_exact_float64_backward_block, 0, 1, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
         params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -3,7 +3,7 @@
 # f(x) = Max(0, Min(6, x))
 #
 # rule digest  5d95537a9eee1e9d9e1138167cc5fb68a17b44e0e3c169beae07ed2009a1d14e
-"""relu6, variant exact: moments and their gradients in any floating dtype."""
+"""relu6, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,175 +14,201 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 
 __all__ = ["backward", "forward"]
 
-
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (t0 * (t0 * (t0 * _polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)))))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 < 900.0
+    t1 = torch.where(t1, 900.0, t0)
+    t2 = 0.0 <= t1
+    t1 = torch.where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t1 = 1.0 / torch.sqrt(t1)
+    t2 = (mean - 3.0) * t1
+    t3 = t2 < (-7.55979061126709)
+    t2 = torch.where(t3, -7.55979061126709, t2)
+    t3 = 7.55979061126709 < t2
+    t2 = torch.where(t3, 7.55979061126709, t2)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t2 = t2 * (1.0 / torch.sqrt((t2 * t2) * 0.7812726581889415 + 12.500362531023065))
+    t3 = t2 * (2.0 * t2) + (-1.0)
+    t1 = t1 * 30.0
+    t4 = t1 * (2.0 * t1) + (-1.0)
+    t1 = 2.0 * t1 + (-1.0)
+    return t3, t4, t1, t0, t2
+
+
+def _forward(mean: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s3 < 900.0
+    t1 = torch.where(t0, s3, 900.0)
+    t2 = 0.0 == t1
+    t1 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t3 = torch.where(t2, 0.0, 1.0 / t1)
+    t4 = t3 * torch.where(mean < 0.0, -mean, mean)
+    t5 = t2 | (37.5 < t4)
+    t4 = torch.where(t5, 37.5, t4)  # |mean - 0|/sigma
+    t6 = _part0(t4)
+    t7 = t4 * t4
+    t8 = (t6 * (-(t4 * 2.0)) + 0.3989422804014327) / (1.0 + t7)
+    t7 = torch.where(t5, 0.0, torch.exp(t7 * (-0.5)))
+    t1 = torch.where(t2, 0.0, t1)  # standard deviation
+    t5 = t1 * (t7 * t8)
+    t9 = mean - 6.0
+    t3 = t3 * torch.where(t9 < 0.0, -t9, t9)
+    t2 = t2 | (37.5 < t3)
+    t3 = torch.where(t2, 37.5, t3)  # |mean - 6|/sigma
+    t10 = _part0(t3)
+    t11 = t3 * t3
+    t12 = (t10 * (-(2.0 * t3)) + 0.3989422804014327) / (1.0 + t11)
+    t11 = torch.where(t2, 0.0, torch.exp((-0.5) * t11))
+    t2 = t1 * (t11 * t12)
+    t13 = t5 - t2
+    t9 = t9 < 0.0
+    t14 = mean < 0.0
+    t15 = s4 * r0  # mean, normalised
+    t15 = 3.0 + t15
+    t16 = t15 < 0.0
+    t15 = torch.where(t16, 0.0, t15)
+    t16 = mean == mean
+    t17 = torch.where(t14, 0.0, torch.where(t9, mean, 6.0)) + t13
+    t18 = 6.0 < t15
+    t15 = torch.where(t16, torch.where(t0, t17, torch.where(t18, 6.0, t15)), mean)
+    t18 = t1 * t1
+    t17 = torch.where(t14, torch.full_like(t14, 1.0, dtype=torch.float64), -1.0)
+    t19 = torch.where(t9, torch.full_like(t9, 1.0, dtype=torch.float64), -1.0)
+    t20 = torch.where(t14, 0.0, torch.where(t9, torch.full_like(t9, 1.0, dtype=torch.float64), 0.0))
+    t13 = ((t1 * t20 + (2.0 * ((t17 * (t1 * (t7 * (t4 * t8 + (t6 * 2.0))))) + (t19 * (-(t1 * (t11 * (t3 * t12 + (2.0 *
+        t10))))))))) * (t1 * t20) + ((((t5 * torch.where(t14, 0.0, torch.where(t9, torch.full_like(t9, 0.0,
+        dtype=torch.float64), -12.0))) + (t17 * (torch.where(t14, 2.0, torch.where(t9, torch.full_like(t9, -2.0,
+        dtype=torch.float64), 2.0)) * ((t7 * t6) * t18)))) + ((t2 * torch.where(t14, torch.full_like(t14, -12.0,
+        dtype=torch.float64), 0.0)) + (t19 * (torch.where(t14, -2.0, torch.where(t9, torch.full_like(t9, 2.0,
+        dtype=torch.float64), -2.0)) * ((t11 * t10) * t18))))) - (t13 * t13)))
+    t2 = t13 < 0.0
+    t13 = torch.where(t2, 0.0, t13)
+    t2 = r1 < 0.0
+    t2 = torch.where(t16, torch.where(t0, t13, torch.where(t2, 0.0, r1)), mean)
+    return t15, t2
+
+
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = t0 < 900.0
+    t1 = torch.where(t1, 900.0, t0)
+    t2 = 0.0 <= t1
+    t1 = torch.where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t1 = 1.0 / torch.sqrt(t1)
+    t2 = (mean - 3.0) * t1
+    t3 = t2 < (-7.55979061126709)
+    t3 = torch.where(t3, -7.55979061126709, t2)
+    t4 = 7.55979061126709 < t3
+    t3 = torch.where(t4, 7.55979061126709, t3)  # (mean - centre)/w
+    t4 = 1.0 / torch.sqrt((t3 * t3) * 0.7812726581889415 + 12.500362531023065)
+    t5 = t3 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t6 = t5 * (2.0 * t5) + (-1.0)
+    t7 = t1 * 30.0
+    t8 = 2.0 * t7
+    t9 = t7 * t8 + (-1.0)
+    t10 = 2.0 * t7 + (-1.0)
+    return t6, t9, t10, t0, t1, t2, t3, t4, t5, t7, t8
+
+
+def _backward(
+    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor,
+    s10: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s3 < 900.0
+    t1 = torch.where(t0, s3, 900.0)
+    t2 = 0.0 == t1
+    t1 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t3 = torch.where(t2, 0.0, 1.0 / t1)
+    t4 = t3 * torch.where(mean < 0.0, -mean, mean)
+    t5 = t2 | (37.5 < t4)
+    t4 = torch.where(t5, 37.5, t4)  # |mean - 0|/sigma
+    t6 = _part0(t4)
+    t7 = t4 * t4
+    t8 = (t6 * (-(2.0 * t4)) + 0.3989422804014327) / (1.0 + t7)
+    t7 = torch.where(t5, 0.0, torch.exp(t7 * (-0.5)))
+    t1 = torch.where(t2, 0.0, t1)  # standard deviation
+    t5 = t1 * (t7 * t8)
+    t9 = mean - 6.0
+    t10 = t9 < 0.0
+    t11 = mean < 0.0
+    t12 = torch.where(t11, 2.0, torch.where(t10, torch.full_like(t10, -2.0, dtype=torch.float64), 2.0))
+    t6 = t7 * (t4 * t8 + (2.0 * t6))
+    t8 = torch.where(t11, 0.0, torch.where(t10, torch.full_like(t10, 0.0, dtype=torch.float64), -12.0))
+    t13 = torch.where(t11, torch.full_like(t11, 1.0, dtype=torch.float64), -1.0)
+    t9 = t3 * torch.where(t9 < 0.0, -t9, t9)
+    t2 = t2 | (37.5 < t9)
+    t9 = torch.where(t2, 37.5, t9)  # |mean - 6|/sigma
+    t14 = _part0(t9)
+    t15 = t9 * t9
+    t16 = (t14 * (-(2.0 * t9)) + 0.3989422804014327) / (1.0 + t15)
+    t15 = torch.where(t2, 0.0, torch.exp((-0.5) * t15))
+    t2 = t1 * (t15 * t16)
+    t17 = torch.where(t11, -2.0, torch.where(t10, torch.full_like(t10, 2.0, dtype=torch.float64), -2.0))
+    t14 = t15 * (t9 * t16 + (2.0 * t14))
+    t16 = torch.where(t11, torch.full_like(t11, -12.0, dtype=torch.float64), 0.0)
+    t18 = torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), -1.0)
+    t19 = t5 - t2
+    t20 = (t13 * t6) + (t18 * (-t14))
+    t7 = t7 * 0.3989422804014327
+    t15 = 0.3989422804014327 * t15
+    t10 = torch.where(t11, 0.0, torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), 0.0))
+    t11 = 7.55979061126709 < torch.where(s5 < 0.0, -s5, s5)
+    t11 = torch.where(t11, 0.0, (s7 * s7) * (12.500362531023065 * s7))
+    t21 = s8 * 4.0
+    t22 = t11 * (t21 * r4)
+    t11 = (r2 + ((s8 * r1) * t21)) * t11
+    t2 = (torch.where(t0, t20 + t10, s4 * t11) * grad_mean + (torch.where(t0, (2.0 * t10) * ((t1 * t7) - (t1 * t15)) +
+        ((t19 * (-2.0)) * t20 + (((t5 * t12) + (t13 * (t6 * t8))) + ((t2 * t17) + (t18 * (t14 * t16))))), s4 * t22) *
+        grad_var))
+    t5 = t3 * t7
+    t3 = t3 * t15
+    t1 = t5 - t3
+    t21 = (-0.5) * (s4 * s4)
+    t22 = (torch.where(t0, 0.5 * t1, t21 * (s6 * t11 + (s9 * ((s8 * r0) * (2.0 * s10))))) * grad_mean +
+        (torch.where(t0, t10 * (t10 + (2.0 * t20)) + (t10 * ((t13 * (t4 * t7)) + (t18 * (-(t9 * t15)))) + ((-t19) * t1
+        + (0.5 * (((t8 * t5) + (t13 * (t6 * t12))) + ((t16 * t3) + (t18 * (t14 * t17))))))), t21 * (s6 * t22 + (s9 *
+        (2.0 * r3)))) * grad_var))
+    return t2, t22
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 < 900.0
-    t2 = _at_least(t0, 900.0)
-    t0 = torch.where(t1, t0, 900.0)
-    t3 = t0 == 0.0
-    t0 = torch.sqrt(torch.where(t3, 1.0, t0))
-    t4 = torch.where(t3, 0.0, t0)  # standard deviation
-    t0 = torch.where(t3, 0.0, 1.0 / t0)
-    t5 = mean - 6.0
-    t6 = mean < 0.0
-    t7 = t5 < 0.0
-    t8 = torch.where(t6, torch.full_like(mean, 1.0), -1.0)
-    t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
-    t10 = t0 * (torch.where(mean < 0.0, -mean, mean))
-    t11 = t3 | (37.5 < t10)
-    t10 = torch.where(t11, 37.5, t10)  # |mean - 0|/sigma
-    t12 = t10 * t10
-    t11 = torch.where(t11, 0.0, torch.exp(t12 * (-0.5)))
-    t13 = 1.0 / (t10 * 0.25 + 1.0)
-    t14 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.01441178831143662)
-    t14 = t13 * (t13 * t14)
-    t12 = (t14 * (-(t10 * 2.0)) + 0.3989422804014327) / (1.0 + t12)
-    t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
-    t3 = t3 | (37.5 < t5)
-    t5 = torch.where(t3, 37.5, t5)  # |mean - 6|/sigma
-    t0 = t5 * t5
-    t3 = torch.where(t3, 0.0, torch.exp(t0 * (-0.5)))
-    t13 = 1.0 / (t5 * 0.25 + 1.0)
-    t15 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.01441178831143662)
-    t15 = t13 * (t13 * t15)
-    t0 = (t15 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t0)
-    t13 = t4 * (t11 * t12)
-    t16 = t4 * (t3 * t0)
-    t17 = t13 - t16
-    t18 = (torch.where(t6, 0.0, torch.where(t7, mean, 6.0))) + t17
-    t19 = t4 * t4
-    t20 = torch.where(t6, 2.0, torch.where(t7, torch.full_like(mean, -2.0), 2.0))
-    t21 = torch.where(t6, 0.0, torch.where(t7, torch.full_like(mean, 0.0), -12.0))
-    t22 = torch.where(t6, -2.0, torch.where(t7, torch.full_like(mean, 2.0), -2.0))
-    t16 = t16 * (torch.where(t6, torch.full_like(mean, -12.0), 0.0))
-    t20 = (t13 * t21) + ((t20 * ((t11 * t14) * t19)) * t8)
-    t7 = torch.where(t6, 0.0, torch.where(t7, torch.full_like(mean, 1.0), 0.0))
-    t8 = (t4 * (t11 * (t10 * t12 + (t14 * 2.0)))) * t8
-    t0 = (t8 + ((-(t4 * (t3 * (t5 * t0 + (t15 * 2.0))))) * t9)) * 2.0
-    t17 = (t20 + (t16 + ((t22 * ((t3 * t15) * t19)) * t9))) - (t17 * t17)
-    t17 = _at_least((t4 * t7 + t0) * (t4 * t7) + t17, 0.0)
-    t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t7 = _at_most(_at_least((mean - 3.0) * t2, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t4 = 1.0 / torch.sqrt((t7 * t7) * 0.7812726581889415 + 12.500362531023065)
-    t4 = t7 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t7 = t4 * (t4 * 2.0) + (-1.0)
-    t2 = t2 * 30.0
-    t0 = t2 * (t2 * 2.0) + (-1.0)
-    t2 = t2 * 2.0 + (-1.0)
-    t9 = mean == mean
-    t0 = surface(_SURFACES[0], 0, t7, t0)
-    t2 = surface(_SURFACES[1], 0, t7, t2)
-    t0 = torch.where(t1, t18, _at_most(_at_least((t4 * t0) + 3.0, 0.0), 6.0))
-    t2 = torch.where(t9, torch.where(t1, t17, _at_least(t2, 0.0)), mean)
-    return (torch.where(t9, t0, mean)), t2
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], 0, s0, s1)
+    r1 = surface(_SURFACES[1], 0, s0, s2)
+    out_mean, out_var = _forward(mean, r0, r1, s3, s4)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 < 900.0
-    t2 = _at_least(t0, 900.0)
-    t0 = torch.where(t1, t0, 900.0)
-    t3 = t0 == 0.0
-    t0 = torch.sqrt(torch.where(t3, 1.0, t0))
-    t4 = torch.where(t3, 0.0, t0)  # standard deviation
-    t0 = torch.where(t3, 0.0, 1.0 / t0)
-    t5 = mean - 6.0
-    t6 = mean < 0.0
-    t7 = t5 < 0.0
-    t8 = torch.where(t6, torch.full_like(mean, 1.0), -1.0)
-    t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
-    t10 = t0 * (torch.where(mean < 0.0, -mean, mean))
-    t11 = t3 | (37.5 < t10)
-    t10 = torch.where(t11, 37.5, t10)  # |mean - 0|/sigma
-    t12 = t10 * t10
-    t11 = torch.where(t11, 0.0, torch.exp(t12 * (-0.5)))
-    t13 = 1.0 / (t10 * 0.25 + 1.0)
-    t14 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.01441178831143662)
-    t14 = t13 * (t13 * t14)
-    t12 = (t14 * (-(t10 * 2.0)) + 0.3989422804014327) / (1.0 + t12)
-    t13 = t11 * 0.3989422804014327
-    t14 = t11 * (t10 * t12 + (t14 * 2.0))
-    t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
-    t3 = t3 | (37.5 < t5)
-    t5 = torch.where(t3, 37.5, t5)  # |mean - 6|/sigma
-    t15 = t5 * t5
-    t3 = torch.where(t3, 0.0, torch.exp(t15 * (-0.5)))
-    t16 = 1.0 / (t5 * 0.25 + 1.0)
-    t17 = t16 * _polynomial(_POLYNOMIAL0, t16 - 0.25, -0.01441178831143662)
-    t17 = t16 * (t16 * t17)
-    t15 = (t17 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t15)
-    t16 = t3 * 0.3989422804014327
-    t17 = t3 * (t5 * t15 + (t17 * 2.0))
-    t12 = t4 * (t11 * t12)
-    t15 = t4 * (t3 * t15)
-    t3 = t12 - t15
-    t11 = (t14 * t8) + ((-t17) * t9)
-    t18 = torch.where(t6, 0.0, torch.where(t7, torch.full_like(mean, 0.0), -12.0))
-    t19 = torch.where(t6, 2.0, torch.where(t7, torch.full_like(mean, -2.0), 2.0))
-    t20 = torch.where(t6, torch.full_like(mean, -12.0), 0.0)
-    t21 = torch.where(t6, -2.0, torch.where(t7, torch.full_like(mean, 2.0), -2.0))
-    t15 = ((t12 * t19) + ((t14 * t18) * t8)) + ((t15 * t21) + ((t17 * t20) * t9))
-    t12 = t0 * t13
-    t0 = t0 * t16
-    t22 = t12 - t0
-    t21 = ((t18 * t12) + ((t14 * t19) * t8)) + ((t0 * t20) + ((t17 * t21) * t9))
-    t7 = torch.where(t6, 0.0, torch.where(t7, torch.full_like(mean, 1.0), 0.0))
-    t9 = ((t10 * t13) * t8) + ((-(t5 * t16)) * t9)
-    t15 = (t7 * 2.0) * ((t4 * t13) - (t4 * t16)) + ((t3 * (-2.0)) * t11 + t15)
-    t21 = t7 * (t7 + (t11 * 2.0)) + (t7 * t9 + ((-t3) * t22 + (t21 * 0.5)))
-    t7 = t11 + t7
-    t22 = t22 * 0.5
-    t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t11 = (mean - 3.0) * t2
-    t3 = _at_most(_at_least(t11, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t9 = 1.0 / torch.sqrt((t3 * t3) * 0.7812726581889415 + 12.500362531023065)
-    t16 = t3 * t9  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t4 = t16 * (t16 * 2.0) + (-1.0)
-    t13 = t2 * 30.0
-    t5 = t13 * 2.0
-    t8 = t13 * t5 + (-1.0)
-    t10 = t16 * 4.0
-    t5 = t5 * 2.0
-    t11 = 7.55979061126709 < (torch.where(t11 < 0.0, -t11, t11))
-    t9 = torch.where(t11, 0.0, (t9 * t9) * (t9 * 12.500362531023065))
-    t11 = (t2 * t2) * (-0.5)
-    t6 = t13 * 2.0 + (-1.0)
-    t17, t20, t0 = surface_slopes(_SURFACES[0], 0, t4, t8)
-    _, t19, t14 = surface_slopes(_SURFACES[1], 0, t4, t6)
-    t20 = (t17 + ((t16 * t20) * t10)) * t9
-    t19 = t9 * (t10 * t19)
-    t5 = torch.where(t1, t22, t11 * (t3 * t20 + (t13 * ((t16 * t0) * t5))))
-    t14 = torch.where(t1, t21, t11 * (t3 * t19 + (t13 * (t14 * 2.0))))
-    return (
-        grad_mean * (torch.where(t1, t7, t2 * t20)) + grad_var * (torch.where(t1, t15, t2 * t19)),
-        grad_mean * t5 + grad_var * t14,
-    )
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10 = _backward_points(mean, var)
+    r2, r1, r0 = surface_slopes(_SURFACES[0], 0, s0, s1)
+    _, r4, r3 = surface_slopes(_SURFACES[1], 0, s0, s2)
+    (out_grad_mean, out_grad_var) = (_backward(mean, grad_mean, grad_var, r0, r1, r2, r3, r4, s3, s4, s5, s6, s7, s8,
+        s9, s10))
+    return out_grad_mean, out_grad_var

@@ -5,306 +5,651 @@
 //
 // rule digest  7cf97f18ca497639a287e3290e5b51644a604ce8ac9c42f2456a1dce813b87c3
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double relu_covariance_exact_float64_atom0(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = FMA(p0, p1, p2);
+    double t1 = FMA(p0, p1, p3);
+    double t2 = t0 * t0;
+    double t3 = 1.0 + t2;
+    double t4 = 1.0 / (t2 * t3);
+    double t5 = t2 * t4;
+    double t6 = t5 * (t5 * (exp64((p7 - (p6 * (t3 * t4))) * (p5 - t2)) * (t1 * FMA(p4, 2.0, t1))));
+    return t6;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void relu_covariance_exact_float64_atom1(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double *restrict r0,
+    double *restrict r1, double *restrict r2)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = FMA(p0, p1, p2);
+    double t1 = t0 * t0;
+    double t2 = 1.0 + t1;
+    double t3 = FMA(p0, p1, p4);
+    double t4 = 1.0 / (t1 * t2);
+    double t5 = t2 * t4;
+    double t6 = t1 * t4;
+    double t7 = exp64((p7 - (p6 * t5)) * (p3 - t1));
+    double t8 = t7 * t6;
+    double t9 = t6 * (t7 * (t3 * FMA(p5, 2.0, t3)));
+    double t10 = t5 * t9;
+    *r0 = t8;
+    *r1 = t9;
+    *r2 = t10;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE double relu_covariance_exact_float64_part2(double p0)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
+    double t0 = 1.0 / FMA(0.25, p0, 1.0);  // u = 1/(1 + t/4)
+    double t1 = 1.0 / FMA(p0, p0, 1.0);
+    double t2 = t0 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t3 = t0 * (t0 * (t0 * POLY24(t2, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t4 = t1 * FMA(2.0 * t3, -p0, 0.3989422804014327);
+    return t4;
 }
 
-INLINE double polynomial0(double y, double x)
+INLINE double relu_covariance_exact_float64_part3(double p0)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    double t0 = p0 - 0.25;
+    double t1 = POLY22(t0, -0.0017798827339621601, 0.010466386341611745, -0.025024068057433096, 0.028003432764145547,
+        -0.007675323623468539, -0.01260565126280357, 0x1.5ef483507f79p-8, 0.009931926179538022, -0.001079211461663395,
+        -0.01093052795862523, -0.003986265076078187, 0.011100325597856757, 0.012715664444173462, -0.005435898416258495,
+        -0.0251886937420882, -0.02081676516638881, 0.018430597373958118, 0.08071822573892083, 0.14153249712935168,
+        0.17952285286084968, 0.1863288565069812, 0.1666410963282826, 0.13207588430885814);
+    return t1;
 }
 
-INLINE double polynomial1(double y, double x)
+INLINE double relu_covariance_exact_float64_part4(
+    double p0, double p1, double p2, double p3, double p4, double p5, double p6, double p7, double p8, double p9,
+    double p10, double p11, double p12, double p13, double p14, double p15, double p16, double p17, double p18,
+    double p19)
 {
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
+    double t0 = FMA(0.006913751733901174, p0, FMA(0x1.6d3446b132e4p-8, p1, FMA(0.004388818376827047, p2,
+        FMA(0x1.b9e80d86b9684p-9, p3, FMA(0.002520781821062931, p4, FMA(0.0018295428350612963, p5,
+        FMA(0.0012847752377850756, p6, FMA(0.0008694233635054252, p7, FMA(0.0005640870748536374, p8,
+        FMA(0x1.6d8e4dc04c22fp-12, p9, FMA(0x1.aacc3b97a4d9cp-13, p10, FMA(0x1.d16d370b91c4p-14, p11,
+        FMA(5.565293490496635e-05, p12, FMA(0x1.a5757b01b1c82p-16, p13, FMA(9.881243886351797e-06, p14,
+        FMA(0x1.b0090536b7416p-19, p15, FMA(7.958543055232739e-07, p16, FMA(1.26093549715308e-07, p17,
+        FMA(8.561922830903884e-09, p18, 0x1.fe92a87b99c9p-35 * p19)))))))))))))))))));
+    return t0;
 }
 
-static const double table30[30][2] = {
-    {9.508433460797002e-08, 1.940820364960155e-07},
-    {0x1.946295077616p-18, 0x1.6bdbe1c694fc2p-18},
-    {0x1.d9e2140858ep-15, 0x1.0f84ef5ef8608p-15},
-    {0x1.1242fd6a9b396p-12, 0x1.caf7a93366b88p-14},
-    {0.0008355263751110418, 0.0002740347148772122},
-    {0x1.15dc535e9a743p-9, 0.0005690711398135044},
-    {0.00459394793315494, 0.0010385947212453285},
-    {0.008871146050386037, 0.0017232376900866723},
-    {0.015681209255038714, 0x1.5c1309396189ap-9},
-    {0x1.a754545e50d2p-6, 0.003855972748440641},
-    {0.040194953949020354, 0.005328793386459948},
-    {0.05959105881941024, 0.007060004364682798},
-    {0.08479001157689474, 0.009015661672764581},
-    {0.116417389170731, 0.01114187163754742},
-    {0.1548997011612544, 0.013366139401097007},
-    {0.2004098803601062, 0.015600090419609075},
-    {0.2528233227268344, 0.017743435755625012},
-    {0.3116880661652811, 0.019688965304325696},
-    {0.3762119001461197, 0.02132827960785649},
-    {0.4452681968080641, 0.02255791555197443},
-    {0.5174211126375031, 0.023285487817320472},
-    {0.590969601059185, 0.023435458858440596},
-    {0.6640084783881806, 0.022954166210040004},
-    {0.7345036766588343, 0.02181377625004142},
-    {0.8003778699055785, 0.020014895845584125},
-    {0.8596019393193193, 0.0175876541394249},
-    {0.9102873004848048, 0.014591163315734854},
-    {0.9507740093215545, 0.011111388881116646},
-    {0.9797100135412573, 0x1.dba4fb70071ep-8},
-    {0.9961213775663299, 0.003163059153427997},
-};
+INLINE void relu_covariance_exact_float64_forward_before_element(
+    double mean1, double var1, double mean2, double var2, double cov, double *restrict out_b0, double *restrict out_b1,
+    double *restrict out_b2, double *restrict out_b3, double *restrict out_b4, double *restrict out_b5,
+    double *restrict out_b6, double *restrict out_b7, double *restrict out_b8, double *restrict out_b9,
+    double *restrict out_b10, double *restrict out_b11, double *restrict out_b12, double *restrict out_b13,
+    double *restrict out_b14, double *restrict out_b15, double *restrict out_b16, double *restrict out_b17,
+    double *restrict out_b18, double *restrict out_b19)
+{
+    double t0 = ABS(cov);
+    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t2 = t1 ? var2 : var1;
+    double t3 = t1 ? var1 : var2;
+    double t4 = t1 ? mean2 : mean1;
+    double t5 = t1 ? mean1 : mean2;
+    _Bool t6 = 0.0 <= t2;
+    _Bool t7 = t2 == 0.0;
+    _Bool t8 = 0.0 <= t3;
+    _Bool t9 = t3 == 0.0;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t10 = t7 | t9;
+    double t11 = t6 ? t2 : 0.0;
+    double t12 = SQRT(t11);
+    double t13 = t8 ? t3 : 0.0;
+    double t14 = (t12 * SQRT(t13)) * 0x1.00004p0;
+    _Bool t15 = ((t0 <= t14) & (t6 & (t4 == t4))) & (t8 & (t5 == t5));
+    double t16 = t15 ? t0 : 0.0;
+    double t17 = t9 ? c0 : t3;
+    double t18 = t15 ? t17 : c0;
+    double t19 = SQRT(t18);  // standard deviation, scaled
+    double t20 = t7 ? c0 : t2;
+    double t21 = t15 ? t20 : c0;
+    double t22 = SQRT(t21);  // standard deviation, scaled
+    double t23 = 0x1p100 * (t4 * 0x1p100);
+    double t24 = t7 ? t23 : t4;
+    double t25 = t24 / t22;
+    double t26 = t22 * t19;
+    double t27 = 0x1p100 * (t5 * 0x1p100);
+    double t28 = t9 ? t27 : t5;
+    double t29 = t28 / t19;
+    double t30 = (t2 * t3) - (t16 * t16);
+    double t31 = t26 + t16;
+    double t32 = (t15 & (0.0 < t30)) ? t30 : 0.0;
+    _Bool t33 = 0.0 == t32;
+    _Bool t34 = t33 & (!t10);
+    double t35 = t33 ? c0 : t32;
+    double t36 = SQRT(t35);
+    double t37 = c0 / t31;
+    double t38 = t36 * t37;
+    double t39 = t34 ? 0.0 : t38;
+    double t40 = t10 ? c0 : t39;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t41 = t31 * (c0 / t36);
+    double t42 = t34 ? 0x1p40 : t41;
+    double t43 = t10 ? c0 : t42;
+    _Bool t44 = 38.5 < t29;
+    double t45 = (t29 < (-38.5)) ? (-38.5) : t29;
+    double t46 = t44 ? 38.5 : t45;  // mean2/s2, within the reach
+    _Bool t47 = 38.5 < t25;
+    double t48 = (t25 < (-38.5)) ? (-38.5) : t25;
+    double t49 = t47 ? 38.5 : t48;  // mean1/s1, within the reach
+    double t50 = -t46;
+    double t51 = (cov < 0.0) ? t50 : t46;
+    double t52 = t49 + t51;
+    double t53 = t49 - t51;
+    double t54 = ABS(t52);
+    double t55 = 0.125 * (t52 * t52);  // A = (a + b)^2/8
+    double t56 = ABS(t53);
+    double t57 = 0.125 * (t53 * t53);  // B = (a - b)^2/8
+    _Bool t58 = (t54 <= t56) | (t54 < 0x1p-60);
+    double t59 = t40 * t40;
+    _Bool t60 = t56 <= (t59 * t54);
+    double t61 = t58 ? c0 : t54;
+    double t62 = t56 * (c0 / t61);
+    double t63 = t60 ? t59 : t62;
+    double t64 = t58 ? c0 : t63;  // q*^2, where the exponent is least
+    double t65 = 2.0 * t55;
+    double t66 = t43 * (t43 * t57);
+    double t67 = 0.125 * (t54 * t56);
+    double t68 = t60 ? t66 : t67;
+    double t69 = t58 ? t57 : t68;  // B/q*^2
+    double t70 = FMA(t55, t64, -t69);
+    double t71 = FMA(t55, t64, t69);
+    double t72 = (t71 + 30.0) + SQRT(FMA(t70, t70, FMA(t71, 60.0, 900.0)));
+    _Bool t73 = t72 < t65;
+    double t74 = (2.0 * t57) * (c0 / t72);
+    _Bool t75 = t59 < t74;
+    double t76 = t75 ? t74 : c0;
+    double t77 = SQRT(t76);
+    double t78 = t75 ? t77 : t40;  // lo, where the integral begins
+    _Bool t79 = t75 | t73;
+    double t80 = t73 ? t65 : c0;
+    double t81 = t72 * (c0 / t80);
+    double t82 = t73 ? t81 : c0;
+    double t83 = SQRT(t82);
+    double t84 = t73 ? t83 : c0;
+    double t85 = t84 - t78;
+    double t86 = (t37 * (t16 * 2.0)) * (c0 / (c0 + t40));  // 1 - Q
+    double t87 = t79 ? t85 : t86;  // hi - lo
+    double t88 = t78 - t40;
+    double t89 = t75 ? t88 : 0.0;
+    *out_b0 = t87;
+    *out_b1 = t78;
+    *out_b2 = t89;
+    *out_b3 = t40;
+    *out_b4 = t64;
+    *out_b5 = t69;
+    *out_b6 = t55;
+    *out_b7 = t0;
+    *out_b8 = t2;
+    *out_b9 = t3;
+    *out_b10 = t4;
+    *out_b11 = t5;
+    *out_b12 = t14;
+    *out_b13 = t26;
+    *out_b14 = t46;
+    *out_b15 = t49;
+    *out_b16 = t50;
+    *out_b17 = t57;
+    *out_b18 = t59;
+    *out_b19 = t71;
+}
 
-static const double table40[40][2] = {
-    {2.03079499232393e-11, 0x1.fe92a87b99c9p-35},
-    {6.788764004770106e-09, 8.561922830903884e-09},
-    {0x1.5095c680f35f3p-23, 1.26093549715308e-07},
-    {0x1.6ac19671c2becp-20, 7.958543055232739e-07},
-    {6.94860662933281e-06, 0x1.b0090536b7416p-19},
-    {0x1.b362677e50304p-16, 9.881243886351797e-06},
-    {7.793294999127193e-05, 0x1.a5757b01b1c82p-16},
-    {0x1.a2d0b454e672ep-13, 5.565293490496635e-05},
-    {0x1.db7bf5aecbedap-12, 0x1.d16d370b91c4p-14},
-    {0.0009358176675143853, 0x1.aacc3b97a4d9cp-13},
-    {0.001787121949212998, 0x1.6d8e4dc04c22fp-12},
-    {0.003199886569430787, 0.0005640870748536374},
-    {0.005425474390469608, 0.0008694233635054252},
-    {0.008777867788999876, 0.0012847752377850756},
-    {0.013633560419736186, 0.0018295428350612963},
-    {0.02042675092880096, 0.002520781821062931},
-    {0.02963928665724582, 0x1.b9e80d86b9684p-9},
-    {0x1.564dcc69b81cp-5, 0.004388818376827047},
-    {0.05738962368691686, 0x1.6d3446b132e4p-8},
-    {0.07696385286301893, 0.006913751733901174},
-    {0.10097560123021887, 0.008393618818376133},
-    {0.12981778630944807, 0.009983221572268799},
-    {0.1637763542659453, 0.011643480485252303},
-    {0.20299943319499594, 0.013325910894009233},
-    {0.24746975450063452, 0.014973981166098018},
-    {0.2969823076053033, 0.01652507745438096},
-    {0.35112902959833947, 0.017913001925744337},
-    {0.40929203877732284, 0.019070891971940406},
-    {0.470646512874736, 0.019934414227155216},
-    {0.5341738111298173, 0.020445061779430868},
-    {0.5986848734973289, 0.020553367792386767},
-    {0.6628533347567285, 0.02022184520661343},
-    {0.7252572037477857, 0.01942747085493737},
-    {0.7844274166387507, 0.018163552979969085},
-    {0.838901114332685, 0x1.0d5def46c3dcp-6},
-    {0.8872771501522426, 0.014287871985282008},
-    {0.9282711330996471, 0.011750267902270304},
-    {0.9607672905920686, 0.00888942676087233},
-    {0.9838647651624745, 0x1.7ad393084748cp-8},
-    {0.9969193873204478, 0.002512998259573986},
+INLINE void relu_covariance_exact_float64_forward_element(
+    double cov, double b7, double b8, double b9, double b10, double b11, double b12, double b13, double b14,
+    double b15, double b16, double b6, double b17, double b18, double b19, double b0, double a0,
+    double *restrict out_covariance)
+{
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t0 = ((b7 <= b12) & ((0.0 <= b8) & (b10 == b10))) & ((0.0 <= b9) & (b11 == b11));
+    _Bool t1 = b15 < 0.0;
+    _Bool t2 = b14 < 0.0;
+    double t3 = t2 ? b16 : b14;
+    double t4 = c0 / FMA(0.25, t3, c0);
+    double t5 = -b15;
+    double t6 = t1 ? t5 : b15;
+    double t7 = c0 / FMA(t6, 0.25, c0);
+    double t8 = exp64((b15 * b15) * (-0.5));
+    double t9 = t7 * relu_covariance_exact_float64_part3(t7);  // Mills ratio/sqrt(2 pi)
+    double t10 = t8 * t9;
+    double t11 = exp64((-0.5) * (b14 * b14));
+    double t12 = t4 * relu_covariance_exact_float64_part3(t4);  // Mills ratio/sqrt(2 pi)
+    double t13 = t11 * t12;
+    double t14 = c0 - t10;
+    double t15 = t1 ? t10 : t14;
+    double t16 = c0 - t13;
+    double t17 = t2 ? t13 : t16;
+    double t18 = t15 * t17;
+    _Bool t19 = (b8 == 0.0) | (b9 == 0.0);
+    double t20 = b13 * (exp64(-(b19 + (b6 + b17))) * ((b0 * a0) * (2.0 * (c0 / (c0 + b18)))));
+    double t21 = t19 ? 0.0 : t20;
+    double t22 = FMA(cov, t18, t21);
+    double t23 = t0 ? c0 : (-1.0);
+    double t24 = SQRT(t23);
+    double t25 = t0 ? t22 : t24;
+    *out_covariance = t25;
+}
+
+INLINE void relu_covariance_exact_float64_backward_element(
+    double mean1, double var1, double mean2, double var2, double cov, double grad_covariance,
+    double *restrict out_grad_mean1, double *restrict out_grad_var1, double *restrict out_grad_mean2,
+    double *restrict out_grad_var2, double *restrict out_grad_cov)
+{
+    double t0 = ABS(cov);
+    _Bool t1 = cov < 0.0;
+    _Bool t2 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t3 = t2 ? var2 : var1;
+    double t4 = t2 ? var1 : var2;
+    double t5 = t2 ? mean2 : mean1;
+    double t6 = t2 ? mean1 : mean2;
+    _Bool t7 = 0.0 <= t3;
+    _Bool t8 = t3 == 0.0;
+    _Bool t9 = 0.0 <= t4;
+    _Bool t10 = t4 == 0.0;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    double t11 = t7 ? t3 : 0.0;
+    double t12 = SQRT(t11);
+    double t13 = t9 ? t4 : 0.0;
+    _Bool t14 = ((t0 <= ((t12 * SQRT(t13)) * 0x1.00004p0)) & (t7 & (t5 == t5))) & (t9 & (t6 == t6));
+    double t15 = t14 ? t0 : 0.0;
+    double t16 = t10 ? c0 : t4;
+    double t17 = t14 ? t16 : c0;
+    double t18 = SQRT(t17);  // standard deviation, scaled
+    double t19 = t8 ? c0 : t3;
+    double t20 = t14 ? t19 : c0;
+    double t21 = SQRT(t20);  // standard deviation, scaled
+    double t22 = 0x1p100 * (t5 * 0x1p100);
+    double t23 = t8 ? t22 : t5;
+    double t24 = t23 / t21;
+    double t25 = 0x1p100 * (t6 * 0x1p100);
+    double t26 = t10 ? t25 : t6;
+    double t27 = t26 / t18;
+    _Bool t28 = t8 | t10;
+    double t29 = t14 ? c0 : (-1.0);
+    double t30 = SQRT(t29);
+    double t31 = (t3 * t4) - (t15 * t15);
+    double t32 = (t14 & (0.0 < t31)) ? t31 : 0.0;
+    _Bool t33 = 0.0 == t32;
+    _Bool t34 = t33 & (!t28);
+    double t35 = t33 ? c0 : t32;
+    double t36 = SQRT(t35);
+    double t37 = t21 * t18;
+    double t38 = t8 ? 0.0 : t21;
+    double t39 = t10 ? 0.0 : t18;
+    double t40 = t37 + t15;
+    double t41 = t15 * (c0 / t37);
+    double t42 = c0 / t40;
+    double t43 = t36 * t42;
+    double t44 = t34 ? 0.0 : t43;
+    double t45 = t28 ? c0 : t44;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t46 = t40 * (c0 / t36);
+    double t47 = t34 ? 0x1p40 : t46;
+    double t48 = t28 ? c0 : t47;
+    _Bool t49 = 38.5 < t27;
+    double t50 = (t27 < (-38.5)) ? (-38.5) : t27;
+    double t51 = t49 ? 38.5 : t50;  // mean2/s2, within the reach
+    _Bool t52 = 38.5 < t24;
+    double t53 = (t24 < (-38.5)) ? (-38.5) : t24;
+    double t54 = t52 ? 38.5 : t53;  // mean1/s1, within the reach
+    double t55 = -t51;
+    _Bool t56 = t54 < 0.0;
+    _Bool t57 = t51 < 0.0;
+    double t58 = -t54;
+    double t59 = exp64((-0.5) * (t54 * t54));
+    double t60 = t41 * t51;
+    double t61 = t41 * t54;
+    _Bool t62 = 0.0 < t54;
+    _Bool t63 = 0.0 < t51;
+    double t64 = t1 ? t55 : t51;
+    double t65 = t57 ? t55 : t51;
+    double t66 = t54 + t64;
+    double t67 = t54 - t64;
+    double t68 = t56 ? t58 : t54;
+    double t69 = exp64((t64 * t64) * (-0.5));
+    double t70 = (38.5 < t68) ? 38.5 : t68;
+    double t71 = c0 / FMA(0.25, t68, c0);
+    double t72 = (38.5 < t65) ? 38.5 : t65;
+    double t73 = c0 / FMA(0.25, t65, c0);
+    double t74 = ABS(t66);
+    double t75 = ABS(t67);
+    double t76 = 0.125 * (t67 * t67);  // B = (a - b)^2/8
+    double t77 = 0.125 * (t66 * t66);  // A = (a + b)^2/8
+    _Bool t78 = (t74 <= t75) | (t74 < 0x1p-60);
+    double t79 = t45 * t45;
+    double t80 = t45 * t66;
+    _Bool t81 = t75 <= (t79 * t74);
+    double t82 = t78 ? c0 : t74;
+    double t83 = t75 * (c0 / t82);
+    double t84 = t81 ? t79 : t83;
+    double t85 = t78 ? c0 : t84;  // q*^2, where the exponent is least
+    double t86 = c0 / (c0 + t79);
+    double t87 = t86 * (t45 * 2.0);
+    double t88 = t79 * t66;
+    double t89 = 2.0 * t77;
+    double t90 = t86 * (t88 - t67);
+    double t91 = t86 * (t67 + t88);
+    double t92 = (2.0 * t86) * 0.25;
+    double t93 = t48 * (t48 * t76);
+    double t94 = 0.125 * (t74 * t75);
+    double t95 = t81 ? t93 : t94;
+    double t96 = t78 ? t76 : t95;  // B/q*^2
+    double t97 = t48 * t67;
+    double t98 = 0.5 * (t80 - t97);
+    double t99 = (t80 + t97) * 0.5;
+    double t100 = t71 * relu_covariance_exact_float64_part3(t71);  // Mills ratio/sqrt(2 pi)
+    double t101 = t59 * t100;
+    double t102 = exp64((-0.5) * (t51 * t51));
+    double t103 = t73 * relu_covariance_exact_float64_part3(t73);  // Mills ratio/sqrt(2 pi)
+    double t104 = t102 * t103;
+    double t105 = FMA(t77, t85, -t96);
+    double t106 = -t98;
+    double t107 = t1 ? t106 : t98;
+    _Bool t108 = t99 < 0.0;
+    double t109 = -t99;
+    double t110 = t108 ? t109 : t99;
+    double t111 = -t90;
+    double t112 = t1 ? t111 : t90;
+    double t113 = FMA(t77, t85, t96);
+    double t114 = exp64(-(t113 + (t77 + t76)));
+    _Bool t115 = t107 < 0.0;
+    double t116 = -t107;
+    double t117 = t115 ? t116 : t107;
+    double t118 = (38.5 < t110) ? 38.5 : t110;
+    double t119 = (t113 + 28.0) + SQRT(FMA(t105, t105, FMA(t113, 56.0, 784.0)));
+    double t120 = (38.5 < t117) ? 38.5 : t117;
+    double t121 = c0 / t18;
+    double t122 = t10 ? 0.0 : t121;
+    double t123 = relu_covariance_exact_float64_part2(t118);  // J_1/sqrt(2 pi)
+    double t124 = t87 * (t123 * exp64((-0.5) * (t118 * t118)));
+    double t125 = relu_covariance_exact_float64_part2(t70);  // J_1/sqrt(2 pi)
+    double t126 = t124 - (t125 * exp64((-0.5) * (t70 * t70)));
+    _Bool t127 = 0.0 < t91;
+    double t128 = -t60;
+    double t129 = t1 ? t128 : t60;
+    double t130 = -t129;
+    double t131 = t62 ? t130 : t91;
+    double t132 = t62 ? t58 : 0.0;
+    double t133 = t127 ? t131 : t132;
+    double t134 = t38 * (t122 * ((t126 + t133) * (t69 * 0.19947114020071635)));
+    _Bool t135 = t119 < t89;
+    double t136 = (2.0 * t76) * (c0 / t119);
+    _Bool t137 = t79 < t136;
+    double t138 = t137 ? t136 : c0;
+    double t139 = SQRT(t138);
+    double t140 = t137 ? t139 : t45;  // lo, where the integral begins
+    _Bool t141 = t137 | t135;
+    double t142 = t135 ? t89 : c0;
+    double t143 = t119 * (c0 / t142);
+    double t144 = t135 ? t143 : c0;
+    double t145 = SQRT(t144);
+    double t146 = t135 ? t145 : c0;
+    double t147 = t146 - t140;
+    double t148 = (t42 * (t15 * 2.0)) * (c0 / (c0 + t45));  // 1 - Q
+    double t149 = t141 ? t147 : t148;  // hi - lo
+    double t150 = c0 / t21;
+    double t151 = t8 ? 0.0 : t150;
+    double t152 = relu_covariance_exact_float64_part2(t120);  // J_1/sqrt(2 pi)
+    double t153 = t87 * (t152 * exp64((-0.5) * (t120 * t120)));
+    double t154 = relu_covariance_exact_float64_part2(t72);  // J_1/sqrt(2 pi)
+    double t155 = t153 - (t154 * exp64((-0.5) * (t72 * t72)));
+    _Bool t156 = 0.0 < t112;
+    double t157 = -t61;
+    double t158 = t1 ? t157 : t61;
+    double t159 = -t158;
+    double t160 = t63 ? t159 : t112;
+    double t161 = t63 ? t55 : 0.0;
+    double t162 = t156 ? t160 : t161;
+    double t163 = t39 * (t151 * ((t155 + t162) * (t59 * 0.19947114020071635)));
+    double t164 = c0 - t101;
+    double t165 = t56 ? t101 : t164;
+    double t166 = t41 * ((t69 * t165) * 0.3989422804014327);
+    double t167 = c0 - t104;
+    double t168 = t57 ? t104 : t167;
+    double t169 = t41 * (0.3989422804014327 * (t59 * t168));
+    double t170 = t140 - t45;
+    double t171 = t137 ? t170 : 0.0;
+    double t172, t173, t174;
+    relu_covariance_exact_float64_atom1(t149, 2.03079499232393e-11, t140, t85, t171, t45, t96, t77, &t172, &t173,
+        &t174);
+    double t175, t176, t177;
+    relu_covariance_exact_float64_atom1(t149, 6.788764004770106e-09, t140, t85, t171, t45, t96, t77, &t175, &t176,
+        &t177);
+    double t178, t179, t180;
+    relu_covariance_exact_float64_atom1(t149, 0x1.5095c680f35f3p-23, t140, t85, t171, t45, t96, t77, &t178, &t179,
+        &t180);
+    double t181, t182, t183;
+    relu_covariance_exact_float64_atom1(t149, 0x1.6ac19671c2becp-20, t140, t85, t171, t45, t96, t77, &t181, &t182,
+        &t183);
+    double t184, t185, t186;
+    relu_covariance_exact_float64_atom1(t149, 6.94860662933281e-06, t140, t85, t171, t45, t96, t77, &t184, &t185,
+        &t186);
+    double t187, t188, t189;
+    relu_covariance_exact_float64_atom1(t149, 0x1.b362677e50304p-16, t140, t85, t171, t45, t96, t77, &t187, &t188,
+        &t189);
+    double t190, t191, t192;
+    relu_covariance_exact_float64_atom1(t149, 7.793294999127193e-05, t140, t85, t171, t45, t96, t77, &t190, &t191,
+        &t192);
+    double t193, t194, t195;
+    relu_covariance_exact_float64_atom1(t149, 0x1.a2d0b454e672ep-13, t140, t85, t171, t45, t96, t77, &t193, &t194,
+        &t195);
+    double t196, t197, t198;
+    relu_covariance_exact_float64_atom1(t149, 0x1.db7bf5aecbedap-12, t140, t85, t171, t45, t96, t77, &t196, &t197,
+        &t198);
+    double t199, t200, t201;
+    relu_covariance_exact_float64_atom1(t149, 0.0009358176675143853, t140, t85, t171, t45, t96, t77, &t199, &t200,
+        &t201);
+    double t202, t203, t204;
+    relu_covariance_exact_float64_atom1(t149, 0.001787121949212998, t140, t85, t171, t45, t96, t77, &t202, &t203,
+        &t204);
+    double t205, t206, t207;
+    relu_covariance_exact_float64_atom1(t149, 0.003199886569430787, t140, t85, t171, t45, t96, t77, &t205, &t206,
+        &t207);
+    double t208, t209, t210;
+    relu_covariance_exact_float64_atom1(t149, 0.005425474390469608, t140, t85, t171, t45, t96, t77, &t208, &t209,
+        &t210);
+    double t211, t212, t213;
+    relu_covariance_exact_float64_atom1(t149, 0.008777867788999876, t140, t85, t171, t45, t96, t77, &t211, &t212,
+        &t213);
+    double t214, t215, t216;
+    relu_covariance_exact_float64_atom1(t149, 0.013633560419736186, t140, t85, t171, t45, t96, t77, &t214, &t215,
+        &t216);
+    double t217, t218, t219;
+    relu_covariance_exact_float64_atom1(t149, 0.02042675092880096, t140, t85, t171, t45, t96, t77, &t217, &t218,
+        &t219);
+    double t220, t221, t222;
+    relu_covariance_exact_float64_atom1(t149, 0.02963928665724582, t140, t85, t171, t45, t96, t77, &t220, &t221,
+        &t222);
+    double t223, t224, t225;
+    relu_covariance_exact_float64_atom1(t149, 0x1.564dcc69b81cp-5, t140, t85, t171, t45, t96, t77, &t223, &t224,
+        &t225);
+    double t226, t227, t228;
+    relu_covariance_exact_float64_atom1(t149, 0.05738962368691686, t140, t85, t171, t45, t96, t77, &t226, &t227,
+        &t228);
+    double t229, t230, t231;
+    relu_covariance_exact_float64_atom1(t149, 0.07696385286301893, t140, t85, t171, t45, t96, t77, &t229, &t230,
+        &t231);
+    double t232, t233, t234;
+    relu_covariance_exact_float64_atom1(t149, 0.10097560123021887, t140, t85, t171, t45, t96, t77, &t232, &t233,
+        &t234);
+    double t235, t236, t237;
+    relu_covariance_exact_float64_atom1(t149, 0.12981778630944807, t140, t85, t171, t45, t96, t77, &t235, &t236,
+        &t237);
+    double t238, t239, t240;
+    relu_covariance_exact_float64_atom1(t149, 0.1637763542659453, t140, t85, t171, t45, t96, t77, &t238, &t239, &t240);
+    double t241, t242, t243;
+    relu_covariance_exact_float64_atom1(t149, 0.20299943319499594, t140, t85, t171, t45, t96, t77, &t241, &t242,
+        &t243);
+    double t244, t245, t246;
+    relu_covariance_exact_float64_atom1(t149, 0.24746975450063452, t140, t85, t171, t45, t96, t77, &t244, &t245,
+        &t246);
+    double t247, t248, t249;
+    relu_covariance_exact_float64_atom1(t149, 0.2969823076053033, t140, t85, t171, t45, t96, t77, &t247, &t248, &t249);
+    double t250, t251, t252;
+    relu_covariance_exact_float64_atom1(t149, 0.35112902959833947, t140, t85, t171, t45, t96, t77, &t250, &t251,
+        &t252);
+    double t253, t254, t255;
+    relu_covariance_exact_float64_atom1(t149, 0.40929203877732284, t140, t85, t171, t45, t96, t77, &t253, &t254,
+        &t255);
+    double t256, t257, t258;
+    relu_covariance_exact_float64_atom1(t149, 0.470646512874736, t140, t85, t171, t45, t96, t77, &t256, &t257, &t258);
+    double t259, t260, t261;
+    relu_covariance_exact_float64_atom1(t149, 0.5341738111298173, t140, t85, t171, t45, t96, t77, &t259, &t260, &t261);
+    double t262, t263, t264;
+    relu_covariance_exact_float64_atom1(t149, 0.5986848734973289, t140, t85, t171, t45, t96, t77, &t262, &t263, &t264);
+    double t265, t266, t267;
+    relu_covariance_exact_float64_atom1(t149, 0.6628533347567285, t140, t85, t171, t45, t96, t77, &t265, &t266, &t267);
+    double t268, t269, t270;
+    relu_covariance_exact_float64_atom1(t149, 0.7252572037477857, t140, t85, t171, t45, t96, t77, &t268, &t269, &t270);
+    double t271, t272, t273;
+    relu_covariance_exact_float64_atom1(t149, 0.7844274166387507, t140, t85, t171, t45, t96, t77, &t271, &t272, &t273);
+    double t274, t275, t276;
+    relu_covariance_exact_float64_atom1(t149, 0.838901114332685, t140, t85, t171, t45, t96, t77, &t274, &t275, &t276);
+    double t277, t278, t279;
+    relu_covariance_exact_float64_atom1(t149, 0.8872771501522426, t140, t85, t171, t45, t96, t77, &t277, &t278, &t279);
+    double t280, t281, t282;
+    relu_covariance_exact_float64_atom1(t149, 0.9282711330996471, t140, t85, t171, t45, t96, t77, &t280, &t281, &t282);
+    double t283, t284, t285;
+    relu_covariance_exact_float64_atom1(t149, 0.9607672905920686, t140, t85, t171, t45, t96, t77, &t283, &t284, &t285);
+    double t286, t287, t288;
+    relu_covariance_exact_float64_atom1(t149, 0.9838647651624745, t140, t85, t171, t45, t96, t77, &t286, &t287, &t288);
+    double t289, t290, t291;
+    relu_covariance_exact_float64_atom1(t149, 0.9969193873204478, t140, t85, t171, t45, t96, t77, &t289, &t290, &t291);
+    _Bool t292 = 0x1.fffffffffffffp1023 < t134;
+    double t293 = (t134 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t134;
+    double t294 = t292 ? 0x1.fffffffffffffp1023 : t293;
+    _Bool t295 = 0x1.fffffffffffffp1023 < t163;
+    double t296 = (t163 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t163;
+    double t297 = t295 ? 0x1.fffffffffffffp1023 : t296;
+    double t298 = t2 ? t294 : t297;
+    double t299 = t14 ? t298 : t30;
+    double t300 = t299 * grad_covariance;
+    double t301 = t2 ? t297 : t294;
+    double t302 = t14 ? t301 : t30;
+    double t303 = t302 * grad_covariance;
+    double t304 = t66 * (t149 * FMA(0.002512998259573986, t290, FMA(0x1.7ad393084748cp-8, t287,
+        FMA(0.00888942676087233, t284, FMA(0.011750267902270304, t281, FMA(0.014287871985282008, t278,
+        FMA(0x1.0d5def46c3dcp-6, t275, FMA(0.018163552979969085, t272, FMA(0.01942747085493737, t269,
+        FMA(0.02022184520661343, t266, FMA(0.020553367792386767, t263, FMA(0.020445061779430868, t260,
+        FMA(0.019934414227155216, t257, FMA(0.019070891971940406, t254, FMA(0.017913001925744337, t251,
+        FMA(0.01652507745438096, t248, FMA(0.014973981166098018, t245, FMA(0.013325910894009233, t242,
+        FMA(0.011643480485252303, t239, FMA(0.009983221572268799, t236, FMA(0.008393618818376133, t233,
+        relu_covariance_exact_float64_part4(t230, t227, t224, t221, t218, t215, t212, t209, t206, t203, t200, t197,
+        t194, t191, t188, t185, t182, t179, t176, t173))))))))))))))))))))));
+    double t305 = t67 * (t149 * FMA(0.002512998259573986, t291, FMA(0x1.7ad393084748cp-8, t288,
+        FMA(0.00888942676087233, t285, FMA(0.011750267902270304, t282, FMA(0.014287871985282008, t279,
+        FMA(0x1.0d5def46c3dcp-6, t276, FMA(0.018163552979969085, t273, FMA(0.01942747085493737, t270,
+        FMA(0.02022184520661343, t267, FMA(0.020553367792386767, t264, FMA(0.020445061779430868, t261,
+        FMA(0.019934414227155216, t258, FMA(0.019070891971940406, t255, FMA(0.017913001925744337, t252,
+        FMA(0.01652507745438096, t249, FMA(0.014973981166098018, t246, FMA(0.013325910894009233, t243,
+        FMA(0.011643480485252303, t240, FMA(0.009983221572268799, t237, FMA(0.008393618818376133, t234,
+        relu_covariance_exact_float64_part4(t231, t228, t225, t222, t219, t216, t213, t210, t207, t204, t201, t198,
+        t195, t192, t189, t186, t183, t180, t177, t174))))))))))))))))))))));
+    double t306 = t114 * (t149 * FMA(0.002512998259573986, t289, FMA(0x1.7ad393084748cp-8, t286,
+        FMA(0.00888942676087233, t283, FMA(0.011750267902270304, t280, FMA(0.014287871985282008, t277,
+        FMA(0x1.0d5def46c3dcp-6, t274, FMA(0.018163552979969085, t271, FMA(0.01942747085493737, t268,
+        FMA(0.02022184520661343, t265, FMA(0.020553367792386767, t262, FMA(0.020445061779430868, t259,
+        FMA(0.019934414227155216, t256, FMA(0.019070891971940406, t253, FMA(0.017913001925744337, t250,
+        FMA(0.01652507745438096, t247, FMA(0.014973981166098018, t244, FMA(0.013325910894009233, t241,
+        FMA(0.011643480485252303, t238, FMA(0.009983221572268799, t235, FMA(0.008393618818376133, t232,
+        relu_covariance_exact_float64_part4(t229, t226, t223, t220, t217, t214, t211, t208, t205, t202, t199, t196,
+        t193, t190, t187, t184, t181, t178, t175, t172))))))))))))))))))))));
+    double t307 = t165 * t168;
+    double t308 = -t306;
+    double t309 = t1 ? t308 : t306;
+    double t310 = t307 + t309;
+    double t311 = t14 ? t310 : t30;
+    double t312 = t311 * grad_covariance;
+    double t313 = t114 * (t92 * (t304 - t305));
+    double t314 = -t169;
+    double t315 = t1 ? t314 : t169;
+    double t316 = t39 * (t315 - (t114 * (t92 * (t304 + t305))));
+    double t317 = -t166;
+    double t318 = t1 ? t317 : t166;
+    double t319 = -t313;
+    double t320 = t1 ? t319 : t313;
+    double t321 = t38 * (t318 - t320);
+    double t322 = t2 ? t321 : t316;
+    double t323 = t14 ? t322 : t30;
+    double t324 = t323 * grad_covariance;
+    double t325 = t2 ? t316 : t321;
+    double t326 = t14 ? t325 : t30;
+    double t327 = t326 * grad_covariance;
+    *out_grad_mean1 = t324;
+    *out_grad_var1 = t300;
+    *out_grad_mean2 = t327;
+    *out_grad_var2 = t303;
+    *out_grad_cov = t312;
+}
+
+static const double rows0[30][2] = {
+    {9.508433460797002e-08,1.940820364960155e-07},
+    {0x1.946295077616p-18,0x1.6bdbe1c694fc2p-18},
+    {0x1.d9e2140858ep-15,0x1.0f84ef5ef8608p-15},
+    {0x1.1242fd6a9b396p-12,0x1.caf7a93366b88p-14},
+    {0.0008355263751110418,0.0002740347148772122},
+    {0x1.15dc535e9a743p-9,0.0005690711398135044},
+    {0.00459394793315494,0.0010385947212453285},
+    {0.008871146050386037,0.0017232376900866723},
+    {0.015681209255038714,0x1.5c1309396189ap-9},
+    {0x1.a754545e50d2p-6,0.003855972748440641},
+    {0.040194953949020354,0.005328793386459948},
+    {0.05959105881941024,0.007060004364682798},
+    {0.08479001157689474,0.009015661672764581},
+    {0.116417389170731,0.01114187163754742},
+    {0.1548997011612544,0.013366139401097007},
+    {0.2004098803601062,0.015600090419609075},
+    {0.2528233227268344,0.017743435755625012},
+    {0.3116880661652811,0.019688965304325696},
+    {0.3762119001461197,0.02132827960785649},
+    {0.4452681968080641,0.02255791555197443},
+    {0.5174211126375031,0.023285487817320472},
+    {0.590969601059185,0.023435458858440596},
+    {0.6640084783881806,0.022954166210040004},
+    {0.7345036766588343,0.02181377625004142},
+    {0.8003778699055785,0.020014895845584125},
+    {0.8596019393193193,0.0175876541394249},
+    {0.9102873004848048,0.014591163315734854},
+    {0.9507740093215545,0.011111388881116646},
+    {0.9797100135412573,0x1.dba4fb70071ep-8},
+    {0.9961213775663299,0.003163059153427997},
 };
 
 static void relu_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const
-    *out)
+    *out, int cell)
 {
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4];
-    double *restrict out_covariance = out[0];
-    double s[14][LANES], a[1][LANES] = {{0.0}};
     (void)params;
+    (void)cell;
+    double s[20][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        double t2 = t1 ? mean2[i] : mean1[i];
-        double t3 = t1 ? mean1[i] : mean2[i];
-        double t4 = t1 ? var2[i] : var1[i];
-        double t5 = t1 ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        s[12][i] = t12 & t13;
-        _Bool t15 = t4 == 0.0;
-        _Bool t16 = t5 == 0.0;
-        double t17 = t15 ? 1.0 : t4;
-        double t18 = t16 ? 1.0 : t5;
-        double t19 = s[12][i] ? t17 : 1.0;
-        double t20 = s[12][i] ? t18 : 1.0;
-        double t21 = SQRT(t19);
-        double t22 = SQRT(t20);
-        s[9][i] = t21 * t22;
-        double t24 = s[12][i] ? t6 : 0.0;
-        double t25 = (t4 * t5) - (t24 * t24);
-        s[10][i] = t15 | t16;
-        _Bool t27 = (s[12][i] != 0.0) & (0.0 < t25);
-        double t28 = t27 ? t25 : 0.0;
-        _Bool t29 = t28 == 0.0;
-        _Bool t30 = !s[10][i];
-        _Bool t31 = t29 & t30;
-        double t32 = s[9][i] + t24;
-        double t33 = t29 ? 1.0 : t28;
-        double t34 = SQRT(t33);
-        double t35 = 1.0 / t32;
-        double t36 = t34 * t35;
-        double t37 = t31 ? 0.0 : t36;
-        double t38 = t32 * (1.0 / t34);
-        double t39 = t31 ? 0x1p40 : t38;
-        s[6][i] = s[10][i] ? 1.0 : t37;
-        double t41 = s[10][i] ? 1.0 : t39;
-        double t42 = s[6][i] * s[6][i];
-        double t43 = (t2 * 0x1p100) * 0x1p100;
-        double t44 = t15 ? t43 : t2;
-        double t45 = t44 / t21;
-        double t46 = (t45 < (-38.5)) ? (-38.5) : t45;
-        double t47 = (38.5 < t45) ? 38.5 : t46;
-        double t48 = (t3 * 0x1p100) * 0x1p100;
-        double t49 = t16 ? t48 : t3;
-        double t50 = t49 / t22;
-        double t51 = (t50 < (-38.5)) ? (-38.5) : t50;
-        double t52 = (38.5 < t50) ? 38.5 : t51;
-        double t53 = -t52;
-        double t54 = (cov[i] < 0.0) ? t53 : t52;
-        double t55 = t47 + t54;
-        double t56 = t47 - t54;
-        s[3][i] = (t55 * t55) * 0.125;
-        double t58 = (t56 * t56) * 0.125;
-        double t59 = ABS(t55);
-        double t60 = ABS(t56);
-        _Bool t61 = (t59 <= t60) | (t59 < 0x1p-60);
-        _Bool t62 = t60 <= (t42 * t59);
-        double t63 = t61 ? 1.0 : t59;
-        double t64 = t60 * (1.0 / t63);
-        double t65 = t62 ? t42 : t64;
-        s[4][i] = t61 ? 1.0 : t65;
-        double t67 = t41 * (t41 * t58);
-        double t68 = (t59 * t60) * 0.125;
-        double t69 = t62 ? t67 : t68;
-        s[2][i] = t61 ? t58 : t69;
-        double t71 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t72 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t73 = (t71 + 30.0) + (SQRT(FMA(t72, t72, FMA(t71, 60.0, 900.0))));
-        double t74 = (t58 * 2.0) * (1.0 / t73);
-        double t75 = s[3][i] * 2.0;
-        _Bool t76 = t42 < t74;
-        _Bool t77 = t73 < t75;
-        double t78 = t76 ? t74 : 1.0;
-        double t79 = SQRT(t78);
-        s[1][i] = t76 ? t79 : s[6][i];
-        double t81 = t77 ? t75 : 1.0;
-        double t82 = t73 * (1.0 / t81);
-        double t83 = t77 ? t82 : 1.0;
-        double t84 = SQRT(t83);
-        double t85 = t77 ? t84 : 1.0;
-        _Bool t86 = t76 | t77;
-        double t87 = t85 - s[1][i];
-        double t88 = (t35 * (t24 * 2.0)) * (1.0 / (s[6][i] + 1.0));
-        s[0][i] = t86 ? t87 : t88;
-        double t90 = s[1][i] - s[6][i];
-        s[5][i] = t76 ? t90 : 0.0;
-        s[8][i] = exp64(-(t71 + (s[3][i] + t58)));
-        s[7][i] = (1.0 / (t42 + 1.0)) * 2.0;
-        _Bool t94 = t47 < 0.0;
-        double t95 = -t47;
-        double t96 = t94 ? t95 : t47;
-        double t97 = 1.0 / (FMA(t96, 0.25, 1.0));
-        double t98 = (exp64((t47 * t47) * (-0.5))) * (t97 * (polynomial0(-0.0017798827339621601, t97 - 0.25)));
-        double t99 = 1.0 - t98;
-        double t100 = t94 ? t98 : t99;
-        _Bool t101 = t52 < 0.0;
-        double t102 = t101 ? t53 : t52;
-        double t103 = 1.0 / (FMA(t102, 0.25, 1.0));
-        double t104 = t103 * (polynomial0(-0.0017798827339621601, t103 - 0.25));
-        double t105 = (exp64((t52 * t52) * (-0.5))) * t104;
-        double t106 = 1.0 - t105;
-        double t107 = t101 ? t105 : t106;
-        s[11][i] = t100 * t107;
-        double t109 = s[12][i] ? 1.0 : (-1.0);
-        s[13][i] = SQRT(t109);
+        relu_covariance_exact_float64_forward_before_element(
+            in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i],
+            &s[5][i], &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i],
+            &s[15][i], &s[16][i], &s[17][i], &s[18][i], &s[19][i]);
     }
     for (int k = 0; k < 30; ++k) {
-        const double *c = table30[k];
+        const double *c = rows0[k], c0 = c[0];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) r[0][i] = relu_covariance_exact_float64_atom0(
+            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i]);
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], s[1][i]);
-            double t1 = t0 * t0;
-            double t2 = t1 + 1.0;
-            double t3 = 1.0 / (t1 * t2);
-            double t4 = FMA(s[0][i], c[0], s[5][i]);
-            double t5 = t1 * t3;
-            double t6 = exp64((FMA(-s[2][i], t2 * t3, s[3][i])) * (s[4][i] - t1));
-            a[0][i] = FMA(t5 * (t5 * (t6 * (t4 * (FMA(s[6][i], 2.0, t4))))), c[1], a[0][i]);
+            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[9][i] * (s[8][i] * ((s[0][i] * (a[0][i])) * s[7][i]));
-        double t1 = s[10][i] ? 0.0 : t0;
-        double t2 = FMA(cov[i], s[11][i], t1);
-        out_covariance[i] = s[12][i] ? t2 : s[13][i];
+        relu_covariance_exact_float64_forward_element(
+            in[4][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i],
+            s[6][i], s[17][i], s[18][i], s[19][i], s[0][i], a[0][i], &out[0][i]);
     }
 }
 
@@ -313,254 +658,8 @@ void relu_covariance_exact_float64_forward(
     const double *restrict var2, const double *restrict cov, const double *restrict params,
     double *restrict out_covariance)
 {
-    over_blocks(relu_covariance_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2, cov},
-        5, params, (double *const[]){out_covariance}, 1);
-}
-
-static void relu_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
-        *restrict cov = in[4], *restrict grad_covariance = in[5];
-    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
-        *restrict out_grad_var2 = out[3], *restrict out_grad_cov = out[4];
-    double s[22][LANES], a[3][LANES] = {{0.0}};
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        s[16][i] = (mean2[i] < mean1[i]) | t0;
-        double t2 = s[16][i] ? mean2[i] : mean1[i];
-        double t3 = s[16][i] ? mean1[i] : mean2[i];
-        double t4 = s[16][i] ? var2[i] : var1[i];
-        double t5 = s[16][i] ? var1[i] : var2[i];
-        double t6 = ABS(cov[i]);
-        _Bool t7 = 0.0 <= t4;
-        double t8 = t7 ? t4 : 0.0;
-        _Bool t9 = 0.0 <= t5;
-        double t10 = t9 ? t5 : 0.0;
-        _Bool t11 = t7 & (t2 == t2);
-        _Bool t12 = (t6 <= (((SQRT(t8)) * (SQRT(t10))) * 0x1.00004p0)) & t11;
-        _Bool t13 = t9 & (t3 == t3);
-        s[17][i] = t12 & t13;
-        _Bool t15 = t4 == 0.0;
-        _Bool t16 = t5 == 0.0;
-        double t17 = t15 ? 1.0 : t4;
-        double t18 = t16 ? 1.0 : t5;
-        double t19 = s[17][i] ? t17 : 1.0;
-        double t20 = s[17][i] ? t18 : 1.0;
-        double t21 = SQRT(t19);
-        double t22 = SQRT(t20);
-        double t23 = 1.0 / t21;
-        double t24 = t15 ? 0.0 : t23;
-        double t25 = 1.0 / t22;
-        double t26 = t16 ? 0.0 : t25;
-        s[13][i] = t15 ? 0.0 : t21;
-        s[15][i] = t16 ? 0.0 : t22;
-        double t29 = t21 * t22;
-        s[11][i] = cov[i] < 0.0;
-        double t31 = s[17][i] ? t6 : 0.0;
-        double t32 = (t4 * t5) - (t31 * t31);
-        _Bool t33 = t15 | t16;
-        _Bool t34 = (s[17][i] != 0.0) & (0.0 < t32);
-        double t35 = t34 ? t32 : 0.0;
-        _Bool t36 = t35 == 0.0;
-        _Bool t37 = !t33;
-        _Bool t38 = t36 & t37;
-        double t39 = t29 + t31;
-        double t40 = t36 ? 1.0 : t35;
-        double t41 = SQRT(t40);
-        double t42 = 1.0 / t39;
-        double t43 = t41 * t42;
-        double t44 = t38 ? 0.0 : t43;
-        double t45 = t39 * (1.0 / t41);
-        double t46 = t38 ? 0x1p40 : t45;
-        s[6][i] = t33 ? 1.0 : t44;
-        double t48 = t33 ? 1.0 : t46;
-        double t49 = s[6][i] * s[6][i];
-        double t50 = t31 * (1.0 / t29);
-        double t51 = (t2 * 0x1p100) * 0x1p100;
-        double t52 = t15 ? t51 : t2;
-        double t53 = t52 / t21;
-        double t54 = (t53 < (-38.5)) ? (-38.5) : t53;
-        double t55 = (38.5 < t53) ? 38.5 : t54;
-        double t56 = (t3 * 0x1p100) * 0x1p100;
-        double t57 = t16 ? t56 : t3;
-        double t58 = t57 / t22;
-        double t59 = (t58 < (-38.5)) ? (-38.5) : t58;
-        double t60 = (38.5 < t58) ? 38.5 : t59;
-        double t61 = -t60;
-        double t62 = s[11][i] ? t61 : t60;
-        s[7][i] = t55 + t62;
-        s[8][i] = t55 - t62;
-        s[3][i] = (s[7][i] * s[7][i]) * 0.125;
-        double t66 = (s[8][i] * s[8][i]) * 0.125;
-        double t67 = ABS(s[7][i]);
-        double t68 = ABS(s[8][i]);
-        _Bool t69 = (t67 <= t68) | (t67 < 0x1p-60);
-        _Bool t70 = t68 <= (t49 * t67);
-        double t71 = t69 ? 1.0 : t67;
-        double t72 = t68 * (1.0 / t71);
-        double t73 = t70 ? t49 : t72;
-        s[4][i] = t69 ? 1.0 : t73;
-        double t75 = t48 * (t48 * t66);
-        double t76 = (t67 * t68) * 0.125;
-        double t77 = t70 ? t75 : t76;
-        s[2][i] = t69 ? t66 : t77;
-        double t79 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t80 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t81 = (t79 + 28.0) + (SQRT(FMA(t80, t80, FMA(t79, 56.0, 784.0))));
-        double t82 = (t66 * 2.0) * (1.0 / t81);
-        double t83 = s[3][i] * 2.0;
-        _Bool t84 = t49 < t82;
-        _Bool t85 = t81 < t83;
-        double t86 = t84 ? t82 : 1.0;
-        double t87 = SQRT(t86);
-        s[1][i] = t84 ? t87 : s[6][i];
-        double t89 = t85 ? t83 : 1.0;
-        double t90 = t81 * (1.0 / t89);
-        double t91 = t85 ? t90 : 1.0;
-        double t92 = SQRT(t91);
-        double t93 = t85 ? t92 : 1.0;
-        _Bool t94 = t84 | t85;
-        double t95 = t93 - s[1][i];
-        double t96 = (t42 * (t31 * 2.0)) * (1.0 / (s[6][i] + 1.0));
-        s[0][i] = t94 ? t95 : t96;
-        double t98 = s[1][i] - s[6][i];
-        s[5][i] = t84 ? t98 : 0.0;
-        double t100 = 1.0 / (t49 + 1.0);
-        s[9][i] = (t100 * 2.0) * 0.25;
-        s[10][i] = exp64(-(t79 + (s[3][i] + t66)));
-        double t103 = exp64((t62 * t62) * (-0.5));
-        _Bool t104 = t55 < 0.0;
-        double t105 = exp64((t55 * t55) * (-0.5));
-        double t106 = -t55;
-        double t107 = t104 ? t106 : t55;
-        double t108 = 1.0 / (FMA(t107, 0.25, 1.0));
-        double t109 = t105 * (t108 * (polynomial0(-0.0017798827339621601, t108 - 0.25)));
-        double t110 = 1.0 - t109;
-        double t111 = t104 ? t109 : t110;
-        double t112 = t50 * ((t103 * t111) * 0.3989422804014327);
-        double t113 = -t112;
-        s[12][i] = s[11][i] ? t113 : t112;
-        _Bool t115 = t60 < 0.0;
-        double t116 = t115 ? t61 : t60;
-        double t117 = 1.0 / (FMA(t116, 0.25, 1.0));
-        double t118 = t117 * (polynomial0(-0.0017798827339621601, t117 - 0.25));
-        double t119 = (exp64((t60 * t60) * (-0.5))) * t118;
-        double t120 = 1.0 - t119;
-        double t121 = t115 ? t119 : t120;
-        double t122 = t50 * ((t105 * t121) * 0.3989422804014327);
-        double t123 = -t122;
-        s[14][i] = s[11][i] ? t123 : t122;
-        double t125 = s[17][i] ? 1.0 : (-1.0);
-        s[18][i] = SQRT(t125);
-        double t127 = t49 * s[7][i];
-        double t128 = t100 * (s[8][i] + t127);
-        double t129 = t100 * (s[6][i] * 2.0);
-        double t130 = s[6][i] * s[7][i];
-        double t131 = t48 * s[8][i];
-        double t132 = (t130 + t131) * 0.5;
-        double t133 = -t132;
-        double t134 = (t132 < 0.0) ? t133 : t132;
-        double t135 = (38.5 < t134) ? 38.5 : t134;
-        double t136 = 1.0 / (FMA(t135, 0.25, 1.0));
-        double t137 = (t136 * (t136 * (t136 * (polynomial1(-0.013812895908158688, t136 - 0.25))))) * 2.0;
-        double t138 = (1.0 / (FMA(t135, t135, 1.0))) * (FMA(t137, -t135, 0.3989422804014327));
-        double t139 = (38.5 < t107) ? 38.5 : t107;
-        double t140 = 1.0 / (FMA(t139, 0.25, 1.0));
-        double t141 = (t140 * (t140 * (t140 * (polynomial1(-0.013812895908158688, t140 - 0.25))))) * 2.0;
-        double t142 = (1.0 / (FMA(t139, t139, 1.0))) * (FMA(t141, -t139, 0.3989422804014327));
-        double t143 = t129 * (t138 * (exp64((t135 * t135) * (-0.5))));
-        double t144 = t50 * t60;
-        double t145 = -t144;
-        double t146 = s[11][i] ? t145 : t144;
-        _Bool t147 = 0.0 < t55;
-        double t148 = -t146;
-        double t149 = t147 ? t148 : t128;
-        double t150 = t147 ? t106 : 0.0;
-        double t151 = (0.0 < t128) ? t149 : t150;
-        double t152 = ((t143 - (t142 * (exp64((t139 * t139) * (-0.5))))) + t151) * (t103 * 0.19947114020071635);
-        double t153 = s[13][i] * (t26 * t152);
-        double t154 = (t153 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t153;
-        double t155 = (0x1.fffffffffffffp1023 < t153) ? 0x1.fffffffffffffp1023 : t154;
-        double t156 = t100 * (t127 - s[8][i]);
-        double t157 = -t156;
-        double t158 = s[11][i] ? t157 : t156;
-        double t159 = (t130 - t131) * 0.5;
-        double t160 = -t159;
-        double t161 = s[11][i] ? t160 : t159;
-        double t162 = -t161;
-        double t163 = (t161 < 0.0) ? t162 : t161;
-        double t164 = (38.5 < t163) ? 38.5 : t163;
-        double t165 = 1.0 / (FMA(t164, 0.25, 1.0));
-        double t166 = (t165 * (t165 * (t165 * (polynomial1(-0.013812895908158688, t165 - 0.25))))) * 2.0;
-        double t167 = (1.0 / (FMA(t164, t164, 1.0))) * (FMA(t166, -t164, 0.3989422804014327));
-        double t168 = (38.5 < t116) ? 38.5 : t116;
-        double t169 = 1.0 / (FMA(t168, 0.25, 1.0));
-        double t170 = (t169 * (t169 * (t169 * (polynomial1(-0.013812895908158688, t169 - 0.25))))) * 2.0;
-        double t171 = (1.0 / (FMA(t168, t168, 1.0))) * (FMA(t170, -t168, 0.3989422804014327));
-        double t172 = t129 * (t167 * (exp64((t164 * t164) * (-0.5))));
-        double t173 = t50 * t55;
-        double t174 = -t173;
-        double t175 = s[11][i] ? t174 : t173;
-        _Bool t176 = 0.0 < t60;
-        double t177 = -t175;
-        double t178 = t176 ? t177 : t158;
-        double t179 = t176 ? t61 : 0.0;
-        double t180 = (0.0 < t158) ? t178 : t179;
-        double t181 = ((t172 - (t171 * (exp64((t168 * t168) * (-0.5))))) + t180) * (t105 * 0.19947114020071635);
-        double t182 = s[15][i] * (t24 * t181);
-        double t183 = (t182 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t182;
-        double t184 = (0x1.fffffffffffffp1023 < t182) ? 0x1.fffffffffffffp1023 : t183;
-        double t185 = s[16][i] ? t155 : t184;
-        s[20][i] = s[17][i] ? t185 : s[18][i];
-        double t187 = s[16][i] ? t184 : t155;
-        s[21][i] = s[17][i] ? t187 : s[18][i];
-        s[19][i] = t111 * t121;
-    }
-    for (int k = 0; k < 40; ++k) {
-        const double *c = table40[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], s[1][i]);
-            double t1 = t0 * t0;
-            double t2 = t1 + 1.0;
-            double t3 = 1.0 / (t1 * t2);
-            double t4 = t2 * t3;
-            double t5 = exp64((FMA(-s[2][i], t4, s[3][i])) * (s[4][i] - t1));
-            double t6 = FMA(s[0][i], c[0], s[5][i]);
-            double t7 = t1 * t3;
-            double t8 = t7 * (t5 * (t6 * (FMA(s[6][i], 2.0, t6))));
-            a[0][i] = FMA(t5 * t7, c[1], a[0][i]);
-            a[1][i] = FMA(t4 * t8, c[1], a[1][i]);
-            a[2][i] = FMA(t8, c[1], a[2][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = s[7][i] * (s[0][i] * (a[2][i]));
-        double t1 = s[8][i] * (s[0][i] * (a[1][i]));
-        double t2 = s[10][i] * (s[9][i] * (t0 - t1));
-        double t3 = -t2;
-        double t4 = s[11][i] ? t3 : t2;
-        double t5 = s[13][i] * (s[12][i] - t4);
-        double t6 = s[15][i] * (s[14][i] - (s[10][i] * (s[9][i] * (t0 + t1))));
-        double t7 = s[16][i] ? t5 : t6;
-        double t8 = s[17][i] ? t7 : s[18][i];
-        double t9 = s[16][i] ? t6 : t5;
-        double t10 = s[17][i] ? t9 : s[18][i];
-        double t11 = s[10][i] * (s[0][i] * (a[0][i]));
-        double t12 = -t11;
-        double t13 = s[11][i] ? t12 : t11;
-        double t14 = s[19][i] + t13;
-        double t15 = s[17][i] ? t14 : s[18][i];
-        out_grad_mean1[i] = grad_covariance[i] * t8;
-        out_grad_var1[i] = grad_covariance[i] * s[20][i];
-        out_grad_mean2[i] = grad_covariance[i] * t10;
-        out_grad_var2[i] = grad_covariance[i] * s[21][i];
-        out_grad_cov[i] = grad_covariance[i] * t15;
-    }
+    over_cells(relu_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2, var2,
+        cov}, 5, params, (double *const[]){out_covariance}, 1);
 }
 
 void relu_covariance_exact_float64_backward(
@@ -569,7 +668,11 @@ void relu_covariance_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    over_blocks(relu_covariance_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2, cov,
-        grad_covariance}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2,
-        out_grad_cov}, 5);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_covariance_exact_float64_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
+    }
 }

@@ -5,256 +5,190 @@
 //
 // rule digest  fe817283e597e47122d007332fdd89b8ef87f11100480e10e1334f4288340a27
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void relu_squared_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = 0x1p40 < var;
+    double t3 = t0 ? 0x1p-100 : var;
+    double t4 = SQRT(t3);  // standard deviation, scaled
+    double t5 = t1 * 0x1p126;
+    double t6 = t0 ? t5 : t1;
+    double t7 = t6 / t4;
+    _Bool t8 = 1.0 < var;
+    _Bool t9 = mean < 0.0;
+    _Bool t10 = mean == mean;
+    double t11 = t2 ? 0x1p-72 : 1.0;
+    double t12 = var * t11;
+    _Bool t13 = t4 == t4;
+    double t14 = (38.5 < t7) ? 38.5 : t7;  // t = min(|mean|/sigma, reach)
+    double t15 = 1.0 / FMA(t14, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t16 = exp64(t14 * (t14 * (-0.5)));  // exp(-t^2/2), mantissa
+    _Bool t17 = t2 & (t14 < 4.0);
+    double t18 = t17 ? 0x1p-10 : 1.0;
+    double t19 = t17 ? 1024.0 : 1.0;
+    double t20 = t8 ? 4.0 : 1.0;
+    double t21 = t8 ? t18 : 4.0;
+    double t22 = t20 * (t1 * (t1 * (var * t21)));
+    double t23 = t8 ? 2.0 : 1.0;
+    double t24 = t8 ? t18 : 2.0;
+    double t25 = t22 + (t23 * (var * (var * t24)));
+    double t26 = t9 ? 0.0 : t25;
+    double t27 = (t1 * (t1 * t18)) + (var * t18);
+    double t28 = t9 ? 0.0 : t27;
+    double t29 = t15 - 0.25;
+    double t30 = t15 * (t15 * (t15 * t15));
+    // J_4/sqrt(2 pi)
+    double t31 = POLY26(t29, 0.07481114071206077, -0.5201780014383639, 1.558281091674554, -2.5122968148212315,
+        2.054595560379084, -0.15084429620346246, -1.3101001722100325, 0.9929241470681996, 0.05176133886820765,
+        -0.2714030031773613, -0.12522182109075458, 0.1483034932212995, 0.11791563398539398, -0.0737618747629891,
+        -0.10426993944636774, 0.015888584671702052, 0.08458807396112512, 0.031144438880498563, -0.048683968364056966,
+        -0.06085129576517643, -0x1.45d6e6011a4ep-7, 0.044172356257731346, 0.06227887853936341, 0.048179042389393675,
+        0.024846285903482472, 0.008387736509727748, 0.0014857943025312092) * (t15 * t30);
+    // J_3/sqrt(2 pi)
+    double t32 = t30 * POLY26(t29, 0.05286067271775614, -0.3932595703866335, 1.2913995122381787, -2.3995139186214574,
+        2.622011420310943, -1.4353979955685041, -0.06814187163155296, 0.49194884226231533, -0x1.e43aca92c5dep-7,
+        -0.2051156328879445, -0.06066226580483321, 0.13895728055858922, 0.07579389659772547, -0.08507742829168442,
+        -0.0869778659281509, 0.03434370608826928, 0.08992567538276955, 0.021038236452035005, -0.06885662251527935,
+        -0.0759915902083265, -0x1.564ec9c79e9f4p-9, 0.07896390018501193, 0.11221964767496459, 0.09409214722217271,
+        0.05449524400651469, 0.021391232430477348, 0.004606225183220003);
+    double t33 = FMA(t14, t32, t31 * 4.0);
+    double t34 = t16 * (-(t33 * (4.0 * t33)));
+    double t35 = FMA(t31, 24.0, t34);
+    double t36 = FMA(t31, -8.0, FMA(t32, t14 * (-8.0), FMA(FMA(t14, t33, t32 * 3.0), t14 * 4.0, t34)));
+    double t37 = t9 ? t35 : t36;
+    double t38 = t12 * (t16 * t37);
+    double t39 = t2 ? 0x1p144 : 1.0;
+    double t40 = t19 * (t26 + (t38 * (t12 * (t18 * t39))));
+    double t41 = t33 * 2.0;
+    double t42 = t33 * (-2.0);
+    double t43 = t9 ? t41 : t42;
+    double t44 = t16 * t43;
+    double t45 = t2 ? 0x1p72 : 1.0;
+    double t46 = (t28 + (t44 * (t12 * (t18 * t45)))) * t19;
+    _Bool t47 = ABS(t46) <= 0x1.fffffffffffffp1023;
+    double t48 = (t28 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+    double t49 = t47 ? t46 : t48;
+    double t50 = (t49 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t49;
+    double t51 = (0x1.fffffffffffffp1023 < t50) ? 0x1.fffffffffffffp1023 : t50;
+    double t52 = t13 ? t51 : t4;
+    double t53 = t10 ? t52 : mean;
+    _Bool t54 = ABS(t40) <= 0x1.fffffffffffffp1023;
+    double t55 = (t26 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+    double t56 = t54 ? t40 : t55;
+    double t57 = (t56 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t56;
+    double t58 = (0x1.fffffffffffffp1023 < t57) ? 0x1.fffffffffffffp1023 : t57;
+    double t59 = t13 ? t58 : t4;
+    double t60 = t10 ? t59 : mean;
+    *out_mean = t53;
+    *out_var = t60;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void relu_squared_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(-0.5201780014383639) NEXT(1.558281091674554) NEXT(-2.5122968148212315) NEXT(2.054595560379084)
-        NEXT(-0.15084429620346246) NEXT(-1.3101001722100325) NEXT(0.9929241470681996) NEXT(0.05176133886820765)
-        NEXT(-0.2714030031773613) NEXT(-0.12522182109075458) NEXT(0.1483034932212995) NEXT(0.11791563398539398)
-        NEXT(-0.0737618747629891) NEXT(-0.10426993944636774) NEXT(0.015888584671702052) NEXT(0.08458807396112512)
-        NEXT(0.031144438880498563) NEXT(-0.048683968364056966) NEXT(-0.06085129576517643) NEXT(-0x1.45d6e6011a4ep-7)
-        NEXT(0.044172356257731346) NEXT(0.06227887853936341) NEXT(0.048179042389393675) NEXT(0.024846285903482472)
-        NEXT(0.008387736509727748) NEXT(0.0014857943025312092)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
-{
-    NEXT(-0.3932595703866335) NEXT(1.2913995122381787) NEXT(-2.3995139186214574) NEXT(2.622011420310943)
-        NEXT(-1.4353979955685041) NEXT(-0.06814187163155296) NEXT(0.49194884226231533) NEXT(-0x1.e43aca92c5dep-7)
-        NEXT(-0.2051156328879445) NEXT(-0.06066226580483321) NEXT(0.13895728055858922) NEXT(0.07579389659772547)
-        NEXT(-0.08507742829168442) NEXT(-0.0869778659281509) NEXT(0.03434370608826928) NEXT(0.08992567538276955)
-        NEXT(0.021038236452035005) NEXT(-0.06885662251527935) NEXT(-0.0759915902083265) NEXT(-0x1.564ec9c79e9f4p-9)
-        NEXT(0.07896390018501193) NEXT(0.11221964767496459) NEXT(0.09409214722217271) NEXT(0.05449524400651469)
-        NEXT(0.021391232430477348) NEXT(0.004606225183220003)
-    return y;
-}
-
-INLINE double polynomial2(double y, double x)
-{
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
-}
-
-static void relu_squared_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t11 = t10 - 0.25;
-        double t12 = t10 * (t10 * (t10 * t10));
-        double t13 = (polynomial0(0.07481114071206077, t11)) * (t10 * t12);
-        double t14 = t12 * (polynomial1(0.05286067271775614, t11));
-        double t15 = FMA(t8, t14, t13 * 4.0);
-        double t16 = t15 * 2.0;
-        double t17 = t15 * (-2.0);
-        double t18 = t0 ? t16 : t17;
-        _Bool t19 = 0x1p40 < var[i];
-        _Bool t20 = t19 & (t8 < 4.0);
-        double t21 = t20 ? 0x1p-10 : 1.0;
-        _Bool t22 = 1.0 < var[i];
-        double t23 = (t1 * (t1 * t21)) + (var[i] * t21);
-        double t24 = t0 ? 0.0 : t23;
-        double t25 = t19 ? 0x1p-72 : 1.0;
-        double t26 = var[i] * t25;
-        double t27 = t19 ? 0x1p72 : 1.0;
-        double t28 = t20 ? 1024.0 : 1.0;
-        double t29 = (t24 + ((t9 * t18) * (t26 * (t21 * t27)))) * t28;
-        double t30 = (t24 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t31 = ((ABS(t29)) <= 0x1.fffffffffffffp1023) ? t29 : t30;
-        double t32 = (t31 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t31;
-        double t33 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
-        _Bool t34 = t6 == t6;
-        double t35 = t34 ? t33 : t6;
-        _Bool t36 = mean[i] == mean[i];
-        double t37 = t9 * (-(t15 * (t15 * 4.0)));
-        double t38 = FMA(t13, 24.0, t37);
-        double t39 = FMA(t13, (-8.0), FMA(t14, t8 * (-8.0), FMA(FMA(t8, t15, t14 * 3.0), t8 * 4.0, t37)));
-        double t40 = t0 ? t38 : t39;
-        double t41 = t22 ? t21 : 4.0;
-        double t42 = t22 ? 4.0 : 1.0;
-        double t43 = t22 ? t21 : 2.0;
-        double t44 = t22 ? 2.0 : 1.0;
-        double t45 = ((t1 * (t1 * (var[i] * t41))) * t42) + ((var[i] * (var[i] * t43)) * t44);
-        double t46 = t0 ? 0.0 : t45;
-        double t47 = t19 ? 0x1p144 : 1.0;
-        double t48 = (t46 + ((t26 * (t9 * t40)) * (t26 * (t21 * t47)))) * t28;
-        double t49 = (t46 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t50 = ((ABS(t48)) <= 0x1.fffffffffffffp1023) ? t48 : t49;
-        double t51 = (t50 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t50;
-        double t52 = (0x1.fffffffffffffp1023 < t51) ? 0x1.fffffffffffffp1023 : t51;
-        double t53 = t34 ? t52 : t6;
-        out_mean[i] = t36 ? t35 : mean[i];
-        out_var[i] = t36 ? t53 : mean[i];
-    }
+    _Bool t0 = var == 0.0;
+    double t1 = ABS(mean);
+    _Bool t2 = 0x1p40 < var;
+    _Bool t3 = 1.0 < var;
+    _Bool t4 = mean < 0.0;
+    double t5 = t0 ? 0x1p-100 : var;
+    double t6 = SQRT(t5);  // standard deviation, scaled
+    double t7 = t1 * 0x1p126;
+    double t8 = t0 ? t7 : t1;
+    double t9 = t8 / t6;
+    double t10 = t0 ? 0.0 : t6;
+    double t11 = t2 ? 0x1p-72 : 1.0;
+    double t12 = var * t11;
+    double t13 = t3 ? 4.0 : 1.0;
+    double t14 = (38.5 < t9) ? 38.5 : t9;  // t = min(|mean|/sigma, reach)
+    double t15 = 1.0 / FMA(t14, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t16 = exp64(t14 * (t14 * (-0.5)));  // exp(-t^2/2), mantissa
+    _Bool t17 = t2 & (t14 < 4.0);
+    double t18 = t17 ? 0x1p-10 : 1.0;
+    double t19 = t17 ? 1024.0 : 1.0;
+    double t20 = t2 ? 0x1p72 : 1.0;
+    double t21 = t18 * t20;
+    double t22 = t3 ? t18 : 4.0;
+    double t23 = t3 ? 2.0 : 1.0;
+    double t24 = t3 ? t18 : 2.0;
+    double t25 = t23 * (t1 * t24);
+    double t26 = t4 ? 0.0 : t25;
+    double t27 = t3 ? 8.0 : 1.0;
+    double t28 = t3 ? t18 : 8.0;
+    double t29 = t27 * (t1 * (var * t28));
+    double t30 = t4 ? 0.0 : t29;
+    double t31 = (t13 * (t1 * (t1 * t22))) + (t13 * (var * t22));
+    double t32 = t4 ? 0.0 : t31;
+    double t33 = t15 - 0.25;
+    double t34 = t15 * (t15 * t15);
+    // J_3/sqrt(2 pi)
+    double t35 = POLY26(t33, 0.05286067271775614, -0.3932595703866335, 1.2913995122381787, -2.3995139186214574,
+        2.622011420310943, -1.4353979955685041, -0.06814187163155296, 0.49194884226231533, -0x1.e43aca92c5dep-7,
+        -0.2051156328879445, -0.06066226580483321, 0.13895728055858922, 0.07579389659772547, -0.08507742829168442,
+        -0.0869778659281509, 0.03434370608826928, 0.08992567538276955, 0.021038236452035005, -0.06885662251527935,
+        -0.0759915902083265, -0x1.564ec9c79e9f4p-9, 0.07896390018501193, 0.11221964767496459, 0.09409214722217271,
+        0.05449524400651469, 0.021391232430477348, 0.004606225183220003) * (t15 * t34);
+    // J_2/sqrt(2 pi)
+    double t36 = t34 * POLY24(t33, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281);
+    double t37 = FMA(t14, t36, t35 * 3.0);
+    double t38 = FMA(t14, t37, t36 * 2.0);
+    double t39 = t37 * (t36 * 8.0);
+    double t40 = t16 * (-(t38 * (t36 * 4.0)));
+    double t41 = (t26 + ((t16 * (t37 * 2.0)) * (t10 * t18))) * t19;
+    double t42 = FMA(t36, 12.0, t40);
+    double t43 = FMA(t36, -4.0, FMA(0.3989422804014327, t14 * 2.0, t40));
+    double t44 = t4 ? t42 : t43;
+    double t45 = t19 * (t32 + ((t16 * t44) * (t12 * t21)));
+    double t46 = FMA(t35, 24.0, t16 * (-t39));
+    double t47 = FMA(t35, 12.0, FMA(t36, t14 * 12.0, FMA(t38, t14 * (-4.0), t16 * t39)));
+    double t48 = t4 ? t46 : t47;
+    double t49 = t19 * (t30 + ((t12 * (t16 * t48)) * (t10 * t21)));
+    double t50 = -t38;
+    double t51 = t4 ? t38 : t50;
+    double t52 = t16 * t51;
+    double t53 = t4 ? 0.0 : 1.0;
+    double t54 = t52 + t53;
+    double t55 = (t54 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t54;
+    _Bool t56 = ABS(t41) <= 0x1.fffffffffffffp1023;
+    double t57 = (t26 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+    double t58 = t56 ? t41 : t57;
+    double t59 = (t58 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t58;
+    _Bool t60 = ABS(t45) <= 0x1.fffffffffffffp1023;
+    double t61 = (t32 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+    double t62 = t60 ? t45 : t61;
+    _Bool t63 = ABS(t49) <= 0x1.fffffffffffffp1023;
+    double t64 = (t30 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+    double t65 = t63 ? t49 : t64;
+    double t66 = (t62 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t62;
+    double t67 = (t65 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t65;
+    double t68 = (0x1.fffffffffffffp1023 < t55) ? 0x1.fffffffffffffp1023 : t55;
+    double t69 = (0x1.fffffffffffffp1023 < t66) ? 0x1.fffffffffffffp1023 : t66;
+    double t70 = FMA(t68, grad_mean, t69 * grad_var);
+    double t71 = (0x1.fffffffffffffp1023 < t59) ? 0x1.fffffffffffffp1023 : t59;
+    double t72 = (0x1.fffffffffffffp1023 < t67) ? 0x1.fffffffffffffp1023 : t67;
+    double t73 = FMA(t71, grad_mean, t72 * grad_var);
+    *out_grad_mean = t73;
+    *out_grad_var = t70;
 }
 
 void relu_squared_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(relu_squared_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void relu_squared_exact_float64_backward_block(const double *const *in, const double *params, double *const
-    *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = mean[i] < 0.0;
-        double t1 = ABS(mean[i]);
-        _Bool t2 = var[i] == 0.0;
-        double t3 = t2 ? 0x1p-100 : var[i];
-        double t4 = t1 * 0x1p126;
-        double t5 = t2 ? t4 : t1;
-        double t6 = SQRT(t3);
-        double t7 = t5 / t6;
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64(-0.5 * t8 * t8);
-        double t10 = t2 ? 0.0 : t6;
-        double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t12 = t11 - 0.25;
-        double t13 = t11 * (t11 * t11);
-        double t14 = (polynomial1(0.05286067271775614, t12)) * (t11 * t13);
-        double t15 = t13 * (polynomial2(-0.013812895908158688, t12));
-        double t16 = FMA(t8, t15, t14 * 3.0);
-        double t17 = FMA(t8, t16, t15 * 2.0);
-        _Bool t18 = 0x1p40 < var[i];
-        _Bool t19 = t18 & (t8 < 4.0);
-        double t20 = t19 ? 0x1p-10 : 1.0;
-        _Bool t21 = 1.0 < var[i];
-        double t22 = t21 ? t20 : 2.0;
-        double t23 = t21 ? 2.0 : 1.0;
-        double t24 = (t1 * t22) * t23;
-        double t25 = t0 ? 0.0 : t24;
-        double t26 = t18 ? 0x1p-72 : 1.0;
-        double t27 = var[i] * t26;
-        double t28 = t19 ? 1024.0 : 1.0;
-        double t29 = (t25 + ((t9 * (t16 * 2.0)) * (t10 * t20))) * t28;
-        double t30 = (t25 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t31 = ((ABS(t29)) <= 0x1.fffffffffffffp1023) ? t29 : t30;
-        double t32 = (t31 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t31;
-        double t33 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
-        double t34 = -t17;
-        double t35 = t0 ? t17 : t34;
-        double t36 = t0 ? 0.0 : 1.0;
-        double t37 = (t9 * t35) + t36;
-        double t38 = (t37 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t37;
-        double t39 = (0x1.fffffffffffffp1023 < t38) ? 0x1.fffffffffffffp1023 : t38;
-        double t40 = t16 * (t15 * 8.0);
-        double t41 = FMA(t14, 24.0, t9 * (-t40));
-        double t42 = FMA(t14, 12.0, FMA(t15, t8 * 12.0, FMA(t17, t8 * (-4.0), t9 * t40)));
-        double t43 = t0 ? t41 : t42;
-        double t44 = t21 ? t20 : 8.0;
-        double t45 = t21 ? 8.0 : 1.0;
-        double t46 = (t1 * (var[i] * t44)) * t45;
-        double t47 = t0 ? 0.0 : t46;
-        double t48 = t18 ? 0x1p72 : 1.0;
-        double t49 = t20 * t48;
-        double t50 = (t47 + ((t27 * (t9 * t43)) * (t10 * t49))) * t28;
-        double t51 = (t47 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t52 = ((ABS(t50)) <= 0x1.fffffffffffffp1023) ? t50 : t51;
-        double t53 = (t52 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t52;
-        double t54 = (0x1.fffffffffffffp1023 < t53) ? 0x1.fffffffffffffp1023 : t53;
-        double t55 = t9 * (-(t17 * (t15 * 4.0)));
-        double t56 = FMA(t15, 12.0, t55);
-        double t57 = FMA(t15, (-4.0), FMA(t8 * 2.0, 0.3989422804014327, t55));
-        double t58 = t0 ? t56 : t57;
-        double t59 = t21 ? t20 : 4.0;
-        double t60 = t21 ? 4.0 : 1.0;
-        double t61 = ((t1 * (t1 * t59)) * t60) + ((var[i] * t59) * t60);
-        double t62 = t0 ? 0.0 : t61;
-        double t63 = (t62 + ((t9 * t58) * (t27 * t49))) * t28;
-        double t64 = (t62 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t65 = ((ABS(t63)) <= 0x1.fffffffffffffp1023) ? t63 : t64;
-        double t66 = (t65 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t65;
-        double t67 = (0x1.fffffffffffffp1023 < t66) ? 0x1.fffffffffffffp1023 : t66;
-        out_grad_mean[i] = FMA(grad_mean[i], t33,
-            grad_var[i] * t54);
-        out_grad_var[i] = FMA(grad_mean[i], t39,
-            grad_var[i] * t67);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_squared_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -263,6 +197,10 @@ void relu_squared_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(relu_squared_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
-        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        relu_squared_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

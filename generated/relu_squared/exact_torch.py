@@ -4,7 +4,7 @@
 # So et al. 2021, Primer: Searching for Efficient Transformers for Language Modeling, section 3
 #
 # rule digest  fe817283e597e47122d007332fdd89b8ef87f11100480e10e1334f4288340a27
-"""relu_squared, variant exact: moments and their gradients in any floating dtype."""
+"""relu_squared, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,141 +14,166 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (-0.5201780014383639, 1.558281091674554, -2.5122968148212315, 2.054595560379084, -0.15084429620346246,
-    -1.3101001722100325, 0.9929241470681996, 0.05176133886820765, -0.2714030031773613, -0.12522182109075458,
-    0.1483034932212995, 0.11791563398539398, -0.0737618747629891, -0.10426993944636774, 0.015888584671702052,
-    0.08458807396112512, 0.031144438880498563, -0.048683968364056966, -0.06085129576517643, -0.009943830782690843,
-    0.044172356257731346, 0.06227887853936341, 0.048179042389393675, 0.024846285903482472, 0.008387736509727748,
-    0.0014857943025312092)
-
-_POLYNOMIAL1 = (-0.3932595703866335, 1.2913995122381787, -2.3995139186214574, 2.622011420310943, -1.4353979955685041,
-    -0.06814187163155296, 0.49194884226231533, -0.014777516281852365, -0.2051156328879445, -0.06066226580483321,
-    0.13895728055858922, 0.07579389659772547, -0.08507742829168442, -0.0869778659281509, 0.03434370608826928,
-    0.08992567538276955, 0.021038236452035005, -0.06885662251527935, -0.0759915902083265, -0.0026116010010899197,
-    0.07896390018501193, 0.11221964767496459, 0.09409214722217271, 0.05449524400651469, 0.021391232430477348,
-    0.004606225183220003)
-
-_POLYNOMIAL2 = (0.117708392008567, -0.44341275949169345, 0.9565840641090428, -1.2607176359363146, 0.9637350797487144,
-    -0.2996404020545833, -0.07568519905802763, -0.005422298439851281, 0.09046357090781296, 0.033278462006265934,
-    -0.0708293621196939, -0.05426759473536719, 0.04106031909295141, 0.07432415816459853, 0.0055540476400932175,
-    -0.07625240647903238, -0.07593942539478153, 0.011283865112341534, 0.11633012554510842, 0.17160330216452158,
-    0.15958374408371764, 0.10685102400308405, 0.05081731929104635, 0.01419012412529281)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = var == 0.0
+    t1 = torch.where(mean < 0.0, -mean, mean)
+    t2 = 1099511627776.0 < var
+    t3 = torch.sqrt(torch.where(t0, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t0 = torch.where(t0, t1 * 8.507059173023462e+37, t1) / t3
+    t4 = 38.5 < t0
+    t0 = torch.where(t4, 38.5, t0)  # t = min(|mean|/sigma, reach)
+    t4 = 1.0 / (t0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t5 = t4 - 0.25
+    t6 = t4 * (t4 * (t4 * t4))
+    # J_4/sqrt(2 pi)
+    t4 = (_polynomial(t5, 0.07481114071206077, (-0.5201780014383639, 1.558281091674554, -2.5122968148212315,
+        2.054595560379084, -0.15084429620346246, -1.3101001722100325, 0.9929241470681996, 0.05176133886820765,
+        -0.2714030031773613, -0.12522182109075458, 0.1483034932212995, 0.11791563398539398, -0.0737618747629891,
+        -0.10426993944636774, 0.015888584671702052, 0.08458807396112512, 0.031144438880498563, -0.048683968364056966,
+        -0.06085129576517643, -0.009943830782690843, 0.044172356257731346, 0.06227887853936341, 0.048179042389393675,
+        0.024846285903482472, 0.008387736509727748, 0.0014857943025312092)) * (t4 * t6))
+    # J_3/sqrt(2 pi)
+    t5 = (t6 * _polynomial(t5, 0.05286067271775614, (-0.3932595703866335, 1.2913995122381787, -2.3995139186214574,
+        2.622011420310943, -1.4353979955685041, -0.06814187163155296, 0.49194884226231533, -0.014777516281852365,
+        -0.2051156328879445, -0.06066226580483321, 0.13895728055858922, 0.07579389659772547, -0.08507742829168442,
+        -0.0869778659281509, 0.03434370608826928, 0.08992567538276955, 0.021038236452035005, -0.06885662251527935,
+        -0.0759915902083265, -0.0026116010010899197, 0.07896390018501193, 0.11221964767496459, 0.09409214722217271,
+        0.05449524400651469, 0.021391232430477348, 0.004606225183220003)))
+    t6 = t0 * t5 + (t4 * 4.0)
+    t7 = torch.exp(t0 * (t0 * (-0.5)))  # exp(-t^2/2), mantissa
+    t8 = t7 * (-(t6 * (4.0 * t6)))
+    t9 = t2 & (t0 < 4.0)
+    t10 = torch.where(t9, torch.full_like(t9, 0.0009765625, dtype=torch.float64), 1.0)
+    t9 = torch.where(t9, torch.full_like(t9, 1024.0, dtype=torch.float64), 1.0)
+    t11 = t3 == t3
+    t12 = var * torch.where(t2, torch.full_like(t2, 2.117582368135751e-22, dtype=torch.float64), 1.0)
+    t13 = 1.0 < var
+    t14 = mean < 0.0
+    t15 = torch.where(t14, 0.0, (t1 * (t1 * t10)) + (var * t10))
+    t1 = (torch.where(t14, 0.0, (torch.where(t13, torch.full_like(t13, 4.0, dtype=torch.float64), 1.0) * (t1 * (t1 *
+        (var * torch.where(t13, t10, 4.0))))) + (torch.where(t13, torch.full_like(t13, 2.0, dtype=torch.float64), 1.0)
+        * (var * (var * torch.where(t13, t10, 2.0))))))
+    t0 = (t9 * (t1 + ((t12 * (t7 * torch.where(t14, t4 * 24.0 + t8, t4 * (-8.0) + (t5 * (t0 * (-8.0)) + ((t0 * t6 + (t5
+        * 3.0)) * (t0 * 4.0) + t8))))) * (t12 * (t10 * torch.where(t2, torch.full_like(t2, 2.2300745198530623e+43,
+        dtype=torch.float64), 1.0))))))
+    t9 = ((t15 + ((t7 * torch.where(t14, t6 * 2.0, t6 * (-2.0))) * (t12 * (t10 * torch.where(t2, torch.full_like(t2,
+        4.722366482869645e+21, dtype=torch.float64), 1.0))))) * t9)
+    t2 = torch.where(t9 < 0.0, -t9, t9) <= 1.7976931348623157e+308
+    t15 = t15 < 0.0
+    t15 = (torch.where(t2, t9, torch.where(t15, torch.full_like(t15, -1.7976931348623157e+308, dtype=torch.float64),
+        1.7976931348623157e+308)))
+    t9 = t15 < (-1.7976931348623157e+308)
+    t15 = torch.where(t9, -1.7976931348623157e+308, t15)
+    t9 = torch.where(t0 < 0.0, -t0, t0) <= 1.7976931348623157e+308
+    t1 = t1 < 0.0
+    t1 = (torch.where(t9, t0, torch.where(t1, torch.full_like(t1, -1.7976931348623157e+308, dtype=torch.float64),
+        1.7976931348623157e+308)))
+    t0 = t1 < (-1.7976931348623157e+308)
+    t1 = torch.where(t0, -1.7976931348623157e+308, t1)
+    t0 = mean == mean
+    t9 = 1.7976931348623157e+308 < t15
+    t15 = torch.where(t0, torch.where(t11, torch.where(t9, 1.7976931348623157e+308, t15), t3), mean)
+    t9 = 1.7976931348623157e+308 < t1
+    t3 = torch.where(t0, torch.where(t11, torch.where(t9, 1.7976931348623157e+308, t1), t3), mean)
+    return t15, t3
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(mean < 0.0, -mean, mean)
+    t1 = var == 0.0
+    t2 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
+    t3 = torch.where(t1, t0 * 8.507059173023462e+37, t0) / t2
+    t4 = 38.5 < t3
+    t3 = torch.where(t4, 38.5, t3)  # t = min(|mean|/sigma, reach)
+    t4 = 1.0 / (t3 * 0.25 + 1.0)  # u = 1/(1 + t/4)
+    t5 = t4 * (t4 * t4)
+    t6 = t4 - 0.25
+    # J_2/sqrt(2 pi)
+    t7 = (t5 * _polynomial(t6, -0.013812895908158688, (0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0.0055540476400932175, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281)))
+    # J_3/sqrt(2 pi)
+    t5 = (_polynomial(t6, 0.05286067271775614, (-0.3932595703866335, 1.2913995122381787, -2.3995139186214574,
+        2.622011420310943, -1.4353979955685041, -0.06814187163155296, 0.49194884226231533, -0.014777516281852365,
+        -0.2051156328879445, -0.06066226580483321, 0.13895728055858922, 0.07579389659772547, -0.08507742829168442,
+        -0.0869778659281509, 0.03434370608826928, 0.08992567538276955, 0.021038236452035005, -0.06885662251527935,
+        -0.0759915902083265, -0.0026116010010899197, 0.07896390018501193, 0.11221964767496459, 0.09409214722217271,
+        0.05449524400651469, 0.021391232430477348, 0.004606225183220003)) * (t4 * t5))
+    t4 = t3 * t7 + (t5 * 3.0)
+    t6 = t3 * t4 + (t7 * 2.0)
+    t8 = t4 * (t7 * 8.0)
+    t9 = torch.exp(t3 * (t3 * (-0.5)))  # exp(-t^2/2), mantissa
+    t10 = mean < 0.0
+    t11 = 1099511627776.0 < var
+    t12 = var * torch.where(t11, torch.full_like(t11, 2.117582368135751e-22, dtype=torch.float64), 1.0)
+    t13 = t11 & (t3 < 4.0)
+    t14 = torch.where(t13, torch.full_like(t13, 0.0009765625, dtype=torch.float64), 1.0)
+    t11 = t14 * torch.where(t11, torch.full_like(t11, 4.722366482869645e+21, dtype=torch.float64), 1.0)
+    t2 = torch.where(t1, 0.0, t2)
+    t1 = 1.0 < var
+    t15 = (torch.where(t10, 0.0, torch.where(t1, torch.full_like(t1, 8.0, dtype=torch.float64), 1.0) * (t0 * (var *
+        torch.where(t1, t14, 8.0)))))
+    t13 = torch.where(t13, torch.full_like(t13, 1024.0, dtype=torch.float64), 1.0)
+    t8 = (t13 * (t15 + ((t12 * (t9 * torch.where(t10, t5 * 24.0 + (t9 * (-t8)), t5 * 12.0 + (t7 * (t3 * 12.0) + (t6 *
+        (t3 * (-4.0)) + (t9 * t8)))))) * (t2 * t11))))
+    t5 = torch.where(t8 < 0.0, -t8, t8) <= 1.7976931348623157e+308
+    t15 = t15 < 0.0
+    t15 = (torch.where(t5, t8, torch.where(t15, torch.full_like(t15, -1.7976931348623157e+308, dtype=torch.float64),
+        1.7976931348623157e+308)))
+    t8 = t15 < (-1.7976931348623157e+308)
+    t15 = torch.where(t8, -1.7976931348623157e+308, t15)
+    t8 = (torch.where(t10, 0.0, torch.where(t1, torch.full_like(t1, 2.0, dtype=torch.float64), 1.0) * (t0 *
+        torch.where(t1, t14, 2.0))))
+    t2 = (t8 + ((t9 * (t4 * 2.0)) * (t2 * t14))) * t13
+    t4 = torch.where(t2 < 0.0, -t2, t2) <= 1.7976931348623157e+308
+    t8 = t8 < 0.0
+    t8 = (torch.where(t4, t2, torch.where(t8, torch.full_like(t8, -1.7976931348623157e+308, dtype=torch.float64),
+        1.7976931348623157e+308)))
+    t2 = t8 < (-1.7976931348623157e+308)
+    t8 = torch.where(t2, -1.7976931348623157e+308, t8)
+    t2 = 1.7976931348623157e+308 < t8
+    t8 = torch.where(t2, 1.7976931348623157e+308, t8)
+    t2 = 1.7976931348623157e+308 < t15
+    t15 = t8 * grad_mean + (torch.where(t2, 1.7976931348623157e+308, t15) * grad_var)
+    t2 = t9 * (-(t6 * (t7 * 4.0)))
+    t14 = torch.where(t1, t14, 4.0)
+    t1 = torch.where(t1, torch.full_like(t1, 4.0, dtype=torch.float64), 1.0)
+    t14 = torch.where(t10, 0.0, (t1 * (t0 * (t0 * t14))) + (t1 * (var * t14)))
+    t11 = (t13 * (t14 + ((t9 * torch.where(t10, t7 * 12.0 + t2, t7 * (-4.0) + (0.3989422804014327 * (t3 * 2.0) + t2)))
+        * (t12 * t11))))
+    t12 = torch.where(t11 < 0.0, -t11, t11) <= 1.7976931348623157e+308
+    t14 = t14 < 0.0
+    t14 = (torch.where(t12, t11, torch.where(t14, torch.full_like(t14, -1.7976931348623157e+308, dtype=torch.float64),
+        1.7976931348623157e+308)))
+    t11 = t14 < (-1.7976931348623157e+308)
+    t14 = torch.where(t11, -1.7976931348623157e+308, t14)
+    t6 = (t9 * torch.where(t10, t6, -t6)) + torch.where(t10, torch.full_like(t10, 0.0, dtype=torch.float64), 1.0)
+    t10 = t6 < (-1.7976931348623157e+308)
+    t6 = torch.where(t10, -1.7976931348623157e+308, t6)
+    t10 = 1.7976931348623157e+308 < t6
+    t6 = torch.where(t10, 1.7976931348623157e+308, t6)
+    t10 = 1.7976931348623157e+308 < t14
+    t14 = t6 * grad_mean + (torch.where(t10, 1.7976931348623157e+308, t14) * grad_var)
+    return t15, t14
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t2 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
-    t4 = torch.exp(-0.5 * t2 * t2)  # exp(-t^2/2), mantissa
-    t5 = 1.0 / (t2 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t6 = t5 - 0.25
-    t7 = t5 * (t5 * (t5 * t5))
-    t5 = _polynomial(_POLYNOMIAL0, t6, 0.07481114071206077) * (t5 * t7)  # J_4/sqrt(2 pi)
-    t6 = t7 * _polynomial(_POLYNOMIAL1, t6, 0.05286067271775614)  # J_3/sqrt(2 pi)
-    t7 = t2 * t6 + (t5 * 4.0)
-    t8 = 1099511627776.0 < var
-    t9 = t8 & (t2 < 4.0)
-    t10 = torch.where(t9, torch.full_like(mean, 0.0009765625), 1.0)
-    t11 = 1.0 < var
-    t12 = torch.where(t0, 0.0, (t1 * (t1 * t10)) + (var * t10))
-    t13 = torch.where(t8, torch.full_like(mean, 2.117582368135751e-22), 1.0)
-    t13 = var * t13
-    t14 = torch.where(t8, torch.full_like(mean, 4.722366482869645e+21), 1.0)
-    t14 = (t4 * (torch.where(t0, t7 * 2.0, t7 * (-2.0)))) * (t13 * (t10 * t14))
-    t9 = torch.where(t9, torch.full_like(mean, 1024.0), 1.0)
-    t14 = (t12 + t14) * t9
-    t12 = torch.where(t12 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t15 = (torch.where(t14 < 0.0, -t14, t14)) <= 1.7976931348623157e+308
-    t12 = _at_most(_at_least(torch.where(t15, t14, t12), -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t14 = t3 == t3
-    t15 = mean == mean
-    t16 = t4 * (-(t7 * (t7 * 4.0)))
-    t2 = t6 * (t2 * (-8.0)) + ((t2 * t7 + (t6 * 3.0)) * (t2 * 4.0) + t16)
-    t6 = torch.where(t11, torch.full_like(mean, 4.0), 1.0)
-    t7 = torch.where(t11, torch.full_like(mean, 2.0), 1.0)
-    t6 = (t1 * (t1 * (var * (torch.where(t11, t10, 4.0))))) * t6
-    t7 = t6 + ((var * (var * (torch.where(t11, t10, 2.0)))) * t7)
-    t7 = torch.where(t0, 0.0, t7)
-    t8 = torch.where(t8, torch.full_like(mean, 2.2300745198530623e+43), 1.0)
-    t2 = t13 * (t4 * (torch.where(t0, t5 * 24.0 + t16, t5 * (-8.0) + t2)))
-    t9 = (t7 + (t2 * (t13 * (t10 * t8)))) * t9
-    t7 = torch.where(t7 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t8 = (torch.where(t9 < 0.0, -t9, t9)) <= 1.7976931348623157e+308
-    t7 = _at_most(_at_least(torch.where(t8, t9, t7), -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t12 = torch.where(t15, torch.where(t14, t12, t3), mean)
-    t3 = torch.where(t15, torch.where(t14, t7, t3), mean)
-    return t12, t3
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = mean < 0.0
-    t1 = torch.where(mean < 0.0, -mean, mean)
-    t2 = var == 0.0
-    t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
-    t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
-    t3 = torch.where(t2, 0.0, t3)
-    t2 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
-    t6 = t2 - 0.25
-    t7 = t2 * (t2 * t2)
-    t2 = _polynomial(_POLYNOMIAL1, t6, 0.05286067271775614) * (t2 * t7)  # J_3/sqrt(2 pi)
-    t6 = t7 * _polynomial(_POLYNOMIAL2, t6, -0.013812895908158688)  # J_2/sqrt(2 pi)
-    t7 = t4 * t6 + (t2 * 3.0)
-    t8 = t4 * t7 + (t6 * 2.0)
-    t9 = 1099511627776.0 < var
-    t10 = t9 & (t4 < 4.0)
-    t11 = torch.where(t10, torch.full_like(mean, 0.0009765625), 1.0)
-    t12 = 1.0 < var
-    t13 = torch.where(t12, torch.full_like(mean, 2.0), 1.0)
-    t13 = torch.where(t0, 0.0, (t1 * (torch.where(t12, t11, 2.0))) * t13)
-    t14 = torch.where(t9, torch.full_like(mean, 2.117582368135751e-22), 1.0)
-    t14 = var * t14
-    t10 = torch.where(t10, torch.full_like(mean, 1024.0), 1.0)
-    t15 = (t13 + ((t5 * (t7 * 2.0)) * (t3 * t11))) * t10
-    t13 = torch.where(t13 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t16 = (torch.where(t15 < 0.0, -t15, t15)) <= 1.7976931348623157e+308
-    t13 = _at_most(_at_least(torch.where(t16, t15, t13), -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t15 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
-    t15 = _at_least((t5 * (torch.where(t0, t8, -t8))) + t15, -1.7976931348623157e+308)
-    t7 = t7 * (t6 * 8.0)
-    t16 = t2 * 12.0 + (t6 * (t4 * 12.0) + (t8 * (t4 * (-4.0)) + (t5 * t7)))
-    t17 = torch.where(t12, torch.full_like(mean, 8.0), 1.0)
-    t17 = torch.where(t0, 0.0, (t1 * (var * (torch.where(t12, t11, 8.0)))) * t17)
-    t9 = torch.where(t9, torch.full_like(mean, 4.722366482869645e+21), 1.0)
-    t9 = t11 * t9
-    t3 = (t14 * (t5 * (torch.where(t0, t2 * 24.0 + (t5 * (-t7)), t16)))) * (t3 * t9)
-    t3 = (t17 + t3) * t10
-    t17 = torch.where(t17 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t16 = (torch.where(t3 < 0.0, -t3, t3)) <= 1.7976931348623157e+308
-    t17 = _at_most(_at_least(torch.where(t16, t3, t17), -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t8 = t5 * (-(t8 * (t6 * 4.0)))
-    t4 = t6 * (-4.0) + ((t4 * 2.0) * 0.3989422804014327 + t8)
-    t11 = torch.where(t12, t11, 4.0)
-    t12 = torch.where(t12, torch.full_like(mean, 4.0), 1.0)
-    t12 = torch.where(t0, 0.0, ((t1 * (t1 * t11)) * t12) + ((var * t11) * t12))
-    t9 = t12 + ((t5 * (torch.where(t0, t6 * 12.0 + t8, t4))) * (t14 * t9))
-    t10 = t9 * t10
-    t12 = torch.where(t12 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t9 = (torch.where(t10 < 0.0, -t10, t10)) <= 1.7976931348623157e+308
-    t12 = _at_most(_at_least(torch.where(t9, t10, t12), -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t15 = _at_most(t15, 1.7976931348623157e+308)
-    return grad_mean * t13 + grad_var * t17, grad_mean * t15 + grad_var * t12
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

@@ -6,7 +6,7 @@
 # Klambauer, Unterthiner, Mayr & Hochreiter 2017, Self-Normalizing Neural Networks
 #
 # rule digest  0b4c17c87c2eb0db83691015fbffb188b967da2363f8c7d80492f546a982390e
-"""selu, variant exact: moments and their gradients in any floating dtype."""
+"""selu, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -16,221 +16,234 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
-_POLYNOMIAL1 = (2.1987785077276003e-07, 2.200973003456537e-06, 1.9865744413667302e-05, 0.00015949041067995785,
-    0.0011215403561223463, 0.006770391614375941, 0.03414263053159362, 0.1383357881448018, 0.42398433857190265,
-    0.8847968677143805)
-
-_POLYNOMIAL2 = (0.010466601572491348, -0.02502456246003519, 0.028004059985803534, -0.007675780642588691,
-    -0.01260548992408817, 0.005355162902425042, 0.009931890611891857, -0.001079200449444605, -0.01093052696877039,
-    -0.003986266328917553, 0.011100325750182003, 0.012715664497071224, -0.005435898429323616, -0.02518869374291766,
-    -0.02081676516596476, 0.018430597373955682, 0.08071822573891432, 0.14153249712935184, 0.1795228528608497,
-    0.18632885650698117, 0.1666410963282826, 0.13207588430885814)
-
-_POLYNOMIAL3 = (0.008333333333333333, 0.041666666666666664, 0.16666666666666666, 0.5, 1.0)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = (_polynomial(p0 - 0.25, -0.0017799231052787671, (0.010466601572491348, -0.02502456246003519,
+        0.028004059985803534, -0.007675780642588691, -0.01260548992408817, 0.005355162902425042, 0.009931890611891857,
+        -0.001079200449444605, -0.01093052696877039, -0.003986266328917553, 0.011100325750182003, 0.012715664497071224,
+        -0.005435898429323616, -0.02518869374291766, -0.02081676516596476, 0.018430597373955682, 0.08071822573891432,
+        0.14153249712935184, 0.1795228528608497, 0.18632885650698117, 0.1666410963282826, 0.13207588430885814)))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _part1(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (_polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
+        -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
+        0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
+        0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342, 0.011283865090534705,
+        0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394, 0.05081731929104636,
+        0.01419012412529281)) * (t0 * (t0 * t0)))
+    return t0
+
+
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = 0.0 == t0
+    t2 = torch.sqrt(torch.where(t1, 1.0, t0))
+    t3 = torch.where(mean < 0.0, -mean, mean)
+    t4 = torch.where(t1, 0.0, 1.0 / t2) * t3
+    t5 = t1 | (37.5 < t4)
+    t4 = torch.where(t5, 37.5, t4)  # |mean|/sigma
+    t6 = _part1(t4)
+    t7 = t0 < 2.2250738585072014e-308
+    t8 = t5 | t7
+    t3 = torch.where(t8, 0.0, t3)
+    t8 = torch.where(t5, 1406.25, torch.where(t7, t4 * t4, t3 * (t3 * (1.0 / torch.where(t8, 1.0, t0)))))
+    t3 = (t6 * (-(t4 * 2.0)) + 0.3989422804014327) / (1.0 + t8)
+    t7 = -t4
+    t9 = (t6 * t7 + t3) * 0.3333333333333333
+    t10 = 0.25 * (t7 * t9 + t6)
+    t11 = (t7 * t10 + t9) * 0.2
+    t12 = (t7 * t11 + t10) * 0.16666666666666666
+    t13 = (t7 * t12 + t11) * 0.14285714285714285
+    t14 = (t7 * t13 + t12) * 0.125
+    t15 = (t7 * t14 + t13) * 0.1111111111111111
+    t16 = (t7 * t15 + t14) * 0.1
+    t17 = (t7 * t16 + t15) * 0.09090909090909091
+    t18 = (t7 * t17 + t16) * 0.08333333333333333
+    t2 = torch.where(t1, 0.0, t2)  # standard deviation
+    t1 = t0 < 0.0009765625
+    t19 = torch.where(t1, t2, 0.0)
+    t20 = mean < 0.0
+    t19 = torch.where(t20, t19, -t19)
+    t8 = torch.where(t5, 0.0, torch.exp(t8 * (-0.5)))
+    t5 = t8 * t19
+    t21 = ((t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t18 * t19 + t17) + t16) + t15) + t14)
+        + t13) + t12) + t11) + t10) + t9) + t6) + t3) * t5)
+    t22 = t0 * 0.5 + mean
+    t23 = t22 < (-0.5)
+    t24 = t20 & (t1 & (~t23))
+    t24 = torch.where(t24, t22, 0.0)
+    t25 = t22 < (-80.0)
+    t26 = 0.0625 < t22
+    t22 = torch.where(t25, 0.0, torch.exp(torch.where(t25, -80.0, torch.where(t26, 0.0625, t22))))
+    t26 = t6 * 2.0
+    t25 = t8 * (t4 * t3 + t26)  # Phi(-t)
+    t27 = 1.0 - t25
+    t28 = torch.where(t20, t27, t25)
+    t4 = t2 + torch.where(t20, t7, t4)
+    t7 = 1.0 / (0.25 * torch.where(t4 < 0.0, -t4, t4) + 1.0)
+    t7 = t8 * (t7 * _part0(t7))
+    t29 = mean + t0
+    t30 = t29 < 0.0
+    t7 = torch.where(t30, t22 - t7, t7)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t24 = (torch.where(t1, torch.where(t20, torch.where(t23, t22 - 1.0, t24 * _polynomial(0.25 + t24,
+        2.0504342014168227e-08, (2.1987785077276003e-07, 2.200973003456537e-06, 1.9865744413667302e-05,
+        0.00015949041067995785, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362, 0.1383357881448018,
+        0.42398433857190265, 0.8847968677143805))) - t21, t21), t7 - t28))
+    t3 = t8 * t3
+    t23 = t2 * t3 + torch.where(t20, 0.0, mean)  # E max(X, 0)
+    t30 = mean == mean
+    t31 = torch.where(t30, 1.0507009873554805 * t23 + (1.7580993408473768 * t24), mean)
+    t32 = t31 < (-1.7976931348623157e+308)
+    t31 = torch.where(t32, -1.7976931348623157e+308, t31)
+    t32 = 1.7976931348623157e+308 < t31
+    t31 = torch.where(t32, 1.7976931348623157e+308, t31)
+    t5 = (((t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t19 * (t18 * 4094.0) + (t17 * 2046.0)) +
+        (t16 * 1022.0)) + (t15 * 510.0)) + (t14 * 254.0)) + (t13 * 126.0)) + (t12 * 62.0)) + (t11 * 30.0)) + (t10 *
+        14.0)) + (t9 * 6.0)) + t26) * (t19 * t5)) - (t21 * t21))
+    t26 = torch.where(t1, t0, 0.0)
+    t27 = torch.where(t20, t25, t27)
+    t4 = t2 + t4
+    t4 = 1.0 / (0.25 * torch.where(t4 < 0.0, -t4, t4) + 1.0)
+    t4 = t8 * (t4 * _part0(t4))
+    t29 = 2.0 * t29
+    t25 = t29 < (-80.0)
+    t5 = (torch.where(t20, t21 * (2.0 * t24) + (((t26 * _polynomial(t26, 0.001388888888888889, (0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0))) * (t22 * t22)) - t5), t5))
+    t27 = (t28 * t27) - (t27 * (2.0 * t7))
+    t28 = (t0 * 2.0 + mean) < 0.0
+    t22 = 0.0 < t29
+    # E[exp(2X); X < 0]
+    t4 = (torch.where(t28, torch.where(t25, 0.0, torch.exp(torch.where(t25, -80.0, torch.where(t22, 0.0, t29)))) - t4,
+        t4))
+    t7 = torch.where(t1, t5, t27 + (t4 - (t7 * t7)))
+    t3 = t2 * t3
+    t8 = (t0 * (t6 * (t8 * 2.0))) - (t3 * t3)
+    t3 = torch.where(t20, t8, (t0 - t8) - (t23 * (2.0 * t3)))  # Var max(X, 0)
+    t0 = t7 < 0.0
+    t7 = torch.where(t0, 0.0, t7)  # variance of the left half
+    t24 = 1.1039725648297816 * t3 + (3.090913292287981 * t7 + ((-3.694473426594717) * (t23 * t24)))
+    t23 = t24 < 0.0
+    t24 = torch.where(t30, torch.where(t23, 0.0, t24), mean)
+    t23 = 1.7976931348623157e+308 < t24
+    t24 = torch.where(t23, 1.7976931348623157e+308, t24)
+    return t31, t24
+
+
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = 0.0 == t0
+    t2 = torch.sqrt(torch.where(t1, 1.0, t0))
+    t3 = torch.where(t1, 0.0, 1.0 / t2)
+    t4 = torch.where(mean < 0.0, -mean, mean)
+    t5 = t3 * t4
+    t6 = t1 | (37.5 < t5)
+    t5 = torch.where(t6, 37.5, t5)  # |mean|/sigma
+    t7 = _part1(t5)
+    t8 = t0 < 2.2250738585072014e-308
+    t9 = t6 | t8
+    t4 = torch.where(t9, 0.0, t4)
+    t9 = torch.where(t6, 1406.25, torch.where(t8, t5 * t5, t4 * (t4 * (1.0 / torch.where(t9, 1.0, t0)))))
+    t4 = (t7 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t9)
+    t8 = -t5
+    t10 = (t7 * t8 + t4) * 0.3333333333333333
+    t11 = 0.25 * (t8 * t10 + t7)
+    t12 = (t8 * t11 + t10) * 0.2
+    t13 = (t8 * t12 + t11) * 0.16666666666666666
+    t14 = (t8 * t13 + t12) * 0.14285714285714285
+    t15 = (t8 * t14 + t13) * 0.125
+    t16 = (t8 * t15 + t14) * 0.1111111111111111
+    t17 = (t8 * t16 + t15) * 0.1
+    t18 = (t8 * t17 + t16) * 0.09090909090909091
+    t19 = (t8 * t18 + t17) * 0.08333333333333333
+    t2 = torch.where(t1, 0.0, t2)  # standard deviation
+    t1 = t0 < 0.0009765625
+    t20 = torch.where(t1, t2, 0.0)
+    t21 = mean < 0.0
+    t20 = torch.where(t21, t20, -t20)
+    t9 = torch.where(t6, 0.0, torch.exp(t9 * (-0.5)))
+    t6 = t9 * t20
+    t22 = ((t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t19 * t20 + t18) + t17) + t16) + t15)
+        + t14) + t13) + t12) + t11) + t10) + t7) + t4) * t6)
+    t23 = t0 * 0.5 + mean
+    t24 = t23 < (-0.5)
+    t25 = t21 & (t1 & (~t24))
+    t25 = torch.where(t25, t23, 0.0)
+    t26 = t23 < (-80.0)
+    t27 = 0.0625 < t23
+    t23 = torch.where(t26, 0.0, torch.exp(torch.where(t26, -80.0, torch.where(t27, 0.0625, t23))))
+    t7 = t7 * 2.0
+    t27 = t9 * (t5 * t4 + t7)  # Phi(-t)
+    t26 = 1.0 - t27
+    t28 = torch.where(t21, t26, t27)
+    t8 = t2 + torch.where(t21, t8, t5)
+    t29 = 1.0 / (0.25 * torch.where(t8 < 0.0, -t8, t8) + 1.0)
+    t29 = t9 * (t29 * _part0(t29))
+    t30 = mean + t0
+    t31 = t30 < 0.0
+    t29 = torch.where(t31, t23 - t29, t29)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t25 = (torch.where(t1, torch.where(t21, torch.where(t24, t23 - 1.0, t25 * _polynomial(0.25 + t25,
+        2.0504342014168227e-08, (2.1987785077276003e-07, 2.200973003456537e-06, 1.9865744413667302e-05,
+        0.00015949041067995785, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362, 0.1383357881448018,
+        0.42398433857190265, 0.8847968677143805))) - t22, t22), t29 - t28))
+    t6 = (((t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t20 * (t19 * 4094.0) + (t18 * 2046.0)) +
+        (t17 * 1022.0)) + (t16 * 510.0)) + (t15 * 254.0)) + (t14 * 126.0)) + (t13 * 62.0)) + (t12 * 30.0)) + (t11 *
+        14.0)) + (t10 * 6.0)) + t7) * (t20 * t6)) - (t22 * t22))
+    t7 = torch.where(t1, t0, 0.0)
+    t26 = torch.where(t21, t27, t26)
+    t8 = t2 + t8
+    t8 = 1.0 / (0.25 * torch.where(t8 < 0.0, -t8, t8) + 1.0)
+    t8 = t9 * (t8 * _part0(t8))
+    t30 = 2.0 * t30
+    t27 = t30 < (-80.0)
+    t0 = (t0 * 2.0 + mean) < 0.0
+    t10 = 0.0 < t30
+    # E[exp(2X); X < 0]
+    t8 = (torch.where(t0, torch.where(t27, 0.0, torch.exp(torch.where(t27, -80.0, torch.where(t10, 0.0, t30)))) - t8,
+        t8))
+    t6 = (torch.where(t1, torch.where(t21, t22 * (2.0 * t25) + (((t7 * _polynomial(t7, 0.001388888888888889,
+        (0.008333333333333333, 0.041666666666666664, 0.16666666666666666, 0.5, 1.0))) * (t23 * t23)) - t6), t6), ((t28
+        * t26) - (t26 * (2.0 * t29))) + (t8 - (t29 * t29))))
+    t4 = t9 * t4
+    t2 = t2 * t4 + torch.where(t21, 0.0, mean)  # E max(X, 0)
+    t23 = 1.0507009873554805 - 1.7580993408473768
+    t7 = 1.7580993408473768 * t29
+    t22 = 1.0507009873554805 * t26 + t7
+    t28 = (1.0507009873554805 * (t2 * t28)) - (1.7580993408473768 * (t25 * t26))
+    t1 = t6 < 0.0
+    t6 = torch.where(t1, 0.0, t6)  # variance of the left half
+    t6 = (t22 * grad_mean + ((2.0 * (t23 * t28 + ((3.090913292287981 * t6) - (1.8472367132973584 * (t2 * t25))))) *
+        grad_var))
+    t9 = t9 * 0.3989422804014327  # phi(t)
+    t3 = t3 * t9
+    t28 = t25 * t3
+    t5 = t9 * (t4 + torch.where(t21, 0.0, t5))
+    t2 = ((0.5 * (t23 * t3 + t7)) * grad_mean + (((t26 - t5) * 1.1039725648297816 + (3.090913292287981 * (((2.0 * t8) -
+        t29) + (t28 - (t29 * t25))) + (1.8472367132973584 * ((t5 - t28) - (t2 * t29))))) * grad_var))
+    return t6, t2
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 == 0.0
-    t2 = torch.sqrt(torch.where(t1, 1.0, t0))
-    t3 = torch.where(t1, 0.0, t2)  # standard deviation
-    t4 = mean < 0.0
-    t5 = torch.where(mean < 0.0, -mean, mean)
-    t2 = (torch.where(t1, 0.0, 1.0 / t2)) * t5
-    t1 = t1 | (37.5 < t2)
-    t2 = torch.where(t1, 37.5, t2)  # |mean|/sigma
-    t6 = t0 < 2.2250738585072014e-308
-    t7 = t1 | t6
-    t5 = torch.where(t7, 0.0, t5)
-    t7 = torch.where(t6, t2 * t2, t5 * (t5 * (1.0 / (torch.where(t7, 1.0, t0)))))
-    t7 = torch.where(t1, 1406.25, t7)
-    t1 = torch.where(t1, 0.0, torch.exp(t7 * (-0.5)))
-    t5 = t0 < 0.0009765625
-    t6 = 1.0 / (t2 * 0.25 + 1.0)
-    t8 = _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.01441178831143662)
-    t6 = t8 * (t6 * (t6 * t6))
-    t7 = (t6 * (-(t2 * 2.0)) + 0.3989422804014327) / (1.0 + t7)
-    t8 = t6 * 2.0
-    t9 = -t2
-    t10 = (t6 * t9 + t7) * 0.3333333333333333
-    t11 = (t9 * t10 + t6) * 0.25
-    t12 = (t9 * t11 + t10) * 0.2
-    t13 = (t9 * t12 + t11) * 0.16666666666666666
-    t14 = (t9 * t13 + t12) * 0.14285714285714285
-    t15 = (t9 * t14 + t13) * 0.125
-    t16 = (t9 * t15 + t14) * 0.1111111111111111
-    t17 = (t9 * t16 + t15) * 0.1
-    t18 = (t9 * t17 + t16) * 0.09090909090909091
-    t19 = (t9 * t18 + t17) * 0.08333333333333333
-    t20 = t1 * t7
-    t21 = t3 * t20 + _at_least(mean, 0.0)  # E max(X, 0)
-    t22 = torch.where(t5, t3, 0.0)
-    t22 = torch.where(t4, t22, -t22)
-    t23 = t22 * (t22 * (t19 * 4094.0) + (t18 * 2046.0)) + (t17 * 1022.0)
-    t17 = t22 * (t22 * (t22 * (t19 * t22 + t18) + t17) + t16) + t15
-    t15 = t22 * (t22 * (t22 * t23 + (t16 * 510.0)) + (t15 * 254.0)) + (t14 * 126.0)
-    t14 = t22 * (t22 * (t22 * (t22 * t17 + t14) + t13) + t12) + t11
-    t11 = t22 * (t22 * (t22 * t15 + (t13 * 62.0)) + (t12 * 30.0)) + (t11 * 14.0)
-    t12 = t1 * t22
-    t14 = (t22 * (t22 * (t22 * t14 + t10) + t6) + t7) * t12
-    t13 = t0 * 0.5 + mean
-    t15 = t13 < (-0.5)
-    t17 = torch.where(t4 & (t5 & (~t15)), t13, 0.0)
-    t16 = t13 < (-80.0)
-    t13 = torch.exp(torch.where(t16, -80.0, _at_most(t13, 0.0625)))
-    t13 = torch.where(t16, 0.0, t13)
-    t17 = t17 * _polynomial(_POLYNOMIAL1, t17 + 0.25, 2.0504342014168227e-08)
-    t9 = t3 + (torch.where(t4, t9, t2))
-    t16 = t3 + t9
-    t9 = 1.0 / ((torch.where(t9 < 0.0, -t9, t9)) * 0.25 + 1.0)
-    t9 = t9 * _polynomial(_POLYNOMIAL2, t9 - 0.25, -0.0017799231052787671)
-    t9 = t1 * t9
-    t23 = mean + t0
-    t9 = torch.where(t23 < 0.0, t13 - t9, t9)  # E[exp(X); X < 0]
-    t7 = t1 * (t2 * t7 + t8)  # Phi(-t)
-    t2 = 1.0 - t7
-    t18 = torch.where(t4, t2, t7)
-    t17 = torch.where(t4, (torch.where(t15, t13 - 1.0, t17)) - t14, t14)
-    t17 = torch.where(t5, t17, t9 - t18)  # E min(0, exp(X) - 1)
-    t20 = t3 * t20
-    t6 = (t0 * (t6 * (t1 * 2.0))) - (t20 * t20)
-    t3 = torch.where(t5, t0, 0.0)
-    t12 = ((t22 * (t22 * t11 + (t10 * 6.0)) + t8) * (t22 * t12)) - (t14 * t14)
-    t13 = (t3 * _polynomial(_POLYNOMIAL3, t3, 0.001388888888888889)) * (t13 * t13)
-    t16 = 1.0 / ((torch.where(t16 < 0.0, -t16, t16)) * 0.25 + 1.0)
-    t16 = t16 * _polynomial(_POLYNOMIAL2, t16 - 0.25, -0.0017799231052787671)
-    t16 = t1 * t16
-    t23 = t23 * 2.0
-    t1 = t23 < (-80.0)
-    t23 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t23, 0.0))))
-    t2 = torch.where(t4, t7, t2)
-    t16 = (torch.where((t0 * 2.0 + mean) < 0.0, t23 - t16, t16)) - (t9 * t9)
-    t12 = torch.where(t4, t14 * (t17 * 2.0) + (t13 - t12), t12)
-    t16 = _at_least(torch.where(t5, t12, ((t18 * t2) - (t2 * (t9 * 2.0))) + t16), 0.0)  # variance of the left half
-    t16 = t16 * 3.090913292287981 + ((t21 * t17) * (-3.694473426594717))
-    t16 = (torch.where(t4, t6, (t0 - t6) - (t21 * (t20 * 2.0)))) * 1.1039725648297816 + t16
-    t20 = mean == mean
-    t17 = torch.where(t20, t21 * 1.0507009873554805 + (t17 * 1.7580993408473768), mean)
-    t17 = _at_most(_at_least(t17, -1.7976931348623157e+308), 1.7976931348623157e+308)
-    t16 = _at_most(torch.where(t20, _at_least(t16, 0.0), mean), 1.7976931348623157e+308)
-    return t17, t16
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = t0 == 0.0
-    t2 = torch.sqrt(torch.where(t1, 1.0, t0))
-    t3 = torch.where(t1, 0.0, t2)  # standard deviation
-    t2 = torch.where(t1, 0.0, 1.0 / t2)
-    t4 = mean < 0.0
-    t5 = torch.where(mean < 0.0, -mean, mean)
-    t6 = t2 * t5
-    t1 = t1 | (37.5 < t6)
-    t6 = torch.where(t1, 37.5, t6)  # |mean|/sigma
-    t7 = t0 < 2.2250738585072014e-308
-    t8 = t1 | t7
-    t5 = torch.where(t8, 0.0, t5)
-    t8 = torch.where(t7, t6 * t6, t5 * (t5 * (1.0 / (torch.where(t8, 1.0, t0)))))
-    t8 = torch.where(t1, 1406.25, t8)
-    t1 = torch.where(t1, 0.0, torch.exp(t8 * (-0.5)))
-    t5 = t1 * 0.3989422804014327  # phi(t)
-    t7 = t0 < 0.0009765625
-    t9 = 1.0 / (t6 * 0.25 + 1.0)
-    t10 = _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.01441178831143662)
-    t9 = t10 * (t9 * (t9 * t9))
-    t8 = (t9 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t8)
-    t10 = t9 * 2.0
-    t11 = -t6
-    t12 = (t9 * t11 + t8) * 0.3333333333333333
-    t13 = (t11 * t12 + t9) * 0.25
-    t14 = (t11 * t13 + t12) * 0.2
-    t15 = (t11 * t14 + t13) * 0.16666666666666666
-    t16 = (t11 * t15 + t14) * 0.14285714285714285
-    t17 = (t11 * t16 + t15) * 0.125
-    t18 = (t11 * t17 + t16) * 0.1111111111111111
-    t19 = (t11 * t18 + t17) * 0.1
-    t20 = (t11 * t19 + t18) * 0.09090909090909091
-    t21 = (t11 * t20 + t19) * 0.08333333333333333
-    t22 = t1 * t8
-    t23 = t3 * t22 + _at_least(mean, 0.0)  # E max(X, 0)
-    t24 = torch.where(t7, t3, 0.0)
-    t24 = torch.where(t4, t24, -t24)
-    t25 = t24 * (t24 * (t21 * 4094.0) + (t20 * 2046.0)) + (t19 * 1022.0)
-    t19 = t24 * (t24 * (t24 * (t21 * t24 + t20) + t19) + t18) + t17
-    t17 = t24 * (t24 * (t24 * t25 + (t18 * 510.0)) + (t17 * 254.0)) + (t16 * 126.0)
-    t16 = t24 * (t24 * (t24 * (t24 * t19 + t16) + t15) + t14) + t13
-    t13 = t24 * (t24 * (t24 * t17 + (t15 * 62.0)) + (t14 * 30.0)) + (t13 * 14.0)
-    t14 = t1 * t24
-    t9 = (t24 * (t24 * (t24 * t16 + t12) + t9) + t8) * t14
-    t16 = t0 * 0.5 + mean
-    t15 = t16 < (-0.5)
-    t17 = torch.where(t4 & (t7 & (~t15)), t16, 0.0)
-    t19 = t16 < (-80.0)
-    t16 = torch.exp(torch.where(t19, -80.0, _at_most(t16, 0.0625)))
-    t16 = torch.where(t19, 0.0, t16)
-    t17 = t17 * _polynomial(_POLYNOMIAL1, t17 + 0.25, 2.0504342014168227e-08)
-    t11 = t3 + (torch.where(t4, t11, t6))
-    t3 = t3 + t11
-    t11 = 1.0 / ((torch.where(t11 < 0.0, -t11, t11)) * 0.25 + 1.0)
-    t11 = t11 * _polynomial(_POLYNOMIAL2, t11 - 0.25, -0.0017799231052787671)
-    t11 = t1 * t11
-    t19 = mean + t0
-    t11 = torch.where(t19 < 0.0, t16 - t11, t11)  # E[exp(X); X < 0]
-    t8 = t1 * (t6 * t8 + t10)  # Phi(-t)
-    t18 = 1.0 - t8
-    t25 = torch.where(t4, t18, t8)
-    t17 = torch.where(t4, (torch.where(t15, t16 - 1.0, t17)) - t9, t9)
-    t17 = torch.where(t7, t17, t11 - t25)  # E min(0, exp(X) - 1)
-    t18 = torch.where(t4, t8, t18)
-    t8 = 1.0507009873554805 - 1.7580993408473768
-    t2 = t2 * t5
-    t15 = t11 * 1.7580993408473768
-    t20 = torch.where(t7, t0, 0.0)
-    t14 = ((t24 * (t24 * t13 + (t12 * 6.0)) + t10) * (t24 * t14)) - (t9 * t9)
-    t16 = (t20 * _polynomial(_POLYNOMIAL3, t20, 0.001388888888888889)) * (t16 * t16)
-    t3 = 1.0 / ((torch.where(t3 < 0.0, -t3, t3)) * 0.25 + 1.0)
-    t3 = t3 * _polynomial(_POLYNOMIAL2, t3 - 0.25, -0.0017799231052787671)
-    t3 = t1 * t3
-    t19 = t19 * 2.0
-    t1 = t19 < (-80.0)
-    t19 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t19, 0.0))))
-    t3 = torch.where((t0 * 2.0 + mean) < 0.0, t19 - t3, t3)  # E[exp(2X); X < 0]
-    t19 = ((t25 * t18) - (t18 * (t11 * 2.0))) + (t3 - (t11 * t11))
-    t19 = torch.where(t7, torch.where(t4, t9 * (t17 * 2.0) + (t16 - t14), t14), t19)
-    t19 = _at_least(t19, 0.0) * 3.090913292287981
-    t25 = ((t23 * t25) * 1.0507009873554805) - ((t17 * t18) * 1.7580993408473768)
-    t6 = t5 * (t22 + (torch.where(t4, 0.0, t6)))
-    t4 = t17 * t2
-    t22 = ((t6 - t4) - (t23 * t11)) * 1.8472367132973584
-    t22 = (((t3 * 2.0) - t11) + (t4 - (t11 * t17))) * 3.090913292287981 + t22
-    t17 = (t8 * t25 + (t19 - ((t23 * t17) * 1.8472367132973584))) * 2.0
-    t22 = (t18 - t6) * 1.1039725648297816 + t22
-    return (
-        grad_mean * (t18 * 1.0507009873554805 + t15) + grad_var * t17,
-        grad_mean * ((t8 * t2 + t15) * 0.5) + grad_var * t22,
-    )
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

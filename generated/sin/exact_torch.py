@@ -3,7 +3,7 @@
 # f(x) = sin(x)
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
-"""sin, variant exact: moments and their gradients in any floating dtype."""
+"""sin, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -13,95 +13,120 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (-2.5050691474287775e-08, 2.7557313207598146e-06, -0.00019841269828136472, 0.008333333333319657,
-    -0.16666666666666613, 1.0)
-
-_POLYNOMIAL1 = (2.0875542721073105e-09, -2.755731276666344e-07, 2.4801587282509714e-05, -0.0013888888888858176,
-    0.04166666666666642, -0.5, 1.0)
-
-_POLYNOMIAL2 = (-2.1988277914205833e-07, 2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437,
-    -0.0011215403561022302, 0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265,
-    0.8847968677143805)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.round(mean * 0.6366197723675814)
+    t1 = -t0
+    t1 = t1 * 1.5893254712295857e-08 + (t1 * (-4.470348358154297e-06) + (t1 * 1.57080078125 + mean))
+    t2 = t1 * t1
+    t0 = t0 - (4.0 * torch.round(t0 * 0.25))
+    t3 = 1.0 == (t0 * t0)
+    t1 = (torch.where(t3, _polynomial(t2, -1.1351513149953905e-11, (2.0875542721073105e-09, -2.755731276666344e-07,
+        2.4801587282509714e-05, -0.0013888888888858176, 0.04166666666666642, -0.5, 1.0)), t1 * _polynomial(t2,
+        1.5893295268891333e-10, (-2.5050691474287775e-08, 2.7557313207598146e-06, -0.00019841269828136472,
+        0.008333333333319657, -0.16666666666666613, 1.0))))
+    t0 = ((-1.0) == t0) | (torch.where(t0 < 0.0, -t0, t0) == 2.0)
+    t1 = torch.where(t0, -t1, t1)
+    t0 = (0.0 <= var) & (torch.where(mean < 0.0, -mean, mean) <= 1000244.140625)
+    # NaN for a negative variance, and for |mean| > 1e+06
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t2 = t0 * (-0.5)
+    t3 = t2 < (-1400.0)
+    t2 = torch.exp(0.5 * torch.where(t3, -1400.0, t2))
+    t3 = t1 * (t2 * torch.where(t3, 0.0, t2))
+    t2 = 1.7976931348623157e+308 < t3
+    t3 = torch.where(t2, 1.7976931348623157e+308, t3)
+    t2 = mean == mean
+    t4 = t0 == t0
+    t5 = t3 < (-1.7976931348623157e+308)
+    t3 = torch.where(t4, torch.where(t2, torch.where(t5, -1.7976931348623157e+308, t3), mean), t0)
+    t5 = -t0
+    t6 = t5 < (-1400.0)
+    t5 = torch.exp(0.5 * torch.where(t6, -1400.0, t5))
+    t6 = t5 * torch.where(t6, 0.0, t5)
+    t5 = t0 < 0.5
+    t7 = torch.where(t5, t0, 0.5)
+    t1 = (0.5 * (torch.where(t5, t7 * _polynomial(t7 - 0.25, 1.9926069990447574e-08, (-2.1988277914205833e-07,
+        2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437, -0.0011215403561022302,
+        0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265, 0.8847968677143805)),
+        1.0 - t6) * (t6 * (t1 * (t1 * (-2.0)) + 1.0) + 1.0)))
+    t6 = 1.7976931348623157e+308 < t1
+    t1 = torch.where(t6, 1.7976931348623157e+308, t1)
+    t6 = t1 < (-1.7976931348623157e+308)
+    t0 = torch.where(t4, torch.where(t2, torch.where(t6, -1.7976931348623157e+308, t1), mean), t0)
+    return t3, t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.round(mean * 0.6366197723675814)
+    t1 = -t0
+    t1 = t1 * 1.5893254712295857e-08 + (t1 * (-4.470348358154297e-06) + (t1 * 1.57080078125 + mean))
+    t2 = t1 * t1
+    t1 = (t1 * _polynomial(t2, 1.5893295268891333e-10, (-2.5050691474287775e-08, 2.7557313207598146e-06,
+        -0.00019841269828136472, 0.008333333333319657, -0.16666666666666613, 1.0)))
+    t2 = (_polynomial(t2, -1.1351513149953905e-11, (2.0875542721073105e-09, -2.755731276666344e-07,
+        2.4801587282509714e-05, -0.0013888888888858176, 0.04166666666666642, -0.5, 1.0)))
+    t0 = t0 - (4.0 * torch.round(t0 * 0.25))
+    t3 = 1.0 == (t0 * t0)
+    t4 = torch.where(t3, t1, t2)
+    t5 = torch.where(t0 < 0.0, -t0, t0) == 2.0
+    t6 = t5 | (1.0 == t0)
+    t4 = torch.where(t6, -t4, t4)
+    t1 = torch.where(t3, t2, t1)
+    t5 = ((-1.0) == t0) | t5
+    t1 = torch.where(t5, -t1, t1)
+    t5 = (0.0 <= var) & (torch.where(mean < 0.0, -mean, mean) <= 1000244.140625)
+    # NaN for a negative variance, and for |mean| > 1e+06
+    t5 = var * torch.sqrt(torch.where(t5, torch.full_like(t5, 1.0, dtype=torch.float64), -1.0))
+    t0 = t5 < 0.5
+    t2 = torch.where(t0, t5, 0.5)
+    t3 = -t5
+    t6 = t3 < (-1400.0)
+    t3 = torch.exp(0.5 * torch.where(t6, -1400.0, t3))
+    t6 = t3 * torch.where(t6, 0.0, t3)
+    t2 = (-((t4 * (2.0 * t1)) * (t6 * torch.where(t0, t2 * _polynomial(t2 - 0.25, 1.9926069990447574e-08,
+        (-2.1988277914205833e-07, 2.20106753722968e-06, -1.986574422865993e-05, 0.00015949040526043437,
+        -0.0011215403561022302, 0.006770391614502624, -0.03414263053159455, 0.13833578814480077, -0.42398433857190265,
+        0.8847968677143805)), 1.0 - t6))))
+    t0 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t0, 1.7976931348623157e+308, t2)
+    t5 = t5 * (-0.5)
+    t0 = t5 < (-1400.0)
+    t5 = torch.exp(0.5 * torch.where(t0, -1400.0, t5))
+    t0 = t5 * torch.where(t0, 0.0, t5)
+    t4 = t4 * t0
+    t5 = 1.7976931348623157e+308 < t4
+    t4 = torch.where(t5, 1.7976931348623157e+308, t4)
+    t5 = t4 < (-1.7976931348623157e+308)
+    t4 = torch.where(t5, -1.7976931348623157e+308, t4)
+    t5 = t2 < (-1.7976931348623157e+308)
+    t2 = t4 * grad_mean + (torch.where(t5, -1.7976931348623157e+308, t2) * grad_var)
+    t6 = 0.5 * (t6 * ((t1 * (t1 * (-2.0)) + 1.0) * ((2.0 * t6) - 1.0) + 1.0))
+    t5 = 1.7976931348623157e+308 < t6
+    t6 = torch.where(t5, 1.7976931348623157e+308, t6)
+    t0 = (-0.5) * (t1 * t0)
+    t1 = 1.7976931348623157e+308 < t0
+    t0 = torch.where(t1, 1.7976931348623157e+308, t0)
+    t1 = t0 < (-1.7976931348623157e+308)
+    t0 = torch.where(t1, -1.7976931348623157e+308, t0)
+    t1 = t6 < (-1.7976931348623157e+308)
+    t6 = t0 * grad_mean + (torch.where(t1, -1.7976931348623157e+308, t6) * grad_var)
+    return t2, t6
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
-    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
-    t1 = torch.round(mean * 0.6366197723675814)
-    t2 = -t1
-    t3 = t2 * (-4.470348358154297e-06) + (t2 * 1.57080078125 + mean)
-    t3 = t2 * 1.5893254712295857e-08 + t3
-    t1 = t1 - (torch.round(t1 * 0.25) * 4.0)
-    t2 = t3 * t3
-    t3 = t3 * _polynomial(_POLYNOMIAL0, t2, 1.5893295268891333e-10)
-    t2 = _polynomial(_POLYNOMIAL1, t2, -1.1351513149953905e-11)
-    t3 = torch.where((t1 * t1) == 1.0, t2, t3)
-    t3 = torch.where((t1 == (-1.0)) | ((torch.where(t1 < 0.0, -t1, t1)) == 2.0), -t3, t3)
-    t1 = -t0
-    t2 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t2 = t2 * (torch.where(t1 < (-1400.0), 0.0, t2))
-    t1 = t0 * (-0.5)
-    t4 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t5 = t0 < 0.5
-    t6 = torch.where(t5, t0, 0.5)
-    t6 = t6 * _polynomial(_POLYNOMIAL2, t6 - 0.25, 1.9926069990447574e-08)
-    t2 = (torch.where(t5, t6, 1.0 - t2)) * (t2 * (t3 * (t3 * (-2.0)) + 1.0) + 1.0)
-    t4 = _at_most(t3 * (t4 * (torch.where(t1 < (-1400.0), 0.0, t4))), 1.7976931348623157e+308)
-    t1 = mean == mean
-    t3 = t0 == t0
-    t4 = torch.where(t1, _at_least(t4, -1.7976931348623157e+308), mean)
-    t2 = _at_least(_at_most(t2 * 0.5, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t2 = torch.where(t3, torch.where(t1, t2, mean), t0)
-    return (torch.where(t3, t4, t0)), t2
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
-    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
-    t1 = torch.round(mean * 0.6366197723675814)
-    t2 = -t1
-    t3 = t2 * (-4.470348358154297e-06) + (t2 * 1.57080078125 + mean)
-    t3 = t2 * 1.5893254712295857e-08 + t3
-    t1 = t1 - (torch.round(t1 * 0.25) * 4.0)
-    t2 = t3 * t3
-    t3 = t3 * _polynomial(_POLYNOMIAL0, t2, 1.5893295268891333e-10)
-    t2 = _polynomial(_POLYNOMIAL1, t2, -1.1351513149953905e-11)
-    t4 = (t1 * t1) == 1.0
-    t5 = torch.where(t4, t2, t3)
-    t2 = torch.where(t4, t3, t2)
-    t3 = (torch.where(t1 < 0.0, -t1, t1)) == 2.0
-    t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
-    t2 = torch.where(t3 | (t1 == 1.0), -t2, t2)
-    t1 = -t0
-    t3 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t3 = t3 * (torch.where(t1 < (-1400.0), 0.0, t3))
-    t1 = t0 * (-0.5)
-    t4 = torch.exp(_at_least(t1, -1400.0) * 0.5)
-    t4 = t4 * (torch.where(t1 < (-1400.0), 0.0, t4))
-    t1 = t0 < 0.5
-    t0 = torch.where(t1, t0, 0.5)
-    t0 = t0 * _polynomial(_POLYNOMIAL2, t0 - 0.25, 1.9926069990447574e-08)
-    t0 = _at_most(-((t2 * (t5 * 2.0)) * (t3 * (torch.where(t1, t0, 1.0 - t3)))), 1.7976931348623157e+308)
-    t3 = _at_most((t3 * ((t5 * (t5 * (-2.0)) + 1.0) * ((t3 * 2.0) - 1.0) + 1.0)) * 0.5, 1.7976931348623157e+308)
-    t2 = _at_least(_at_most(t2 * t4, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t0 = _at_least(t0, -1.7976931348623157e+308)
-    t4 = _at_least(_at_most((t5 * t4) * (-0.5), 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t3 = _at_least(t3, -1.7976931348623157e+308)
-    return grad_mean * t2 + grad_var * t0, grad_mean * t4 + grad_var * t3
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

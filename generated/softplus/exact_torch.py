@@ -3,7 +3,7 @@
 # f(x) = log(exp(beta*x) + 1)/beta
 #
 # rule digest  6b3c0de958999f1e86e942c8547c8c8f242f7f8a3ad9bcc5dbffeb5269053d65
-"""softplus, variant exact: moments and their gradients in any floating dtype."""
+"""softplus, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -17,136 +17,176 @@ __all__ = ["CELLS", "backward", "cell_of", "forward"]
 #: how many cells there are, with polynomials of their own each
 CELLS = 28
 
-_POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
-    0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
-    0.006515612401982245, -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044,
-    -0.005642843772208644, -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963,
-    0.20214006694978084, 0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)
-
-_POLYNOMIAL1 = (0.006747935821529216, -0.01422675024134159, 0.009494159082524267, 0.012979585027416552,
-    -0.028126117032017808, 0.01310234876551105, 0.007602226809145195, -0.0008416154711860995, -0.010826271862536749,
-    -0.004029486511393845, 0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
-    -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
-    0.18632885650696768, 0.16664109632828217, 0.13207588430885814)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _cell_number(mean: Tensor, var: Tensor, p_beta: Tensor) -> Tensor:
+    t0 = 1.0 / p_beta
+    t1 = mean / t0
+    t2 = torch.where(t1 < 0.0, -t1, t1) < 3.273390607896142e+150
+    t2 = torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), 2.409919865102884e-181)
+    t1 = t1 * t2
+    t1 = t1 * torch.where(t1 < 0.0, -t1, t1)
+    t0 = var * (1.0 / (t0 * t0))
+    t2 = t2 * ((t0 + 2.559999942779541) * t2)
+    t3 = t0 < 13.439999699592587
+    t3 = torch.where(t3, torch.full_like(t3, 7.0, dtype=torch.float64), 0.0)
+    t4 = t0 < 3.499171519420555
+    t4 = t3 + torch.where(t4, torch.full_like(t4, 7.0, dtype=torch.float64), 0.0)
+    t0 = t0 < 0.9832525731783015
+    t0 = t4 + torch.where(t0, torch.full_like(t0, 7.0, dtype=torch.float64), 0.0)
+    t4 = (t2 * (-14.161612194113113)) < t1
+    t4 = t0 + torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t0 = (t2 * (-3.832577206404262)) < t1
+    t0 = t4 + torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 0.0)
+    t4 = (t2 * (-0.7760467958362621)) < t1
+    t4 = t0 + torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t0 = (t2 * 0.7760467958362621) < t1
+    t0 = t4 + torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), 0.0)
+    t4 = (t2 * 3.832577206404262) < t1
+    t4 = t0 + torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), 0.0)
+    t1 = (t2 * 14.161612194113113) < t1
+    t1 = t4 + torch.where(t1, torch.full_like(t1, 1.0, dtype=torch.float64), 0.0)
+    return t1
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor, p_beta: Tensor) -> tuple[Tensor, ...]:
+    t0 = 1.0 / p_beta
+    t1 = t0 * t0
+    t2 = var * (1.0 / t1)
+    t3 = 0.0 <= t2
+    t3 = torch.where(t3, t2 + 2.559999942779541, -1.0)  # a root of it is NaN for v < 0
+    t3 = torch.sqrt(t3)
+    t4 = 1.0 / t3
+    t5 = mean / t0  # mean in units of the base
+    t6 = t5 * t4
+    t7 = t6 < (-15.800000190734863)
+    t7 = torch.where(t7, -15.800000190734863, t6)
+    t8 = 15.800000190734863 < t7
+    t7 = torch.where(t8, 15.800000190734863, t7)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t7 = t7 * (1.0 / torch.sqrt((t7 * t7) * 0.9532246373741857 + 11.677001807833776))
+    t8 = t7 * (t7 * 2.0) + (-1.0)
+    t9 = t4 * 1.5999999821186064
+    t10 = t9 * (2.0 * t9) + (-1.0)
+    t9 = 2.0 * t9 + (-1.0)
+    return t8, t10, t7, t9, t0, t1, t2, t5, t3, t4, t6
+
+
+def _forward(
+    r0: Tensor, r1: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s10: Tensor,
+    p_beta: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s10 < 0.0, -s10, s10)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = s7 < 0.0
+    t3 = torch.where(t3, torch.full_like(t3, 0.0, dtype=torch.float64), 1.0)
+    t2 = (torch.exp((t1 * t1) * (-0.5)) * (t2 * (t2 * _polynomial(t2 - 0.25, -0.002026716071966055,
+        (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213, 0.37357027693777783,
+        -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024, 0.006515612401982245,
+        -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
+        -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
+        0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218)))))
+    t0 = 15.800000190734863 < t0
+    t0 = s7 * t3 + (s8 * t2 + torch.where(t0, 0.0, s9 * r0))
+    t2 = t0 < 0.0
+    t0 = s4 * torch.where(t2, 0.0, t0)
+    t2 = s6 * r1
+    t3 = t2 < 0.0
+    t2 = s5 * torch.where(t3, 0.0, t2)
+    return t0, t2
+
+
+def _backward_points(mean: Tensor, var: Tensor, p_beta: Tensor) -> tuple[Tensor, ...]:
+    t0 = 1.0 / p_beta
+    t1 = t0 * t0
+    t2 = var * (1.0 / t1)
+    t3 = 0.0 <= t2
+    t3 = torch.where(t3, t2 + 2.559999942779541, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t4 = mean / t0  # mean in units of the base
+    t5 = t4 * t3
+    t6 = t5 < (-15.800000190734863)
+    t6 = torch.where(t6, -15.800000190734863, t5)
+    t7 = 15.800000190734863 < t6
+    t6 = torch.where(t7, 15.800000190734863, t6)  # (mean - centre)/w
+    t7 = 1.0 / torch.sqrt((t6 * t6) * 0.9532246373741857 + 11.677001807833776)
+    t8 = t6 * t7  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t9 = t8 * (t8 * 2.0) + (-1.0)
+    t10 = t3 * 1.5999999821186064
+    t11 = 2.0 * t10
+    t12 = t10 * t11 + (-1.0)
+    t13 = 2.0 * t10 + (-1.0)
+    return t9, t12, t8, t13, t0, t1, t2, t4, t3, t5, t6, t7, t10, t11
+
+
+def _backward(
+    grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor, r5: Tensor,
+    s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s10: Tensor, s11: Tensor, s2: Tensor,
+    s12: Tensor, s13: Tensor, p_beta: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = torch.where(s9 < 0.0, -s9, s9)
+    t1 = 37.5 < t0
+    t1 = torch.where(t1, 37.5, t0)
+    t2 = torch.exp((-0.5) * (t1 * t1))
+    t1 = 1.0 / (t1 * 0.25 + 1.0)
+    t3 = s7 < 0.0
+    t0 = 15.800000190734863 < t0
+    t4 = torch.where(t0, 0.0, (s11 * s11) * (11.677001807833776 * s11))
+    t5 = (r1 * (s2 * 4.0)) * t4
+    t6 = 1.0 / s4
+    t7 = s4 * t6
+    t4 = t4 * r4
+    t8 = s5 * t6
+    t3 = ((((s8 * (s8 * t5)) + ((t2 * (t1 * _polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+        -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
+        0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
+        0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
+        -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
+        0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * torch.where(t3, torch.full_like(t3, 1.0,
+        dtype=torch.float64), -1.0) + torch.where(t3, torch.full_like(t3, 0.0, dtype=torch.float64), 1.0))) * t7) *
+        grad_mean + (((s6 * (s8 * t4)) * t8) * grad_var))
+    t1 = (s8 * s8) * (-0.5)
+    t8 = (((s8 * (t2 * 0.19947114020071635) + torch.where(t0, 0.0, s8 * (t1 * (s10 * t5 + (s12 * (r2 * (2.0 * s13)))))
+        + (r0 * (s8 * t1)))) * (t6 * t7)) * grad_mean + (((s6 * (t1 * (s10 * t4 + (s12 * (2.0 * r5)))) + r3) * (t6 *
+        t8)) * grad_var))
+    return t3, t8
 
 
 def cell_of(mean: Tensor, var: Tensor, *, beta: float) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = 1.0 / beta
-    t1 = var * (1.0 / (t0 * t0))
-    t0 = mean / t0
-    t2 = torch.where(t1 < 13.439999699592587, torch.full_like(mean, 7.0), 0.0)
-    t3 = torch.where(t1 < 3.499171519420555, torch.full_like(mean, 7.0), 0.0)
-    t4 = torch.where(t1 < 0.9832525731783015, torch.full_like(mean, 7.0), 0.0)
-    t5 = (torch.where(t0 < 0.0, -t0, t0)) < 3.273390607896142e+150
-    t5 = torch.where(t5, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t0 = t0 * t5
-    t5 = ((t1 + 2.559999942779541) * t5) * t5
-    t0 = t0 * (torch.where(t0 < 0.0, -t0, t0))
-    t1 = torch.where((t5 * (-14.161612194113113)) < t0, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t5 * (-3.832577206404262)) < t0, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t5 * (-0.7760467958362621)) < t0, torch.full_like(mean, 1.0), 0.0)
-    t8 = torch.where((t5 * 0.7760467958362621) < t0, torch.full_like(mean, 1.0), 0.0)
-    t9 = torch.where((t5 * 3.832577206404262) < t0, torch.full_like(mean, 1.0), 0.0)
-    t0 = torch.where((t5 * 14.161612194113113) < t0, torch.full_like(mean, 1.0), 0.0)
-    t0 = (((((((t2 + t3) + t4) + t1) + t6) + t7) + t8) + t9) + t0
-    return (t0,)
+    p_beta = torch.as_tensor(beta, dtype=torch.float64, device=mean.device)
+    number = _cell_number(mean, var, p_beta)
+    return (number,)
 
 
 def forward(mean: Tensor, var: Tensor, *, beta: float, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    _number = cell_of(mean, var, beta=beta)[0] if _cell is None else _cell
-    t0 = 1.0 / beta
-    t1 = t0 * t0
-    t2 = var * (1.0 / t1)
-    t3 = mean / t0  # mean in units of the base
-    t4 = torch.sqrt(torch.where(0.0 <= t2, t2 + 2.559999942779541, -1.0))
-    t5 = 1.0 / t4
-    t6 = t3 * t5
-    t7 = _at_most(_at_least(t6, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
-    t6 = torch.where(t6 < 0.0, -t6, t6)
-    t8 = 15.800000190734863 < t6
-    t9 = 1.0 / torch.sqrt((t7 * t7) * 0.9532246373741857 + 11.677001807833776)
-    t9 = t7 * t9  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t7 = t9 * (t9 * 2.0) + (-1.0)
-    t10 = t5 * 1.5999999821186064
-    t11 = t10 * (t10 * 2.0) + (-1.0)
-    t6 = _at_most(t6, 37.5)
-    t12 = 1.0 / (t6 * 0.25 + 1.0)
-    t13 = t12 * _polynomial(_POLYNOMIAL0, t12 - 0.25, -0.002026716071966055)
-    t13 = torch.exp((t6 * t6) * (-0.5)) * (t12 * t13)
-    t12 = torch.where(t3 < 0.0, torch.full_like(mean, 0.0), 1.0)
-    t10 = t10 * 2.0 + (-1.0)
-    t11 = surface(_SURFACES[0], _number, t7, t11)
-    t10 = surface(_SURFACES[1], _number, t9, t10)
-    t11 = _at_least(t3 * t12 + (t4 * t13 + (torch.where(t8, 0.0, t5 * t11))), 0.0)
-    return (t0 * t11), (t1 * _at_least(t2 * t10, 0.0))
+    p_beta = torch.as_tensor(beta, dtype=torch.float64, device=mean.device)
+    number = cell_of(mean, var, beta=beta)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10 = _forward_points(mean, var, p_beta)
+    r0 = surface(_SURFACES[0], number % 28, s0, s1)
+    r1 = surface(_SURFACES[1], number % 28, s2, s3)
+    out_mean, out_var = _forward(r0, r1, s4, s5, s6, s7, s8, s9, s10, p_beta)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, beta: float,
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    _number = cell_of(mean, var, beta=beta)[0] if _cell is None else _cell
-    t0 = 1.0 / beta
-    t1 = t0 * t0
-    t2 = var * (1.0 / t1)
-    t3 = mean / t0  # mean in units of the base
-    t4 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2 + 2.559999942779541, -1.0))
-    t5 = t3 * t4
-    t6 = _at_most(_at_least(t5, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
-    t5 = torch.where(t5 < 0.0, -t5, t5)
-    t7 = 15.800000190734863 < t5
-    t8 = 1.0 / torch.sqrt((t6 * t6) * 0.9532246373741857 + 11.677001807833776)
-    t9 = t6 * t8  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t10 = t9 * (t9 * 2.0) + (-1.0)
-    t11 = t4 * 1.5999999821186064
-    t12 = t11 * 2.0
-    t13 = t11 * t12 + (-1.0)
-    t14 = t9 * 4.0
-    t12 = t12 * 2.0
-    t8 = torch.where(t7, 0.0, (t8 * t8) * (t8 * 11.677001807833776))
-    t15 = (t4 * t4) * (-0.5)
-    t16 = t4 * t15
-    t3 = t3 < 0.0
-    t5 = _at_most(t5, 37.5)
-    t17 = torch.exp((t5 * t5) * (-0.5))
-    t5 = 1.0 / (t5 * 0.25 + 1.0)
-    t5 = t5 * _polynomial(_POLYNOMIAL1, t5 - 0.25, -0.0012046932669558172)
-    t18 = torch.where(t3, torch.full_like(mean, 1.0), -1.0)
-    t3 = (t17 * t5) * t18 + (torch.where(t3, torch.full_like(mean, 0.0), 1.0))
-    t17 = t17 * 0.19947114020071635
-    t18 = t11 * 2.0 + (-1.0)
-    t5 = 1.0 / t0
-    t0 = t0 * t5
-    t19 = t5 * t0
-    t1 = t1 * t5
-    t5 = t5 * t1
-    t20, t21, t22 = surface_slopes(_SURFACES[0], _number, t10, t13)
-    t23, t24, t25 = surface_slopes(_SURFACES[1], _number, t9, t18)
-    t14 = (t21 * t14) * t8
-    t16 = t4 * (t15 * (t6 * t14 + (t11 * (t22 * t12)))) + (t20 * t16)
-    t24 = t8 * t24
-    t19 = (t4 * t17 + (torch.where(t7, 0.0, t16))) * t19
-    t5 = (t2 * (t15 * (t6 * t24 + (t11 * (t25 * 2.0)))) + t23) * t5
-    return (
-        grad_mean * (((t4 * (t4 * t14)) + t3) * t0) + grad_var * ((t2 * (t4 * t24)) * t1),
-        grad_mean * t19 + grad_var * t5,
-    )
+    p_beta = torch.as_tensor(beta, dtype=torch.float64, device=mean.device)
+    number = cell_of(mean, var, beta=beta)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13 = _backward_points(mean, var, p_beta)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 28, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 28, s2, s3)
+    (out_grad_mean, out_grad_var) = (_backward(grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s4, s5, s6, s7, s8, s9,
+        s10, s11, s2, s12, s13, p_beta))
+    return out_grad_mean, out_grad_var

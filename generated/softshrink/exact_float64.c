@@ -4,148 +4,7 @@
 //
 // rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
 
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
-}
-
-INLINE double exp_rest(double y, double x)
-{
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
-}
-
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-// lanes whose sums stand in registers
-#ifdef __AVX512F__
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
-
-// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
-// are scaled by, and what is added to them
-typedef struct {
-    int first, counts, pairs;
-    double unit, y_scale, y_shift, z_scale, z_shift;
-} Patch;
-
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
-// from high to low
-INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value)
-{
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit;
-    }
-}
-
-// the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
-    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
-{
-    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
-    for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c + of->first;
-        const uint8_t *terms = counts + of->counts;
-        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
-        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < of->pairs; ++pair) {
-            const double highest_p = next[0], highest_q = next[1];
-            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
-            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
-            next += 4;
-            for (int k = 2; k < terms[pair]; ++k, next += 2) {
-                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
-                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
-                EACH p[i] = FMA(p[i], x[i], next[0]);
-                EACH q[i] = FMA(q[i], x[i], next[1]);
-            }
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
-            EACH sum[i] = FMA(sum[i], w[i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
-        }
-        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
-    }
-}
+#include "momentgen/native/float64.h"
 
 static const double surface0[78] = {
     0,73134,0,128152,0,-295341,0,-757122,0,325854,0,2245127,0,551374,0,-5227321,5145,-1769077,-10821,13079088,3681,
@@ -180,103 +39,273 @@ static const Patch patches1[1] = {
     {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
 };
 
-static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE double softshrink_exact_float64_part0(double p0)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_lambd = params[0];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[14][LANES];
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)));
+    return t2;
+}
+
+INLINE void softshrink_exact_float64_forward_points_element(
+    double mean, double var, double p_lambd, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8)
+{
+    double t0 = p_lambd * p_lambd;
+    double t1 = mean / p_lambd;  // mean in units of the base
+    double t2 = var * (1.0 / t0);
+    double t3 = (0.0 <= t2) ? 1.0 : (-1.0);
+    double t4 = t2 * SQRT(t3);  // NaN for a negative variance
+    double t5 = (t4 < 100.0) ? 100.0 : t4;
+    double t6 = (0.0 <= t5) ? t5 : (-1.0);  // a root of it is NaN for v < 0
+    double t7 = 1.0 / SQRT(t6);
+    double t8 = t1 * t7;
+    double t9 = t7 * 10.0;
+    double t10 = (t8 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t8;
+    double t11 = FMA(2.0, t9, -1.0);
+    double t12 = FMA(t9, 2.0 * t9, -1.0);
+    double t13 = (0x1.e3d39cp2 < t10) ? 0x1.e3d39cp2 : t10;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t14 = t13 * (1.0 / SQRT(FMA(t13 * t13, 0.7812726581889415, 12.500362531023065)));
+    double t15 = FMA(t14, 2.0 * t14, -1.0);
+    *out_s0 = t15;
+    *out_s1 = t12;
+    *out_s2 = t11;
+    *out_s3 = t0;
+    *out_s4 = t1;
+    *out_s5 = t4;
+    *out_s6 = t5;
+    *out_s7 = t7;
+    *out_s8 = t14;
+}
+
+INLINE void softshrink_exact_float64_forward_element(
+    double mean, double r0, double r1, double s3, double s4, double s5, double s6, double s7, double s8,
+    double p_lambd, double *restrict out_mean, double *restrict out_var)
+{
+    _Bool t0 = s5 < 100.0;
+    double t1 = (p_lambd + mean) / p_lambd;
+    double t2 = (mean - p_lambd) / p_lambd;
+    double t3 = s6 + ((s6 * s7) * r1);
+    _Bool t4 = s4 == s4;
+    double t5 = t0 ? s5 : 100.0;
+    _Bool t6 = 0.0 == t5;
+    double t7 = t6 ? 1.0 : t5;
+    double t8 = SQRT(t7);
+    _Bool t9 = t1 < 0.0;
+    _Bool t10 = t2 < 0.0;
+    double t11 = t9 ? 1.0 : (-1.0);
+    double t12 = t10 ? 1.0 : (-1.0);
+    double t13 = t10 ? 0.0 : 1.0;
+    double t14 = t9 ? 1.0 : t13;
+    double t15 = t6 ? 0.0 : t8;  // standard deviation
+    double t16 = 1.0 / t8;
+    double t17 = t6 ? 0.0 : t16;
+    double t18 = t17 * ABS(t1);
+    double t19 = t17 * ABS(t2);
+    double t20 = t15 * t15;
+    _Bool t21 = t6 | (37.5 < t18);
+    double t22 = t21 ? 37.5 : t18;  // |mean - -1|/sigma
+    _Bool t23 = t6 | (37.5 < t19);
+    double t24 = t23 ? 37.5 : t19;  // |mean - 1|/sigma
+    double t25 = t22 * t22;
+    double t26 = t24 * t24;
+    double t27 = exp64(t25 * (-0.5));
+    double t28 = t21 ? 0.0 : t27;
+    double t29 = exp64((-0.5) * t26);
+    double t30 = t23 ? 0.0 : t29;
+    double t31 = softshrink_exact_float64_part0(t22);
+    double t32 = FMA(t31, -(t22 * 2.0), 0.3989422804014327) / (1.0 + t25);
+    double t33 = softshrink_exact_float64_part0(t24);
+    double t34 = FMA(t33, -(2.0 * t24), 0.3989422804014327) / (1.0 + t26);
+    double t35 = t15 * (t28 * t32);
+    double t36 = t15 * (t30 * t34);
+    double t37 = t36 - t35;
+    double t38 = 1.0 + s4;
+    double t39 = s4 + (-1.0);
+    double t40 = t10 ? 0.0 : t39;
+    double t41 = t9 ? t38 : t40;
+    double t42 = t41 + t37;
+    double t43 = s8 * r0;  // mean, normalised
+    double t44 = s4 + t43;
+    double t45 = t0 ? t42 : t44;
+    double t46 = t4 ? t45 : s4;
+    double t47 = p_lambd * t46;
+    double t48 = FMA(t15, t14, 2.0 * ((t11 * (-(t15 * (t28 * FMA(t22, t32, t31 * 2.0))))) + (t12 * (t15 * (t30 *
+        FMA(t24, t34, 2.0 * t33))))));
+    double t49 = t15 * t14;
+    double t50 = t10 ? 0.0 : (-4.0);
+    double t51 = t9 ? 0.0 : t50;
+    double t52 = t35 * t51;
+    double t53 = t10 ? (-2.0) : 2.0;
+    double t54 = t9 ? 2.0 : t53;
+    double t55 = t52 + (t11 * (t54 * ((t28 * t31) * t20)));
+    double t56 = t9 ? (-4.0) : 0.0;
+    double t57 = t36 * t56;
+    double t58 = t10 ? 2.0 : (-2.0);
+    double t59 = t9 ? (-2.0) : t58;
+    double t60 = FMA(t48, t49, (t55 + (t57 + (t12 * (t59 * ((t30 * t33) * t20))))) - (t37 * t37));
+    double t61 = (t60 < 0.0) ? 0.0 : t60;
+    double t62 = (t3 < 0.0) ? 0.0 : t3;
+    double t63 = t0 ? t61 : t62;
+    double t64 = t4 ? t63 : s4;
+    double t65 = s3 * t64;
+    double t66 = (0x1.fffffffffffffp1023 < t65) ? 0x1.fffffffffffffp1023 : t65;
+    *out_mean = t47;
+    *out_var = t66;
+}
+
+INLINE void softshrink_exact_float64_backward_points_element(
+    double mean, double var, double p_lambd, double *restrict out_s0, double *restrict out_s1, double *restrict out_s2,
+    double *restrict out_s3, double *restrict out_s4, double *restrict out_s5, double *restrict out_s6,
+    double *restrict out_s7, double *restrict out_s8, double *restrict out_s9, double *restrict out_s10,
+    double *restrict out_s11, double *restrict out_s12)
+{
+    double t0 = p_lambd * p_lambd;
+    double t1 = var * (1.0 / t0);
+    double t2 = (0.0 <= t1) ? 1.0 : (-1.0);
+    double t3 = t1 * SQRT(t2);  // NaN for a negative variance
+    double t4 = (t3 < 100.0) ? 100.0 : t3;
+    double t5 = (0.0 <= t4) ? t4 : (-1.0);  // a root of it is NaN for v < 0
+    double t6 = 1.0 / SQRT(t5);
+    double t7 = mean / p_lambd;  // mean in units of the base
+    double t8 = t7 * t6;
+    double t9 = t6 * 10.0;
+    double t10 = 2.0 * t9;
+    double t11 = (t8 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t8;
+    double t12 = FMA(2.0, t9, -1.0);
+    double t13 = FMA(t9, t10, -1.0);
+    double t14 = (0x1.e3d39cp2 < t11) ? 0x1.e3d39cp2 : t11;  // (mean - centre)/w
+    double t15 = 1.0 / SQRT(FMA(t14 * t14, 0.7812726581889415, 12.500362531023065));
+    double t16 = t14 * t15;  // t against its reach, by way of t/sqrt(kappa² + t²)
+    double t17 = FMA(t16, 2.0 * t16, -1.0);
+    *out_s0 = t17;
+    *out_s1 = t13;
+    *out_s2 = t12;
+    *out_s3 = t0;
+    *out_s4 = t3;
+    *out_s5 = t4;
+    *out_s6 = t6;
+    *out_s7 = t8;
+    *out_s8 = t14;
+    *out_s9 = t15;
+    *out_s10 = t16;
+    *out_s11 = t9;
+    *out_s12 = t10;
+}
+
+INLINE void softshrink_exact_float64_backward_element(
+    double mean, double grad_mean, double grad_var, double r0, double r1, double r2, double r3, double r4, double r5,
+    double s3, double s4, double s5, double s6, double s7, double s8, double s9, double s10, double s11, double s12,
+    double p_lambd, double *restrict out_grad_mean, double *restrict out_grad_var)
+{
+    _Bool t0 = s4 < 100.0;
+    double t1 = (p_lambd + mean) / p_lambd;
+    double t2 = (mean - p_lambd) / p_lambd;
+    double t3 = s10 * 4.0;
+    double t4 = (-0.5) * (s6 * s6);
+    _Bool t5 = 0x1.e3d39cp2 < ABS(s7);
+    double t6 = (s9 * s9) * (12.500362531023065 * s9);
+    double t7 = t5 ? 0.0 : t6;
+    double t8 = s5 * s6;
+    double t9 = t7 * (t3 * r4);
+    double t10 = (r2 + ((s10 * r1) * t3)) * t7;
+    double t11 = 1.0 / p_lambd;
+    double t12 = t0 ? s4 : 100.0;
+    _Bool t13 = t1 < 0.0;
+    _Bool t14 = t2 < 0.0;
+    _Bool t15 = 0.0 == t12;
+    double t16 = t15 ? 1.0 : t12;
+    double t17 = SQRT(t16);
+    double t18 = t13 ? 1.0 : (-1.0);
+    double t19 = t13 ? (-4.0) : 0.0;
+    double t20 = s3 * t11;
+    double t21 = p_lambd * t11;
+    double t22 = t14 ? (-2.0) : 2.0;
+    double t23 = t13 ? 2.0 : t22;
+    double t24 = t14 ? 2.0 : (-2.0);
+    double t25 = t13 ? (-2.0) : t24;
+    double t26 = t14 ? 0.0 : (-4.0);
+    double t27 = t13 ? 0.0 : t26;
+    double t28 = t14 ? 1.0 : (-1.0);
+    double t29 = t14 ? 0.0 : 1.0;
+    double t30 = t13 ? 1.0 : t29;
+    double t31 = t15 ? 0.0 : t17;  // standard deviation
+    double t32 = 1.0 / t17;
+    double t33 = t15 ? 0.0 : t32;
+    double t34 = t33 * ABS(t1);
+    double t35 = t33 * ABS(t2);
+    _Bool t36 = t15 | (37.5 < t34);
+    double t37 = t36 ? 37.5 : t34;  // |mean - -1|/sigma
+    _Bool t38 = t15 | (37.5 < t35);
+    double t39 = t38 ? 37.5 : t35;  // |mean - 1|/sigma
+    double t40 = t37 * t37;
+    double t41 = t39 * t39;
+    double t42 = exp64(t40 * (-0.5));
+    double t43 = t36 ? 0.0 : t42;
+    double t44 = exp64((-0.5) * t41);
+    double t45 = t38 ? 0.0 : t44;
+    double t46 = softshrink_exact_float64_part0(t37);
+    double t47 = FMA(t46, -(2.0 * t37), 0.3989422804014327) / (1.0 + t40);
+    double t48 = t43 * FMA(t37, t47, 2.0 * t46);
+    double t49 = t43 * 0.3989422804014327;
+    double t50 = t31 * (t43 * t47);
+    double t51 = softshrink_exact_float64_part0(t39);
+    double t52 = FMA(t51, -(2.0 * t39), 0.3989422804014327) / (1.0 + t41);
+    double t53 = t45 * FMA(t39, t52, 2.0 * t51);
+    double t54 = 0.3989422804014327 * t45;
+    double t55 = t31 * (t45 * t52);
+    double t56 = t33 * t49;
+    double t57 = t33 * t54;
+    double t58 = t57 - t56;
+    double t59 = t55 - t50;
+    double t60 = (t18 * (-t48)) + (t28 * t53);
+    double t61 = t60 + t30;
+    double t62 = 1.0 + (s6 * t10);
+    double t63 = t0 ? t61 : t62;
+    double t64 = t63 * t21;
+    double t65 = FMA(2.0 * t30, (t31 * t54) - (t31 * t49), FMA(t59 * (-2.0), t60, ((t50 * t23) + (t18 * (t48 * t27))) +
+        ((t55 * t25) + (t28 * (t53 * t19)))));
+    double t66 = (s6 * t9) * t8;
+    double t67 = t0 ? t65 : t66;
+    double t68 = FMA(t64, grad_mean, (t67 * t20) * grad_var);
+    double t69 = 0.5 * t58;
+    double t70 = t4 * FMA(s8, t10, s11 * ((s10 * r0) * (2.0 * s12)));
+    double t71 = t0 ? t69 : t70;
+    double t72 = t71 * (t11 * t21);
+    double t73 = FMA(t30, t30 + (2.0 * t60), FMA(t30, (t18 * (-(t37 * t49))) + (t28 * (t39 * t54)), FMA(-t59, t58, 0.5
+        * (((t27 * t56) + (t18 * (t48 * t23))) + ((t19 * t57) + (t28 * (t53 * t25)))))));
+    double t74 = 1.0 + FMA(t4 * FMA(s8, t9, s11 * (2.0 * r3)), t8, r5 * (s6 + (t4 * t8)));
+    double t75 = t0 ? t73 : t74;
+    double t76 = FMA(t72, grad_mean, (t75 * (t11 * t20)) * grad_var);
+    *out_grad_mean = t68;
+    *out_grad_var = t76;
+}
+
+static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,
+    int cell)
+{
+    (void)cell;
+    double s[11][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[13][i] = p_lambd * p_lambd;
-        double t1 = var[i] * (1.0 / s[13][i]);
-        s[5][i] = mean[i] / p_lambd;
-        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t4 = t1 * (SQRT(t3));
-        s[9][i] = t4 < 100.0;
-        s[8][i] = s[9][i] ? 100.0 : t4;
-        double t7 = s[9][i] ? t4 : 100.0;
-        _Bool t8 = t7 == 0.0;
-        double t9 = t8 ? 1.0 : t7;
-        double t10 = SQRT(t9);
-        double t11 = t8 ? 0.0 : t10;
-        double t12 = 1.0 / t10;
-        double t13 = t8 ? 0.0 : t12;
-        double t14 = (p_lambd + mean[i]) / p_lambd;
-        double t15 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t16 = t14 < 0.0;
-        _Bool t17 = t15 < 0.0;
-        double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = t17 ? 1.0 : (-1.0);
-        double t20 = s[5][i] + (-1.0);
-        double t21 = t17 ? 0.0 : t20;
-        double t22 = s[5][i] + 1.0;
-        double t23 = t16 ? t22 : t21;
-        double t24 = t13 * (ABS(t14));
-        _Bool t25 = t8 | (37.5 < t24);
-        double t26 = t25 ? 37.5 : t24;
-        double t27 = t26 * t26;
-        double t28 = exp64(t27 * (-0.5));
-        double t29 = t25 ? 0.0 : t28;
-        double t30 = 1.0 / (FMA(t26, 0.25, 1.0));
-        double t31 = t30 * (t30 * (t30 * (polynomial0(-0.01441178831143662, t30 - 0.25))));
-        double t32 = (FMA(t31, -(t26 * 2.0), 0.3989422804014327)) / (1.0 + t27);
-        double t33 = t13 * (ABS(t15));
-        _Bool t34 = t8 | (37.5 < t33);
-        double t35 = t34 ? 37.5 : t33;
-        double t36 = t35 * t35;
-        double t37 = exp64(t36 * (-0.5));
-        double t38 = t34 ? 0.0 : t37;
-        double t39 = 1.0 / (FMA(t35, 0.25, 1.0));
-        double t40 = t39 * (t39 * (t39 * (polynomial0(-0.01441178831143662, t39 - 0.25))));
-        double t41 = (FMA(t40, -(t35 * 2.0), 0.3989422804014327)) / (1.0 + t36);
-        double t42 = t11 * (t29 * t32);
-        double t43 = t11 * (t38 * t41);
-        double t44 = t43 - t42;
-        s[10][i] = t23 + t44;
-        double t46 = t17 ? 0.0 : (-4.0);
-        double t47 = t16 ? 0.0 : t46;
-        double t48 = t17 ? (-2.0) : 2.0;
-        double t49 = t16 ? 2.0 : t48;
-        double t50 = t16 ? (-4.0) : 0.0;
-        double t51 = t17 ? 2.0 : (-2.0);
-        double t52 = t16 ? (-2.0) : t51;
-        double t53 = t11 * t11;
-        double t54 = (t42 * t47) + ((t49 * ((t29 * t31) * t53)) * t18);
-        double t55 = t17 ? 0.0 : 1.0;
-        double t56 = t16 ? 1.0 : t55;
-        double t57 = (-(t11 * (t29 * (FMA(t26, t32, t31 * 2.0))))) * t18;
-        double t58 = FMA(t11, t56, (t57 + ((t11 * (t38 * (FMA(t35, t41, t40 * 2.0)))) * t19)) * 2.0);
-        double t59 = (t54 + ((t43 * t50) + ((t52 * ((t38 * t40) * t53)) * t19))) - (t44 * t44);
-        double t60 = FMA(t58, t11 * t56, t59);
-        s[12][i] = (t60 < 0.0) ? 0.0 : t60;
-        double t62 = (0.0 <= s[8][i]) ? s[8][i] : (-1.0);
-        double t63 = 1.0 / (SQRT(t62));
-        double t64 = s[5][i] * t63;
-        double t65 = (t64 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t64;
-        double t66 = (0x1.e3d39cp2 < t65) ? 0x1.e3d39cp2 : t65;
-        s[3][i] = t66 * (1.0 / (SQRT(FMA(t66 * t66, 0.7812726581889415, 12.500362531023065))));
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        double t69 = t63 * 10.0;
-        s[1][i] = FMA(t69, t69 * 2.0, (-1.0));
-        s[6][i] = s[8][i] * t63;
-        s[2][i] = FMA(t69, 2.0, (-1.0));
-        s[11][i] = s[5][i] == s[5][i];
+        softshrink_exact_float64_forward_points_element(
+            in[0][i], in[1][i], params[0], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i],
+            &s[7][i], &s[8][i]);
     }
-    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
-    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
+    surface(surface0, terms0, patches0 + 0, s[0], s[1], s[9]);
+    surface(surface1, terms1, patches1 + 0, s[0], s[2], s[10]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[8][i] + (s[6][i] * s[7][i]);
-        double t1 = (t0 < 0.0) ? 0.0 : t0;
-        double t2 = s[5][i] + (s[3][i] * s[4][i]);
-        double t3 = s[9][i] ? s[10][i] : t2;
-        double t4 = s[11][i] ? t3 : s[5][i];
-        double t5 = s[9][i] ? s[12][i] : t1;
-        double t6 = s[11][i] ? t5 : s[5][i];
-        double t7 = s[13][i] * t6;
-        out_mean[i] = p_lambd * t4;
-        out_var[i] = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
+        softshrink_exact_float64_forward_element(
+            in[0][i], s[9][i], s[10][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], params[0], &out[0][i],
+            &out[1][i]);
     }
 }
 
@@ -284,127 +313,29 @@ void softshrink_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(softshrink_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+    over_cells(softshrink_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean, var}, 2, params, (double
         *const[]){out_mean, out_var}, 2);
 }
 
-static void softshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void softshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out,
+    int cell)
 {
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    const double p_lambd = params[0];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[28][LANES];
+    (void)cell;
+    double s[19][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = p_lambd * p_lambd;
-        double t1 = var[i] * (1.0 / t0);
-        double t2 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t3 = t1 * (SQRT(t2));
-        s[19][i] = t3 < 100.0;
-        double t5 = s[19][i] ? 100.0 : t3;
-        double t6 = s[19][i] ? t3 : 100.0;
-        _Bool t7 = t6 == 0.0;
-        double t8 = t7 ? 1.0 : t6;
-        double t9 = SQRT(t8);
-        double t10 = t7 ? 0.0 : t9;
-        double t11 = 1.0 / t9;
-        double t12 = t7 ? 0.0 : t11;
-        double t13 = (p_lambd + mean[i]) / p_lambd;
-        double t14 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t15 = t13 < 0.0;
-        _Bool t16 = t14 < 0.0;
-        double t17 = t15 ? 1.0 : (-1.0);
-        double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = t12 * (ABS(t13));
-        _Bool t20 = t7 | (37.5 < t19);
-        double t21 = t20 ? 37.5 : t19;
-        double t22 = t21 * t21;
-        double t23 = exp64(t22 * (-0.5));
-        double t24 = t20 ? 0.0 : t23;
-        double t25 = 1.0 / (FMA(t21, 0.25, 1.0));
-        double t26 = t25 * (t25 * (t25 * (polynomial0(-0.01441178831143662, t25 - 0.25))));
-        double t27 = (FMA(t26, -(t21 * 2.0), 0.3989422804014327)) / (1.0 + t22);
-        double t28 = t24 * 0.3989422804014327;
-        double t29 = t24 * (FMA(t21, t27, t26 * 2.0));
-        double t30 = t12 * (ABS(t14));
-        _Bool t31 = t7 | (37.5 < t30);
-        double t32 = t31 ? 37.5 : t30;
-        double t33 = t32 * t32;
-        double t34 = exp64(t33 * (-0.5));
-        double t35 = t31 ? 0.0 : t34;
-        double t36 = 1.0 / (FMA(t32, 0.25, 1.0));
-        double t37 = t36 * (t36 * (t36 * (polynomial0(-0.01441178831143662, t36 - 0.25))));
-        double t38 = (FMA(t37, -(t32 * 2.0), 0.3989422804014327)) / (1.0 + t33);
-        double t39 = t35 * 0.3989422804014327;
-        double t40 = t35 * (FMA(t32, t38, t37 * 2.0));
-        double t41 = t10 * (t24 * t27);
-        double t42 = t10 * (t35 * t38);
-        double t43 = t42 - t41;
-        double t44 = ((-t29) * t17) + (t40 * t18);
-        double t45 = t16 ? 0.0 : (-4.0);
-        double t46 = t15 ? 0.0 : t45;
-        double t47 = t16 ? (-2.0) : 2.0;
-        double t48 = t15 ? 2.0 : t47;
-        double t49 = t15 ? (-4.0) : 0.0;
-        double t50 = t16 ? 2.0 : (-2.0);
-        double t51 = t15 ? (-2.0) : t50;
-        double t52 = ((t41 * t48) + ((t29 * t46) * t17)) + ((t42 * t51) + ((t40 * t49) * t18));
-        double t53 = t12 * t28;
-        double t54 = t12 * t39;
-        double t55 = t54 - t53;
-        double t56 = (((t46 * t53) + ((t29 * t48) * t17)) + ((t54 * t49) + ((t40 * t51) * t18))) * 0.5;
-        double t57 = t16 ? 0.0 : 1.0;
-        double t58 = t15 ? 1.0 : t57;
-        s[22][i] = FMA(t58 * 2.0, (t10 * t39) - (t10 * t28), FMA(t43 * (-2.0), t44, t52));
-        double t60 = FMA(t58, ((-(t21 * t28)) * t17) + ((t32 * t39) * t18), FMA(-t43, t55, t56));
-        s[23][i] = FMA(t58, t58 + (t44 * 2.0), t60);
-        s[20][i] = t44 + t58;
-        s[21][i] = t55 * 0.5;
-        double t64 = (0.0 <= t5) ? t5 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t64));
-        double t66 = (mean[i] / p_lambd) * s[10][i];
-        double t67 = (t66 < (-0x1.e3d39cp2)) ? (-0x1.e3d39cp2) : t66;
-        s[12][i] = (0x1.e3d39cp2 < t67) ? 0x1.e3d39cp2 : t67;
-        double t69 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7812726581889415, 12.500362531023065)));
-        s[3][i] = s[12][i] * t69;
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        s[11][i] = s[10][i] * 10.0;
-        double t73 = s[11][i] * 2.0;
-        s[1][i] = FMA(s[11][i], t73, (-1.0));
-        s[5][i] = s[3][i] * 4.0;
-        s[7][i] = t73 * 2.0;
-        double t77 = (t69 * t69) * (t69 * 12.500362531023065);
-        s[9][i] = (0x1.e3d39cp2 < (ABS(t66))) ? 0.0 : t77;
-        s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
-        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
-        s[16][i] = t5 * s[10][i];
-        s[18][i] = s[10][i] + (s[13][i] * s[16][i]);
-        double t83 = 1.0 / p_lambd;
-        s[24][i] = p_lambd * t83;
-        s[25][i] = t83 * s[24][i];
-        s[26][i] = t0 * t83;
-        s[27][i] = t83 * s[26][i];
+        softshrink_exact_float64_backward_points_element(
+            in[0][i], in[1][i], params[0], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i], &s[6][i],
+            &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]);
     }
-    surface_slopes(surface0, terms0, patches0, s[0], s[1], s[8], s[4], s[6]);
-    surface_slopes(surface1, terms1, patches1, s[0], s[2], s[17], s[14], s[15]);
+    surface_slopes(surface0, terms0, patches0 + 0, s[0], s[1], s[15], s[14], s[13]);
+    surface_slopes(surface1, terms1, patches1 + 0, s[0], s[2], s[18], s[17], s[16]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
-        double t1 = s[9][i] * (s[5][i] * s[14][i]);
-        double t2 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
-        double t3 = (s[10][i] * t0) + 1.0;
-        double t4 = s[19][i] ? s[20][i] : t3;
-        double t5 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
-        double t6 = s[19][i] ? s[21][i] : t5;
-        double t7 = (s[10][i] * t1) * s[16][i];
-        double t8 = s[19][i] ? s[22][i] : t7;
-        double t9 = (FMA(t2, s[16][i], s[17][i] * s[18][i])) + 1.0;
-        double t10 = s[19][i] ? s[23][i] : t9;
-        out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[24][i]),
-            grad_var[i] * (t8 * s[26][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t6 * s[25][i]),
-            grad_var[i] * (t10 * s[27][i]));
+        softshrink_exact_float64_backward_element(
+            in[0][i], in[2][i], in[3][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[3][i], s[4][i],
+            s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], params[0], &out[0][i],
+            &out[1][i]);
     }
 }
 
@@ -413,6 +344,6 @@ void softshrink_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(softshrink_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(softshrink_exact_float64_backward_block, 0, 1, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

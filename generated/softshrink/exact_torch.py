@@ -3,7 +3,7 @@
 # f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 #
 # rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-"""softshrink, variant exact: moments and their gradients in any floating dtype."""
+"""softshrink, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,191 +14,216 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 
 __all__ = ["backward", "forward"]
 
-
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
 _SURFACES = surfaces_beside(__file__)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (t0 * (t0 * (t0 * _polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806,
+        0.9811091454089625, -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557,
+        -0.007037820436323979, 0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582,
+        0.041060971434688315, 0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342,
+        0.011283865090534705, 0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394,
+        0.05081731929104636, 0.01419012412529281)))))
+    return t0
 
 
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _forward_points(mean: Tensor, var: Tensor, p_lambd: Tensor) -> tuple[Tensor, ...]:
+    t0 = p_lambd * p_lambd
+    t1 = var * (1.0 / t0)
+    t2 = 0.0 <= t1
+    # NaN for a negative variance
+    t2 = t1 * torch.sqrt(torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), -1.0))
+    t1 = t2 < 100.0
+    t1 = torch.where(t1, 100.0, t2)
+    t3 = 0.0 <= t1
+    t3 = torch.where(t3, t1, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t4 = mean / p_lambd  # mean in units of the base
+    t5 = t4 * t3
+    t6 = t5 < (-7.55979061126709)
+    t5 = torch.where(t6, -7.55979061126709, t5)
+    t6 = 7.55979061126709 < t5
+    t5 = torch.where(t6, 7.55979061126709, t5)  # (mean - centre)/w
+    # t against its reach, by way of t/sqrt(kappa² + t²)
+    t5 = t5 * (1.0 / torch.sqrt((t5 * t5) * 0.7812726581889415 + 12.500362531023065))
+    t6 = t5 * (2.0 * t5) + (-1.0)
+    t7 = t3 * 10.0
+    t8 = t7 * (2.0 * t7) + (-1.0)
+    t7 = 2.0 * t7 + (-1.0)
+    return t6, t8, t7, t0, t4, t2, t1, t3, t5
+
+
+def _forward(
+    mean: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor,
+    p_lambd: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s5 < 100.0
+    t1 = torch.where(t0, s5, 100.0)
+    t2 = 0.0 == t1
+    t1 = torch.sqrt(torch.where(t2, 1.0, t1))
+    t3 = torch.where(t2, 0.0, 1.0 / t1)
+    t4 = (p_lambd + mean) / p_lambd
+    t5 = t3 * torch.where(t4 < 0.0, -t4, t4)
+    t6 = t2 | (37.5 < t5)
+    t5 = torch.where(t6, 37.5, t5)  # |mean - -1|/sigma
+    t7 = _part0(t5)
+    t8 = t5 * t5
+    t9 = (t7 * (-(t5 * 2.0)) + 0.3989422804014327) / (1.0 + t8)
+    t8 = torch.where(t6, 0.0, torch.exp(t8 * (-0.5)))
+    t1 = torch.where(t2, 0.0, t1)  # standard deviation
+    t6 = t1 * (t8 * t9)
+    t10 = (mean - p_lambd) / p_lambd
+    t3 = t3 * torch.where(t10 < 0.0, -t10, t10)
+    t2 = t2 | (37.5 < t3)
+    t3 = torch.where(t2, 37.5, t3)  # |mean - 1|/sigma
+    t11 = _part0(t3)
+    t12 = t3 * t3
+    t13 = (t11 * (-(2.0 * t3)) + 0.3989422804014327) / (1.0 + t12)
+    t12 = torch.where(t2, 0.0, torch.exp((-0.5) * t12))
+    t2 = t1 * (t12 * t13)
+    t14 = t2 - t6
+    t10 = t10 < 0.0
+    t4 = t4 < 0.0
+    t15 = s4 == s4
+    t16 = torch.where(t4, 1.0 + s4, torch.where(t10, 0.0, s4 + (-1.0))) + t14
+    t17 = s8 * r0  # mean, normalised
+    t17 = p_lambd * torch.where(t15, torch.where(t0, t16, s4 + t17), s4)
+    t16 = t1 * t1
+    t18 = torch.where(t4, torch.full_like(t4, 1.0, dtype=torch.float64), -1.0)
+    t19 = torch.where(t10, torch.full_like(t10, 1.0, dtype=torch.float64), -1.0)
+    t20 = torch.where(t4, 1.0, torch.where(t10, torch.full_like(t10, 0.0, dtype=torch.float64), 1.0))
+    t14 = ((t1 * t20 + (2.0 * ((t18 * (-(t1 * (t8 * (t5 * t9 + (t7 * 2.0)))))) + (t19 * (t1 * (t12 * (t3 * t13 + (2.0 *
+        t11)))))))) * (t1 * t20) + ((((t6 * torch.where(t4, 0.0, torch.where(t10, torch.full_like(t10, 0.0,
+        dtype=torch.float64), -4.0))) + (t18 * (torch.where(t4, 2.0, torch.where(t10, torch.full_like(t10, -2.0,
+        dtype=torch.float64), 2.0)) * ((t8 * t7) * t16)))) + ((t2 * torch.where(t4, torch.full_like(t4, -4.0,
+        dtype=torch.float64), 0.0)) + (t19 * (torch.where(t4, -2.0, torch.where(t10, torch.full_like(t10, 2.0,
+        dtype=torch.float64), -2.0)) * ((t12 * t11) * t16))))) - (t14 * t14)))
+    t2 = s6 + ((s6 * s7) * r1)
+    t16 = t14 < 0.0
+    t14 = torch.where(t16, 0.0, t14)
+    t16 = t2 < 0.0
+    t2 = s3 * torch.where(t15, torch.where(t0, t14, torch.where(t16, 0.0, t2)), s4)
+    t16 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t16, 1.7976931348623157e+308, t2)
+    return t17, t2
+
+
+def _backward_points(mean: Tensor, var: Tensor, p_lambd: Tensor) -> tuple[Tensor, ...]:
+    t0 = p_lambd * p_lambd
+    t1 = var * (1.0 / t0)
+    t2 = 0.0 <= t1
+    # NaN for a negative variance
+    t2 = t1 * torch.sqrt(torch.where(t2, torch.full_like(t2, 1.0, dtype=torch.float64), -1.0))
+    t1 = t2 < 100.0
+    t1 = torch.where(t1, 100.0, t2)
+    t3 = 0.0 <= t1
+    t3 = torch.where(t3, t1, -1.0)  # a root of it is NaN for v < 0
+    t3 = 1.0 / torch.sqrt(t3)
+    t4 = mean / p_lambd  # mean in units of the base
+    t4 = t4 * t3
+    t5 = t4 < (-7.55979061126709)
+    t5 = torch.where(t5, -7.55979061126709, t4)
+    t6 = 7.55979061126709 < t5
+    t5 = torch.where(t6, 7.55979061126709, t5)  # (mean - centre)/w
+    t6 = 1.0 / torch.sqrt((t5 * t5) * 0.7812726581889415 + 12.500362531023065)
+    t7 = t5 * t6  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t8 = t7 * (2.0 * t7) + (-1.0)
+    t9 = t3 * 10.0
+    t10 = 2.0 * t9
+    t11 = t9 * t10 + (-1.0)
+    t12 = 2.0 * t9 + (-1.0)
+    return t8, t11, t12, t0, t2, t1, t3, t4, t5, t6, t7, t9, t10
+
+
+def _backward(
+    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    r5: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor, s10: Tensor,
+    s11: Tensor, s12: Tensor, p_lambd: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = s4 < 100.0
+    t1 = (mean - p_lambd) / p_lambd
+    t2 = (p_lambd + mean) / p_lambd
+    t3 = t2 < 0.0
+    t4 = torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), -1.0)
+    t5 = torch.where(t3, torch.full_like(t3, -4.0, dtype=torch.float64), 0.0)
+    t6 = t1 < 0.0
+    t7 = torch.where(t3, 2.0, torch.where(t6, torch.full_like(t6, -2.0, dtype=torch.float64), 2.0))
+    t8 = torch.where(t3, -2.0, torch.where(t6, torch.full_like(t6, 2.0, dtype=torch.float64), -2.0))
+    t9 = torch.where(t3, 0.0, torch.where(t6, torch.full_like(t6, 0.0, dtype=torch.float64), -4.0))
+    t10 = torch.where(t6, torch.full_like(t6, 1.0, dtype=torch.float64), -1.0)
+    t6 = torch.where(t3, 1.0, torch.where(t6, torch.full_like(t6, 0.0, dtype=torch.float64), 1.0))
+    t3 = torch.where(t0, s4, 100.0)
+    t11 = 0.0 == t3
+    t3 = torch.sqrt(torch.where(t11, 1.0, t3))
+    t12 = torch.where(t11, 0.0, 1.0 / t3)
+    t2 = t12 * torch.where(t2 < 0.0, -t2, t2)
+    t1 = t12 * torch.where(t1 < 0.0, -t1, t1)
+    t3 = torch.where(t11, 0.0, t3)  # standard deviation
+    t13 = t11 | (37.5 < t1)
+    t1 = torch.where(t13, 37.5, t1)  # |mean - 1|/sigma
+    t14 = _part0(t1)
+    t15 = t1 * t1
+    t13 = torch.where(t13, 0.0, torch.exp((-0.5) * t15))
+    t16 = 0.3989422804014327 * t13
+    t17 = t12 * t16
+    t15 = (t14 * (-(2.0 * t1)) + 0.3989422804014327) / (1.0 + t15)
+    t14 = t13 * (t1 * t15 + (2.0 * t14))
+    t15 = t3 * (t13 * t15)
+    t11 = t11 | (37.5 < t2)
+    t2 = torch.where(t11, 37.5, t2)  # |mean - -1|/sigma
+    t13 = _part0(t2)
+    t18 = t2 * t2
+    t11 = torch.where(t11, 0.0, torch.exp(t18 * (-0.5)))
+    t19 = t11 * 0.3989422804014327
+    t12 = t12 * t19
+    t20 = t17 - t12
+    t18 = (t13 * (-(2.0 * t2)) + 0.3989422804014327) / (1.0 + t18)
+    t13 = t11 * (t2 * t18 + (2.0 * t13))
+    t18 = t3 * (t11 * t18)
+    t11 = t15 - t18
+    t21 = (t4 * (-t13)) + (t10 * t14)
+    t22 = s10 * 4.0
+    t23 = (-0.5) * (s6 * s6)
+    t24 = 7.55979061126709 < torch.where(s7 < 0.0, -s7, s7)
+    t24 = torch.where(t24, 0.0, (s9 * s9) * (12.500362531023065 * s9))
+    t25 = t24 * (t22 * r4)
+    t26 = s5 * s6
+    t24 = (r2 + ((s10 * r1) * t22)) * t24
+    t22 = 1.0 / p_lambd
+    t27 = s3 * t22
+    t28 = p_lambd * t22
+    t15 = ((torch.where(t0, t21 + t6, 1.0 + (s6 * t24)) * t28) * grad_mean + ((torch.where(t0, (2.0 * t6) * ((t3 * t16)
+        - (t3 * t19)) + ((t11 * (-2.0)) * t21 + (((t18 * t7) + (t4 * (t13 * t9))) + ((t15 * t8) + (t10 * (t14 *
+        t5))))), (s6 * t25) * t26) * t27) * grad_var))
+    t27 = ((torch.where(t0, 0.5 * t20, t23 * (s8 * t24 + (s11 * ((s10 * r0) * (2.0 * s12))))) * (t22 * t28)) *
+        grad_mean + ((torch.where(t0, t6 * (t6 + (2.0 * t21)) + (t6 * ((t4 * (-(t2 * t19))) + (t10 * (t1 * t16))) +
+        ((-t11) * t20 + (0.5 * (((t9 * t12) + (t4 * (t13 * t7))) + ((t5 * t17) + (t10 * (t14 * t8))))))), 1.0 + ((t23 *
+        (s8 * t25 + (s11 * (2.0 * r3)))) * t26 + (r5 * (s6 + (t23 * t26))))) * (t22 * t27)) * grad_var))
+    return t15, t27
 
 
 def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = lambd * lambd
-    t1 = var * (1.0 / t0)
-    t2 = mean / lambd  # mean in units of the base
-    t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
-    t3 = t1 * t3  # NaN for a negative variance
-    t1 = t3 < 100.0
-    t4 = _at_least(t3, 100.0)
-    t3 = torch.where(t1, t3, 100.0)
-    t5 = t3 == 0.0
-    t3 = torch.sqrt(torch.where(t5, 1.0, t3))
-    t6 = torch.where(t5, 0.0, t3)  # standard deviation
-    t3 = torch.where(t5, 0.0, 1.0 / t3)
-    t7 = (lambd + mean) / lambd
-    t8 = (mean - lambd) / lambd
-    t9 = t7 < 0.0
-    t10 = t8 < 0.0
-    t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
-    t12 = torch.where(t10, torch.full_like(mean, 1.0), -1.0)
-    t7 = t3 * (torch.where(t7 < 0.0, -t7, t7))
-    t13 = t5 | (37.5 < t7)
-    t7 = torch.where(t13, 37.5, t7)  # |mean - -1|/sigma
-    t14 = t7 * t7
-    t13 = torch.where(t13, 0.0, torch.exp(t14 * (-0.5)))
-    t15 = 1.0 / (t7 * 0.25 + 1.0)
-    t16 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.01441178831143662)
-    t16 = t15 * (t15 * t16)
-    t14 = (t16 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t14)
-    t8 = t3 * (torch.where(t8 < 0.0, -t8, t8))
-    t5 = t5 | (37.5 < t8)
-    t8 = torch.where(t5, 37.5, t8)  # |mean - 1|/sigma
-    t3 = t8 * t8
-    t5 = torch.where(t5, 0.0, torch.exp(t3 * (-0.5)))
-    t15 = 1.0 / (t8 * 0.25 + 1.0)
-    t17 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.01441178831143662)
-    t17 = t15 * (t15 * t17)
-    t3 = (t17 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t3)
-    t15 = t6 * (t13 * t14)
-    t18 = t6 * (t5 * t3)
-    t19 = t18 - t15
-    t20 = (torch.where(t9, t2 + 1.0, torch.where(t10, 0.0, t2 + (-1.0)))) + t19
-    t21 = t6 * t6
-    t22 = torch.where(t9, 2.0, torch.where(t10, torch.full_like(mean, -2.0), 2.0))
-    t23 = torch.where(t9, 0.0, torch.where(t10, torch.full_like(mean, 0.0), -4.0))
-    t24 = torch.where(t9, -2.0, torch.where(t10, torch.full_like(mean, 2.0), -2.0))
-    t18 = t18 * (torch.where(t9, torch.full_like(mean, -4.0), 0.0))
-    t22 = (t15 * t23) + ((t22 * ((t13 * t16) * t21)) * t11)
-    t10 = torch.where(t9, 1.0, torch.where(t10, torch.full_like(mean, 0.0), 1.0))
-    t11 = (-(t6 * (t13 * (t7 * t14 + (t16 * 2.0))))) * t11
-    t3 = (t11 + ((t6 * (t5 * (t8 * t3 + (t17 * 2.0)))) * t12)) * 2.0
-    t19 = (t22 + (t18 + ((t24 * ((t5 * t17) * t21)) * t12))) - (t19 * t19)
-    t19 = _at_least((t6 * t10 + t3) * (t6 * t10) + t19, 0.0)
-    t10 = 1.0 / torch.sqrt(torch.where(0.0 <= t4, t4, -1.0))
-    t6 = _at_most(_at_least(t2 * t10, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t6 * t6) * 0.7812726581889415 + 12.500362531023065)
-    t3 = t6 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t3 * (t3 * 2.0) + (-1.0)
-    t12 = t10 * 10.0
-    t21 = t12 * (t12 * 2.0) + (-1.0)
-    t10 = t4 * t10
-    t12 = t12 * 2.0 + (-1.0)
-    t17 = t2 == t2
-    t21 = surface(_SURFACES[0], 0, t6, t21)
-    t12 = surface(_SURFACES[1], 0, t6, t12)
-    t12 = torch.where(t17, torch.where(t1, t19, _at_least(t4 + (t10 * t12), 0.0)), t2)
-    t2 = lambd * (torch.where(t17, torch.where(t1, t20, t2 + (t3 * t21)), t2))
-    t12 = _at_most(t0 * t12, 1.7976931348623157e+308)
-    return t2, t12
+    p_lambd = torch.as_tensor(lambd, dtype=torch.float64, device=mean.device)
+    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _forward_points(mean, var, p_lambd)
+    r0 = surface(_SURFACES[0], 0, s0, s1)
+    r1 = surface(_SURFACES[1], 0, s0, s2)
+    out_mean, out_var = _forward(mean, r0, r1, s3, s4, s5, s6, s7, s8, p_lambd)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = lambd * lambd
-    t1 = var * (1.0 / t0)
-    t2 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
-    t2 = t1 * t2  # NaN for a negative variance
-    t1 = t2 < 100.0
-    t3 = _at_least(t2, 100.0)
-    t2 = torch.where(t1, t2, 100.0)
-    t4 = t2 == 0.0
-    t2 = torch.sqrt(torch.where(t4, 1.0, t2))
-    t5 = torch.where(t4, 0.0, t2)  # standard deviation
-    t2 = torch.where(t4, 0.0, 1.0 / t2)
-    t6 = (lambd + mean) / lambd
-    t7 = (mean - lambd) / lambd
-    t8 = t6 < 0.0
-    t9 = t7 < 0.0
-    t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
-    t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
-    t6 = t2 * (torch.where(t6 < 0.0, -t6, t6))
-    t12 = t4 | (37.5 < t6)
-    t6 = torch.where(t12, 37.5, t6)  # |mean - -1|/sigma
-    t13 = t6 * t6
-    t12 = torch.where(t12, 0.0, torch.exp(t13 * (-0.5)))
-    t14 = 1.0 / (t6 * 0.25 + 1.0)
-    t15 = t14 * _polynomial(_POLYNOMIAL0, t14 - 0.25, -0.01441178831143662)
-    t15 = t14 * (t14 * t15)
-    t13 = (t15 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t13)
-    t14 = t12 * 0.3989422804014327
-    t15 = t12 * (t6 * t13 + (t15 * 2.0))
-    t7 = t2 * (torch.where(t7 < 0.0, -t7, t7))
-    t4 = t4 | (37.5 < t7)
-    t7 = torch.where(t4, 37.5, t7)  # |mean - 1|/sigma
-    t16 = t7 * t7
-    t4 = torch.where(t4, 0.0, torch.exp(t16 * (-0.5)))
-    t17 = 1.0 / (t7 * 0.25 + 1.0)
-    t18 = t17 * _polynomial(_POLYNOMIAL0, t17 - 0.25, -0.01441178831143662)
-    t18 = t17 * (t17 * t18)
-    t16 = (t18 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t16)
-    t17 = t4 * 0.3989422804014327
-    t18 = t4 * (t7 * t16 + (t18 * 2.0))
-    t13 = t5 * (t12 * t13)
-    t16 = t5 * (t4 * t16)
-    t4 = t16 - t13
-    t12 = ((-t15) * t10) + (t18 * t11)
-    t19 = torch.where(t8, 0.0, torch.where(t9, torch.full_like(mean, 0.0), -4.0))
-    t20 = torch.where(t8, 2.0, torch.where(t9, torch.full_like(mean, -2.0), 2.0))
-    t21 = torch.where(t8, torch.full_like(mean, -4.0), 0.0)
-    t22 = torch.where(t8, -2.0, torch.where(t9, torch.full_like(mean, 2.0), -2.0))
-    t16 = ((t13 * t20) + ((t15 * t19) * t10)) + ((t16 * t22) + ((t18 * t21) * t11))
-    t13 = t2 * t14
-    t2 = t2 * t17
-    t23 = t2 - t13
-    t22 = ((t19 * t13) + ((t15 * t20) * t10)) + ((t2 * t21) + ((t18 * t22) * t11))
-    t9 = torch.where(t8, 1.0, torch.where(t9, torch.full_like(mean, 0.0), 1.0))
-    t11 = ((-(t6 * t14)) * t10) + ((t7 * t17) * t11)
-    t16 = (t9 * 2.0) * ((t5 * t17) - (t5 * t14)) + ((t4 * (-2.0)) * t12 + t16)
-    t22 = t9 * (t9 + (t12 * 2.0)) + (t9 * t11 + ((-t4) * t23 + (t22 * 0.5)))
-    t9 = t12 + t9
-    t23 = t23 * 0.5
-    t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
-    t4 = (mean / lambd) * t12
-    t11 = _at_most(_at_least(t4, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
-    t14 = 1.0 / torch.sqrt((t11 * t11) * 0.7812726581889415 + 12.500362531023065)
-    t5 = t11 * t14  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t17 = t5 * (t5 * 2.0) + (-1.0)
-    t7 = t12 * 10.0
-    t10 = t7 * 2.0
-    t6 = t7 * t10 + (-1.0)
-    t8 = t5 * 4.0
-    t10 = t10 * 2.0
-    t4 = 7.55979061126709 < (torch.where(t4 < 0.0, -t4, t4))
-    t14 = torch.where(t4, 0.0, (t14 * t14) * (t14 * 12.500362531023065))
-    t4 = (t12 * t12) * (-0.5)
-    t18 = t7 * 2.0 + (-1.0)
-    t3 = t3 * t12
-    t21 = t12 + (t4 * t3)
-    t2 = 1.0 / lambd
-    t20 = lambd * t2
-    t15 = t2 * t20
-    t0 = t0 * t2
-    t2 = t2 * t0
-    t13, t19, t24 = surface_slopes(_SURFACES[0], 0, t17, t6)
-    t25, t26, t27 = surface_slopes(_SURFACES[1], 0, t17, t18)
-    t19 = (t13 + ((t5 * t19) * t8)) * t14
-    t26 = t14 * (t8 * t26)
-    t21 = ((t4 * (t11 * t26 + (t7 * (t27 * 2.0)))) * t3 + (t25 * t21)) + 1.0
-    t10 = torch.where(t1, t23, t4 * (t11 * t19 + (t7 * ((t5 * t24) * t10))))
-    t20 = (torch.where(t1, t9, (t12 * t19) + 1.0)) * t20
-    t0 = (torch.where(t1, t16, (t12 * t26) * t3)) * t0
-    t2 = (torch.where(t1, t22, t21)) * t2
-    return grad_mean * t20 + grad_var * t0, grad_mean * (t10 * t15) + grad_var * t2
+    p_lambd = torch.as_tensor(lambd, dtype=torch.float64, device=mean.device)
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12 = _backward_points(mean, var, p_lambd)
+    r2, r1, r0 = surface_slopes(_SURFACES[0], 0, s0, s1)
+    r5, r4, r3 = surface_slopes(_SURFACES[1], 0, s0, s2)
+    (out_grad_mean, out_grad_var) = (_backward(mean, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s3, s4, s5, s6, s7,
+        s8, s9, s10, s11, s12, p_lambd))
+    return out_grad_mean, out_grad_var

@@ -4,113 +4,73 @@
 //
 // rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE void square_exact_float64_forward_element(
+    double mean, double var, double *restrict out_mean, double *restrict out_var)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = mean * 2.0;
+    _Bool t1 = mean == mean;
+    double t2 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t3 = var * SQRT(t2);  // NaN for a negative variance
+    double t4 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
+    double t5 = (t3 * t3) * 2.0;
+    double t6 = mean * (t3 * 2.0);
+    double t7 = FMA(2.0, t3 * 0.5, mean * mean);
+    _Bool t8 = t3 == t3;
+    double t9 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
+    double t10 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
+    double t11 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
+    double t12 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
+    double t13 = (t10 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t10;
+    double t14 = (t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9;
+    double t15 = FMA(t12, t13, t14);
+    double t16 = (t11 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t11;
+    double t17 = t1 ? t16 : mean;
+    double t18 = t8 ? t17 : t3;
+    double t19 = (0x1.fffffffffffffp1023 < t15) ? 0x1.fffffffffffffp1023 : t15;
+    double t20 = (t19 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t19;
+    double t21 = t1 ? t20 : mean;
+    double t22 = t8 ? t21 : t3;
+    *out_mean = t18;
+    *out_var = t22;
 }
 
-static void square_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+INLINE void square_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = var[i] * (SQRT(t0));
-        double t2 = (t1 * t1) * 2.0;
-        double t3 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
-        double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
-        double t5 = mean[i] * 2.0;
-        double t6 = mean[i] * (t1 * 2.0);
-        double t7 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
-        double t8 = (t7 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t7;
-        double t9 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
-        double t10 = (t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9;
-        double t11 = FMA(t8, t10, t4);
-        double t12 = FMA(t1 * 0.5, 2.0, mean[i] * mean[i]);
-        double t13 = (0x1.fffffffffffffp1023 < t12) ? 0x1.fffffffffffffp1023 : t12;
-        double t14 = (t13 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t13;
-        _Bool t15 = mean[i] == mean[i];
-        double t16 = t15 ? t14 : mean[i];
-        _Bool t17 = t1 == t1;
-        double t18 = (0x1.fffffffffffffp1023 < t11) ? 0x1.fffffffffffffp1023 : t11;
-        double t19 = (t18 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t18;
-        double t20 = t15 ? t19 : mean[i];
-        out_mean[i] = t17 ? t16 : t1;
-        out_var[i] = t17 ? t20 : t1;
-    }
+    double t0 = mean * 2.0;
+    double t1 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
+    double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+    double t3 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);  // NaN for a negative variance
+    double t5 = t4 * 2.0;
+    double t6 = mean * t5;
+    double t7 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
+    double t8 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
+    double t9 = (t7 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t7;
+    double t10 = FMA(t2, t2, 2.0 * t9);
+    double t11 = (t8 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t8;
+    double t12 = 2.0 * (2.0 * t11);
+    double t13 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
+    double t14 = (0x1.fffffffffffffp1023 < t12) ? 0x1.fffffffffffffp1023 : t12;
+    double t15 = (t13 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t13;
+    double t16 = FMA(1.0, grad_mean, t15 * grad_var);
+    double t17 = (t14 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t14;
+    double t18 = FMA(t2, grad_mean, t17 * grad_var);
+    *out_grad_mean = t18;
+    *out_grad_var = t16;
 }
 
 void square_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(square_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void square_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t1 = mean[i] * 2.0;
-        double t2 = (var[i] * (SQRT(t0))) * 2.0;
-        double t3 = mean[i] * t2;
-        double t4 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        double t5 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
-        double t6 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
-        double t7 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
-        double t8 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
-        double t9 = (t8 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t8;
-        double t10 = (t7 * 2.0) * 2.0;
-        double t11 = FMA(t5, t5, t9 * 2.0);
-        double t12 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
-        double t13 = (t12 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t12;
-        double t14 = (0x1.fffffffffffffp1023 < t11) ? 0x1.fffffffffffffp1023 : t11;
-        double t15 = (t14 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t14;
-        out_grad_mean[i] = FMA(grad_mean[i], t5,
-            grad_var[i] * t13);
-        out_grad_var[i] = FMA(grad_mean[i], 1.0,
-            grad_var[i] * t15);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        square_exact_float64_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
     }
 }
 
@@ -119,6 +79,10 @@ void square_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(square_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    (void)params;
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        square_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

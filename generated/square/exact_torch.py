@@ -3,7 +3,7 @@
 # f(x) = x**2
 #
 # rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
-"""square, variant exact: moments and their gradients in any floating dtype."""
+"""square, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -13,38 +13,76 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
+def _forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = 2.0 * (t0 * 0.5) + (mean * mean)
+    t2 = 1.7976931348623157e+308 < t1
+    t1 = torch.where(t2, 1.7976931348623157e+308, t1)
+    t2 = mean == mean
+    t3 = t0 == t0
+    t4 = t1 < (-1.7976931348623157e+308)
+    t1 = torch.where(t3, torch.where(t2, torch.where(t4, -1.7976931348623157e+308, t1), mean), t0)
+    t4 = (t0 * t0) * 2.0
+    t5 = 1.7976931348623157e+308 < t4
+    t4 = torch.where(t5, 1.7976931348623157e+308, t4)
+    t5 = mean * (t0 * 2.0)
+    t6 = 1.7976931348623157e+308 < t5
+    t5 = torch.where(t6, 1.7976931348623157e+308, t5)
+    t6 = mean * 2.0
+    t7 = 1.7976931348623157e+308 < t6
+    t6 = torch.where(t7, 1.7976931348623157e+308, t6)
+    t7 = t6 < (-1.7976931348623157e+308)
+    t6 = torch.where(t7, -1.7976931348623157e+308, t6)
+    t7 = t5 < (-1.7976931348623157e+308)
+    t5 = torch.where(t7, -1.7976931348623157e+308, t5)
+    t7 = t4 < (-1.7976931348623157e+308)
+    t4 = t6 * t5 + torch.where(t7, -1.7976931348623157e+308, t4)
+    t7 = 1.7976931348623157e+308 < t4
+    t4 = torch.where(t7, 1.7976931348623157e+308, t4)
+    t7 = t4 < (-1.7976931348623157e+308)
+    t0 = torch.where(t3, torch.where(t2, torch.where(t7, -1.7976931348623157e+308, t4), mean), t0)
+    return t1, t0
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
-
-def _at_most(x: Tensor, bound: float) -> Tensor:
-    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+def _backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t0 = t0 * 2.0
+    t1 = mean * t0
+    t2 = 1.7976931348623157e+308 < t1
+    t1 = torch.where(t2, 1.7976931348623157e+308, t1)
+    t2 = t1 < (-1.7976931348623157e+308)
+    t1 = 2.0 * (2.0 * torch.where(t2, -1.7976931348623157e+308, t1))
+    t2 = 1.7976931348623157e+308 < t1
+    t1 = torch.where(t2, 1.7976931348623157e+308, t1)
+    t2 = mean * 2.0
+    t3 = 1.7976931348623157e+308 < t2
+    t2 = torch.where(t3, 1.7976931348623157e+308, t2)
+    t3 = t2 < (-1.7976931348623157e+308)
+    t2 = torch.where(t3, -1.7976931348623157e+308, t2)
+    t3 = t1 < (-1.7976931348623157e+308)
+    t1 = t2 * grad_mean + (torch.where(t3, -1.7976931348623157e+308, t1) * grad_var)
+    t3 = 1.7976931348623157e+308 < t0
+    t0 = torch.where(t3, 1.7976931348623157e+308, t0)
+    t3 = t0 < (-1.7976931348623157e+308)
+    t0 = t2 * t2 + (2.0 * torch.where(t3, -1.7976931348623157e+308, t0))
+    t3 = 1.7976931348623157e+308 < t0
+    t0 = torch.where(t3, 1.7976931348623157e+308, t0)
+    t3 = t0 < (-1.7976931348623157e+308)
+    t0 = 1.0 * grad_mean + (torch.where(t3, -1.7976931348623157e+308, t0) * grad_var)
+    return t1, t0
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = var * t0  # NaN for a negative variance
-    t1 = _at_least(_at_most(mean * (t0 * 2.0), 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t2 = _at_least(_at_most((t0 * t0) * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t3 = _at_least(_at_most(mean * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t4 = _at_least(_at_most((t0 * 0.5) * 2.0 + (mean * mean), 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t5 = mean == mean
-    t6 = t0 == t0
-    t2 = _at_least(_at_most(t3 * t1 + t2, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t4 = torch.where(t6, torch.where(t5, t4, mean), t0)
-    t0 = torch.where(t6, torch.where(t5, t2, mean), t0)
-    return t4, t0
+    out_mean, out_var = _forward(mean, var)
+    return out_mean, out_var
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = (var * t0) * 2.0
-    t1 = _at_least(_at_most(mean * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t2 = _at_least(_at_most(t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t0 = _at_least(_at_most(mean * t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t0 = _at_least(_at_most((t0 * 2.0) * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
-    t2 = _at_least(_at_most(t1 * t1 + (t2 * 2.0), 1.7976931348623157e+308), -1.7976931348623157e+308)
-    return grad_mean * t1 + grad_var * t0, grad_mean * torch.full_like(mean, 1.0) + grad_var * t2
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var)
+    return out_grad_mean, out_grad_var

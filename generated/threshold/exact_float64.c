@@ -4,202 +4,139 @@
 //
 // rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
 
-#include <float.h>
-#include <stdint.h>
+#include "momentgen/native/float64.h"
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define LANES 32
-#define FMA __builtin_fma
-#define SQRT __builtin_sqrt
-#define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))
-
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+INLINE double threshold_exact_float64_part0(double p0)
 {
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);
+    double t1 = t0 - 0.25;
+    double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
+        -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
+        0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
+        0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342, 0.011283865090534705,
+        0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394, 0.05081731929104636,
+        0.01419012412529281) * (t0 * (t0 * t0));
+    return t2;
 }
 
-INLINE double exp_rest(double y, double x)
+INLINE void threshold_exact_float64_forward_element(
+    double mean, double var, double p_threshold, double p_value, double *restrict out_mean, double *restrict out_var)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    double t0 = mean - p_threshold;  // mean in units of the base
+    double t1 = p_value - p_threshold;
+    double t2 = ABS(t0);
+    double t3 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);  // NaN for a negative variance
+    _Bool t5 = t0 <= 0.0;
+    _Bool t6 = t0 == t0;
+    _Bool t7 = 0.0 == t4;
+    _Bool t8 = t4 < 0x1p-1022;
+    double t9 = t7 ? 1.0 : t4;
+    double t10 = SQRT(t9);
+    double t11 = t7 ? 0.0 : t10;  // standard deviation
+    double t12 = 1.0 / t10;
+    double t13 = t7 ? 0.0 : t12;
+    double t14 = t13 * t2;
+    _Bool t15 = t7 | (37.5 < t14);
+    double t16 = t15 ? 37.5 : t14;  // |mean|/sigma
+    _Bool t17 = t15 | t8;
+    double t18 = t17 ? 0.0 : t2;
+    double t19 = t16 * t16;
+    double t20 = t17 ? 1.0 : t4;
+    double t21 = t18 * (t18 * (1.0 / t20));
+    double t22 = t8 ? t19 : t21;
+    double t23 = t15 ? 1406.25 : t22;
+    double t24 = threshold_exact_float64_part0(t16);
+    double t25 = FMA(t24, -(t16 * 2.0), 0.3989422804014327) / (1.0 + t23);
+    double t26 = exp64(t23 * (-0.5));
+    double t27 = t15 ? 0.0 : t26;
+    double t28 = t27 * t25;
+    double t29 = t27 * FMA(t16, t25, t24 * 2.0);  // Phi(-t)
+    double t30 = t5 ? 0.0 : t0;
+    double t31 = FMA(t11, t28, t30);  // E max(X, 0)
+    double t32 = t11 * t28;
+    double t33 = 1.0 - t29;
+    double t34 = (t4 * (t24 * (t27 * 2.0))) - (t32 * t32);
+    double t35 = t5 ? t33 : t29;
+    double t36 = (t4 - t34) - (t31 * (2.0 * t32));
+    double t37 = t5 ? t34 : t36;  // Var max(X, 0)
+    double t38 = t1 * t1;
+    double t39 = t5 ? t29 : t33;
+    double t40 = t37 + FMA(t38, t35 * t39, (t1 * (-2.0)) * (t31 * t35));
+    double t41 = t31 + (t1 * t35);
+    double t42 = t6 ? t41 : t0;
+    double t43 = p_threshold + t42;
+    double t44 = (t40 < 0.0) ? 0.0 : t40;
+    double t45 = t6 ? t44 : t0;
+    *out_mean = t43;
+    *out_var = t45;
 }
 
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
+INLINE void threshold_exact_float64_backward_element(
+    double mean, double var, double grad_mean, double grad_var, double p_threshold, double p_value,
+    double *restrict out_grad_mean, double *restrict out_grad_var)
 {
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
-}
-
-static void threshold_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1];
-    const double p_threshold = params[0];
-    const double p_value = params[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] - p_threshold;
-        double t1 = p_value - p_threshold;
-        double t2 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t3 = var[i] * (SQRT(t2));
-        _Bool t4 = t3 == 0.0;
-        double t5 = t4 ? 1.0 : t3;
-        double t6 = SQRT(t5);
-        double t7 = t4 ? 0.0 : t6;
-        double t8 = 1.0 / t6;
-        double t9 = t4 ? 0.0 : t8;
-        _Bool t10 = t0 <= 0.0;
-        double t11 = ABS(t0);
-        double t12 = t9 * t11;
-        _Bool t13 = t4 | (37.5 < t12);
-        double t14 = t13 ? 37.5 : t12;
-        _Bool t15 = t3 < 0x1p-1022;
-        _Bool t16 = t13 | t15;
-        double t17 = t16 ? 0.0 : t11;
-        double t18 = t16 ? 1.0 : t3;
-        double t19 = t14 * t14;
-        double t20 = t17 * (t17 * (1.0 / t18));
-        double t21 = t15 ? t19 : t20;
-        double t22 = t13 ? 1406.25 : t21;
-        double t23 = exp64(t22 * (-0.5));
-        double t24 = t13 ? 0.0 : t23;
-        double t25 = t10 ? 0.0 : t0;
-        double t26 = 1.0 / (FMA(t14, 0.25, 1.0));
-        double t27 = (polynomial0(-0.01441178831143662, t26 - 0.25)) * (t26 * (t26 * t26));
-        double t28 = (FMA(t27, -(t14 * 2.0), 0.3989422804014327)) / (1.0 + t22);
-        double t29 = t24 * t28;
-        double t30 = FMA(t7, t29, t25);
-        double t31 = t24 * (FMA(t14, t28, t27 * 2.0));
-        double t32 = 1.0 - t31;
-        double t33 = t10 ? t32 : t31;
-        double t34 = t7 * t29;
-        double t35 = (t3 * (t27 * (t24 * 2.0))) - (t34 * t34);
-        double t36 = (t3 - t35) - (t30 * (t34 * 2.0));
-        double t37 = t10 ? t35 : t36;
-        double t38 = t10 ? t31 : t32;
-        double t39 = t37 + (FMA(t1 * t1, t33 * t38, (t1 * (-2.0)) * (t30 * t33)));
-        double t40 = (t39 < 0.0) ? 0.0 : t39;
-        _Bool t41 = t0 == t0;
-        double t42 = t30 + (t1 * t33);
-        double t43 = t41 ? t42 : t0;
-        out_mean[i] = p_threshold + t43;
-        out_var[i] = t41 ? t40 : t0;
-    }
+    double t0 = mean - p_threshold;  // mean in units of the base
+    double t1 = p_value - p_threshold;
+    double t2 = ABS(t0);
+    double t3 = (0.0 <= var) ? 1.0 : (-1.0);
+    double t4 = var * SQRT(t3);  // NaN for a negative variance
+    _Bool t5 = t0 <= 0.0;
+    _Bool t6 = 0.0 == t4;
+    _Bool t7 = t4 < 0x1p-1022;
+    double t8 = t6 ? 1.0 : t4;
+    double t9 = SQRT(t8);
+    double t10 = 1.0 / t9;
+    double t11 = t6 ? 0.0 : t10;
+    double t12 = t11 * t2;
+    double t13 = t1 * t11;
+    _Bool t14 = t6 | (37.5 < t12);
+    double t15 = t14 ? 37.5 : t12;  // |mean|/sigma
+    _Bool t16 = t14 | t7;
+    double t17 = t16 ? 0.0 : t2;
+    double t18 = t15 * t15;
+    double t19 = t16 ? 1.0 : t4;
+    double t20 = t17 * (t17 * (1.0 / t19));
+    double t21 = t7 ? t18 : t20;
+    double t22 = t14 ? 1406.25 : t21;
+    double t23 = threshold_exact_float64_part0(t15);
+    double t24 = FMA(t23, -(t15 * 2.0), 0.3989422804014327) / (1.0 + t22);
+    double t25 = exp64(t22 * (-0.5));
+    double t26 = t14 ? 0.0 : t25;
+    double t27 = t26 * t24;
+    double t28 = t6 ? 0.0 : t9;  // standard deviation
+    double t29 = t5 ? 0.0 : t0;
+    double t30 = FMA(t28, t27, t29);  // E max(X, 0)
+    double t31 = t5 ? 0.0 : t15;
+    double t32 = t27 + t31;
+    double t33 = t26 * FMA(t15, t24, t23 * 2.0);  // Phi(-t)
+    double t34 = t26 * 0.3989422804014327;  // phi(t)
+    double t35 = -t15;
+    double t36 = t5 ? t35 : t15;
+    double t37 = t13 * (0.5 * (t34 * t36));
+    double t38 = t11 * t34;
+    double t39 = t34 * t13;
+    double t40 = 1.0 - t33;
+    double t41 = t5 ? t40 : t33;
+    double t42 = t5 ? t33 : t40;
+    double t43 = t42 - t41;
+    double t44 = FMA(FMA(t11, t37, 0.5 * t38), grad_mean, FMA(t13, t37 * t43, (t42 - (t34 * t32)) - FMA(t41, t1 * t38,
+        t37 * (2.0 * t32))) * grad_var);
+    double t45 = FMA(t42 - t39, grad_mean, ((2.0 * ((t30 * t41) - (t1 * (t41 * t42)))) - ((t39 * (t1 * t43)) - (t30 *
+        (2.0 * t39)))) * grad_var);
+    *out_grad_mean = t45;
+    *out_grad_var = t44;
 }
 
 void threshold_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(threshold_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
-        *const[]){out_mean, out_var}, 2);
-}
-
-static void threshold_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
     const double p_threshold = params[0];
     const double p_value = params[1];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] - p_threshold;
-        double t1 = p_value - p_threshold;
-        double t2 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t3 = var[i] * (SQRT(t2));
-        _Bool t4 = t3 == 0.0;
-        double t5 = t4 ? 1.0 : t3;
-        double t6 = SQRT(t5);
-        double t7 = t4 ? 0.0 : t6;
-        double t8 = 1.0 / t6;
-        double t9 = t4 ? 0.0 : t8;
-        _Bool t10 = t0 <= 0.0;
-        double t11 = ABS(t0);
-        double t12 = t9 * t11;
-        _Bool t13 = t4 | (37.5 < t12);
-        double t14 = t13 ? 37.5 : t12;
-        _Bool t15 = t3 < 0x1p-1022;
-        _Bool t16 = t13 | t15;
-        double t17 = t16 ? 0.0 : t11;
-        double t18 = t16 ? 1.0 : t3;
-        double t19 = t14 * t14;
-        double t20 = t17 * (t17 * (1.0 / t18));
-        double t21 = t15 ? t19 : t20;
-        double t22 = t13 ? 1406.25 : t21;
-        double t23 = exp64(t22 * (-0.5));
-        double t24 = t13 ? 0.0 : t23;
-        double t25 = t24 * 0.3989422804014327;
-        double t26 = t10 ? 0.0 : t0;
-        double t27 = 1.0 / (FMA(t14, 0.25, 1.0));
-        double t28 = (polynomial0(-0.01441178831143662, t27 - 0.25)) * (t27 * (t27 * t27));
-        double t29 = (FMA(t28, -(t14 * 2.0), 0.3989422804014327)) / (1.0 + t22);
-        double t30 = t24 * t29;
-        double t31 = FMA(t7, t30, t26);
-        double t32 = t24 * (FMA(t14, t29, t28 * 2.0));
-        double t33 = 1.0 - t32;
-        double t34 = t10 ? t33 : t32;
-        double t35 = t10 ? t32 : t33;
-        double t36 = t1 * t9;
-        double t37 = t9 * t25;
-        double t38 = -t14;
-        double t39 = t10 ? t38 : t14;
-        double t40 = t25 * t36;
-        double t41 = t36 * ((t25 * t39) * 0.5);
-        double t42 = t35 - t34;
-        double t43 = t10 ? 0.0 : t14;
-        double t44 = t30 + t43;
-        double t45 = (((t31 * t34) - (t1 * (t34 * t35))) * 2.0) - ((t40 * (t1 * t42)) - (t31 * (t40 * 2.0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t35 - t40),
-            grad_var[i] * t45);
-        double t46 = FMA(t36, t41 * t42, (t35 - (t25 * t44)) - (FMA(t34, t1 * t37, t41 * (t44 * 2.0))));
-        out_grad_var[i] = FMA(grad_mean[i], (FMA(t9, t41, t37 * 0.5)),
-            grad_var[i] * t46);
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        threshold_exact_float64_forward_element(mean[i], var[i], p_threshold, p_value, &out_mean[i], &out_var[i]);
     }
 }
 
@@ -208,6 +145,11 @@ void threshold_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(threshold_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
-        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    const double p_threshold = params[0];
+    const double p_value = params[1];
+#pragma omp parallel for simd if(parallel : n > 8192)
+    for (int64_t i = 0; i < n; ++i) {
+        threshold_exact_float64_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], p_threshold, p_value, &out_grad_mean[i], &out_grad_var[i]);
+    }
 }

@@ -3,7 +3,7 @@
 # f(x) = Piecewise((x, threshold < x), (value, True))
 #
 # rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
-"""threshold, variant exact: moments and their gradients in any floating dtype."""
+"""threshold, variant exact: moments and their gradients in float64."""
 
 from __future__ import annotations
 
@@ -13,105 +13,118 @@ from torch import Tensor
 __all__ = ["backward", "forward"]
 
 
-_POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
-    -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
-    -0.07085558951314344, -0.05426575494971582, 0.041060971434688315, 0.07432401605643707, 0.005554047253802008,
-    -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
-    0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
     """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
 
 
-def _at_least(x: Tensor, bound: float) -> Tensor:
-    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+def _part0(p0: Tensor) -> Tensor:
+    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = (_polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
+        -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
+        0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
+        0.07432401605643707, 0.005554047253802008, -0.07625240380583156, -0.07593942555419342, 0.011283865090534705,
+        0.11633012554706468, 0.1716033021646014, 0.15958374408370954, 0.10685102400308394, 0.05081731929104636,
+        0.01419012412529281)) * (t0 * (t0 * t0)))
+    return t0
+
+
+def _forward(mean: Tensor, var: Tensor, p_threshold: Tensor, p_value: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = mean - p_threshold  # mean in units of the base
+    t1 = p_value - p_threshold
+    t2 = torch.where(t0 < 0.0, -t0, t0)
+    t3 = 0.0 <= var
+    # NaN for a negative variance
+    t3 = var * torch.sqrt(torch.where(t3, torch.full_like(t3, 1.0, dtype=torch.float64), -1.0))
+    t4 = 0.0 == t3
+    t5 = torch.sqrt(torch.where(t4, 1.0, t3))
+    t6 = torch.where(t4, 0.0, 1.0 / t5) * t2
+    t5 = torch.where(t4, 0.0, t5)  # standard deviation
+    t4 = t4 | (37.5 < t6)
+    t6 = torch.where(t4, 37.5, t6)  # |mean|/sigma
+    t7 = _part0(t6)
+    t8 = t3 < 2.2250738585072014e-308
+    t9 = t4 | t8
+    t2 = torch.where(t9, 0.0, t2)
+    t9 = torch.where(t4, 1406.25, torch.where(t8, t6 * t6, t2 * (t2 * (1.0 / torch.where(t9, 1.0, t3)))))
+    t4 = torch.where(t4, 0.0, torch.exp(t9 * (-0.5)))
+    t9 = (t7 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t9)
+    t6 = t4 * (t6 * t9 + (t7 * 2.0))  # Phi(-t)
+    t9 = t4 * t9
+    t2 = t5 * t9
+    t4 = (t3 * (t7 * (t4 * 2.0))) - (t2 * t2)
+    t7 = 1.0 - t6
+    t8 = t0 <= 0.0
+    t9 = t5 * t9 + torch.where(t8, 0.0, t0)  # E max(X, 0)
+    t5 = torch.where(t8, t7, t6)
+    t2 = torch.where(t8, t4, (t3 - t4) - (t9 * (2.0 * t2)))  # Var max(X, 0)
+    t7 = t2 + ((t1 * t1) * (t5 * torch.where(t8, t6, t7)) + ((t1 * (-2.0)) * (t9 * t5)))
+    t6 = t0 == t0
+    t5 = p_threshold + torch.where(t6, t9 + (t1 * t5), t0)
+    t1 = t7 < 0.0
+    t0 = torch.where(t6, torch.where(t1, 0.0, t7), t0)
+    return t5, t0
+
+
+def _backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, p_threshold: Tensor,
+    p_value: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = 0.0 <= var
+    # NaN for a negative variance
+    t0 = var * torch.sqrt(torch.where(t0, torch.full_like(t0, 1.0, dtype=torch.float64), -1.0))
+    t1 = 0.0 == t0
+    t2 = torch.sqrt(torch.where(t1, 1.0, t0))
+    t3 = torch.where(t1, 0.0, 1.0 / t2)
+    t4 = mean - p_threshold  # mean in units of the base
+    t5 = torch.where(t4 < 0.0, -t4, t4)
+    t6 = t3 * t5
+    t7 = t1 | (37.5 < t6)
+    t6 = torch.where(t7, 37.5, t6)  # |mean|/sigma
+    t8 = _part0(t6)
+    t9 = t0 < 2.2250738585072014e-308
+    t10 = t7 | t9
+    t5 = torch.where(t10, 0.0, t5)
+    t0 = torch.where(t7, 1406.25, torch.where(t9, t6 * t6, t5 * (t5 * (1.0 / torch.where(t10, 1.0, t0)))))
+    t10 = (t8 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t0)
+    t0 = torch.where(t7, 0.0, torch.exp(t0 * (-0.5)))
+    t8 = t0 * (t6 * t10 + (t8 * 2.0))  # Phi(-t)
+    t7 = 1.0 - t8
+    t5 = t4 <= 0.0
+    t9 = torch.where(t5, t7, t8)
+    t7 = torch.where(t5, t8, t7)
+    t8 = p_value - p_threshold
+    t10 = t0 * t10
+    t2 = torch.where(t1, 0.0, t2)  # standard deviation
+    t4 = t2 * t10 + torch.where(t5, 0.0, t4)  # E max(X, 0)
+    t2 = t7 - t9
+    t0 = t0 * 0.3989422804014327  # phi(t)
+    t1 = t8 * t3
+    t11 = t0 * t1
+    t4 = ((t7 - t11) * grad_mean + (((2.0 * ((t4 * t9) - (t8 * (t9 * t7)))) - ((t11 * (t8 * t2)) - (t4 * (2.0 * t11))))
+        * grad_var))
+    t10 = t10 + torch.where(t5, 0.0, t6)
+    t6 = t1 * (0.5 * (t0 * torch.where(t5, -t6, t6)))
+    t5 = t3 * t0
+    t8 = ((t3 * t6 + (0.5 * t5)) * grad_mean + ((t1 * (t6 * t2) + ((t7 - (t0 * t10)) - (t9 * (t8 * t5) + (t6 * (2.0 *
+        t10))))) * grad_var))
+    return t4, t8
 
 
 def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = mean - threshold  # mean in units of the base
-    t1 = value - threshold
-    t2 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t2 = var * t2  # NaN for a negative variance
-    t3 = t2 == 0.0
-    t4 = torch.sqrt(torch.where(t3, 1.0, t2))
-    t5 = torch.where(t3, 0.0, t4)  # standard deviation
-    t6 = t0 <= 0.0
-    t7 = torch.where(t0 < 0.0, -t0, t0)
-    t4 = (torch.where(t3, 0.0, 1.0 / t4)) * t7
-    t3 = t3 | (37.5 < t4)
-    t4 = torch.where(t3, 37.5, t4)  # |mean|/sigma
-    t8 = t2 < 2.2250738585072014e-308
-    t9 = t3 | t8
-    t7 = torch.where(t9, 0.0, t7)
-    t9 = torch.where(t8, t4 * t4, t7 * (t7 * (1.0 / (torch.where(t9, 1.0, t2)))))
-    t9 = torch.where(t3, 1406.25, t9)
-    t3 = torch.where(t3, 0.0, torch.exp(t9 * (-0.5)))
-    t7 = 1.0 / (t4 * 0.25 + 1.0)
-    t8 = _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.01441178831143662)
-    t7 = t8 * (t7 * (t7 * t7))
-    t9 = (t7 * (-(t4 * 2.0)) + 0.3989422804014327) / (1.0 + t9)
-    t8 = t3 * t9
-    t10 = t5 * t8 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
-    t9 = t3 * (t4 * t9 + (t7 * 2.0))  # Phi(-t)
-    t4 = 1.0 - t9
-    t11 = torch.where(t6, t4, t9)
-    t8 = t5 * t8
-    t3 = (t2 * (t7 * (t3 * 2.0))) - (t8 * t8)
-    t4 = (t1 * t1) * (t11 * (torch.where(t6, t9, t4))) + ((t1 * (-2.0)) * (t10 * t11))
-    t9 = t0 == t0
-    t4 = _at_least((torch.where(t6, t3, (t2 - t3) - (t10 * (t8 * 2.0)))) + t4, 0.0)
-    t11 = threshold + (torch.where(t9, t10 + (t1 * t11), t0))
-    return t11, (torch.where(t9, t4, t0))
+    p_threshold = torch.as_tensor(threshold, dtype=torch.float64, device=mean.device)
+    p_value = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
+    out_mean, out_var = _forward(mean, var, p_threshold, p_value)
+    return out_mean, out_var
 
 
 def backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, threshold: float,
     value: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = mean - threshold  # mean in units of the base
-    t1 = value - threshold
-    t2 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t2 = var * t2  # NaN for a negative variance
-    t3 = t2 == 0.0
-    t4 = torch.sqrt(torch.where(t3, 1.0, t2))
-    t5 = torch.where(t3, 0.0, 1.0 / t4)
-    t6 = t0 <= 0.0
-    t7 = torch.where(t0 < 0.0, -t0, t0)
-    t8 = t5 * t7
-    t9 = t3 | (37.5 < t8)
-    t8 = torch.where(t9, 37.5, t8)  # |mean|/sigma
-    t10 = t2 < 2.2250738585072014e-308
-    t11 = t9 | t10
-    t7 = torch.where(t11, 0.0, t7)
-    t2 = torch.where(t10, t8 * t8, t7 * (t7 * (1.0 / (torch.where(t11, 1.0, t2)))))
-    t2 = torch.where(t9, 1406.25, t2)
-    t9 = torch.where(t9, 0.0, torch.exp(t2 * (-0.5)))
-    t11 = t9 * 0.3989422804014327  # phi(t)
-    t7 = 1.0 / (t8 * 0.25 + 1.0)
-    t10 = _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.01441178831143662)
-    t7 = t10 * (t7 * (t7 * t7))
-    t2 = (t7 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t2)
-    t10 = t9 * t2
-    t0 = (torch.where(t3, 0.0, t4)) * t10 + (torch.where(t6, 0.0, t0))  # E max(X, 0)
-    t7 = t9 * (t8 * t2 + (t7 * 2.0))  # Phi(-t)
-    t2 = 1.0 - t7
-    t9 = torch.where(t6, t2, t7)
-    t2 = torch.where(t6, t7, t2)
-    t7 = t1 * t5
-    t4 = t5 * t11
-    t3 = t11 * t7
-    t12 = t7 * ((t11 * (torch.where(t6, -t8, t8))) * 0.5)
-    t13 = t2 - t9
-    t14 = (t3 * (t1 * t13)) - (t0 * (t3 * 2.0))
-    t8 = t10 + (torch.where(t6, 0.0, t8))
-    t8 = (t2 - (t11 * t8)) - (t9 * (t1 * t4) + (t12 * (t8 * 2.0)))
-    t14 = (((t0 * t9) - (t1 * (t9 * t2))) * 2.0) - t14
-    return (
-        grad_mean * (t2 - t3) + grad_var * t14,
-        grad_mean * (t5 * t12 + (t4 * 0.5)) + grad_var * (t7 * (t12 * t13) + t8),
-    )
+    p_threshold = torch.as_tensor(threshold, dtype=torch.float64, device=mean.device)
+    p_value = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
+    out_grad_mean, out_grad_var = _backward(mean, var, grad_mean, grad_var, p_threshold, p_value)
+    return out_grad_mean, out_grad_var

@@ -23,6 +23,7 @@ from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable, limits_of
+from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
 from momentgen.errors import BuildError
@@ -154,11 +155,12 @@ def compile_rule(
         if same := next((other.variant for other in earlier if _same_in_float64(other, stable)), None):
             alike[stable.variant] = same
         else:
-            summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
+            summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in float64."
             wide = _header(rule, one, float64=True)
-            files[f"{stable.variant}_torch.py"] = render_torch(stable, wide, summary)
             name = f"{rule.name}_{stable.variant}_float64"
-            files[f"{stable.variant}_float64.c"] = render_c_float64(stable, name, wide)
+            kernels = kernels_of(stable, name)
+            files[f"{stable.variant}_torch.py"] = render_torch(stable, kernels, wide, summary)
+            files[f"{stable.variant}_float64.c"] = render_c_float64(kernels, name, wide)
         certificate = _certificate(rule, one, alike.get(stable.variant, stable.variant))
         files[f"{stable.variant}.json"] = json_text(certificate) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}

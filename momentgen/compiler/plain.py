@@ -47,7 +47,7 @@ _CLASSES: dict[str, Any] = {
     )
 }
 _ENUMS: dict[str, type[enum.Enum]] = {kind.__name__: kind for kind in (Op, Type)}
-_GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects", "surfaces", "branch")
+_GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects", "surfaces")
 _GRAPH_OWN = {"_seen", "_steps"}  # what a graph finds from the rest
 #: what a rule says of itself to readers, and does not compute with
 _FOR_READERS = frozenset({"doc", "digest"})

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
+from momentgen.native.includes import whole
+
 __all__ = [
     "collapsed_gates",
     "density_filter",
@@ -43,7 +45,7 @@ def density_filter(real: str, relu: str) -> str:
     """
     stem, largest = ("relu_exact_float64", "DBL_MAX") if real == "double" else ("relu_exact", "FLT_MAX")
     lines = [
-        relu,
+        whole(relu),
         f"typedef {real} REAL;",
         f"#define REAL_MAX {largest}",
         f"#define RELU_FORWARD {stem}_forward",
@@ -76,7 +78,7 @@ def every_source(generated: Path) -> Iterator[tuple[str, str]]:
         generated: directory of the built rules.
     """
     for path in sorted(generated.glob("[!.]*/*.c")):
-        yield f"{path.parent.name}_{path.stem}", path.read_text(encoding="utf-8")
+        yield f"{path.parent.name}_{path.stem}", whole(path.read_text(encoding="utf-8"))
     maximum, envelope = _module("laws/numerics/maximum_rule.py"), _module("inference/polya_gamma_sampler/envelope.py")
     yield "collapsed_gates", collapsed_gates()
     yield "polya_gamma", polya_gamma(envelope.ENVELOPE.defines())

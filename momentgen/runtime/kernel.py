@@ -111,7 +111,7 @@ class Kernel:
 
     @property
     def reference(self) -> ModuleType:
-        """The generated PyTorch module: ``forward`` and ``backward``, differentiable, in any float dtype."""
+        """The generated PyTorch module: ``forward`` and ``backward``, differentiable, in float64."""
         _load_reference(self.label, self._reference_path)
         return _references[self._reference_path]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from momentgen.errors import MomentgenError
+from momentgen.native.includes import whole
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, torch_openmp
 
@@ -51,7 +52,7 @@ class NativeKernels:
         if double and not resource.is_file():
             raise Unavailable(f"{package} has no {file}.c; build it again with this version of momentgen")
         try:
-            source = resource.read_text(encoding="utf-8")
+            source = whole(resource.read_text(encoding="utf-8"))
         except OSError as error:
             raise MomentgenError(f"{name}: the C source of variant {variant} does not read: {error}") from error
         stem = f"{name}_{file}"

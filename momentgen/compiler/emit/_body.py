@@ -1,4 +1,4 @@
-"""What the renderers of float32 programs write: bodies of programs and of the functions that these call.
+"""What the renderers write: bodies of programs and of the functions that these call.
 
 :mod:`momentgen.compiler.emit._outline` makes them of programs.
 """
@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import heapq
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from momentgen.compiler.ir.program import CONSTANTS, Op, Program, Type, verify
+from momentgen.compiler.ir.program import CONSTANTS, Op, Program, ProgramError, Type, number_of, verify
 
 __all__ = ["COMMUTATIVE", "Body", "Call", "Polynomial", "Result", "Step", "body_of"]
 
@@ -59,8 +58,9 @@ class Step:
     @property
     def value(self) -> float | int:
         """The number that a constant stands for."""
-        word: float | int = struct.unpack("<f" if self.type is Type.F32 else "<i", struct.pack("<I", self.bits))[0]
-        return word
+        if self.bits is None:
+            raise ProgramError("an operation is no number")
+        return number_of(self.bits, self.type)
 
     @property
     def is_operation(self) -> bool:

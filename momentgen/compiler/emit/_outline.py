@@ -1,7 +1,7 @@
-"""Float32 programs with functions: what they say several times, with other operands or constants, is said once.
+"""Programs with functions: what they say several times, with other operands or constants, is said once.
 
 A program is straight-line code, which says an exponential, a polynomial or an atom of a sum again and again.  Between
-programs and the renderers of C and Triton stands this form of them, bodies that call functions:
+programs and the renderers stands this form of them, bodies that call functions:
 
 - a chain of multiply-adds by one value, whose addends are constants, is a polynomial;
 - an atom, several results of the same expressions as others' but for constants, is a call
@@ -83,7 +83,7 @@ def _find_polynomials(body: Body) -> None:
         if len(links) >= _SHORTEST_POLYNOMIAL:
             taken |= set(links)
             added = (steps[link].args[2] for link in reversed(links))
-            steps[index] = Step(Polynomial(len(links)), (x, first, *added))
+            steps[index] = Step(Polynomial(len(links)), (x, first, *added), steps[index].type)
     body.tidy()
 
 

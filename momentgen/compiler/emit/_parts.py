@@ -96,7 +96,7 @@ def saved(parts: Sequence[Part]) -> float:
 
 
 def _length(step: Step) -> int:
-    return _NUMBER if step.op is Op.CONST_F32 else _NAME
+    return _NUMBER if step.op in (Op.CONST_F32, Op.CONST_F64) else _NAME
 
 
 def call(parts: Sequence[Part], name: str) -> Body:

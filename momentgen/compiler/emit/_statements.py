@@ -1,6 +1,6 @@
 """A body as statements: which values have a line of their own, and which stand where they are used.
 
-The C and the Triton renderer of float32 programs share this.  A value that is used once is written in its place if the
+The renderers share this.  A value that is used once is written in its place if the
 operations then still come in the body's order, operands from left to right; so what a compiler sees is the same
 sequence of operations, and a chain of multiply-adds reads as the polynomial that it is.
 """

@@ -1,7 +1,9 @@
 """Rendering to C: one file a variant, with an inline function and a kernel for each program.
 
-The inline functions take floats, so that other C code can fuse them; the
-kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
+The inline functions take numbers, so that other C code can fuse them; the
+kernels loop over arrays with OpenMP threads and vector lanes.  Programs of
+float64 are rendered the same way; what their kernels do otherwise is in
+:mod:`momentgen.compiler.emit.c_float64`.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
 contracts nor reassociates: see :data:`momentgen.native.c_compiler.PROMISE`.  Values stand in the order of
 :func:`momentgen.compiler.ir.schedule.interleave`, but what is read once right
@@ -16,12 +18,23 @@ from collections.abc import Iterable, Sequence
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import Statement, statements
-from momentgen.compiler.emit._text import short_decimal, with_arguments, with_comment
+from momentgen.compiler.emit._text import plain_decimal, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.program import Op, Program, ProgramError, Type
 from momentgen.compiler.ir.schedule import interleave, vectors
 
-__all__ = ["PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
+__all__ = [
+    "PARALLEL_THRESHOLD",
+    "c_double",
+    "c_float",
+    "element_name",
+    "element_text",
+    "function_text",
+    "kernel_text",
+    "poly",
+    "poly_macros",
+    "render_c",
+]
 
 #: Elements below which a kernel stays on one thread.
 PARALLEL_THRESHOLD = 8192
@@ -66,7 +79,7 @@ _FLIP = "#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)"
 #: operations stand side by side and do not wait for each other
 _NARROW = {4: "uint8_t", 2: "uint16_t"}
 
-_TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
+_TYPE = {Type.F32: "float", Type.F64: "double", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
 
 
 def c_float(value: float) -> str:
@@ -88,6 +101,21 @@ def c_float(value: float) -> str:
     head, _, digits = mantissa.partition(".")
     digits = digits.rstrip("0")
     return f"{head}.{digits}p{int(exponent)}f" if digits else f"{head}p{int(exponent)}f"
+
+
+def c_double(value: float) -> str:
+    """A C literal that is ``value`` once rounded: decimal or hexadecimal, which is shorter.
+
+    >>> c_double(0.5), c_double(1e-9), c_double(2.0**-40), c_double(float("-inf"))
+    ('0.5', '1e-09', '0x1p-40', '-__builtin_inf()')
+    """
+    if math.isnan(value):
+        return '__builtin_nan("")'
+    if math.isinf(value):
+        return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
+    mantissa, exponent = value.hex().split("p")
+    exact = f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}p{int(exponent)}"
+    return min(repr(value), exact, key=len) if plain_decimal(value) is None else repr(value)
 
 
 def element_name(program: Program) -> str:
@@ -114,19 +142,22 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     for body in (*found.functions, *found.bodies):
         body.settle()
     prefix = f"{header.rule}_{header.variant}_"
-    functions = [_function(function, prefix) for function in found.functions]
-    elements = [_element(program, body, prefix) for program, body in zip(ordered, found.bodies, strict=True)]
+    functions = [function_text(function, prefix) for function in found.functions]
+    elements = [
+        element_text(program.name, program.real, [name for name, _ in program.outputs], body, prefix)
+        for program, body in zip(ordered, found.bodies, strict=True)
+    ]
     parts = [header.c(), _PRELUDE, *([_FLIP] if any("FLIP(" in text for text in (*functions, *elements)) else [])]
     parts += [*poly_macros(max(found.degrees, default=0)), *functions]
     for program, element in zip(ordered, elements, strict=True):
-        parts += [element, _kernel(program, _NARROW.get(vectors(program)))]
+        parts += [element, kernel_text(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
 
 
 def _literal(step: Step) -> str:
     if step.bits is not None and step.op is Op.CONST_I32:
         return f"{step.bits}u" if step.bits < 1024 else f"0x{step.bits:08x}u"
-    return c_float(float(step.value))
+    return (c_double if step.type is Type.F64 else c_float)(float(step.value))
 
 
 def poly_macros(degree: int) -> list[str]:
@@ -142,7 +173,8 @@ def poly(x: str, y: str, coefficients: Iterable[str]) -> str:
     return f"POLY{len(added)}({', '.join([x, y, *added])})"
 
 
-def _function(function: Body, prefix: str) -> str:
+def function_text(function: Body, prefix: str) -> str:
+    """An inline function of a body, which returns a result or writes several."""
     arguments = [f"{_TYPE[function.steps[k].type]} {name}" for k, name in enumerate(function.inputs)]
     types = [_TYPE[function.steps[index].type] for index in function.outputs]
     lines, results = _statements(function, prefix)
@@ -155,12 +187,13 @@ def _function(function: Body, prefix: str) -> str:
     return "\n".join([*with_arguments(head, arguments), "{", *lines, "}"])
 
 
-def _element(program: Program, body: Body, prefix: str) -> str:
-    arguments = [f"float {name}" for name in body.inputs]
-    arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
+def element_text(name: str, real: Type, outputs: Sequence[str], body: Body, prefix: str) -> str:
+    """The inline function of a body for one element, called ``NAME_element``; ``outputs`` are its results' names."""
+    arguments = [f"{_TYPE[real]} {argument}" for argument in body.inputs]
+    arguments += [f"{_TYPE[real]} *restrict out_{output}" for output in outputs]
     lines, results = _statements(body, prefix)
-    written = [f"    *out_{name} = {text};" for (name, _), text in zip(program.outputs, results, strict=True)]
-    return "\n".join([*with_arguments(f"INLINE void {element_name(program)}", arguments), "{", *lines, *written, "}"])
+    written = [f"    *out_{output} = {text};" for output, text in zip(outputs, results, strict=True)]
+    return "\n".join([*with_arguments(f"INLINE void {name}_element", arguments), "{", *lines, *written, "}"])
 
 
 def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
@@ -173,7 +206,7 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
             return poly("{}", "{}", ["{}"] * step.op.degree)
         if isinstance(step.op, Result):  # stands with its call
             raise ProgramError("a result is no operation of its own")
-        if step.op is Op.NEG and may_be_fused(body.steps[step.args[0]]):
+        if step.op is Op.NEG and step.type is Type.F32 and may_be_fused(body.steps[step.args[0]]):
             return "FLIP({})"
         return step.op.c
 
@@ -216,13 +249,15 @@ def _several(value: Statement, body: Body) -> list[str]:
     return [*lines, *with_comment(code, "; ".join(comments), "//")]
 
 
-def _kernel(program: Program, narrow: str | None) -> str:
-    arguments = ["int64_t n", *(f"const float *restrict {name}" for name in program.inputs)]
-    arguments += ["const float *restrict params", *(f"float *restrict out_{name}" for name, _ in program.outputs)]
+def kernel_text(program: Program, narrow: str | None = None) -> str:
+    """The kernel of a program; ``narrow`` is a type of few bits, for several vectors at a time."""
+    real = _TYPE[program.real]
+    arguments = ["int64_t n", *(f"const {real} *restrict {name}" for name in program.inputs)]
+    arguments += [f"const {real} *restrict params", *(f"{real} *restrict out_{name}" for name, _ in program.outputs)]
     lines = with_arguments(f"void {program.name}", arguments)
     lines.append("{")
     for number, name in enumerate(program.params):
-        lines.append(f"    const float {name} = params[{number}];")
+        lines.append(f"    const {real} {name} = params[{number}];")
     if not program.params:
         lines.append("    (void)params;")
     actual = [*(f"{name}[i]" for name in program.inputs), *program.params]

@@ -1,10 +1,9 @@
-"""C in float64: forward and backward of a variant, from the same real graphs as the PyTorch form.
+"""C in float64: forward and backward of a variant.
 
-Arrays are taken in blocks of ``LANES`` elements.  A form without loops is one loop over the lanes of a block; where
-a form has loops over tables, what is shared between its parts stands in small arrays, which stay in the first cache.
-A polynomial of two values is a call for a block (``_c_float64_functions``); where there is one for each cell of their
-plane, elements are put in order by cell, so that a block is of one.  Inputs that end in the middle of a block are
-copied into one.
+Programs are rendered as those of float32 (:mod:`momentgen.compiler.emit.c`).  Where there are polynomials of two values
+or many atoms of a sum, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a
+block, between programs, and atoms loops over the rows of a table.  Elements are put in order by the cell of the plane
+that they are in, 4,096 at a time, so that a block has one table of coefficients.
 
 Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is
 made of them, and nothing is contracted or reassociated (:data:`momentgen.native.c_compiler.PROMISE`).
@@ -13,39 +12,30 @@ made of them, and nothing is contracted or reassociated (:data:`momentgen.native
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from momentgen.compiler.emit._c_float64_block import Block, c_double, head_of
-from momentgen.compiler.emit._c_float64_functions import (
-    EXP,
-    EXP_COEFFICIENTS,
-    LANES,
-    OVER_BLOCKS,
-    OVER_CELLS,
-    PRELUDE,
-    RSQRT,
-    SURFACE,
-    SURFACE_SLOPES,
-)
-from momentgen.compiler.emit._form import Tables, cells_of, numbered
-from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, whole_numbers, with_arguments, with_comment
+from momentgen.compiler.emit._body import Body
+from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._rows import Rows, Split, split
+from momentgen.compiler.emit._text import table_lines, whole_numbers, with_arguments, with_comment
+from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.ir.graph import Graph, Patch
-from momentgen.compiler.ir.stable import Stable
-from momentgen.rule.inputs import partial_names
+from momentgen.compiler.ir.graph import Patch
+from momentgen.compiler.ir.program import Type
+from momentgen.compiler.ir.schedule import interleave
+from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet
+from momentgen.native.includes import FLOAT64
 
-__all__ = ["LANES", "c_double", "render_c_float64"]
+__all__ = ["render_c_float64"]
 
-_LONG = 8  # coefficients of a polynomial that is computed as two, which take half as long one after the other
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
 
 
-def render_c_float64(stable: Stable, name: str, header: Header) -> str:
+def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> str:
     """A C file that exports ``void NAME_forward`` and ``NAME_backward`` over arrays of doubles.
 
     Args:
-        stable: the variant.
+        kernels: forward and backward.
         name: what the functions' names begin with.
         header: the comment that opens the file.
 
@@ -53,129 +43,176 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
         C11 source of ``void NAME_forward(int64_t n, const double *INPUT..., const double *params, double
         *out_OUTPUT...)`` and of ``NAME_backward``, which takes ``grad_OUTPUT...`` after the inputs and returns a
         gradient for each of these.  Arrays hold ``n`` doubles and do not overlap.
+
+    Raises:
+        ProgramError: if a program is not well formed.
     """
-    polynomials: dict[tuple[float, ...], str] = {}
+    named = {program.name: program for kernel in kernels for program in kernel.programs}
+    programs = [interleave(program) for program in named.values()]
+    found = outlined(programs)
+    functions = {function.name: function for function in found.functions}
+    bodies = {program.name: body for program, body in zip(programs, found.bodies, strict=True)}
+    splits = {kernel.name: split(bodies[kernel.name], functions, _result) for kernel in kernels}
     surfaces: dict[tuple[Patch, ...], int] = {}
-    tables = Tables()
-    forward, backward = (
-        _Kernel(graph, tables, f"{name}_{direction}", polynomials, surfaces)
-        for graph, direction in ((stable.forward64, "forward"), (stable.partials64, "backward"))
-    )
-    seeds = tuple(f"grad_{output}" for output in stable.forward64.outputs)
-    of_input = partial_names(stable.partials64.inputs, tuple(stable.forward64.outputs))
-
-    def outputs(block: Block) -> dict[str, str]:
-        return {f"out_{output}": block.result(output) for output in stable.forward64.outputs}
-
-    def gradients(block: Block) -> dict[str, str]:
-        return {
-            f"out_grad_{of}": _gradient(seeds, [block.result(partial) for partial in partials])
-            for of, partials in of_input.items()
-        }
-
-    if backward.number and forward.number and forward.numbering() != backward.numbering():
-        backward.number.name += "_of_partials"
-    text = [
-        *dict.fromkeys(kernel.numbering() for kernel in (forward, backward) if kernel.number),
-        forward.text(stable.forward64.inputs, outputs),
-        backward.text((*stable.partials64.inputs, *seeds), gradients),
-    ]
-    shared = [PRELUDE]
-    shared += [over for over in (OVER_BLOCKS, OVER_CELLS) if over in (forward.over, backward.over)]
-    blocks = [*forward.blocks, *backward.blocks]
-    if any(block.exponential for block in blocks):
-        shared.append(_polynomial("exp_rest", EXP_COEFFICIENTS[1:]))
-        shared.append(EXP % c_double(EXP_COEFFICIENTS[0]))
-    shared += [RSQRT] * any(block.rooting for block in blocks)
-    # As two a polynomial rounds a little worse: only in kernels that wait for it, which are less accurate than that.
-    least = _LONG if forward.number or backward.number else math.inf
-    shared += [_polynomial(name, coefficients, least) for coefficients, name in polynomials.items()]
-    if surfaces:
-        shared.append(SURFACE)
-        shared += [SURFACE_SLOPES] * any(block.sloping for block in blocks)
-        shared += ["\n".join(_surface_table(number, patches)) for patches, number in surfaces.items()]
-    shared += ["\n".join(_table(turns, rows)) for turns, rows in tables.rows().items()]
-    return "\n\n".join([header.c(), *shared, *text]) + "\n"
+    for sheet in itertools.chain(*(kernel.sheets for kernel in kernels)):
+        surfaces.setdefault(sheet.patches, len(surfaces))
+    prefix = f"{name}_"
+    text = _Text(prefix, functions, surfaces)
+    for program in programs:
+        body, one = bodies[program.name], splits.get(program.name)
+        if one is None:
+            text.element(program.name, body, [output for output, _ in program.outputs])
+        else:
+            if one.given:
+                text.element(f"{program.name}_before", one.before, one.given)
+            text.element(program.name, one.after, [output for output, _ in program.outputs])
+    for kernel in kernels:
+        one = splits[kernel.name]
+        text.parts += [_exported(kernel)] if text.blocks(kernel, one) else [kernel_text(kernel.program)]
+    parts = [header.c(), FLOAT64]
+    parts += ["\n".join(_surface_table(number, patches)) for patches, number in surfaces.items()]
+    for function in found.functions:
+        function.settle()
+        parts.append(function_text(function, prefix))
+    return "\n\n".join([*parts, *text.parts]) + "\n"
 
 
-def _gradient(seeds: Sequence[str], partials: Sequence[str]) -> str:
-    """The gradient of one input: the sum of the outputs' gradients times its partials."""
-    text = f"{seeds[-1]}[i] * {partials[-1]}"
-    for seed, partial in zip(seeds[-2::-1], partials[-2::-1], strict=True):
-        text = f"FMA({seed}[i], {partial},\n            {text})"
-    return text
+def _result(loop: int, row: int, result: int) -> str:
+    """The name of a loop's result."""
+    return f"q{loop}_{row}_{result}"
 
 
-def _polynomial(name: str, coefficients: Sequence[float], least: float = math.inf) -> str:
-    """The inline function of one polynomial: of x, and begun with y; of that many coefficients as two of x²."""
-    numbers = [c_double(c) for c in coefficients]
-    if len(numbers) < least:
-        lines = [*with_comment(" ".join(f"NEXT({c})" for c in numbers), None, "//"), "    return y;"]
-    else:
-        first, *rest = numbers
-        odd = len(numbers) % 2
-        pairs = [f"PAIR({c}, {d})" for c, d in zip(rest[::2], rest[1::2], strict=False)]
+def _is_sloping(sheet: Sheet) -> bool:
+    return any(kind != "surface" for kind in sheet.results)
+
+
+class _Text:
+    """The text of elements, tables of loops and blocks, as they are written."""
+
+    def __init__(self, prefix: str, functions: Mapping[str, Body], surfaces: Mapping[tuple[Patch, ...], int]) -> None:
+        self.prefix, self.functions, self.surfaces = prefix, functions, surfaces
+        self.parts: list[str] = []
+        self.tables: dict[tuple[tuple[float, ...], ...], str] = {}
+        self.inputs: dict[str, tuple[str, ...]] = {}  # of each element
+
+    def element(self, name: str, body: Body, outputs: Sequence[str]) -> None:
+        """The inline function of a body."""
+        body.settle()
+        self.inputs[name] = body.inputs
+        self.parts.append(element_text(name, Type.F64, outputs, body, self.prefix))
+
+    def blocks(self, kernel: Kernel, one: Split | None) -> bool:
+        """The functions of blocks, for the number of the cell and for results; False where there need be none."""
+        if not kernel.sheets and one is None:
+            return False
+        head = "const double *const *in, const double *params, double *const *out"
+        arrays = {name: f"in[{k}][i]" for k, name in enumerate(kernel.inputs)}
+        arrays |= {name: f"params[{k}]" for k, name in enumerate(kernel.program.params)}
+        unused = [] if kernel.program.params else ["    (void)params;"]
+        if kernel.number:
+            text = [*with_comment(f"static void {kernel.number.name}_block({head})", None, "//", ""), "{", *unused]
+            text = ["\n".join([*text, *self._loop(kernel.number.name, arrays, ["out[0][i]"]), "}"])]
+            self.parts += text if text[0] not in self.parts else []
+        text = [*with_comment(f"static void {kernel.name}_block({head}, int cell)", None, "//", ""), "{"]
+        text += [*unused, *([] if kernel.cells > 1 else ["    (void)cell;"])]
+        kept = [name for name, _ in kernel.points.outputs] if kernel.points else []
+        kept += [name for sheet in kernel.sheets for name in sheet.results.values()]
+        kept += one.given if one else []
+        missing = any(_is_sloping(sheet) and len(sheet.results) < len(SLOPES) for sheet in kernel.sheets)
+        arrays |= {name: f"s[{k}][i]" for k, name in enumerate(kept)}
+        locals_ = [f"s[{len(kept)}][LANES]"] * bool(kept) + ["unused[LANES]"] * missing
+        sums = [name for rows in (one.rows if one else ()) for name in rows.sums]
+        arrays |= {name: f"a[{k}][i]" for k, name in enumerate(sums)}
+        locals_ += [f"a[{len(sums)}][LANES] = {{{{0.0}}}}"] * bool(sums)
+        locals_ += [f"r[{max(rows.results for rows in one.rows)}][LANES]"] if one else []
+        for number, rows in enumerate(one.rows if one else ()):
+            kept_of = sorted(rows.kept)
+            locals_ += [f"q{number}[{len(rows.table)}][{len(kept_of)}][LANES]"] * bool(kept_of)
+            for row, (k, result) in itertools.product(range(len(rows.table)), enumerate(kept_of)):
+                arrays[_result(number, row, result)] = f"q{number}[{row}][{k}][i]"
+        text += with_comment(f"double {', '.join(locals_)};", None, "//")
+        if kernel.points:
+            text += self._loop(kernel.points.name, arrays, [arrays[name] for name, _ in kernel.points.outputs])
+        for sheet in kernel.sheets:
+            text += self._sheet(sheet, arrays)
+        if one:
+            if one.given:
+                text += self._loop(f"{kernel.name}_before", arrays, [arrays[name] for name in one.given])
+            for number, rows in enumerate(one.rows):
+                text += self._rows(number, rows, arrays)
+        text += self._loop(kernel.name, arrays, [f"out[{k}][i]" for k in range(len(kernel.program.outputs))])
+        self.parts.append("\n".join([*text, "}"]))
+        return True
+
+    def _loop(self, element: str, arrays: Mapping[str, str], outputs: Sequence[str]) -> list[str]:
+        """An element's function over the lanes of a block."""
+        actual = [*(arrays[name] for name in self.inputs[element]), *(f"&{output}" for output in outputs)]
+        call = with_arguments(f"        {element}_element", actual, end=");")
+        return ["#pragma omp simd", "    for (int i = 0; i < LANES; ++i) {", *call, "    }"]
+
+    def _sheet(self, sheet: Sheet, arrays: Mapping[str, str]) -> list[str]:
+        """The call for a polynomial of two values."""
+        number, sloping = self.surfaces[sheet.patches], _is_sloping(sheet)
+        of = [f"surface{number}", f"terms{number}", f"patches{number} + {sheet.cell('cell', '/')}"]
+        wanted = [sheet.results.get(kind) for kind in (SLOPES if sloping else SLOPES[:1])]
+        whole = [arrays[name].removesuffix("[i]") if name else "unused" for name in (sheet.y, sheet.z, *wanted)]
+        call = f"{'surface_slopes' if sloping else 'surface'}({', '.join([*of, *whole])});"
+        return with_comment(call, None, "//")
+
+    def _rows(self, number: int, rows: Rows, arrays: Mapping[str, str]) -> list[str]:
+        """A loop over the rows of a table, which stands before the blocks."""
+        table = tuple(map(tuple, rows.table))
+        if table not in self.tables:
+            name = self.tables[table] = f"rows{len(self.tables)}"
+            head = f"static const double {name}[{len(table)}][{len(table[0])}] = {{"
+            self.parts.append("\n".join([head, *itertools.chain(*map(_table_row, table)), "};"]))
+        columns = itertools.count()
+        actual = [f"c{next(columns)}" if name is None else arrays[name] for name in rows.args]
+        # A load in an arm of a select is a branch to gcc, and ends vectors.
+        held = ", ".join([f"c{k} = c[{k}]" for k in range(rows.args.count(None))])
+        kept = {result: f"q{number}[k][{k}][i]" for k, result in enumerate(sorted(rows.kept))}
+        results = [kept.get(k, f"r[{k}][i]") for k in range(rows.results)]
+        call = f"{self.prefix}{rows.function}"
+        if rows.results == 1:
+            call = f"{results[0]} = {call}"
+        else:
+            actual += [f"&{result}" for result in results]
         lines = [
-            f"    const double square = x * x;\n    double w = {first};",
-            *with_comment(" ".join(pairs), None, "//"),
-            "    return FMA(y, x, w);" if odd else f"    return FMA(w, x, FMA(y, square, {numbers[-1]}));",
+            f"    for (int k = 0; k < {len(table)}; ++k) {{",
+            *with_comment(f"const double *c = {self.tables[table]}[k], {held};", None, "//", "        "),
+            "#pragma omp simd",
+            *with_arguments(f"        for (int i = 0; i < LANES; ++i) {call}", actual, end=");"),
         ]
-    return "\n".join([f"INLINE double {name}(double y, double x)", "{", *lines, "}"])
+        if rows.sums:  # by themselves: what a function chooses would become branches of a sum
+            lines += ["#pragma omp simd", "        for (int i = 0; i < LANES; ++i) {"]
+            for name, terms in rows.sums.items():
+                text = arrays[name]
+                for result, other, column in reversed(terms):
+                    text = f"FMA({results[result]}, {f'c[{column}]' if other is None else results[other]}, {text})"
+                lines += with_comment(f"{arrays[name]} = {text};", None, "//", "            ")
+            lines.append("        }")
+        return [*lines, "    }"]
 
 
-class _Kernel:
-    """One direction: the text of its exported function and of its block functions.
+def _table_row(row: Sequence[float]) -> list[str]:
+    lines = table_lines(list(map(c_double, row)), "     ", "},")
+    return ["    {" + lines[0].lstrip(), *lines[1:]]
 
-    These are one for all elements; one for those of a cell at a time; or one for either side of a branch.
-    """
 
-    def __init__(
-        self,
-        graph: Graph,
-        tables: Tables,
-        name: str,
-        polynomials: dict[tuple[float, ...], str],
-        surfaces: dict[tuple[Patch, ...], int],
-    ) -> None:
-        self.name, self.number, self.cells = name, None, cells_of(graph)
-        graphs = {name: graph}
-        if graph.branch is not None and not self.cells:
-            graphs = {f"{name}_side{value}": graph.side(graph.branch, value == 1) for value in (0, 1)}
-        if self.cells or len(graphs) > 1:
-            self.number = Block(numbered(graph), Tables(), name.rpartition("_")[0] + "_cell", {}, {})
-        self.inputs = graph.inputs
-        self.over = OVER_CELLS if self.number else OVER_BLOCKS
-        quick = self.number is not None
-        self.blocks = [Block(one, tables, its, polynomials, surfaces, quick) for its, one in graphs.items()]
-
-    def text(self, inputs: Sequence[str], results: Callable[[Block], Mapping[str, str]]) -> str:
-        """All functions but that for the cells."""
-        found = [block.text(inputs, results(block)) for block in self.blocks]
-        if len(self.blocks) > 1:
-            sides = " : ".join(f"{block.name}_block" for block in reversed(self.blocks))
-            found += [f"{head_of(self.name, True)}\n{{\n    (cell ? {sides})(in, params, out);\n}}\n"]
-        return "\n".join([*found, *self._exported(inputs, list(results(self.blocks[0])))])
-
-    def numbering(self) -> str:
-        """The function that finds the cells of elements; empty where there are none."""
-        if self.number is None:
-            return ""
-        return self.number.text(self.inputs, {"number": self.number.result("number")})
-
-    def _exported(self, inputs: Sequence[str], results: Sequence[str]) -> list[str]:
-        arguments = [
-            "int64_t n",
-            *(f"const double *restrict {name}" for name in inputs),
-            "const double *restrict params",
-            *(f"double *restrict {name}" for name in results),
-        ]
-        taken, written = f"(const double *const[]){{{', '.join(inputs)}}}", f"(double *const[]){{{', '.join(results)}}}"
-        arrays = f"n, {taken}, {len(inputs)}, params, {written}, {len(results)}"
-        call = f"over_blocks({self.name}_block, {arrays});"
-        if self.number:
-            cells = math.prod(self.cells.values()) if self.cells else len(self.blocks)
-            call = f"over_cells({self.name}_block, {self.number.name}_block, {cells}, {arrays});"
-        return [*with_arguments(f"void {self.name}", arguments), "{", *with_comment(call, None, "//"), "}"]
+def _exported(kernel: Kernel) -> str:
+    results = [f"out_{name}" for name, _ in kernel.program.outputs]
+    arguments = [
+        "int64_t n",
+        *(f"const double *restrict {name}" for name in kernel.inputs),
+        "const double *restrict params",
+        *(f"double *restrict {name}" for name in results),
+    ]
+    taken = f"(const double *const[]){{{', '.join(kernel.inputs)}}}"
+    written = f"(double *const[]){{{', '.join(results)}}}"
+    number = f"{kernel.number.name}_block" if kernel.number else "0"
+    arrays = f"n, {taken}, {len(kernel.inputs)}, params, {written}, {len(results)}"
+    call = f"over_cells({kernel.name}_block, {number}, {kernel.cells}, {arrays});"
+    return "\n".join([*with_arguments(f"void {kernel.name}", arguments), "{", *with_comment(call, None, "//"), "}"])
 
 
 def _surface_table(number: int, patches: Sequence[Patch]) -> list[str]:
@@ -207,17 +244,3 @@ def _surface_table(number: int, patches: Sequence[Patch]) -> list[str]:
         *(f"    {{{texts[patch]}}}," for patch in patches),
         "};",
     ]
-
-
-def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
-    lines = [f"static const double table{turns}[{turns}][{len(rows[0])}] = {{"]
-    for row in rows:
-        line = "    {"
-        for place, value in enumerate(row):
-            piece = c_double(value) + ("," if place < len(row) - 1 else "},")
-            if len(line) + len(piece) + 1 > LINE_LENGTH:
-                lines.append(line.rstrip())
-                line = "     "
-            line += piece + " "
-        lines.append(line.rstrip())
-    return [*lines, "};"]

@@ -1,392 +1,331 @@
-"""The PyTorch renderer: a real graph, accurate to float64, as plain tensor operations.
+"""The PyTorch renderer: programs of float64 as plain tensor operations.
 
-The form works in any floating dtype and on any device, and autograd runs through
-it; the runtime uses it under transforms, for second derivatives, on other
-devices, and where there is no compiler.  Polynomials of two values it calls by
-their numbers in the C file, which has the tables.  It holds few tensors at a time:
-what is read once stands where it is read, and a name is given to another value
-as soon as its own is read for the last time.
+Autograd runs through the code; the runtime uses it under transforms, for second derivatives, on other devices, and
+where there is no compiler.  Polynomials of two values it calls by their numbers in the C file, which has the tables.
+It holds few tensors at a time: a name is given to another value as soon as its own is read for the last time.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
+import re
+from collections.abc import Collection, Mapping, Sequence
 
-from momentgen.compiler.emit._form import (
-    SURFACES,
-    Form,
-    Item,
-    Loop,
-    Surfaces,
-    Tables,
-    cells_of,
-    numbered,
-    offset_in,
-)
-from momentgen.compiler.emit._loops import form_of
-from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
-from momentgen.compiler.emit._torch_functions import BOUNDS, POLYNOMIAL
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
+from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._rows import Split, split
+from momentgen.compiler.emit._statements import statements
+from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.ir.graph import Graph, Patch
-from momentgen.compiler.ir.kinds import CONDITIONS, KINDS
+from momentgen.compiler.ir.graph import Patch
+from momentgen.compiler.ir.program import Op, Program, ProgramError
+from momentgen.compiler.ir.schedule import schedule
 from momentgen.compiler.ir.stable import Stable
-from momentgen.rule.inputs import COVARIANCE, partial_names
+from momentgen.compiler.lower.float64 import SLOPES, Kernel, parameter
+from momentgen.rule.inputs import COVARIANCE
 
 __all__ = ["render_torch"]
 
-_CALLS = frozenset({"polynomial", "round", "sqrt", "exp_mantissa", "at_most", "at_least"})
-_LONGEST = 92  # characters of an expression; beyond, its operands have names
+#: stands for a space at which no line may end
+_SPACE = "\0"
+#: results, from where on a function does not say how many it has
+_MANY = 6
+_NAME = re.compile(r"\b[ct]\d+\b")
+#: what has a tensor, not a number, for its first operand
+_OF_TENSORS = (Op.SQRT, Op.EXP, Op.ROUND, Op.ABS, Op.LT, Op.LE, Op.EQ)
+_POLYNOMIAL = '''\
+def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
+    for coefficient in coefficients:
+        value = value * x + coefficient
+    return value'''
 
 
-def render_torch(stable: Stable, header: Header, summary: str) -> str:
+def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header, summary: str) -> str:
     """A Python module with ``forward`` and ``backward``, and ``kernel_scalars`` where the float32 kernels need any.
 
     Args:
         stable: the variant.
+        kernels: its programs for float64, forward and backward.
         header: the comment that opens the file.
         summary: one line on what the module computes.
+
+    Raises:
+        ProgramError: if a program is not well formed.
     """
-    cells = math.prod(cells_of(stable.forward64).values())
-    names = ["cell_of"] * (cells > 1) + ["backward", "forward"] + ["kernel_scalars"] * bool(stable.scalars_source)
-    tables, polynomials = Tables(), _Polynomials()
-    forward, backward = (_Function(graph, tables, polynomials) for graph in (stable.forward64, stable.partials64))
-    first, results = forward.body(list(stable.forward64.outputs))
-    number, (cell,) = _Function(numbered(stable.forward64), tables, polynomials).body(["number"])
-    outputs = tuple(stable.forward64.outputs)
-    of_input = partial_names(stable.partials64.inputs, outputs)
-    second, partials = backward.body([partial for of_outputs in of_input.values() for partial in of_outputs])
+    cells = kernels[0].cells
+    every = [(k, program) for k, kernel in enumerate(kernels) for program in kernel.programs[k and cells > 1 :]]
+    found = outlined([schedule(program) for _, program in every])
+    functions = {function.name: function for function in found.functions}
+    numbers = _numbers(found.functions, found.bodies)
+    texts: list[str] = []
+    tables: dict[tuple[tuple[float, ...], ...], str] = {}
+    for (k, program), body in zip(every, found.bodies, strict=True):
+        name, one = _private(kernels[k], program), split(body, functions, _result)
+        texts.append(_function(name, body, ()) if one is None else _looping(name, body, one, tables))
+    texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions] + texts
+    texts = [_POLYNOMIAL] * bool(found.degrees) + texts
+    surfaces: dict[tuple[Patch, ...], int] = {}
+    sheets = [sheet for kernel in kernels for sheet in kernel.sheets]
+    for sheet in sheets:
+        surfaces.setdefault(sheet.patches, len(surfaces))
+    names = ["CELLS", "cell_of"] * (cells > 1) + ["backward", "forward"]
+    names += ["kernel_scalars"] * bool(stable.scalars_source)
     lines = [header.python(), f'"""{summary}"""', "", "from __future__ import annotations", ""]
-    if forward.needs_math or backward.needs_math:
-        lines += ["import math", ""]
-    exported = ", ".join(f'"{name}"' for name in sorted(["CELLS"] * (cells > 1) + names))
     lines += ["import torch", "from torch import Tensor", ""]
-    if called := sorted({"surface_slopes" if sloping else "surface" for sloping in polynomials.sloping}):
+    if sheets:
+        called = sorted({"surface_slopes" if set(sheet.results) != {"surface"} else "surface" for sheet in sheets})
         lines += [f"from momentgen.runtime.surfaces import {', '.join([*called, 'surfaces_beside'])}", ""]
-    lines += [f"__all__ = [{exported}]", ""]
+    lines.append(f"__all__ = [{', '.join(f'{chr(34)}{name}{chr(34)}' for name in sorted(names))}]")
     if cells > 1:
-        lines += ["#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}"]
-    lines += [*polynomials.lines(), *_tables(tables)]
-    if polynomials.names:
-        lines += ["", "", *POLYNOMIAL.splitlines()]
-    for kind in sorted(polynomials.bounds):
-        lines += ["", "", *BOUNDS[kind].splitlines()]
-    lines += ["", ""]
-    params = stable.forward64.params
-    keywords = of_scalars = ["*", *(f"{p}: float" for p in params)] if params else []
+        lines += ["", "#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}"]
+    if sheets:
+        lines += ["", "_SURFACES = surfaces_beside(__file__)"]
+    for table, name in tables.items():
+        lines += ["", f"{name} = (", *itertools.chain(*map(_table_row, table)), ")"]
+    params, outputs = stable.forward64.params, tuple(stable.forward64.outputs)
     inputs = stable.forward64.inputs
-    if cells > 1:
-        head = with_arguments("def cell_of", [*(f"{i}: Tensor" for i in inputs), *keywords], ") -> tuple[Tensor]:")
-        lines += [*head, '    """The number of the cell of each element."""', *number, f"    return ({cell},)", "", ""]
-        named = ", ".join([*inputs, *(f"{p}={p}" for p in params)])
-        call = f"    _number = cell_of({named})[0] if _cell is None else _cell"
-        first, second = [call, *first], [call, *second]
-        keywords = [*(keywords or ["*"]), "_cell: int | None = None"]
-    returns = f") -> tuple[{', '.join(['Tensor'] * len(outputs))}]:"
-    lines += with_arguments("def forward", [*(f"{i}: Tensor" for i in inputs), *keywords], returns)
     several = "each input" if len(inputs) > 2 else "the input"
-    covariance = outputs == COVARIANCE
-    what, of = ("Covariance", "the outputs") if covariance else ("Mean and variance", "the output")
-    lines += [f'    """{what} of {of}, from mean and variance of {several}."""', *first]
-    lines += [f"    return {', '.join(results)}{',' if len(results) == 1 else ''}", "", ""]
-    gradients = [f"grad_{output}: Tensor" for output in outputs]
-    lines += with_arguments(
-        "def backward",
-        [*(f"{i}: Tensor" for i in inputs), *gradients, *keywords],
-        f") -> tuple[{', '.join(['Tensor'] * len(inputs))}]:",
+    what, of = ("Covariance", "the outputs") if outputs == COVARIANCE else ("Mean and variance", "the output")
+    if cells > 1:
+        texts.append(_cell_of(kernels[0], params))
+    docs = (
+        f"{what} of {of}, from mean and variance of {several}.",
+        f"Gradients in mean and variance of {several}, from those in {what.lower()} of {of}.",
     )
-    lines += [
-        f'    """Gradients in mean and variance of {several}, from those in {what.lower()} of {of}."""',
-        *second,
+    texts += [
+        _public(which, kernel, params, surfaces, doc)
+        for which, kernel, doc in zip(("forward", "backward"), kernels, docs, strict=True)
     ]
-    by_input = zip(*(partials[place :: len(outputs)] for place in range(len(outputs))), strict=True)
-    returned = [" + ".join(f"grad_{o} * {p}" for o, p in zip(outputs, of, strict=True)) for of in by_input]
-    one_line = f"    return {', '.join(returned)}"
-    lines += (
-        [one_line] if len(one_line) <= LINE_LENGTH else ["    return (", *(f"        {r}," for r in returned), "    )"]
-    )
-    lines.append("")
     if stable.scalars_source:
-        lines += ["", *with_arguments("def kernel_scalars", of_scalars, ") -> tuple[float, ...]:")]
-        lines.append(
-            '    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""'
-        )
-        lines += [f"    {line}".rstrip() for line in stable.scalars_source.splitlines()]
-        lines.append("")
-    return "\n".join(lines)
+        texts.append(_kernel_scalars(stable, params))
+    return "\n\n\n".join(["\n".join(lines), *texts]) + "\n"
 
 
-def _with_bounds(form: Form) -> Form:
-    """The form with one operation for the smaller or larger of a value and a constant, where there were two."""
-    items = {index: _as_bound(form, item) for index, item in form.items.items()}
-    found = replace(form, items=items)
-    uses = found.uses()
-    return found.without({index for index, item in items.items() if item.kind == "lt" and not uses[index]})
+def _private(kernel: Kernel, program: Program) -> str:
+    """The function of a program."""
+    direction = kernel.name.rpartition("_")[2]
+    if kernel.number is program:
+        return "_cell_number"
+    return f"_{direction}_points" if kernel.points is program else f"_{direction}"
 
 
-def _as_bound(form: Form, item: Item) -> Item:
-    if item.kind != "select" or form.items[item.args[0]].kind != "lt":
-        return item
-    condition, bound, value = item.args
-    for kind, order in (("at_most", (bound, value)), ("at_least", (value, bound))):
-        if form.items[condition].args == order and form.items[bound].kind == "const":
-            return Item(kind, (value,), form.items[bound].payload)
-    return item
-
-
-class _Polynomials:
-    """The coefficients of polynomials of one value and of two, as constants of the module."""
-
-    def __init__(self) -> None:
-        self.names: dict[tuple[float, ...], str] = {}
-        self.surfaces: dict[tuple[Patch, ...], int] = {}  # numbers in the C file, which has them
-        self.bounds: set[str] = set()  # which functions of values and bounds are wanted
-        self.sloping: set[bool] = set()  # whether slopes are wanted of those of two values
-
-    def surface(self, patches: tuple[Patch, ...], sloping: bool) -> str:
-        """The call for a polynomial of two values but for its arguments."""
-        self.sloping.add(sloping)
-        number = self.surfaces.setdefault(patches, len(self.surfaces))
-        return f"{'surface_slopes' if sloping else 'surface'}(_SURFACES[{number}]"
-
-    def name(self, coefficients: tuple[float, ...]) -> str:
-        return self.names.setdefault(coefficients, f"_POLYNOMIAL{len(self.names)}")
-
-    def lines(self) -> list[str]:
-        found: list[str] = []
-        for coefficients, name in self.names.items():
-            found += ["", *_wrapped(f"{name} = (", coefficients, ")", "    ")]
-        if self.surfaces:
-            found += ["", "_SURFACES = surfaces_beside(__file__)"]
-        return found
-
-
-def _tables(tables: Tables) -> list[str]:
-    found: list[str] = []
-    for turns, rows in tables.rows().items():
-        found += ["", f"_TABLE{turns} = ("]
-        for row in rows:
-            found += _wrapped("    (", row, "),", "     ")
-        found.append(")")
+def _numbers(functions: Sequence[Body], bodies: Sequence[Body]) -> dict[str, set[int]]:
+    """Of each function, which of its inputs may be numbers, not tensors."""
+    found: dict[str, set[int]] = {function.name: set() for function in functions}
+    for body in (*bodies, *reversed(functions)):
+        given = found.get(body.name, set())
+        number = {i for i, step in body.steps.items() if step.is_constant} | given
+        for index, step in body.steps.items():
+            if isinstance(step.op, Call):
+                found[step.op.function] |= {k for k, a in enumerate(step.args) if a in number}
+            elif step.args and not isinstance(step.op, Result) and number.issuperset(step.args):
+                number.add(index)
     return found
 
 
-def _wrapped(head: str, values: Sequence[float], end: str, indent: str) -> list[str]:
-    """``head``, the numbers with commas, ``end``; lines begin with ``indent`` from the second on."""
-    lines, line = [], head
-    for place, value in enumerate(values):
-        last = place == len(values) - 1
-        piece = repr(value) + ("," if not last or len(values) == 1 else "")
-        if len(line) + len(piece) + (len(end) if last else 0) > LINE_LENGTH:
-            lines.append(line.rstrip())
-            line = indent
-        line += piece + ("" if last else " ")
-    return [*lines, line + end]
+def _literal(step: Step) -> str:
+    value = float(step.value)
+    return repr(value) if abs(value) < float("inf") else f'float("{value}")'
 
 
-class _Function:
-    """The statements of one direction."""
+def _result(loop: int, row: int, result: int) -> str:
+    """What stands for a loop's result."""
+    return f"q{loop}[{row}][{result}]"
 
-    def __init__(self, graph: Graph, tables: Tables, polynomials: _Polynomials) -> None:
-        self.cells = cells_of(graph)
-        self.form = form = _with_bounds(form_of(graph, tables, self.cells))
-        self.polynomials = polynomials
-        self.needs_math = False
-        self.lines: list[str] = []
-        self.uses = form.uses()
-        #: values that are tensors; the others depend on parameters alone
-        self.tensors = {index for index, item in form.items.items() if item.kind == "input"}
-        self.crossing = set(form.crossing())
-        #: expressions that stand where they are read, with the named values in them
-        self.inline: dict[int, tuple[str, list[int]]] = {}
-        self.names: dict[int, str] = {}
-        self.left = dict(self.uses)  # how often each value is still to be read
-        self.free: list[str] = []
-        self.read: list[int] = []  # named values in the statement being written
-        self.count = 0
-        self.indent = "    "
-        self.outside: set[int] = set()  # values from before the loop being written, needed until its end
 
-    def body(self, outputs: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The statements, and what stands for the outputs, which are tensors."""
-        for part in self.form.parts:
-            if isinstance(part, Loop):
-                self._loop(part)
-            elif isinstance(part, Surfaces):
-                self._surfaces(part)
-            else:
-                for index in part.items:
-                    self._item(index)
-        for index in (self.form.outputs[output] for output in outputs):
-            if index in self.inline and len(self.inline[index][0]) > _LONGEST // 3:
-                self._give_name(index)
-        return self.lines, [self._output(self.form.outputs[output]) for output in outputs]
+def _table_row(row: Sequence[float]) -> list[str]:
+    first, *rest = table_lines(list(map(repr, row)), "     ", ",),")
+    return [f"    ({first.lstrip()}", *rest]
 
-    def _output(self, index: int) -> str:
-        text = self._atom(index)
-        if self.form.items[index].kind == "input":  # an output must not be the input's own tensor
-            return f"{text} * 1.0"
-        if index not in self.tensors:  # an output that does not depend on the input still has its shape
-            return f"torch.full_like({self.form.inputs[0]}, {text})"
-        return text
 
-    def _surfaces(self, part: Surfaces) -> None:
-        made = {self.form.items[index].kind: index for index in part.items}
-        first = self.form.items[part.items[0]]
-        sloping = any(kind != "surface" for kind in made)
-        call = self.polynomials.surface(first.payload, sloping)
-        y, z = (self._atom(a, bare=True) for a in first.args[:2])
-        cell = "0"
-        if len(first.payload) > 1:
-            cell = f"_number{offset_in(self.cells, self.form.items[first.args[2]].payload).replace('/', '//')}"
-        text = f"{call}, {cell}, {y}, {z})"
-        self.tensors |= set(part.items)
-        wanted = SURFACES if sloping else SURFACES[:1]
-        names = [self._take_name(made[kind]) if kind in made else "_" for kind in wanted]
-        self.lines.append(f"{self.indent}{', '.join(names)} = {text}")
+def _function(name: str, body: Body, numbers: Collection[int]) -> str:
+    """The function of a body; the inputs ``numbers`` may be numbers of Python."""
+    lines, results = _statements(body, numbers)
+    arguments = [f"{text}: Tensor | float" if k in numbers else f"{text}: Tensor" for k, text in enumerate(body.inputs)]
+    return "\n".join(
+        [*_head(name, arguments, len(results)), *lines, *_assignment("return", ", ".join(results), None, " ")]
+    )
 
-    def _loop(self, loop: Loop) -> None:
-        self._zeros([accumulator for accumulator in loop.sums if accumulator not in self.names])
-        self.lines.append(f"    for c in _TABLE{loop.turns}:")
-        self.indent, self.outside = "        ", set(self.names)
-        before = {index: self.left[index] for index in self.outside}
-        for index in loop.items:
-            self._item(index)
-        for accumulator, pairs in loop.sums.items():
-            text = name = self.names[accumulator]
-            for place, (value, weight) in enumerate(pairs):
-                text = f"{text} + {self._atom(weight)} * {self._atom(value)}"
-                if len(text) > _LONGEST or place == len(pairs) - 1:
-                    self.lines.append(f"{self.indent}{name} = {text}")
-                    text = name
-                    self._release()
-        self.free += [self.names[index] for index in sorted(self.outside) if before[index] and not self.left[index]]
-        self.indent, self.outside = "    ", set()
 
-    def _zeros(self, accumulators: Sequence[int]) -> None:
-        """Statements that begin sums, several in a line."""
-        line = "0.0"
-        for index in accumulators:
-            self.tensors.add(index)
-            longer = f"{self._take_name(index)} = {line}"
-            if len(self.indent + longer) > LINE_LENGTH:
-                self.lines.append(self.indent + line)
-                longer = f"{self.names[index]} = 0.0"
-            line = longer
-        self.lines += [self.indent + line] if accumulators else []
+def _looping(name: str, body: Body, one: Split, tables: dict[tuple[tuple[float, ...], ...], str]) -> str:
+    """The same of a body with loops."""
+    lines, results = _statements(one.before, ())
+    for given, text in zip(one.given, results, strict=True):
+        lines += _assignment(given, text, None)
+    for number, rows in enumerate(one.rows):
+        table = tuple(map(tuple, rows.table))
+        of = tables.setdefault(table, f"_ROWS{len(tables)}")
+        columns = itertools.count()
+        given = ", ".join(f"c[{next(columns)}]" if text is None else text for text in rows.args)
+        results = [f"r{k}" for k in range(rows.results)]
+        lines += [f"    {' = '.join(rows.sums)} = 0.0"] if rows.sums else []
+        lines += [f"    q{number} = []"] if rows.kept else []
+        lines.append(f"    for c in {of}:")
+        lines += _assignment(", ".join(results), f"_{rows.function}({given})", None, indent=8)
+        for total, terms in rows.sums.items():
+            products = [f"r{k} * {f'c[{column}]' if other is None else f'r{other}'}" for k, other, column in terms]
+            lines += _assignment(total, " + ".join([total, *products]), None, indent=8)
+        if rows.kept:
+            kept = [text if k in rows.kept else "0.0" for k, text in enumerate(results)]
+            lines += with_comment(f"q{number}.append(({', '.join(kept)},))", None, "#", " " * 8)
+    after, results = _statements(one.after, ())
+    head = _head(name, [f"{text}: Tensor" for text in body.inputs], len(results))
+    return "\n".join([*head, *lines, *after, *_assignment("return", ", ".join(results), None, " ")])
 
-    def _release(self) -> None:
-        """Let go of names that the statement now written is the last to read."""
-        for index in self.read:
-            self.left[index] -= 1
-            if self.left[index] == 0 and index not in self.outside:
-                self.free.append(self.names[index])
-        self.read = []
 
-    def _take_name(self, index: int) -> str:
-        """A name for a value: one that is free, perhaps by the statement now written."""
-        self._release()
-        if not self.free:
-            self.free.append(f"t{self.count}")
-            self.count += 1
-        self.names[index] = self.free.pop()
-        return self.names[index]
+def _head(name: str, arguments: Sequence[str], results: int) -> list[str]:
+    returned = "Tensor" if results == 1 else f"tuple[{', '.join(['Tensor'] * results)}]"
+    return with_arguments(f"def {name}", arguments, f") -> {returned if results < _MANY else 'tuple[Tensor, ...]'}:")
 
-    def _name(self, index: int, text: str) -> None:
-        """A statement that gives a value a name."""
-        line = f"{self.indent}{self._take_name(index)} = {text}"
-        comment = self.form.comments.get(index)
-        noted = f"{line}  # {comment_text(comment)}" if comment else line
-        self.lines.append(noted if len(noted) <= LINE_LENGTH else line)
 
-    def _item(self, index: int) -> None:
-        item = self.form.items[index]
-        if any(a in self.tensors for a in item.args):
-            self.tensors.add(index)
-        if item.kind in ("half_square", "abs") and item.args[0] in self.inline:  # read more than once
-            self._give_name(item.args[0])
-        self._shorten(item.args)
-        text = self._expression(item, index in self.tensors)
-        if self.uses[index] == 1 and index not in self.crossing and len(text) <= _LONGEST:
-            self.inline[index], self.read = (text, self.read), []
-        else:
-            self._name(index, text)
+def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[str]]:
+    """The lines of a body, and what stands for its outputs; the inputs ``numbers`` may be numbers of Python."""
+    body.settle()
+    steps = body.steps
+    # A program's step is an input by its name, a function's by its place.
+    number = {i for i, step in steps.items() if step.is_constant} | set(numbers)
+    for index, step in steps.items():
+        if step.args and isinstance(step.op, Op) and number.issuperset(step.args):
+            number.add(index)
 
-    def _shorten(self, args: Sequence[int]) -> None:
-        """Give names to expressions that would make a line too long together, the longest first."""
-        waiting = sorted((a for a in args if a in self.inline), key=lambda a: -len(self.inline[a][0]))
-        while waiting and sum(len(self.inline[a][0]) if a in self.inline else 8 for a in args) > _LONGEST - 22:
-            self._give_name(waiting.pop(0))
-
-    def _give_name(self, index: int) -> None:
-        text, self.read = self.inline.pop(index)
-        self._name(index, text)
-
-    def _atom(self, index: int, bare: bool = False) -> str:
-        """What stands for a value as an operand, or, ``bare``, between commas."""
-        if index in self.inline:
-            text, read = self.inline.pop(index)
-            self.read += read
-            return text if bare or self.form.items[index].kind in _CALLS else f"({text})"
-        item = self.form.items[index]
-        if item.kind == "const":
-            return repr(item.payload) if bare or item.payload >= 0 else f"({item.payload!r})"
-        if item.kind == "column":
-            return f"c[{item.payload}]"
-        if item.kind in ("input", "param"):
-            return str(item.payload)
-        self.read.append(index)
-        return self.names[index]
-
-    def _polynomial(self, item: Item) -> str:
-        coefficients = item.payload
-        x = self._atom(item.args[0], bare=True)
-        if len(item.args) == 1:
-            value, coefficients = repr(coefficients[0]), coefficients[1:]
-        else:
-            value = self._atom(item.args[1], bare=True)
-        return f"_polynomial({self.polynomials.name(coefficients)}, {x}, {value})"
-
-    def _select(self, item: Item) -> str:
-        condition, first, second = item.args
-        if condition not in self.tensors:
-            return f"{self._atom(first)} if {self._atom(condition)} else {self._atom(second)}"
-        args = [self._atom(a, bare=True) for a in item.args]
-        if first not in self.tensors and second not in self.tensors:
+    def form(step: Step) -> str:
+        if isinstance(step.op, Call):
+            return f"_{step.op.function}({', '.join(['{}'] * len(step.args))})"
+        if isinstance(step.op, Polynomial):
+            return f"_polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
+        if isinstance(step.op, Result):  # stands with its call
+            raise ProgramError("a result is no operation of its own")
+        if step.op is Op.SELECT and number.issuperset(step.args[1:]):
             # Of two numbers torch.where makes the default dtype, float32.
-            args[1] = f"torch.full_like({self.form.inputs[0]}, {args[1]})"
-        return f"torch.where({', '.join(args)})"
+            return "torch.where({0}, torch.full_like({0}, {1}, dtype=torch.float64), {2})"
+        if step.op in _OF_TENSORS and number.issuperset(step.args):
+            return step.op.torch.replace("{", "torch.as_tensor({", 1).replace("}", "}, dtype=torch.float64)", 1)
+        return step.op.torch
 
-    def _expression(self, item: Item, tensor: bool) -> str:
-        kind = item.kind
-        if kind == "polynomial":
-            return self._polynomial(item)
-        if kind == "select":
-            return self._select(item)
-        if kind == "same":
-            return self._atom(item.args[0], bare=True)
-        if kind in ("at_most", "at_least"):
-            least = kind == "at_least"
-            if tensor:
-                self.polynomials.bounds.add(kind)
-            name = f"_{kind}" if tensor else "max" if least else "min"
-            return f"{name}({self._atom(item.args[0], bare=True)}, {item.payload!r})"
-        exponent = item.args[-1] in self.tensors
-        args = [self._atom(a, bare=kind in ("round", "sqrt", "exp_mantissa")) for a in item.args]
-        if text := KINDS[kind].text:
-            return text.format(*args)
-        if kind == "times_exp_mantissa":
-            self.needs_math |= not exponent
-            return f"{args[0]} * {'torch' if exponent else 'math'}.exp({args[1]})"
-        if kind in CONDITIONS:
-            words = {"and": "&", "or": "|", "not": "~"} if tensor else {"and": "and", "or": "or", "not": "not "}
-            return f"{words[kind]}{args[0]}" if kind == "not" else f"{args[0]} {words[kind]} {args[1]}"
-        if kind == "abs":
-            # Not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side.
-            return f"torch.where({args[0]} < 0.0, -{args[0]}, {args[0]})" if tensor else f"abs({args[0]})"
-        function = {"round": "round", "sqrt": "sqrt", "exp_mantissa": "exp"}[kind]
-        if tensor:
-            return f"torch.{function}({args[0]})"
-        self.needs_math |= kind != "round"
-        return f"{'' if kind == 'round' else 'math.'}{function}({args[0]})"
+    def apart(step: Step) -> list[int]:
+        """Operands that a text has twice."""
+        return [step.args[0]] if step.op in (Op.ABS, Op.SELECT) else []
+
+    literals = {i: _literal(step) for i, step in steps.items() if step.is_constant}
+    values, results = statements(body, form, literals, apart)
+    written = [([name for _, name in v.results] or [v.name], v.expression or literals[v.index]) for v in values]
+    written, results = _reusing(written, results)
+    lines: list[str] = []
+    for (names, expression), value in zip(written, values, strict=True):
+        comment = body.comments.get(value.index)
+        lines += _assignment(", ".join(names), expression, comment)
+    return lines, results
+
+
+def _assignment(
+    names: str, expression: str, comment: str | None, between: str = " = ", *, indent: int = 4
+) -> list[str]:
+    """The lines of a statement, which go on within brackets only."""
+    code = f"{names}{between}{expression}"
+    if len(code) + indent > LINE_LENGTH:
+        names = f"({names})" if "," in names else names
+        code = f"{names}{between.replace(' ', _SPACE)}({expression})"
+    return [line.replace(_SPACE, " ") for line in with_comment(code, comment, "#", " " * indent)]
+
+
+def _reusing(
+    written: Sequence[tuple[list[str], str]], results: Sequence[str]
+) -> tuple[list[tuple[list[str], str]], list[str]]:
+    """The same with names given again to other values, once what they were is not read any more."""
+    last = {name: k for k, (_, text) in enumerate(written) for name in _NAME.findall(text)}
+    last |= {name: len(written) for text in results for name in _NAME.findall(text)}
+    names: dict[str, str] = {}
+    free: list[str] = []
+    count = 0
+    found: list[tuple[list[str], str]] = []
+
+    def renamed(text: str) -> str:
+        return _NAME.sub(lambda match: names[match[0]], text)
+
+    for k, (made, text) in enumerate(written):
+        expression = renamed(text)
+        free += [names[name] for name in dict.fromkeys(_NAME.findall(text)) if last[name] == k]
+        taken = []
+        for name in made:
+            if not free:
+                free.append(f"t{count}")
+                count += 1
+            names[name] = free.pop()
+            taken.append(names[name])
+        found.append((taken, expression))
+        free += [names[name] for name in made if name not in last]
+    return found, [renamed(text) for text in results]
+
+
+def _heads(which: str, arguments: Sequence[str], params: Sequence[str], returns: int, more: str = "") -> list[str]:
+    keywords = [*(f"{p}: float" for p in params), *([more] if more else [])]
+    every = [*(f"{name}: Tensor" for name in arguments), *(["*"] if keywords else []), *keywords]
+    return with_arguments(f"def {which}", every, f") -> tuple[{', '.join(['Tensor'] * returns)}]:")
+
+
+def _parameters(kernel: Kernel, params: Sequence[str]) -> list[str]:
+    like = f"dtype=torch.float64, device={kernel.inputs[0]}.device"
+    return [f"    {parameter(p)} = torch.as_tensor({p}, {like})" for p in params]
+
+
+def _call(kernel: Kernel, program: Program, results: Sequence[str]) -> list[str]:
+    """The statement that takes what a program gives."""
+    call = f"{_private(kernel, program)}({', '.join([*program.inputs, *program.params])})"
+    return _assignment(", ".join(results), call, None)
+
+
+def _cell_of(kernel: Kernel, params: Sequence[str]) -> str:
+    if kernel.number is None:
+        raise ProgramError(f"{kernel.name}: there is no number of a cell")
+    lines = [*_heads("cell_of", kernel.program_inputs, params, 1), '    """The number of the cell of each element."""']
+    lines += [*_parameters(kernel, params), *_call(kernel, kernel.number, ["number"]), "    return (number,)"]
+    return "\n".join(lines)
+
+
+def _public(
+    which: str, kernel: Kernel, params: Sequence[str], surfaces: Mapping[tuple[Patch, ...], int], doc: str
+) -> str:
+    """``forward`` or ``backward``."""
+    outputs = [name for name, _ in kernel.program.outputs]
+    lines = _heads(which, kernel.inputs, params, len(outputs), "_cell: int | None = None" if kernel.cells > 1 else "")
+    lines += [f'    """{doc}"""']
+    lines += _parameters(kernel, params)  # first: a parameter may have the name of what comes
+    if kernel.cells > 1:
+        given = ", ".join([*kernel.program_inputs, *(f"{p}={p}" for p in params)])
+        lines.append(f"    number = cell_of({given})[0] if _cell is None else _cell")
+    if kernel.points is not None:
+        lines += _call(kernel, kernel.points, [name for name, _ in kernel.points.outputs])
+    for sheet in kernel.sheets:
+        sloping = set(sheet.results) != {"surface"}
+        names = [sheet.results.get(kind, "_") for kind in (SLOPES if sloping else SLOPES[:1])]
+        of = f"_SURFACES[{surfaces[sheet.patches]}], {sheet.cell('number', '//')}, {sheet.y}, {sheet.z}"
+        lines += _assignment(", ".join(names), f"{'surface_slopes' if sloping else 'surface'}({of})", None)
+    results = [f"out_{name}" for name in outputs]
+    lines += _call(kernel, kernel.program, results)
+    returned = [_whole(kernel, name, text) for name, text in zip(outputs, results, strict=True)]
+    text = f"({returned[0]},)" if len(returned) == 1 else ", ".join(returned)
+    return "\n".join([*lines, *_assignment("return", text, None, " ")])
+
+
+def _whole(kernel: Kernel, output: str, text: str) -> str:
+    """An output: of the inputs' shape, and not an input's own tensor."""
+    program = kernel.program
+    index = dict(program.outputs)[output]
+    needed, stack = {index}, [index]
+    while stack:
+        for a in program.instructions[stack.pop()].args:
+            if a not in needed:
+                needed.add(a)
+                stack.append(a)
+    if all(program.instructions[i].op is not Op.INPUT for i in needed):
+        return f"torch.zeros_like({kernel.inputs[0]}) + {text}"
+    return f"{text} * 1.0" if program.instructions[index].op is Op.INPUT else text
+
+
+def _kernel_scalars(stable: Stable, params: Sequence[str]) -> str:
+    keywords = ["*", *(f"{p}: float" for p in params)] if params else []
+    lines = with_arguments("def kernel_scalars", keywords, ") -> tuple[float, ...]:")
+    lines.append('    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""')
+    lines += [f"    {line}".rstrip() for line in stable.scalars_source.splitlines()]
+    return "\n".join(lines)

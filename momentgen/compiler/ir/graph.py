@@ -1,4 +1,4 @@
-"""The graph of real operations that ``stabilise`` writes and ``lower`` and the PyTorch renderer read.
+"""The graph of real operations that ``stabilise`` writes and ``lower`` reads.
 
 A node stands for a real number; how it is carried (one float32, a double-float,
 or any torch dtype) is decided later.  Sharing is by construction: equal nodes
@@ -96,10 +96,8 @@ class Graph:
         self.comments: dict[int, str] = {}
         #: nodes that may be worth a second word; empty: any of them (a hint that shortens ablation)
         self.suspects: set[int] = set()
-        #: nodes that are polynomials of two others, which the float64 renderers write as tables
+        #: nodes that are polynomials of two others, which in float64 are tables
         self.surfaces: dict[int, Surface] = {}
-        #: the condition of which the float64 C takes either side by itself, not both and chooses
-        self.branch: int | None = None
         self._seen: dict[Node, int] = {}
         self._steps: tuple[object, list[_Step]] | None = None
 
@@ -322,21 +320,6 @@ class Graph:
         """The same nodes, to which others can be added, and that nothing is known of."""
         graph = Graph(self.inputs, self.params)
         graph.nodes, graph._seen = list(self.nodes), dict(self._seen)
-        return graph
-
-    def side(self, branch: int, value: bool) -> Graph:
-        """The graph where a condition is true, or false: of what is chosen by it one side is left."""
-        graph, nodes = Graph(self.inputs, self.params), dict[int, int]()
-        for index in self.live():
-            node = self.nodes[index]
-            if node.kind == "select" and node.args[0] == branch:
-                nodes[index] = nodes[node.args[1 if value else 2]]
-            else:
-                nodes[index] = graph._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
-            if index in self.comments:
-                graph.comment(nodes[index], self.comments[index])
-        for name, index in self.outputs.items():
-            graph.output(name, nodes[index])
         return graph
 
     def live(self) -> list[int]:

@@ -41,7 +41,7 @@ _CODE = {
     "madd_s": "x * y + s",
     "mul_s_add": "x * s + y",
     "over_s": "x / s",
-    **{name: kind.in_lane.format(*"xyzw") for name, kind in KINDS.items()},
+    **{name: kind.lane.format(*"xyzw") for name, kind in KINDS.items()},
 }
 _NUMBER = {kind: number for number, kind in enumerate(_CODE)}
 #: (kind, which argument is a number) -> the instruction for that; of commutative kinds the number comes last

@@ -1,4 +1,4 @@
-"""The primitives of float32 programs: one row each, from which all that reads, runs or writes programs follows."""
+"""The primitives of programs: one row each, from which all that reads, runs or writes programs follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CONSTANTS", "LEAVES", "Op", "Type"]
+__all__ = ["CONSTANTS", "LEAVES", "REALS", "Op", "Type"]
 
 Array = npt.NDArray[np.generic]
 Kernel = Callable[..., object]
@@ -21,11 +21,14 @@ class Type(enum.Enum):
     __hash__ = object.__hash__  # as of :class:`Op`
 
     F32 = "f32"
+    F64 = "f64"
     I32 = "i32"
     BOOL = "bool"
 
 
-_TYPES = {"f": Type.F32, "i": Type.I32, "b": Type.BOOL, "t": Type.F32}
+#: types of real numbers; a program has one of them
+REALS = (Type.F32, Type.F64)
+_TYPES = {"f": Type.F32, "d": Type.F64, "i": Type.I32, "b": Type.BOOL, "t": Type.F32}
 
 
 def _flip_sign(a: Array, out: Array) -> None:
@@ -54,21 +57,23 @@ def _nothing(*_: Any, **__: Any) -> NoReturn:
 
 
 class Op(enum.Enum):
-    """The primitives.  Semantics are those of IEEE 754 binary32 with gradual underflow.
+    """The primitives.  Semantics are those of IEEE 754 binary32, or binary64, with gradual underflow.
 
     ``NEG`` and ``ABS`` touch the sign bit only (also of a NaN).  Comparisons are
     false when an operand is NaN.  Integer arithmetic wraps; ``ISHR`` is
-    arithmetic; shift counts are constants from 0 to 31.
+    arithmetic; shift counts are constants from 0 to 31.  ``EXP`` and ``ROUND`` are of binary64 alone.
 
     Attributes:
         value: the name, in certificates too.
-        operands, result: types, in the rows a letter each; of ``t``, which is ``f`` or ``i``, that of ``f``.
-        c: C's text, over ``float`` and ``uint32_t``, whose arithmetic wraps.
-        triton: Triton's text.
+        operands, result: types, in the rows a letter each.  ``f`` is that of the program's real numbers, here F32, and
+            ``d`` F64; ``t`` is ``f`` or ``i``.
+        c: C's text, over ``float`` or ``double`` and ``uint32_t``, whose arithmetic wraps.
+        triton: Triton's text; empty in rows of binary64 alone.
         numpy: ``numpy(*operands, out=result)``.
         run: the interpreter's text; f is a float, i an int32_t (a truth value too), u a uint32_t.
         latency: cycles until the result can be used, about what x86 cores of the last ten years take.
         commutes: whether the first two operands may change places.
+        torch: PyTorch's text; empty in rows of binary32 alone.
 
     >>> Op.FMA.value, len(Op.FMA.operands), Op.FMA.result, Op("fma") is Op.FMA
     ('fma', 3, <Type.F32: 'f32'>, True)
@@ -84,6 +89,7 @@ class Op(enum.Enum):
     run: str
     latency: int
     commutes: bool
+    torch: str
 
     def __new__(
         cls,
@@ -95,6 +101,7 @@ class Op(enum.Enum):
         run: str = "",
         latency: int = 1,
         commutes: bool = False,
+        torch: str | None = None,
     ) -> Op:
         self = object.__new__(cls)
         self._value_ = name
@@ -103,30 +110,46 @@ class Op(enum.Enum):
         self.result = types[-1]
         self.c, self.triton, self.numpy, self.run = c, triton, numpy, run
         self.latency, self.commutes = latency, commutes
+        self.torch = c if torch is None else torch
         return self
 
     INPUT = "input", ":f"  # attribute name: which input of the kernel (one value an element)
     PARAM = "param", ":f"  # attribute name: which scalar parameter (one value a call)
     CONST_F32 = "const_f32", ":f"  # attribute bits
+    CONST_F64 = "const_f64", ":d"  # attribute bits
     CONST_I32 = "const_i32", ":i"  # attribute bits
     ADD = "add", "ff:f", "{} + {}", "{} + {}", np.add, "f[k] = fa[k] + fb[k]", 4, True
     SUB = "sub", "ff:f", "{} - {}", "{} - {}", np.subtract, "f[k] = fa[k] - fb[k]", 4
     MUL = "mul", "ff:f", "{} * {}", "{} * {}", np.multiply, "f[k] = fa[k] * fb[k]", 4, True
     # Triton's own / and sqrt are approximate.
     DIV = "div", "ff:f", "{} / {}", "tl.div_rn({}, {})", np.divide, "f[k] = fa[k] / fb[k]", 12
-    SQRT = "sqrt", "f:f", "SQRT({})", "tl.sqrt_rn({})", np.sqrt, "f[k] = sqrtf(fa[k])", 20
+    SQRT = "sqrt", "f:f", "SQRT({})", "tl.sqrt_rn({})", np.sqrt, "f[k] = sqrtf(fa[k])", 20, False, "torch.sqrt({})"
     # a*b + c, rounded once; in NumPy it needs scratch space (momentgen.compiler.ir.evaluate)
-    FMA = "fma", "fff:f", "FMA({}, {}, {})", "tl.fma({}, {}, {})", _nothing, "f[k] = fmaf(fa[k], fb[k], fc[k])", 4, True
+    FMA = (
+        *("fma", "fff:f", "FMA({}, {}, {})", "tl.fma({}, {}, {})", _nothing, "f[k] = fmaf(fa[k], fb[k], fc[k])"),
+        *(4, True, "{} * {} + {}"),
+    )
     # Before version 3.9 Triton's unary minus is 0 - x, which is wrong at zero.
     NEG = "neg", "f:f", "-{}", "{} * -1.0", _flip_sign, "u[k] = ua[k] ^ 0x80000000u"
-    ABS = "abs", "f:f", "ABS({})", "tl.abs({})", _clear_sign, "u[k] = ua[k] & 0x7fffffffu"
+    # Not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side.
+    ABS = (
+        *("abs", "f:f", "ABS({})", "tl.abs({})", _clear_sign, "u[k] = ua[k] & 0x7fffffffu"),
+        *(1, False, "torch.where({0} < 0.0, -{0}, {0})"),
+    )
     LT = "lt", "ff:b", "{} < {}", "{} < {}", np.less, "i[k] = fa[k] < fb[k]", 4
     LE = "le", "ff:b", "{} <= {}", "{} <= {}", np.less_equal, "i[k] = fa[k] <= fb[k]", 4
     EQ = "eq", "ff:b", "{} == {}", "{} == {}", np.equal, "i[k] = fa[k] == fb[k]", 4, True
     AND = "and", "bb:b", "{} & {}", "{} & {}", np.logical_and, "i[k] = ia[k] & ib[k]", 1, True
     OR = "or", "bb:b", "{} | {}", "{} | {}", np.logical_or, "i[k] = ia[k] | ib[k]", 1, True
-    NOT = "not", "b:b", "!{}", "~{}", np.logical_not, "i[k] = ia[k] ^ 1"
-    SELECT = "select", "btt:t", "{} ? {} : {}", "tl.where({}, {}, {})", _select, "i[k] = ia[k] ? ib[k] : ic[k]", 2
+    NOT = "not", "b:b", "!{}", "~{}", np.logical_not, "i[k] = ia[k] ^ 1", 1, False, "~{}"
+    SELECT = (
+        *("select", "btt:t", "{} ? {} : {}", "tl.where({}, {}, {})", _select, "i[k] = ia[k] ? ib[k] : ic[k]"),
+        *(2, False, "torch.where({}, {}, {})"),
+    )
+    # within one unit in the last place, 0 below 1e-307
+    EXP = "exp", "f:f", "exp64({})", "", np.exp, "", 40, False, "torch.exp({})"
+    # to a whole number, ties to even, of less than 2^51; a sum would have another derivative
+    ROUND = "round", "f:f", "({} + 0x1.8p52) - 0x1.8p52", "", np.rint, "", 8, False, "torch.round({})"
     F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _bits, "i[k] = ia[k]"
     I32_AS_F32 = "i32_as_f32", "i:f", "as_float({})", "{}.to(tl.float32, bitcast=True)", _bits, "i[k] = ia[k]"
     IADD = "iadd", "ii:i", "{} + {}", "{} + {}", np.add, "u[k] = ua[k] + ub[k]", 1, True
@@ -138,5 +161,5 @@ class Op(enum.Enum):
     IOR = "ior", "ii:i", "{} | {}", "{} | {}", np.bitwise_or, "u[k] = ua[k] | ub[k]", 1, True
 
 
-CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
+CONSTANTS = (Op.CONST_F32, Op.CONST_F64, Op.CONST_I32)
 LEAVES = (Op.INPUT, Op.PARAM, *CONSTANTS)

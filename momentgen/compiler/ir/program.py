@@ -1,13 +1,14 @@
-"""The float32 program: straight-line SSA over correctly rounded primitives.
+"""The program: straight-line SSA over correctly rounded primitives, in float32 or in float64.
 
-This is the compiler's lowest level.  ``lower`` writes it, ``passes`` tidy it,
-``evaluate`` runs it in NumPy, and the renderers in ``emit`` turn it into C and
-Triton.  Because every primitive is correctly rounded (or exact), every
+This is the compiler's lowest level.  ``lower`` writes it, ``passes`` tidy those
+of float32, ``evaluate`` runs these in NumPy, and the renderers in ``emit`` turn
+all into C, those of float32 into Triton and those of float64 into PyTorch.
+Because every primitive of float32 is correctly rounded (or exact), every
 renderer gives the same bits.
 
-Values have one of three types: ``f32``, ``i32`` and ``bool``.  A value's name
-is its index in :attr:`Program.instructions`; an instruction refers only to
-earlier ones.
+A value's type is that of the program's real numbers, ``f32`` or ``f64``, or
+``i32`` or ``bool``.  Its name is its index in :attr:`Program.instructions`; an
+instruction refers only to earlier ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from momentgen.compiler.ir.op import CONSTANTS, LEAVES, Op, Type
+from momentgen.compiler.ir.op import CONSTANTS, LEAVES, REALS, Op, Type
 
 __all__ = [
     "CONSTANTS",
@@ -28,8 +29,14 @@ __all__ = [
     "ProgramError",
     "Type",
     "f32_bits",
+    "number_of",
     "verify",
 ]
+
+#: type -> how its bits and its numbers are packed
+_PACKED = {Type.F32: ("<I", "<f"), Type.F64: ("<Q", "<d"), Type.I32: ("<I", "<i")}
+#: primitives of one type of real numbers alone
+_ALONE = {Op.EXP: Type.F64, Op.ROUND: Type.F64, Op.F32_AS_I32: Type.F32}
 
 
 class ProgramError(Exception):
@@ -54,6 +61,17 @@ def f32_bits(value: float) -> int:
     return int(struct.unpack("<I", packed)[0])
 
 
+def number_of(bits: int, kind: Type) -> float | int:
+    """The number that a constant's bits stand for.
+
+    >>> number_of(0x3FC00000, Type.F32), number_of(0x3FF8000000000000, Type.F64), number_of(2**32 - 1, Type.I32)
+    (1.5, 1.5, -1)
+    """
+    of_bits, of_number = _PACKED[kind]
+    number: float | int = struct.unpack(of_number, struct.pack(of_bits, bits))[0]
+    return number
+
+
 @dataclass(frozen=True)
 class Instruction:
     """One primitive: its operator, its operands (indices), and what a leaf carries."""
@@ -61,7 +79,7 @@ class Instruction:
     op: Op
     args: tuple[int, ...] = ()
     type: Type = Type.F32
-    bits: int | None = None  # of a constant, 0 <= bits < 2**32
+    bits: int | None = None  # of a constant, 0 <= bits < 2**32, or 2**64
     name: str | None = None  # of an input or parameter
 
     @property
@@ -69,8 +87,7 @@ class Instruction:
         """The number a constant stands for."""
         if self.bits is None:
             raise ProgramError(f"{self.op.value} is not a constant")
-        raw = struct.pack("<I", self.bits)
-        return struct.unpack("<f" if self.type is Type.F32 else "<i", raw)[0]
+        return number_of(self.bits, self.type)
 
 
 @dataclass(frozen=True)
@@ -80,9 +97,9 @@ class Program:
     Attributes:
         name: what the emitted function is called.
         inputs: names of the tensor inputs, in the order of the signature.
-        params: names of the scalar float32 parameters, in order.
+        params: names of the scalar parameters, in order.
         instructions: the SSA values, in order.
-        outputs: (name, index) pairs, in the order of the signature; all ``f32``.
+        outputs: (name, index) pairs, in the order of the signature; all real numbers.
         comments: index -> what the value is, for the reader of emitted code.
     """
 
@@ -113,6 +130,11 @@ class Program:
         return sorted(found)
 
     @property
+    def real(self) -> Type:
+        """Type of its real numbers."""
+        return Type.F64 if any(ins.type is Type.F64 for ins in self.instructions) else Type.F32
+
+    @property
     def operations(self) -> int:
         """Number of operations, leaves left out."""
         return sum(1 for ins in self.instructions if ins.args)
@@ -132,16 +154,19 @@ def verify(program: Program) -> None:
         got = tuple(types[a] for a in ins.args)
         if ins.op is Op.SELECT:
             if len(got) != 3 or got[0] is not Type.BOOL or got[1] is not got[2] or got[1] is got[0]:
-                raise _wrong(program, index, f"expected (bool, T, T) with T f32 or i32, got {got}")
+                raise _wrong(program, index, f"expected (bool, T, T) with T a number, got {got}")
             result = got[1]
         else:
             want, result = ins.op.operands, ins.op.result
-            if got != want:
+            if Type.F64 in got or (ins.type is Type.F64 and not got):
+                want, result = tuple(map(_doubled, want)), _doubled(result)
+            if got != want or _ALONE.get(ins.op, want and want[0]) is not (want and want[0]):
                 raise _wrong(program, index, f"expected operands {want}, got {got}")
         if ins.type is not result:
             raise _wrong(program, index, f"expected type {result}, got {ins.type}")
-        if ins.op in CONSTANTS and not (ins.bits is not None and 0 <= ins.bits < 2**32):
-            raise _wrong(program, index, f"a constant needs 32 bits, got {ins.bits!r}")
+        width = 64 if ins.op is Op.CONST_F64 else 32
+        if ins.op in CONSTANTS and not (ins.bits is not None and 0 <= ins.bits < 2**width):
+            raise _wrong(program, index, f"a constant needs {width} bits, got {ins.bits!r}")
         if ins.op in (Op.ISHL, Op.ISHR):
             count = program.instructions[ins.args[1]]
             if count.op is not Op.CONST_I32 or not 0 <= int(count.value) <= 31:
@@ -151,8 +176,12 @@ def verify(program: Program) -> None:
             raise _wrong(program, index, f"unknown {ins.op.value} {ins.name!r}, expected one of {known}")
         types.append(result)
     for name, index in program.outputs:
-        if not 0 <= index < len(types) or types[index] is not Type.F32:
-            raise ProgramError(f"{program.name}: output {name} must be an f32 value, got %{index}")
+        if not 0 <= index < len(types) or types[index] not in REALS:
+            raise ProgramError(f"{program.name}: output {name} must be a real number, got %{index}")
+
+
+def _doubled(kind: Type) -> Type:
+    return Type.F64 if kind is Type.F32 else kind
 
 
 def _wrong(program: Program, index: int, cause: str) -> ProgramError:
@@ -172,8 +201,12 @@ def _primitive(op: Op) -> Callable[..., int]:
 class Builder:
     """Writes a :class:`Program`, sharing equal instructions as it goes.
 
-    Methods return the index of the value.  Constants are given as numbers that
-    float32 represents exactly.
+    Methods return the index of the value.  Constants of float32 are given as
+    numbers that it represents exactly.
+
+    Args:
+        name, inputs, params: of the program.
+        real: type of its inputs and parameters.
 
     >>> b = Builder("half", inputs=("x",))
     >>> b.output("y", b.mul(b.input("x"), b.f32(0.5)))
@@ -181,8 +214,8 @@ class Builder:
     {'mul': 1}
     """
 
-    def __init__(self, name: str, inputs: Iterable[str], params: Iterable[str] = ()) -> None:
-        self.name, self.inputs, self.params = name, tuple(inputs), tuple(params)
+    def __init__(self, name: str, inputs: Iterable[str], params: Iterable[str] = (), *, real: Type = Type.F32) -> None:
+        self.name, self.inputs, self.params, self.real = name, tuple(inputs), tuple(params), real
         self._instructions: list[Instruction] = []
         self._seen: dict[tuple[object, ...], int] = {}
         self._outputs: list[tuple[str, int]] = []
@@ -193,6 +226,8 @@ class Builder:
         if op.commutes:
             args = (*sorted(args[:2]), *args[2:])
         kind = self._instructions[args[1]].type if op is Op.SELECT else op.result
+        if self.real is Type.F64 and kind is Type.F32 and op is not Op.CONST_F32:
+            kind = Type.F64
         key = (op, args, bits, name)
         index = self._seen.get(key)
         if index is None:
@@ -222,11 +257,16 @@ class Builder:
     def f32(self, value: float) -> int:
         return self.emit(Op.CONST_F32, bits=f32_bits(value))
 
+    def f64(self, value: float) -> int:
+        (bits,) = struct.unpack("<Q", struct.pack("<d", value))
+        return self.emit(Op.CONST_F64, bits=bits)
+
     def i32(self, value: int) -> int:
         return self.emit(Op.CONST_I32, bits=value & 0xFFFFFFFF)
 
     add, sub, mul, div = map(_primitive, (Op.ADD, Op.SUB, Op.MUL, Op.DIV))
     sqrt, fma, neg, abs = map(_primitive, (Op.SQRT, Op.FMA, Op.NEG, Op.ABS))
+    exp, round = map(_primitive, (Op.EXP, Op.ROUND))
     lt, le, eq = map(_primitive, (Op.LT, Op.LE, Op.EQ))
     both, either, invert = map(_primitive, (Op.AND, Op.OR, Op.NOT))
     as_i32, as_f32 = map(_primitive, (Op.F32_AS_I32, Op.I32_AS_F32))

@@ -137,8 +137,6 @@ class LadderWriter(SurrogateWriter):
     def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision, lipschitz: float) -> None:
         self.lipschitz = lipschitz
         super().__init__(graph, atoms, precision)
-        if not precision.scaled:  # the local form takes derivatives of a far higher order
-            graph.branch = self.near
 
     def mean(self) -> int:
         """As for other atoms; where f runs from -oo to oo the line and D_0 cancel at large sigma: two words."""

@@ -1,28 +1,9 @@
-"""The functions that generated float64 C is made of beside its kernels: text, filled in by the renderer.
+// What generated C in float64 is made of beside its own functions: operations, polynomials, the exponential, functions
+// of blocks over arrays, and polynomials of two values by tables of coefficients.
+//
+// Generated files name this one, and momentgen puts its text there.  A change of what a macro or a function means needs
+// another name of the file: packages that were built before go on to name this one.
 
-They take blocks over arrays, compute the exponential, and polynomials of two values by tables of coefficients.
-"""
-
-from __future__ import annotations
-
-from momentgen.compiler.emit.c import PARALLEL_THRESHOLD
-
-__all__ = [
-    "EXP",
-    "EXP_COEFFICIENTS",
-    "LANES",
-    "OVER_BLOCKS",
-    "OVER_CELLS",
-    "PRELUDE",
-    "RSQRT",
-    "SURFACE",
-    "SURFACE_SLOPES",
-]
-
-#: elements of a block: a multiple of what any vector holds
-LANES = 32
-
-PRELUDE = f"""\
 #include <float.h>
 #include <stdint.h>
 
@@ -33,107 +14,136 @@ PRELUDE = f"""\
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-#define LANES {LANES}
+#define LANES 32
 #define FMA __builtin_fma
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
-#define NEXT(c) y = FMA(y, x, c);
-#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
-#define INLINE static inline __attribute__((always_inline))"""
+#define INLINE static inline __attribute__((always_inline))
 
-OVER_BLOCKS = f"""\
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
-    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{{
-#pragma omp parallel for if(n > {PARALLEL_THRESHOLD})
-    for (int64_t at = 0; at < n; at += LANES) {{
-        const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {{
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
-        }}
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
-    }}
-}}"""
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY13(x, y, c, ...) POLY12(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY14(x, y, c, ...) POLY13(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY15(x, y, c, ...) POLY14(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY16(x, y, c, ...) POLY15(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY17(x, y, c, ...) POLY16(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY18(x, y, c, ...) POLY17(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY19(x, y, c, ...) POLY18(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY20(x, y, c, ...) POLY19(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY21(x, y, c, ...) POLY20(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY22(x, y, c, ...) POLY21(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY23(x, y, c, ...) POLY22(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY24(x, y, c, ...) POLY23(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY25(x, y, c, ...) POLY24(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY26(x, y, c, ...) POLY25(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY27(x, y, c, ...) POLY26(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY28(x, y, c, ...) POLY27(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY29(x, y, c, ...) POLY28(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY30(x, y, c, ...) POLY29(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY31(x, y, c, ...) POLY30(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY32(x, y, c, ...) POLY31(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY33(x, y, c, ...) POLY32(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY34(x, y, c, ...) POLY33(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY35(x, y, c, ...) POLY34(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY36(x, y, c, ...) POLY35(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY37(x, y, c, ...) POLY36(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY38(x, y, c, ...) POLY37(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY39(x, y, c, ...) POLY38(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY40(x, y, c, ...) POLY39(x, FMA(x, y, c), __VA_ARGS__)
 
-#: elements that are put in order by cell: so many that few blocks are filled up, so few that all stay in the second
-#: cache
-CHUNK = 4096
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
+INLINE double exp64(double x)
+{
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
+    const double p = FMA(POLY10(r, 0x1.1f730349868cep-29, 0x1.af4de97ca4194p-26, 2.75572736431103e-07,
+        0x1.71de0231960ebp-19, 0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13, 0.0013888888888883748,
+        0.008333333333326136, 0.04166666666666667, 0.1666666666666667, 0.5) * r, r, r);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
+}
 
-OVER_CELLS = f"""\
 INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
-{{
+{
 #pragma omp simd
     for (int i = 0; i < count; ++i) to[i] = from[which[i]];
-}}
+}
 
-// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
+// a function of blocks within a cell over arrays: elements are put in order by their cells' numbers, which a function
 // of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
-#define CHUNK {CHUNK}
+#define CHUNK 4096
 #define TURNS 8  // counts of a cell: one alone would wait for itself
 INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
     void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
     const double *const *in, int inputs, const double *params, double *const *out, int outputs)
-{{
-#pragma omp parallel for if(n > {PARALLEL_THRESHOLD})
-    for (int64_t at = 0; at < n; at += CHUNK) {{
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += CHUNK) {
         const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
         const double *from[inputs];
         double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
         int next[TURNS][cells], ends[cells], places = 0;
         uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
-        for (int begin = 0; begin < count; begin += LANES) {{
+        for (int begin = 0; begin < count; begin += LANES) {
             const int whole = count - begin >= LANES;
-            for (int k = 0; k < inputs; ++k) {{
+            for (int k = 0; k < inputs; ++k) {
                 from[k] = whole ? in[k] + at + begin : sorted[k];
                 for (int i = 0; i < LANES && !whole; ++i)
                     sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
-            }}
-            number(from, params, (double *const[]){{results[0]}});
-            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
-        }}
+            }
+            if (cells > 1) number(from, params, (double *const[]){results[0]});
+            for (int i = 0; i < LANES; ++i) cell[begin + i] = cells > 1 ? (uint16_t)results[0][i] : 0;
+        }
         const int whole_turns = count - count % TURNS;
         for (int c = 0; c < cells; ++c)
             for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
         for (int i = 0; i < whole_turns; i += TURNS)
             for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
         for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
-        for (int c = 0; c < cells; ++c) {{
-            for (int r = 0; r < TURNS; ++r) {{
+        for (int c = 0; c < cells; ++c) {
+            for (int r = 0; r < TURNS; ++r) {
                 const int many = next[r][c];
                 next[r][c] = places;
                 places += many;
-            }}
+            }
             ends[c] = places;
-        }}
+        }
         for (int i = 0; i < whole_turns; i += TURNS)
             for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
         for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
-        for (int k = 0; k < inputs; ++k) {{
+        for (int k = 0; k < inputs; ++k) {
             gather(in[k] + at, order, count, sorted[k]);
             for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
-        }}
+        }
         for (int c = 0, begin = 0; c < cells; begin = ends[c++])
-            for (; begin < ends[c]; begin += LANES) {{
+            for (; begin < ends[c]; begin += LANES) {
                 for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
                 for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
-                for (int i = 0; i < LANES; i += 8) {{  // to have what is read and written next
+                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
                     for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
                     for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
-                }}
+                }
                 block(from, params, to, c);
-            }}
+            }
         for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
-    }}
-}}"""
+    }
+}
 
-SURFACE = """\
 // lanes whose sums stand in registers
 #ifdef __AVX512F__
 #define WIDE 32
@@ -172,9 +182,8 @@ INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, con
         }
         EACH value[at + i] = sum[i] * of->unit;
     }
-}"""
+}
 
-SURFACE_SLOPES = """\
 // the same, and its derivatives
 INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
@@ -205,52 +214,4 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
         }
         EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
-}"""
-
-RSQRT = """\
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}"""
-
-EXP = """\
-// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
-// polynomial, n by the magic number that rounds to integers
-INLINE double exp64(double x)
-{
-    const double held = x > 710.0 ? 710.0 : x;
-    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
-    const double n = sum.f - 0x1.8p52;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
-    const double p = FMA(exp_rest(%s, r) * r, r, r);
-    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
-    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
-    return x < -708.0 ? 0.0 : value;
-}"""
-
-#: (exp(r) - 1 - r)/r² for |r| <= ln(2)/2, from high to low: the polynomial through Chebyshev's nodes, off by 2^-59
-EXP_COEFFICIENTS = (
-    2.0914686968086876e-09,
-    2.5105217004720745e-08,
-    2.75572736431103e-07,
-    2.7557255400206422e-06,
-    2.4801587325547743e-05,
-    0.00019841269874820627,
-    0.0013888888888883748,
-    0.008333333333326136,
-    0.04166666666666667,
-    0.1666666666666667,
-    0.5,
-)
+}

@@ -1,0 +1,275 @@
+"""Graphs as float64 programs: C and PyTorch mean what the graph means, in whatever parts it is computed."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import math
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._rows import Split, split
+from momentgen.compiler.emit.c_float64 import render_c_float64
+from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit.torch import render_torch
+from momentgen.compiler.ir.graph import Graph, Patch, outputs_float64
+from momentgen.compiler.ir.program import Builder, ProgramError, Type
+from momentgen.compiler.lower.float64 import kernels_of, numbered
+from momentgen.compiler.toolchain.c_libraries import compiled
+from momentgen.native.c_compiler import find_compiler
+from momentgen.native.includes import whole
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+
+F64 = npt.NDArray[np.float64]
+HEADER = Header("rule", "exact", "none")
+PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+
+
+def points(count: int = 77) -> dict[str, F64]:
+    rng = np.random.default_rng(3)
+    return {"mean": rng.uniform(-2, 2, count), "var": rng.uniform(0.01, 2, count)}
+
+
+def stable_of(graph: Graph) -> Any:
+    """A variant with these outputs, whose partials are the same values."""
+    partials = graph.without_outputs()
+    partials.surfaces = dict(graph.surfaces)
+    values = list(graph.outputs.values())
+    for place, name in enumerate(PARTIALS):
+        partials.output(name, values[place % 2])
+    return SimpleNamespace(forward64=graph, partials64=partials, scalars_source="")
+
+
+def both(graph: Graph, at: dict[str, F64]) -> dict[str, list[F64]]:
+    """Outputs by C and by PyTorch: forward, then backward for gradients of 1 and 10."""
+    stable = stable_of(graph)
+    kernels = kernels_of(stable, "rule")
+    source = render_c_float64(kernels, "rule", HEADER)
+    library = compiled(whole(source))
+    one = np.ones_like(at["mean"])
+    found: dict[str, list[F64]] = {"c": [], "torch": []}
+    module = ModuleType("rule")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "exact_float64.c").write_text(source, encoding="utf-8")
+        module.__file__ = str(Path(folder, "exact_torch.py"))
+        exec(render_torch(stable, kernels, HEADER, "For a test."), module.__dict__)
+    for which, arrays in (("forward", [*at.values()]), ("backward", [*at.values(), one, 10 * one])):
+        results = [np.empty_like(one) for _ in range(2)]
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, *results)]
+        library[f"rule_{which}"](ctypes.c_int64(one.size), *pointers[: len(arrays)], None, *pointers[len(arrays) :])
+        found["c"] += results
+        found["torch"] += [r.numpy() for r in getattr(module, which)(*map(torch.from_numpy, arrays))]
+    return found
+
+
+def check(graph: Graph, tolerance: float = 1e-12) -> None:
+    at = points()
+    mean, var = (np.broadcast_to(value, at["mean"].shape) for value in outputs_float64(graph, at).values())
+    want = [mean, var, mean + 10 * mean, var + 10 * var]
+    for by, got in both(graph, at).items():
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance * (1 + np.abs(w).max()), err_msg=by)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_graphs_keep_their_meaning(seed: int) -> None:
+    rng, g = random.Random(seed), Graph(inputs=("mean", "var"))
+    values = [g.input("mean"), g.input("var")]
+    for _ in range(90):
+        a, b, c = (rng.choice(values[-12:]) for _ in range(3))
+        weight = g.const(round(rng.uniform(-1, 1), 2))
+        made: list[Callable[[], int]] = [
+            lambda a=a, b=b: g.mul(g.const(0.5), g.add(a, b)),  # type: ignore[misc]
+            lambda a=a, b=b: g.sub(a, b),  # type: ignore[misc]
+            lambda a=a, c=c, weight=weight: g.madd(weight, a, c),  # type: ignore[misc]
+            lambda a=a, b=b: g.over_one_plus(b, g.mul(a, a)),  # type: ignore[misc]
+            lambda a=a, b=b, c=c: g.select(g.both(g.lt(a, b), g.invert(g.le(c, a))), b, c),  # type: ignore[misc]
+            lambda a=a: g.sqrt(g.abs(a)),  # type: ignore[misc]
+            lambda a=a: g.exp_mantissa(g.half_square(a)),  # type: ignore[misc]
+            lambda a=a, b=b: g.select(g.lt(a, b), g.const(0.1), g.const(0.3)),  # type: ignore[misc]
+        ]
+        values.append(rng.choice(made)())
+    g.output("mean", g.add(values[-1], values[-2]))
+    g.output("var", values[-3])
+    check(g, 1e-9)
+
+
+def test_an_output_that_is_a_number_or_an_input_has_the_shape_of_the_inputs_and_its_own_memory() -> None:
+    g = Graph(inputs=("mean", "var"))
+    g.output("mean", g.const(0.1))
+    g.output("var", g.input("var"))
+    check(g, 0.0)
+    stable = stable_of(g)
+    module = ModuleType("rule")
+    exec(render_torch(stable, kernels_of(stable, "rule"), HEADER, "For a test."), module.__dict__)
+    mean = torch.zeros(3, dtype=torch.float64)
+    assert all(out.data_ptr() != mean.data_ptr() for out in module.forward(mean, mean))
+
+
+def sum_of_atoms(count: int, *, deep: bool) -> Graph:
+    """Sums over atoms of several results each; ``deep``: of atoms that need the sum over others."""
+    g, rng = Graph(inputs=("mean", "var")), random.Random(1)
+    first = second = g.const(0)
+    size, left = g.abs(g.input("mean")), g.lt(g.input("mean"), g.const(0))
+    for group in range(2 if deep else 1):
+        start = second
+        for k in range(count):
+            width = g.sqrt(g.add(g.input("var"), g.const(0.3 + 0.17 * k + group)))
+            t = g.mul(g.add(size, g.mul(start, g.const(0.01))) if deep else size, g.recip(width))
+            value = g.exp_mantissa(g.half_square(t))
+            for _ in range(6):
+                value = g.madd(value, t, g.mul(width, g.const(0.125)))
+            by_side = g.select(left, g.const(rng.random()), g.const(rng.random()))
+            first = g.madd(g.const(rng.uniform(-1, 1)), value, first)
+            second = g.madd(by_side, g.mul(value, width), second)
+    g.output("mean", first)
+    g.output("var", second)
+    return g
+
+
+def split_of(graph: Graph) -> Split | None:
+    program = kernels_of(stable_of(graph), "rule")[0].program
+    found = outlined([program])
+    functions = {function.name: function for function in found.functions}
+    return split(found.bodies[0], functions, lambda loop, row, result: f"q{loop}_{row}_{result}")
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_many_atoms_are_a_loop_over_the_rows_of_a_table_and_mean_the_same(deep: bool) -> None:
+    graph = sum_of_atoms(40, deep=deep)
+    found = split_of(graph)
+    assert found is not None
+    assert [len(rows.table) for rows in found.rows] == [40]
+    check(graph)
+
+
+def test_few_atoms_are_none() -> None:
+    assert split_of(sum_of_atoms(4, deep=False)) is None
+    check(sum_of_atoms(4, deep=False))
+
+
+def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str, cells: int = 1) -> Graph:
+    """Polynomials of two values, of which some derivatives are wanted, and which share what they are of."""
+    g = Graph(inputs=("mean", "var"))
+    y, z = g.mul(g.sub(g.input("mean"), g.const(0.5)), g.const(0.25)), g.sqrt(g.input("var"))
+    cell = g.const(0)
+    for number in range(1, cells):
+        beyond = g.lt(g.const(2 * number / cells - 1), g.input("mean"))
+        cell = g.add(cell, g.select(beyond, g.const(1), g.const(0)))
+    total = g.const(0)
+    for rows in tables:
+        table = tuple(map(tuple, rows))
+        others = [Patch(table[k:] or table, (1 + k / 8, k / 16), (1 - k / 8, -k / 16)) for k in range(1, cells)]
+        found = g.surface(y, z, [Patch(table), *others], slopes=wanted != "surface", cell=cell)
+        for kind, node in zip(("surface", "surface_y", "surface_z"), found, strict=True):
+            if kind in wanted.split():
+                total = g.add(total, g.mul(node, g.input("mean")))
+    g.output("mean", g.madd(total, z, g.mul(y, y)))
+    g.output("var", total)
+    return g
+
+
+def random_table(seed: int, rows: int) -> list[list[float]]:
+    rng = np.random.default_rng(seed)
+    lengths = sorted(rng.integers(1, 9, rows), reverse=True)
+    return [rng.normal(0, 1, n).round(6).tolist() for n in lengths]
+
+
+@pytest.mark.parametrize("wanted", ["surface", "surface surface_y", "surface_z", "surface surface_y surface_z"])
+@pytest.mark.parametrize("cells", [1, 3])
+def test_polynomials_of_two_values_stand_between_two_programs_and_mean_the_same(cells: int, wanted: str) -> None:
+    graph = of_surfaces([random_table(5, 5), random_table(25, 6)], wanted, cells)
+    kernel, _ = kernels_of(stable_of(graph), "rule")
+    assert [set(sheet.results) for sheet in kernel.sheets] == [set(wanted.split())] * 2
+    assert kernel.cells == cells
+    assert kernel.program.operations < 15  # not its coefficients
+    check(graph)
+
+
+def test_a_parameter_may_have_a_name_that_the_code_uses() -> None:
+    g = of_surfaces([random_table(5, 5)], "surface", 3)
+    renamed = Graph(g.inputs, ("number", "s0", "r0"))
+    nodes: dict[int, int] = {}
+    for index in g.live():
+        node = g.nodes[index]
+        nodes[index] = renamed._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
+        if index in g.surfaces:
+            found = g.surfaces[index]
+            y, z, cell = nodes[found.y], nodes[found.z], nodes[found.cell]
+            renamed.surfaces[nodes[index]] = dataclasses.replace(found, y=y, z=z, cell=cell)
+    scale = renamed.mul(renamed.param("number"), renamed.mul(renamed.param("s0"), renamed.param("r0")))
+    for name, index in g.outputs.items():
+        renamed.output(name, renamed.mul(nodes[index], scale))
+    stable = stable_of(renamed)
+    kernels, module = kernels_of(stable, "rule"), ModuleType("rule")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "exact_float64.c").write_text(render_c_float64(kernels, "rule", HEADER), encoding="utf-8")
+        module.__file__ = str(Path(folder, "exact_torch.py"))
+        exec(render_torch(stable, kernels, HEADER, "For a test."), module.__dict__)
+    at = points()
+    want = outputs_float64(renamed, {**at, "number": 1.5, "s0": -2.0, "r0": 0.25})
+    got = module.forward(*map(torch.from_numpy, at.values()), number=1.5, s0=-2.0, r0=0.25)
+    for one, name in zip(got, ("mean", "var"), strict=True):
+        np.testing.assert_allclose(one.numpy(), want[name], rtol=1e-12, atol=1e-12)
+
+
+def test_a_polynomial_of_what_comes_of_another_is_refused() -> None:
+    g = Graph(inputs=("mean", "var"))
+    first = g.surface(g.input("mean"), g.input("var"), [Patch(((1.0, 2.0), (3.0,)))], slopes=False)[0]
+    g.output("mean", g.surface(first, g.input("var"), [Patch(((1.0, 0.5), (2.0,)))], slopes=False)[0])
+    g.output("var", first)
+    with pytest.raises(ProgramError, match="is of what comes of another"):
+        kernels_of(stable_of(g), "rule")
+
+
+def test_of_two_grids_there_is_one_number_that_both_are_found_from() -> None:
+    first, second = (of_surfaces([random_table(k, 4)], "surface", cells=k) for k in (2, 3))
+    g = Graph(inputs=("mean", "var"))
+    for name, one in (("mean", first), ("var", second)):
+        nodes: dict[int, int] = {}
+        for index in one.live():
+            node = one.nodes[index]
+            nodes[index] = g._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
+            if index in one.surfaces:
+                found = one.surfaces[index]
+                y, z, cell = nodes[found.y], nodes[found.z], nodes[found.cell]
+                g.surfaces[nodes[index]] = dataclasses.replace(found, y=y, z=z, cell=cell)
+        g.output(name, nodes[one.outputs["mean"]])
+    kernel, _ = kernels_of(stable_of(g), "rule")
+    assert sorted(sheet.size for sheet in kernel.sheets) == [2, 3]
+    numbers = outputs_float64(numbered(g), points(500))["number"].astype(int)
+    assert set(numbers.tolist()) <= set(range(6))
+    check(g)
+
+
+def test_an_operation_for_float32_is_refused() -> None:
+    g = Graph(inputs=("mean", "var"))
+    g.output("mean", g.head(g.input("mean")))
+    g.output("var", g.input("var"))
+    with pytest.raises(ProgramError, match="head is an operation for float32"):
+        kernels_of(stable_of(g), "rule")
+
+
+def test_a_program_has_real_numbers_of_one_type() -> None:
+    b = Builder("mixed", inputs=("x",), real=Type.F64)
+    b.output("y", b.add(b.input("x"), b.f32(1.0)))
+    with pytest.raises(ProgramError, match="expected operands"):
+        b.build()
+    single = Builder("single", inputs=("x",))
+    single.output("y", single.exp(single.input("x")))
+    with pytest.raises(ProgramError, match="exp"):
+        single.build()
+    double = Builder("double", inputs=("x",), real=Type.F64)
+    double.output("y", double.mul(double.input("x"), double.f64(math.pi)))
+    assert double.build().real is Type.F64
