@@ -83,8 +83,8 @@ def test_partial_fits_continue_as_one_fit(estimator: Any) -> None:
 def test_predicted_deviations_cover_held_out_targets(kind: Any) -> None:
     X, y = load_diabetes(return_X_y=True)
     train, test, y_train, y_test = train_test_split(X, y, random_state=0)
-    # A hundred epochs are few for a posterior that begins narrow.
-    options = {"initial_std": 0.05} if kind is VBPRegressor else {}
+    # A hundred epochs are few for a posterior that begins narrow, and half of these targets is noise.
+    options = {"initial_std": 0.05} if kind is VBPRegressor else {"kl_weight": 1.0}
     model = kind(epochs=100, calibrate=None, random_state=0, **options).fit(train, y_train)
     mean, std = model.predict(test, return_std=True)
     inside = float((np.abs(mean - y_test) <= 1.96 * std).mean())

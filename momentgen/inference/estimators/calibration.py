@@ -94,10 +94,10 @@ def fit_error_law(z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any]) -
 
     def consider(local: NDArray[Any], share: float, space: str, count: int) -> None:
         ratio = z / np.sqrt(local)
-        for freedom in _FREEDOM:
+        for freedom in _FREEDOM[share > 0 :]:  # a scale of few rows is uncertain, and tails are long
             size, likelihood = _size(ratio, freedom)
             likelihood -= 0.5 * float(np.log(local).sum())
-            parameters = (share > 0) * _LOCAL_PARAMETERS + (not math.isinf(freedom))
+            parameters = _LOCAL_PARAMETERS if share else not math.isinf(freedom)
             found.append((likelihood - parameters, freedom, size, share, space, count, local))
 
     consider(np.ones(len(z)), 0.0, "mean", 0)
