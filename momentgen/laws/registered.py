@@ -34,8 +34,8 @@ def register_activation(function: Any, op: Op | Rescaled, *parameters: str) -> N
     Args:
         function: an overridable function object of torch, such as ``torch.special.i0`` or a custom operator
             ``torch.ops.my_package.swoosh``.  A function of yours is made known by :func:`activation`.
-        op: the generated op, of one random input, such as a build of your own rules makes; or one in units that are
-            learned, of :func:`momentgen.runtime.rescaled`.
+        op: the generated op, of one random input, such as a build of your own rules makes.  Or one in units that are
+            learned, by :func:`momentgen.runtime.rescaled`.
         parameters: names of the op's parameters, in the order of the function's arguments after the first.  Arguments
             may be tensors, and learned, where the op says so.
 

@@ -4,10 +4,10 @@ A kernel takes numbers for its parameters.  Where f is another function in other
 
     f(x; p) = A(p) g((x - c(p))/h(p)) + B(p),
 
-its moments are those of the kernel at its defaults, or at p0, with mean and variance mapped by torch before and after:
-gradients in p follow from the certified partials.  Where f is affine in its parameters the mean is too, and the
-variance is a quadratic form, which the kernel's values at a few numbers determine.  All of it is in float64: a
-difference from a kink, and what interpolation cancels, keep their digits.
+its moments are those of the kernel at its defaults, or at p0.  Torch maps mean and variance before and after, so that
+gradients in p follow from the certified partials.  Where f is affine in its parameters, the mean is too.  The variance
+is then a quadratic form, which the kernel's values at a few numbers determine.  All of it is in float64: a difference
+from a kink, and what interpolation cancels, keep their digits.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _check_tensor(op: _Op, parameter: Parameter, value: Tensor, mean: Tensor, *,
     if shape != mean.shape:
         raise InputError(
             f"{what}: expected a shape that broadcasts to that of the mean, {tuple(mean.shape)}, got "
-            f"{tuple(value.shape)}; one value a channel of images is of shape (channels, 1, 1)"
+            f"{tuple(value.shape)}. One value a channel of images is of shape (channels, 1, 1)"
         )
     if value.device.type != "cpu" or torch.compiler.is_compiling() or autograd.transformed():
         return
