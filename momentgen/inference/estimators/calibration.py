@@ -84,7 +84,8 @@ def fit_error_law(z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any]) -
     >>> draw = np.random.default_rng(0)
     >>> x = draw.uniform(-1, 1, (400, 1))
     >>> law = fit_error_law(np.where(x[:, 0] > 0, 3.0, 0.3) * draw.normal(size=400), x, np.zeros(400))
-    >>> np.round(law.scale(np.array([[-0.5], [0.5]]), np.zeros(2)) * law.deviation, 0).tolist()
+    >>> (law.scale(np.array([[-0.5], [0.5]]), np.zeros(2)) * law.deviation).round(1).tolist()
+    [0.3, 3.0]
     """
     mean_square = float(np.mean(z**2))
     if not mean_square > 1e-12:  # targets that are all alike leave no error
