@@ -186,7 +186,7 @@ def _interpolated(
     for p, q in itertools.combinations(shares, 2):
         both = at({p: 1.0, q: 1.0}).var - start.var - whole[p] - whole[q]
         var = var + shares[p] * shares[q] * both
-    return mean, var.clamp(min=0)
+    return mean, torch.where(var < 0, 0.0, var)  # clamp has no derivative at 0 in torch 2.14
 
 
 def _ends(parameter: Parameter) -> tuple[float, float]:

@@ -166,3 +166,14 @@ def test_a_network_learns_its_activation_and_sigma_is_that_of_sampling() -> None
         drawn = torch.stack([plain(x + 0.1 * torch.randn_like(x)) for _ in range(4000)])
     ratio = (found.var.sqrt() / drawn.std(0)).median()
     assert 0.85 < float(ratio) < 1.15
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_at_variance_0_the_gradient_in_the_variance_is_that_of_the_number(dtype: torch.dtype) -> None:
+    mean = torch.tensor([-1.5, -0.4, 0.7], dtype=dtype)
+    slopes = []
+    for slope in (0.3, torch.tensor(0.3, dtype=dtype)):
+        var = torch.zeros(3, dtype=dtype, requires_grad=True)
+        slopes.append(torch.autograd.grad(ops.leaky_relu(mean, var, negative_slope=slope).var.sum(), var)[0])
+    torch.testing.assert_close(slopes[1], slopes[0])
+    assert slopes[0].tolist() == pytest.approx([0.09, 0.09, 1.0], rel=1e-5)
