@@ -35,7 +35,7 @@ sinh sqrt tan tanh tgamma trunc
 """
 _OURS = """
 ABS BLOCK CELLS FMA INLINE LANES LANE_ELEMENTS SQRT Tensor X acb arb arctan backward c cell_of constexpr exp_mantissa
-expand fmpq forward h i isnan jit kernel_scalars logistic mask math momentgen mpf mpmath n narrow normal_cdf npdf numpy
+expand fmpq forward h i isnan jit kernel_scalars logistic mask math momentgen mpf mpmath n narrow normal_cdf npdf number numpy
 offsets params polylog self surface surface_slopes surfaces_beside t tl torch triton truncated_moment u variant where
 """
 _FORMULAS = """
@@ -44,7 +44,7 @@ pi sigma sign v v1 v2 x x1 x2 zoo
 """
 #: what generated code, or a formula, already means by a name
 _TAKEN = frozenset({*_C.split(), *_OURS.split(), *_FORMULAS.split(), *dir(builtins)})
-_TAKEN_PATTERN = re.compile(r"[ct]\d+|(grad|out|sign)_\w+|(mean|var)\d*|\w+_(hi|lo|ptr)")
+_TAKEN_PATTERN = re.compile(r"[crst]\d+|(grad|out|p|sign)_\w+|(mean|var)\d*|\w+_(hi|lo|ptr)")
 
 #: of Unicode: control characters, surrogates, and marks that turn the direction of writing
 _UNWRITABLE = {"Cc": "control character", "Cs": "surrogate"}
