@@ -168,12 +168,12 @@ def test_inputs_that_do_not_match_are_refused_by_what_differs(op: Any, case: str
 @given(OBJECTS)
 def test_a_parameter_is_a_number_of_its_range_or_a_tensor_that_broadcasts_or_refused(value: Any) -> None:
     mean, var = torch.tensor([-1.0, 2.0]), torch.tensor([0.5, 1.0])
-    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape in ((), (1,), (2,)):
-        if value.isfinite().all():  # leaky_relu is affine in its slope, which may then be any number
-            found = leaky_relu(mean, var, negative_slope=value)
-            assert found.mean.shape == mean.shape
-            assert bool((found.var >= 0).all())
-            return
+    fits = isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape in ((), (1,), (2,))
+    if fits and value.isfinite().all():  # leaky_relu is affine in its slope, which may then be any number
+        found = leaky_relu(mean, var, negative_slope=value)
+        assert found.mean.shape == mean.shape
+        assert bool((found.var >= 0).all())
+        return
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if is_number and 0 <= value <= 1:
         wanted = leaky_relu(mean, var, negative_slope=float(value))
