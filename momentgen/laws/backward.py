@@ -22,7 +22,8 @@ from momentgen.laws.border import entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.draws import Draws
-from momentgen.laws.examples import is_real, lifted
+from momentgen.laws.example_arguments import is_real
+from momentgen.laws.examples import lifted
 from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped

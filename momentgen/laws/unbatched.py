@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from momentgen.laws.examples import first_tensor, has_batch, is_moments
+from momentgen.laws.example_arguments import first_tensor, is_moments
+from momentgen.laws.examples import has_batch
 from momentgen.laws.law import Law
 from momentgen.laws.nests import each_part, flattened, mapped
 

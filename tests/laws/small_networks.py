@@ -76,12 +76,12 @@ def differentiable(name: str) -> tuple[nn.Module, Moments]:
 class Of(nn.Module):
     """A function as a network."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
 
 
 @functools.cache

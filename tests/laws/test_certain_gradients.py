@@ -5,18 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from laws.small_networks import Of
+from torch import Tensor
 
 import momentgen
-
-
-class _Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +24,7 @@ class _Function(nn.Module):
 )
 def test_the_derivative_at_variance_0_is_the_limit_of_those_beside_it(function: Callable[[Tensor], Tensor]) -> None:
     mean = torch.randn(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    net = momentgen.convert(_Function(function), "ap2")
+    net = momentgen.convert(Of(function), "ap2")
 
     def slope(size: float) -> Tensor:
         var = torch.full_like(mean, size).requires_grad_()

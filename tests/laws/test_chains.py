@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -19,15 +20,6 @@ from momentgen.laws.numerics.quadrature import quadrature
 
 METHODS = ("ap2", "adjoint", "covariance")
 DRAWS = 200_000
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def _row(*means: float, std: float = 1.0) -> Moments:
@@ -108,7 +100,7 @@ def sampled(function: Callable[[Tensor], Tensor], x: Moments) -> tuple[Tensor, T
 def assert_within_5_percent(function: Callable[[Any], Any], x: Moments, method: str) -> None:
     mean, std = sampled(function, x)
     with torch.no_grad():
-        out = momentgen.convert(Function(function), method)(x)
+        out = momentgen.convert(Of(function), method)(x)
     assert ((out.mean - mean).abs() <= 0.05 * std).all()
     assert ((out.var.sqrt() - std).abs() <= 0.05 * std).all()
 
@@ -138,7 +130,7 @@ def test_a_product_of_a_value_with_itself_knows_which_values_meet(
     function: Callable[[Any], Any], shape: tuple[int, ...], method: str
 ) -> None:
     with listening() as notes:
-        momentgen.convert(Function(function), method)(noisy(torch.zeros(shape, dtype=torch.float64), std=1.0))
+        momentgen.convert(Of(function), method)(noisy(torch.zeros(shape, dtype=torch.float64), std=1.0))
     if not any("taken as jointly normal" in note for note in notes):
         assert_within_5_percent(function, noisy(torch.zeros(shape, dtype=torch.float64), std=1.0), method)
 
@@ -147,13 +139,13 @@ def test_a_product_of_a_value_with_itself_knows_which_values_meet(
 def test_a_matrix_times_itself_is_refused_where_one_sum_has_a_value_twice(method: str) -> None:
     x = noisy(torch.zeros(1, 2, 2), std=1.0)
     with pytest.raises(UnsupportedError, match="has no rule where one sum has a value twice"):
-        momentgen.convert(Function(lambda x: x @ x), method)(x)
+        momentgen.convert(Of(lambda x: x @ x), method)(x)
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint"])
 def test_a_value_and_a_function_of_several_are_noted_as_independent(method: str) -> None:
     with listening() as notes:
-        momentgen.convert(Function(lambda x: x * x.sum(-1, keepdim=True)), method)(BESIDE)
+        momentgen.convert(Of(lambda x: x * x.sum(-1, keepdim=True)), method)(BESIDE)
     assert any("taken as independent" in note for note in notes)
 
 
@@ -169,7 +161,7 @@ def test_halves_of_a_value_are_independent_without_a_note() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_largest_of_one_number_is_that_number(method: str) -> None:
     x = Moments(torch.tensor(0.3), torch.tensor(0.2))
-    out = momentgen.convert(Function(lambda x: x.amax()), method)(x)
+    out = momentgen.convert(Of(lambda x: x.amax()), method)(x)
     torch.testing.assert_close(out.mean, x.mean)
     torch.testing.assert_close(out.var, x.var)
 
@@ -178,7 +170,7 @@ def test_the_largest_of_one_number_is_that_number(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_chain_of_one_number_has_its_dtype(method: str, dtype: torch.dtype) -> None:
     x = Moments(torch.tensor(0.3, dtype=dtype), torch.tensor(0.2, dtype=dtype))
-    out = momentgen.convert(Function(lambda x: torch.sin(0.6 * torch.tanh(x))), method)(x)
+    out = momentgen.convert(Of(lambda x: torch.sin(0.6 * torch.tanh(x))), method)(x)
     assert out.mean.dtype is dtype
     assert out.var.dtype is dtype
 
@@ -186,7 +178,7 @@ def test_a_chain_of_one_number_has_its_dtype(method: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("method", METHODS)
 def test_a_chain_with_an_end_to_its_domain_is_refused(method: str) -> None:
     with pytest.raises(UnsupportedError, match="not defined for every value"):
-        momentgen.convert(Function(lambda x: torch.log(torch.tanh(x))), method)(BESIDE)
+        momentgen.convert(Of(lambda x: torch.log(torch.tanh(x))), method)(BESIDE)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -197,7 +189,7 @@ def test_the_variance_of_var_mean_is_that_of_var(method: str) -> None:
 def test_examples_that_interact_are_noticed_where_all_are_equal() -> None:
     x = noisy(torch.zeros(2, 4), std=0.3)
     with pytest.raises(InputError, match="another result within the batch"):
-        momentgen.convert(Function(lambda x: x - x.mean(0, keepdim=True)), "adjoint")(x)
+        momentgen.convert(Of(lambda x: x - x.mean(0, keepdim=True)), "adjoint")(x)
 
 
 def test_relu_squared_written_by_hand_calls_its_op() -> None:
@@ -260,7 +252,7 @@ def test_a_chain_in_place_leaves_what_it_does_not_see(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_root_is_no_part_of_an_integral_that_its_argument_does_not_reach(method: str) -> None:
     with listening() as notes:
-        out = momentgen.convert(Function(lambda x: (lambda r: r**4 - r**2)(x.norm(dim=-1))), method)(BESIDE)
+        out = momentgen.convert(Of(lambda x: (lambda r: r**4 - r**2)(x.norm(dim=-1))), method)(BESIDE)
     assert out.mean.isfinite().all()
     assert out.var.isfinite().all()
     assert notes
@@ -273,13 +265,13 @@ def test_a_value_written_into_a_part_of_zeros_has_its_moments(method: str) -> No
         z[:, 0] = x[:, 1]
         return z
 
-    out = momentgen.convert(Function(function), method)(_row(0.3, -0.5, std=0.7))
+    out = momentgen.convert(Of(function), method)(_row(0.3, -0.5, std=0.7))
     torch.testing.assert_close(out.mean, torch.tensor([[-0.5, 0.0]]).double())
     torch.testing.assert_close(out.var, torch.tensor([[0.49, 0.0]]).double())
 
 
 def test_noise_upon_a_certain_value_is_a_source_of_adjoint() -> None:
-    out = momentgen.convert(Function(lambda x: x * 0 + F.rrelu(torch.full_like(x, -1.0), 0.1, 0.4, True)), "adjoint")
+    out = momentgen.convert(Of(lambda x: x * 0 + F.rrelu(torch.full_like(x, -1.0), 0.1, 0.4, True)), "adjoint")
     with torch.no_grad():
         found = out(_row(0.0))
     torch.testing.assert_close(found.var, torch.full((1, 1), 0.3**2 / 12, dtype=torch.float64))
@@ -287,7 +279,7 @@ def test_noise_upon_a_certain_value_is_a_source_of_adjoint() -> None:
 
 @pytest.mark.parametrize("function", [lambda x: torch.tanh(F.relu(x)) * x, lambda x: torch.exp(-(x**2).sum(-1))])
 def test_a_chain_compiles_to_the_same_moments(function: Callable[[Any], Any]) -> None:
-    net = momentgen.convert(Function(function), "ap2")
+    net = momentgen.convert(Of(function), "ap2")
     torch._dynamo.reset()
     found, wanted = torch.compile(net, fullgraph=True, backend="eager")(BESIDE), net(BESIDE)
     torch.testing.assert_close(found.mean, wanted.mean)
@@ -295,7 +287,7 @@ def test_a_chain_compiles_to_the_same_moments(function: Callable[[Any], Any]) ->
 
 
 def test_compiled_code_leaves_values_that_meet_themselves_elsewhere_to_eager_mode() -> None:
-    x, net = noisy(torch.zeros(1, 2, 2), std=1.0), momentgen.convert(Function(lambda x: x + x.mT), "ap2")
+    x, net = noisy(torch.zeros(1, 2, 2), std=1.0), momentgen.convert(Of(lambda x: x + x.mT), "ap2")
     torch._dynamo.reset()
     assert torch.equal(torch.compile(net, backend="eager")(x).var, net(x).var)
 
@@ -312,7 +304,7 @@ def test_compiled_code_leaves_values_that_meet_themselves_elsewhere_to_eager_mod
 )
 def test_a_chain_goes_through_roots_and_constants_that_are_made_like_its_value(method: str, function: Any) -> None:
     x = _row(-0.54, 0.2, std=0.3)
-    out = momentgen.convert(Function(function), method)(x)
+    out = momentgen.convert(Of(function), method)(x)
     generator = torch.Generator().manual_seed(0)
     drawn = function(x.mean + x.std * torch.randn(200_000, 2, generator=generator, dtype=torch.float64))
     assert ((out.mean[0] - drawn.mean(0)).abs() < 0.02 * drawn.std(0)).all()

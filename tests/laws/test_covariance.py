@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from networks.zoo import BY_NAME
 from torch import Tensor, nn
 
@@ -31,15 +32,6 @@ def noisy(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, spread
     draw = torch.Generator().manual_seed(seed)
     mean, var = torch.randn(shape, generator=draw), torch.rand(shape, generator=draw) * spread + 0.02
     return Moments(mean.to(dtype), var.to(dtype))
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def sampled(network: nn.Module, x: Moments, n: int = DRAWS, chunk: int = 50_000) -> tuple[Tensor, Tensor]:
@@ -143,7 +135,7 @@ def test_hermite_terms_are_those_of_the_function(
     weight = torch.tensor([[0.5, 0.2, -0.1], [0.3, -0.4, 0.6]], dtype=dtype)
     x = noisy(1, 3, seed=3, dtype=dtype, spread=0.3)
     with options(terms=terms):
-        out = joint(Function(lambda x: function(F.linear(x, weight))), x)
+        out = joint(Of(lambda x: function(F.linear(x, weight))), x)
     wide, var = weight.double(), x.var[0].double()
     mean, cov = wide @ x.mean[0].double(), wide @ torch.diag(var) @ wide.T
     expected = sum(
@@ -157,7 +149,7 @@ def test_hermite_terms_are_those_of_the_function(
 def test_relu_of_two_equal_values_keeps_what_four_terms_say() -> None:
     """At mean 0 ReLU's coefficients are 1/2, φ(0), 0 and −φ(0) in units of σ."""
     with options(terms=4):
-        out = joint(Function(lambda x: torch.relu(x.expand(-1, 2))), Moments(torch.zeros(1, 1), torch.ones(1, 1)))
+        out = joint(Of(lambda x: torch.relu(x.expand(-1, 2))), Moments(torch.zeros(1, 1), torch.ones(1, 1)))
     shares = [1 / 4, 1 / (4 * math.pi), 0.0, 1 / (48 * math.pi)]
     torch.testing.assert_close(out.covariance[0, 0, 1], torch.tensor(sum(shares)), rtol=1e-5, atol=0)
     torch.testing.assert_close(out.var[0, 0], torch.tensor(0.5 - 0.5 / math.pi), rtol=1e-6, atol=0)
@@ -167,7 +159,7 @@ def test_relu_of_two_equal_values_keeps_what_four_terms_say() -> None:
 def test_products_of_jointly_normal_values_are_exact() -> None:
     first, second = torch.randn(2, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = noisy(1, 3, dtype=torch.float64)
-    out = joint(Function(lambda x: F.linear(x, first) * F.linear(x, second)), x)
+    out = joint(Of(lambda x: F.linear(x, first) * F.linear(x, second)), x)
     cov = torch.diag(x.var[0])
     # E of products of quadratic forms xᵀA_i x of normal values, with A_i the symmetric part of first_i second_iᵀ
     forms = [(torch.outer(a, b) + torch.outer(b, a)) / 2 for a, b in zip(first, second, strict=True)]
@@ -187,8 +179,8 @@ def test_mean_and_variance_of_the_larger_of_two_jointly_normal_values_are_exact(
         a, b = F.linear(x, weight).split(1, 1)
         return torch.cat([torch.maximum(a, b), torch.minimum(a, b), torch.maximum(a, torch.tensor(0.3))], 1)
 
-    mean, cov = sampled(Function(larger), x)
-    out = joint(Function(larger), x)
+    mean, cov = sampled(Of(larger), x)
+    out = joint(Of(larger), x)
     torch.testing.assert_close(out.mean[0].double(), mean, rtol=0, atol=4e-3 * float(cov.max()) ** 0.5)
     torch.testing.assert_close(out.var[0].double(), cov.diagonal(), rtol=6e-3, atol=0)
     assert_sound(out)
@@ -291,12 +283,12 @@ def test_dropout_of_values_and_of_channels_agrees_with_sampling() -> None:
         y = F.dropout(F.relu(layer(x)), 0.3, True)
         return F.dropout1d(y.view(-1, 2, 4), 0.4, True).flatten(1)
 
-    network = Function(run).train()
+    network = Of(run).train()
     assert_close_to_samples(network, noisy(1, 6), 0.03, 0.006, 0.006)
 
 
 def test_noise_of_certain_values_is_independent_noise() -> None:
-    network = Function(lambda x: F.dropout(x, 0.5, True) + F.dropout(x, 0.5, True)).train()
+    network = Of(lambda x: F.dropout(x, 0.5, True) + F.dropout(x, 0.5, True)).train()
     out = joint(network, torch.full((1, 2), 3.0))
     torch.testing.assert_close(out.mean, torch.full((1, 2), 6.0))
     torch.testing.assert_close(out.covariance[0], torch.eye(2) * 18, rtol=1e-6, atol=1e-5)
@@ -346,7 +338,7 @@ def test_other_dtypes_are_as_good_as_they_can_be(dtype: torch.dtype) -> None:
 
 
 def test_an_output_of_no_values_has_no_covariance() -> None:
-    assert joint(Function(lambda x: x[:, :0]), noisy(2, 3)).covariance.shape == (2, 0, 0)
+    assert joint(Of(lambda x: x[:, :0]), noisy(2, 3)).covariance.shape == (2, 0, 0)
 
 
 def test_the_same_bits_twice() -> None:
@@ -364,14 +356,14 @@ def test_networks_in_a_row_hand_the_covariance_on() -> None:
 
 def test_one_value_given_twice_is_one_value_and_two_are_independent() -> None:
     x, y = noisy(2, 3), noisy(2, 3, seed=1)
-    difference = Function(lambda x, y: x - y)
+    difference = Of(lambda x, y: x - y)
     assert not joint(difference, x, x).var.any()
     torch.testing.assert_close(joint(difference, x, y).var, x.var + y.var)
 
 
 def test_outputs_of_any_structure_come_back_as_moments() -> None:
     layer = nn.Linear(3, 2)
-    network = Function(lambda x: {"a": (layer(x), [x.shape[1], None]), "b": torch.ones(1, 4), "c": torch.tensor([7])})
+    network = Of(lambda x: {"a": (layer(x), [x.shape[1], None]), "b": torch.ones(1, 4), "c": torch.tensor([7])})
     out = joint(network, noisy(3, 3))
     assert isinstance(out["a"][0], JointMoments)
     assert out["a"][0].covariance.shape == (3, 2, 2)
@@ -408,7 +400,7 @@ def test_writing_in_place_is_seen_under_every_name() -> None:
         return torch.cat([torch.ones_like(x[:, :1]), y[:, :3]], 1) + x
 
     x = noisy(2, 4)
-    out, expected = joint(Function(in_place), x), joint(Function(out_of_place), x)
+    out, expected = joint(Of(in_place), x), joint(Of(out_of_place), x)
     torch.testing.assert_close(out.mean, expected.mean)
     torch.testing.assert_close(out.covariance, expected.covariance)
 
@@ -425,7 +417,7 @@ def test_gradients_are_those_of_differences() -> None:
             y = torch.sin(F.linear(x, weights[0]))
             return F.linear(y * F.linear(x, weights[1]).softmax(1) + y, weights[2])
 
-        out = joint(Function(forward), Moments(mean, var))
+        out = joint(Of(forward), Moments(mean, var))
         return out.mean, out.var, out.covariance
 
     given = tuple(part.requires_grad_() for part in (*x, weights))
@@ -479,14 +471,14 @@ def test_a_layer_too_wide_says_what_it_would_take_and_what_to_do() -> None:
 )
 def test_what_has_no_rule_is_refused_by_name(function: Any, text: str) -> None:
     with pytest.raises(UnsupportedError, match=text):
-        joint(Function(function), noisy(2, 3))
+        joint(Of(function), noisy(2, 3))
 
 
 def test_outputs_without_the_example_in_front_are_refused() -> None:
     with pytest.raises(InputError, match=r"dimension 0, got shape \(3, 1\)"):
-        joint(Function(lambda x: x.T), noisy(2, 3))
+        joint(Of(lambda x: x.T), noisy(2, 3))
     with pytest.raises(InputError, match=r"dimension 0, got shape \(\)"):
-        joint(Function(lambda x: x.sum()), noisy(2, 3))
+        joint(Of(lambda x: x.sum()), noisy(2, 3))
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from laws.test_covariance import Function, assert_sound, joint, noisy
+from laws.small_networks import Of
+from laws.test_covariance import assert_sound, joint, noisy
 from torch import Tensor, nn
 
 import momentgen.generated
@@ -28,7 +29,7 @@ def layer(width: int = 6, seed: int = 0, dtype: torch.dtype = torch.float64) -> 
 @each
 def test_covariances_are_those_of_the_op_of_two_values(name: str) -> None:
     weight, x = layer(), noisy(2, 4, dtype=torch.float64)
-    out = joint(Function(lambda x: FUNCTIONS[name](F.linear(x, weight))), x)
+    out = joint(Of(lambda x: FUNCTIONS[name](F.linear(x, weight))), x)
     op = getattr(momentgen.generated, f"{name}_covariance")
     for k in range(2):
         mean, cov = weight @ x.mean[k], weight @ torch.diag(x.var[k]) @ weight.T
@@ -41,7 +42,7 @@ def test_covariances_are_those_of_the_op_of_two_values(name: str) -> None:
 
 def test_equal_and_opposite_values_have_the_variance_of_one() -> None:
     x = Moments(torch.tensor([[0.3]]), torch.tensor([[2.0]]))
-    out = joint(Function(lambda x: torch.relu(torch.cat([x, x, -x], 1))), x)
+    out = joint(Of(lambda x: torch.relu(torch.cat([x, x, -x], 1))), x)
     torch.testing.assert_close(out.covariance[0, 0, 1], out.var[0, 0], rtol=1e-5, atol=0)
     other = momentgen.generated.relu(-x.mean, x.var).mean
     product = -(out.mean[0, 0] * other).squeeze()  # max(X, 0) max(-X, 0) = 0
@@ -49,7 +50,7 @@ def test_equal_and_opposite_values_have_the_variance_of_one() -> None:
 
 
 def test_a_number_of_terms_keeps_hermite_s_sum_and_none_is_the_default() -> None:
-    network = Function(lambda x: torch.relu(x.expand(-1, 2)))
+    network = Of(lambda x: torch.relu(x.expand(-1, 2)))
     x = Moments(torch.zeros(1, 1), torch.ones(1, 1))
     with options(terms=1):
         assert float(joint(network, x).covariance[0, 0, 1]) == pytest.approx(1 / 4)
@@ -88,7 +89,7 @@ def test_certain_values_have_no_covariance_and_finite_gradients() -> None:
 @each
 def test_gradients_are_those_of_differences(name: str) -> None:
     weight, x = layer(3), noisy(1, 4, dtype=torch.float64)
-    network = Function(lambda x: FUNCTIONS[name](F.linear(x, weight)))
+    network = Of(lambda x: FUNCTIONS[name](F.linear(x, weight)))
 
     def value(mean: Tensor, var: Tensor) -> Tensor:
         cov: Tensor = joint(network, Moments(mean, var)).covariance

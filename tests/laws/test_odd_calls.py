@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import nn
 
 import momentgen
@@ -15,15 +16,6 @@ from momentgen.errors import UnsupportedError
 from momentgen.inference import MeanField, randomise
 
 ANALYTIC: tuple[Any, ...] = ("ap2", "adjoint", "covariance")
-
-
-class Of(nn.Module):
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def _found(function: Callable[[Any], Any], x: Any, method: Any) -> Moments:

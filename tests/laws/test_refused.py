@@ -8,23 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from laws.small_networks import Of
+from torch import Tensor
 
 import momentgen
 from momentgen import Moments
 from momentgen.errors import UnsupportedError
 from momentgen.laws import diagonal
-
-
-class Network(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def given() -> Moments:
@@ -66,14 +56,14 @@ def test_a_deterministic_method_names_the_function_the_line_and_the_default(name
     own = name.split(",")[0]
     sentence = rf"{own} of a random value, \w+ of shape .*, at .*\.py:\d+: .*controlled, the default .*/networks/"
     with pytest.raises(UnsupportedError, match=sentence):
-        momentgen.convert(Network(REFUSED[name]).eval(), method)(given())
+        momentgen.convert(Of(REFUSED[name]).eval(), method)(given())
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_default_has_sigma_of_draws(name: str) -> None:
     x, function = given(), REFUSED[name]
     with momentgen.method("controlled", max_rows=1024):
-        found = momentgen.convert(Network(function).eval())(x)
+        found = momentgen.convert(Of(function).eval())(x)
     noise = torch.randn(40_000, *x.mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     drawn = function((x.mean + x.std * noise).flatten(0, 1)).unflatten(0, (40_000, -1))
     allowed = 0.02 * drawn.std(0) + 5 * found.std_error + 1e-6
@@ -84,7 +74,7 @@ def test_the_default_has_sigma_of_draws(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "cumprod"])
 def test_certain_values_have_the_functions_own_result(name: str) -> None:
     x, function = given(), REFUSED[name]
-    out = momentgen.convert(Network(lambda pair: (pair[0] * 2, function(pair[1]))).eval(), "ap2")((x, x.mean))
+    out = momentgen.convert(Of(lambda pair: (pair[0] * 2, function(pair[1]))).eval(), "ap2")((x, x.mean))
     torch.testing.assert_close(out[1].mean, function(x.mean))
     assert not out[1].var.any()
 

@@ -7,22 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from laws.small_networks import Of
+from torch import Tensor
 
 import momentgen
 from momentgen import Moments
 from momentgen.errors import UnsupportedError
-
-
-class Network(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def given() -> Moments:
@@ -45,7 +35,7 @@ PRODUCTS: dict[str, tuple[Callable[[Any], Any], float]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_sparse_matrices_have_the_moments_of_dense_ones(name: str, method: Any) -> None:
     (function, near), x, dense = PRODUCTS[name], given(), _SPARSE.to_dense()
-    out = momentgen.convert(Network(function).eval(), method)(x)
+    out = momentgen.convert(Of(function).eval(), method)(x)
     torch.testing.assert_close(out.mean, x.mean @ dense.mT, rtol=near, atol=near)
     torch.testing.assert_close(out.var, x.var @ dense.square().mT * (method != "ap1"), rtol=near, atol=near)
     if method == "covariance":
@@ -58,7 +48,7 @@ def test_a_layout_that_transforms_cannot_read_is_refused() -> None:
     rows = _SPARSE.to_sparse_csr()
 
     def moments_with(matrix: Tensor) -> momentgen.Moments:
-        return momentgen.convert(Network(lambda x: (matrix @ x.t()).t()).eval(), "adjoint")(given())
+        return momentgen.convert(Of(lambda x: (matrix @ x.t()).t()).eval(), "adjoint")(given())
 
     if torch.__version__ < "2.14":
         with pytest.raises(UnsupportedError, match="to_sparse_coo"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.border import entered, method
-from momentgen.laws.examples import first_tensor
+from momentgen.laws.example_arguments import first_tensor
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 
