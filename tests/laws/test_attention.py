@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import momentgen
 from momentgen import Moments
@@ -97,14 +96,6 @@ def test_two_keys_with_independent_noise_are_the_softmax() -> None:
     torch.testing.assert_close(var[0, 0, 0], exact[1][1], rtol=0.03, atol=0)
 
 
-def test_certain_attention_is_torch() -> None:
-    query, key, value = ((mean, None) for mean, _ in inputs(9, 8, 1.0))
-    mean, var = attention(query, key, value, 8**-0.5)
-    expected = torch.nn.functional.scaled_dot_product_attention(query[0], key[0], value[0])
-    torch.testing.assert_close(mean, expected)
-    assert (var == 0).all()
-
-
 @pytest.mark.parametrize("random", list(itertools.product([False, True], repeat=3)))
 def test_none_is_a_variance_of_zero(random: tuple[bool, bool, bool]) -> None:
     given = inputs(9, 8, 0.7)
@@ -169,35 +160,12 @@ def test_extremes_are_finite(size: float, noise: float, full: bool) -> None:
     assert (var >= 0).all()
 
 
-def test_shapes_broadcast_and_dtypes_stay() -> None:
+def test_shapes_broadcast() -> None:
     query, key, value = inputs(6, 8, 0.5, batch=3)
     one = tuple((m[:1], None if v is None else v[:1]) for m, v in (key, value))
     mean, var = attention(query, *one, scale=0.35)
     many = tuple((m.expand(3, 6, 8), None if v is None else v.expand(3, 6, 8)) for m, v in one)
     torch.testing.assert_close((mean, var), attention(query, *many, scale=0.35))
-    for dtype in (torch.float64, torch.bfloat16):
-        cast = tuple((m.to(dtype), None if v is None else v.to(dtype)) for m, v in (query, key, value))
-        mean, var = attention(*cast, scale=0.35)
-        assert mean.dtype == var.dtype == dtype
-        wide = tuple((m.float(), None if v is None else v.float()) for m, v in cast)
-        tolerance = 1e-4 if dtype is torch.float64 else 0.01
-        torch.testing.assert_close((mean.float(), var.float()), attention(*wide, scale=0.35), rtol=tolerance, atol=1e-5)
-
-
-def test_modes_of_torch() -> None:
-    given = inputs(6, 8, 0.5)
-
-    def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        q, vq, k, vk, v, vv = tensors
-        return attention((q, vq), (k, vk), (v, vv), 8**-0.5)
-
-    flat = [tensor for pair in given for tensor in pair if tensor is not None]
-    expected = run(*flat)
-    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(*flat), expected)
-    torch.testing.assert_close(torch.vmap(run)(*flat), expected)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = run(*(mode.from_tensor(tensor) for tensor in flat))
-    assert [tensor.shape for tensor in fake] == [expected[0].shape] * 2
 
 
 class _Masked(nn.Module):

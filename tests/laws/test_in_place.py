@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,6 @@ from torch import Tensor
 from momentgen import convert, noisy
 from momentgen.errors import UnsupportedError
 from momentgen.laws import Diagonal, point
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 _C = torch.linspace(-1, 1, 6).double().view(2, 3)
 _INDEX = torch.tensor([2, 0])

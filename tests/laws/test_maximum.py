@@ -11,7 +11,6 @@ import torch
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import momentgen.laws.numerics.maximum as module
 from momentgen.errors import InputError
@@ -197,14 +196,6 @@ def test_a_shift_and_a_scale_pass_through(n: int) -> None:
     torch.testing.assert_close(maximum_of(m * 1e-4 + 7, v * 1e-8, 0), (mean * 1e-4 + 7, var * 1e-8))
 
 
-@pytest.mark.parametrize("n", [3, 9, 40])
-def test_gradients_are_those_of_finite_differences(n: int) -> None:
-    generator = torch.Generator().manual_seed(n)
-    m = torch.randn(n, 2, generator=generator).double().requires_grad_()
-    v = (0.2 + torch.rand(n, 2, generator=generator)).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda m, v: maximum_of(m, v, 0), (m, v))
-
-
 def test_gradients_are_the_chances_of_winning() -> None:
     m = torch.randn(9, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     v = torch.linspace(0.3, 2, 9).double()
@@ -361,37 +352,6 @@ def test_the_operators_pass_torchs_own_check(which: str) -> None:
     else:
         grads = torch.randn(4, 2), torch.randn(4, 2)
         torch.library.opcheck(torch.ops.momentgen.maximum_of_windows_gradients, (m, v, *grads, table))
-
-
-@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
-@pytest.mark.parametrize(
-    "n", [pytest.param(1, marks=pytest.mark.slow), 2, 3, pytest.param(9, marks=pytest.mark.slow), 40]
-)
-def test_it_compiles_to_one_graph(n: int, backend: str) -> None:
-    torch.compiler.reset()  # each length is a graph of its own
-    m, v = torch.randn(3, n, 4).requires_grad_(), torch.rand(3, n, 4).requires_grad_()
-    compiled = torch.compile(maximum_of, fullgraph=True, backend=backend)
-    found, wanted = compiled(m, v, 1), maximum_of(m, v, 1)
-    torch.testing.assert_close(found, wanted)
-    gradients = (torch.autograd.grad(part[0].sum() + part[1].square().sum(), (m, v)) for part in (found, wanted))
-    torch.testing.assert_close(*gradients)
-
-
-@pytest.mark.parametrize("n", [3, 9, 40])
-def test_it_works_under_vmap_and_fake_tensors(n: int) -> None:
-    m, v = torch.randn(3, n, 4), torch.rand(3, n, 4)
-    mapped = torch.vmap(lambda m, v: maximum_of(m, v, 0))
-    torch.testing.assert_close(mapped(m, v), maximum_of(m, v, 1))
-    torch.testing.assert_close(torch.vmap(lambda v: maximum_of(m[0], v, 0))(v), maximum_of(m[:1].expand(3, n, 4), v, 1))
-    with FakeTensorMode():
-        assert maximum_of(torch.empty(3, n, 4), torch.empty(3, n, 4), 1)[1].shape == (3, 4)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precisions_are_computed_in_float32(dtype: torch.dtype) -> None:
-    m, v = torch.randn(9, 4).to(dtype), torch.rand(9, 4).to(dtype)
-    got, wanted = maximum_of(m, v, 0), maximum_of(m.float(), v.float(), 0)
-    assert all(torch.equal(a, b.to(dtype)) for a, b in zip(got, wanted, strict=True))
 
 
 def test_wrong_arguments_are_refused() -> None:

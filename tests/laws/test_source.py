@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +16,6 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import diagonal, listening, point
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_is_the_op(by_hand: Callable[..., Any], op: Callable[..., Any], *shape: int, **options: Any) -> None:

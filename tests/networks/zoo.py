@@ -217,7 +217,7 @@ NETWORKS: tuple[Network, ...] = (
     _vision("resnet18"),
     _vision("resnet50", 64),
     _vision("densenet"),
-    _vision("inception", 64),
+    _vision("googlenet", 64),
     _vision("mobilenet_v3"),
     _vision("efficientnet"),
     _vision("convnext"),
