@@ -39,16 +39,25 @@ class BuildError(MomentgenError):
         stage: ``derive``, ``approximate``, ``stabilise``, ``lower``, ``emit``, ``certify`` or ``write``.
         cause: what was expected and what came.
         expression: the expression at fault, if there is one.
+        others: (strategy, reason) of the other strategies that were tried; not in the text.
     """
 
-    def __init__(self, rule: str, stage: str, cause: str, expression: object | None = None) -> None:
-        self.rule, self.stage, self.cause, self.expression = rule, stage, cause, expression
+    def __init__(
+        self,
+        rule: str,
+        stage: str,
+        cause: str,
+        expression: object | None = None,
+        others: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.rule, self.stage, self.cause, self.expression, self.others = rule, stage, cause, expression, others
         where = f" in `{expression}`" if expression is not None else ""
         super().__init__(f"rule {rule}, stage {stage}: {cause}{where}")
 
     def __reduce__(self) -> tuple[object, ...]:
         # Builds run in worker processes: the error must survive pickling.
-        return (type(self), (self.rule, self.stage, self.cause, self.expression and str(self.expression)))
+        said = self.expression and str(self.expression)
+        return (type(self), (self.rule, self.stage, self.cause, said, self.others))
 
 
 class InputError(MomentgenError, ValueError):

@@ -38,7 +38,8 @@ def compile_stub(rule: str, path: Path, progress: Callable[[str], None]) -> Comp
     words = path.read_text().split()
     progress("derive")
     if "fail" in words:
-        raise BuildError(rule, "derive", "the integral diverges", "exp(x**2)")
+        others = (("halves", "expected a line"), ("smooth", "expected no kink")) if "twice" in words else ()
+        raise BuildError(rule, "derive", "the integral diverges", "exp(x**2)", others)
     if "tool" in words:
         raise BuildError("C", "emit", "no such file")
     if "defect" in words:

@@ -95,6 +95,18 @@ def test_a_failing_rule_gives_one_line_and_exit_code_1(
     assert "generated: 1 built, 0 fresh" in shown.out
 
 
+def test_verbose_gives_the_reason_of_every_strategy(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rules / "abs.py").write_text("fail twice")
+    first = "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
+    hint = "  2 other strategies were tried: momentgen build --verbose says why they do not serve\n"
+    reasons = "  halves: expected a line\n  smooth: expected no kink\n"
+    for arguments, said in (((), hint), (("--verbose",), reasons)):
+        assert command(monkeypatch, "build", "rules", *arguments) == 1
+        assert capsys.readouterr().err == first + said
+
+
 def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(
     rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

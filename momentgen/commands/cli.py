@@ -30,7 +30,7 @@ from momentgen.commands.display import (
     fitting,
     short,
 )
-from momentgen.errors import MomentgenError
+from momentgen.errors import BuildError, MomentgenError
 from momentgen.extras import require
 from momentgen.rule.files import known_rules
 
@@ -104,6 +104,9 @@ def build(
         typer.Option(min=1, metavar="SECONDS", help="A rule that takes longer fails.", show_default=False),
     ] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Cache slow results for later builds.")] = True,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Of a rule that fails, the reason of every strategy tried.")
+    ] = False,
 ) -> None:
     """Compile the rules that changed into a Python package of ops."""
     import momentgen.build
@@ -114,7 +117,7 @@ def build(
         return
     with BuildDisplay(console) as display:
         result = momentgen.build.build(rules, out, jobs=jobs, only=only, timeout=timeout, cache=cache, reporter=display)
-    _print_result(console, result)
+    _print_result(console, result, verbose=verbose)
     if not result.ok:
         raise typer.Exit(1)
 
@@ -278,7 +281,7 @@ def _parameter(text: str) -> tuple[str, float]:
         raise typer.BadParameter(f"expected PARAMETER=VALUE with a number, got {text!r}", param_hint="--set") from None
 
 
-def _print_result(console: Console, result: BuildResult) -> None:
+def _print_result(console: Console, result: BuildResult, *, verbose: bool) -> None:
     console.print(fitting(build_table(result), console))
     for name in result.removed:
         console.print(f"removed {short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
@@ -293,6 +296,17 @@ def _print_result(console: Console, result: BuildResult) -> None:
             _errors().print(rule.defect, markup=False, highlight=False)
         if rule.error is not None:
             _print_error(rule.error)
+            _print_others(rule.error, verbose=verbose)
+
+
+def _print_others(error: Exception, *, verbose: bool) -> None:
+    """The reasons of the other strategies that were tried, or how to see them."""
+    others = error.others if isinstance(error, BuildError) else ()
+    lines = [f"  {strategy}: {reason}" for strategy, reason in others]
+    if others and not verbose:
+        lines = [f"  {len(others)} other strategies were tried: momentgen build --verbose says why they do not serve"]
+    for line in lines:
+        _errors().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _errors() -> Console:

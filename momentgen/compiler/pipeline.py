@@ -195,7 +195,7 @@ def _compile_first(
     and the latter are missed: as by the slopes of a mean that falls and rises.
 
     Raises:
-        BuildError: if none does; says by how much each misses it.
+        BuildError: if none does; says by how much the last misses it, and among ``others`` by how much each does.
     """
     misses: list[tuple[str, BuildError]] = []
     promised: tuple[tuple[str, float], ...] = ()
@@ -214,10 +214,11 @@ def _compile_first(
             return outcome.variants
         misses.append((way.what, error or BuildError(rule.name, *outcome.miss)))
         progress("stabilise")
-    if len(misses) == 1:
-        raise misses[0][1]
-    shown = "".join(f"\n  {way}: stage {miss.stage}, {miss.cause}" for way, miss in misses)
-    raise BuildError(rule.name, misses[-1][1].stage, f"no way to the moments of f reaches the accuracy asked:{shown}")
+    *others, (what, last) = misses
+    if not others:
+        raise last
+    said = tuple((way, f"stage {miss.stage}, {miss.cause}") for way, miss in others)
+    raise BuildError(rule.name, last.stage, f"{last.cause} ({what})", last.expression, said)
 
 
 def _outcome(

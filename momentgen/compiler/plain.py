@@ -24,6 +24,7 @@ from momentgen.compiler.ir.graph import Graph, Node, Patch, Surface
 from momentgen.compiler.ir.program import Instruction, Op, Program, Type
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.lower.ablate import Choice
+from momentgen.compiler.strategies.domain import DomainEdge
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
 
 __all__ = ["decoded", "encoded", "rule_data"]
@@ -34,6 +35,7 @@ _CLASSES: dict[str, Any] = {
         Bound,
         Certified,
         Choice,
+        DomainEdge,
         Edge,
         Instruction,
         Node,

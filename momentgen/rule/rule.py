@@ -173,6 +173,8 @@ class Rule:
         variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
         rescaled: f as another function in other units.
         accuracy: what is asked of the generated code.
+        domain: ``mean`` -> the largest |mean|, ``var`` -> the largest variance for which this is asked; beyond them
+            outputs and gradients are NaN.  By default neither has a limit.
         citation, doc: where the rule comes from, and one line on what it is.
         digest: SHA-256 of the rule file, set by :func:`load_rules`.
 
@@ -199,6 +201,7 @@ class Rule:
     variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
     rescaled: Rescaled | None = None
     accuracy: Accuracy = Accuracy(ulp={"exact": 8.0, "tight": 2.0}, moments=True)
+    domain: Mapping[str, float] = field(default_factory=dict, hash=False)
     citation: str = ""
     doc: str = ""
     digest: str = field(default="", compare=False)
@@ -273,6 +276,7 @@ class _Checker:
         if rule.rescaled is not None:
             self.check_rescaled(rule.rescaled, symbols)
         self.check_accuracy(rule.accuracy)
+        self.check_domain()
 
     def mapping(self, what: str, value: Any) -> Iterable[tuple[Any, Any]]:
         if not isinstance(value, Mapping):
@@ -411,6 +415,17 @@ class _Checker:
             self.check_expression(f"rescaled, {what}", value, symbols)
             if not value.is_rational_function(*symbols):
                 raise self.error(f"rescaled: {what} must be a rational function of the parameters", value)
+
+    def check_domain(self) -> None:
+        rule = self.rule
+        for name, most in self.mapping("domain", rule.domain):
+            if name not in ("mean", "var"):
+                raise self.error(f"domain must name mean or var, got {name!r}")
+            check_number(rule.name, f"domain: {name}", most)
+            if not most > 0:
+                raise self.error(f"domain: {name} must be positive, got {most!r}")
+        if rule.domain and (rule.inputs != ("x",) or rule.noise is not None or rule.outputs == COVARIANCE):
+            raise self.error("domain is for the mean and the variance of f of one input")
 
     def check_accuracy(self, goal: Any) -> None:
         if not isinstance(goal, Accuracy):

@@ -6,8 +6,9 @@ A kernel takes numbers for its parameters.  Where f is another function in other
 
 its moments are those of the kernel at its defaults, or at p0.  Torch maps mean and variance before and after, so that
 gradients in p follow from the certified partials.  Where f is affine in its parameters, the mean is too.  The variance
-is then a quadratic form, which the kernel's values at a few numbers determine.  All of it is in float64: a difference
-from a kink, and what interpolation cancels, keep their digits.
+is then a quadratic form, which the kernel's values at a few numbers determine.  Maps are in float64 where the device
+has it: a difference from a kink, and what interpolation cancels, keep their digits.  Kernels run in float64 on the CPU,
+and in float32 on a GPU, where Triton runs them; float64 tensors on a GPU take the PyTorch code.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.runtime import autograd
+from momentgen.runtime.kernel import has_float64
 from momentgen.runtime.moments import Moments
 from momentgen.runtime.parameters import MEAN_AND_VARIANCE, Parameter
 
@@ -66,12 +68,34 @@ class Scaling:
 
     def at(self, params: Mapping[str, Value]) -> tuple[Value, Value, Value, Value]:
         """Centre, width, scale and offset."""
-        return tuple(map(float_or_tensor, (f(**params) for f in (self.centre, self.width, self.scale, self.offset))))
+        centre, width, scale, offset = (
+            value if isinstance(value, Tensor) else float(value)
+            for value in (f(**params) for f in (self.centre, self.width, self.scale, self.offset))
+        )
+        return centre, width, scale, offset
 
 
-def float_or_tensor(value: Value) -> Value:
-    """A tensor in float64, and any other number as a float."""
-    return value.to(torch.float64) if isinstance(value, Tensor) else float(value)
+def map_dtype(inputs: Tensor) -> torch.dtype:
+    """In which dtype inputs and outputs are mapped: float64 where the device has it."""
+    return torch.float64 if has_float64(inputs.device) else torch.float32
+
+
+def kernel_dtype(inputs: Tensor) -> torch.dtype:
+    """In which dtype the kernel runs: float32 where that is the kernel of a GPU."""
+    return torch.float64 if inputs.dtype is torch.float64 or inputs.is_cpu else torch.float32
+
+
+def _mapped(inputs: Sequence[Tensor], params: Mapping[str, Value]) -> tuple[list[Tensor], dict[str, Value]]:
+    """Inputs and parameters in the dtype of maps; numbers as floats."""
+    dtype = map_dtype(inputs[0])
+    values = {n: w.to(dtype) if isinstance(w, Tensor) else float(w) for n, w in params.items()}
+    return [tensor.to(dtype) for tensor in inputs], values
+
+
+def _by_kernel(call: Callable[[Tensor, Tensor], Any], mean: Tensor, var: Tensor, dtype: torch.dtype) -> Moments:
+    """Moments by a kernel of one dtype, in the inputs' own."""
+    found = call(mean.to(dtype), var.to(dtype))
+    return Moments(found.mean.to(mean.dtype), found.var.to(var.dtype))
 
 
 def by_tensors(
@@ -103,14 +127,15 @@ def by_tensors(
             raise InputError(f"{op.name}: unknown parameter {name!r}; its parameters: {', '.join(known) or 'none'}")
         _check_tensor(op, known[name], value, mean, ranged=name not in affine)
     numbers = {p.name: p.default for p in op.parameters} | {n: v for n, v in params.items() if n not in learned}
-    wide = mean.to(torch.float64), var.to(torch.float64)
+    wide, exact = _mapped((mean, var), learned)
+    dtype = kernel_dtype(mean)
     if set(learned) <= set(affine):
-        found = _interpolated(op, wide, numbers, {known[n]: v.to(torch.float64) for n, v in learned.items()}, variant)
+        found = _interpolated(op, wide, numbers, {known[n]: w for n, w in exact.items()}, variant, dtype)
     elif scaling is not None and op.outputs == MEAN_AND_VARIANCE:
         start = scaling.at({**numbers, **{n: known[n].default for n in learned}})
-        here = scaling.at({**numbers, **{n: v.to(torch.float64) for n, v in learned.items()}})
+        here = scaling.at({**numbers, **exact})
         at_start = {n: v for n, v in numbers.items() if v is not None}
-        found = _in_units(lambda *at: op(*at, variant=variant, **at_start), wide, start, here)
+        found = _in_units(lambda *at: op(*at, variant=variant, **at_start), wide, start, here, dtype)
     else:
         names = ", ".join(learned)
         raise InputError(
@@ -147,13 +172,17 @@ def _in_units(
     inputs: Sequence[Tensor],
     start: Sequence[Value],
     here: Sequence[Value],
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Moments in units ``here`` from those in units ``start``; units are centre, width, scale and offset."""
+    """Moments in units ``here`` from those in units ``start``; units are centre, width, scale and offset.
+
+    The kernel runs in ``dtype``.
+    """
     mean, var = inputs
     centre, width, scale, offset = start
     centre1, width1, scale1, offset1 = here
     per = width / width1
-    inner = moments((mean - centre1) * per + centre, var * per * per)
+    inner = _by_kernel(moments, (mean - centre1) * per + centre, var * per * per, dtype)
     factor = scale1 / scale
     return factor * (inner.mean - offset) + offset1, factor * factor * inner.var
 
@@ -164,29 +193,31 @@ def _interpolated(
     numbers: Mapping[str, float | None],
     learned: Mapping[Parameter, Tensor],
     variant: str | None,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance from those at numbers: of an f that is affine in the learned parameters."""
+    """Mean and variance from those at numbers, by kernels of ``dtype``: f is affine in the learned parameters."""
+    mean, var = inputs
     ends = {p: _ends(p) for p in learned}
     shares = {p: (value - ends[p][0]) / (ends[p][1] - ends[p][0]) for p, value in learned.items()}
 
     def at(places: Mapping[Parameter, float]) -> Any:
         """At so much of the way from one end of each parameter to the other."""
         moved = {p.name: ends[p][0] + places.get(p, 0.0) * (ends[p][1] - ends[p][0]) for p in learned}
-        return op(*inputs, variant=variant, **{**numbers, **moved})
+        return _by_kernel(lambda *here: op(*here, variant=variant, **{**numbers, **moved}), mean, var, dtype)
 
     start = at({})
-    mean, var = start.mean, start.var
+    found, spread = start.mean, start.var
     whole: dict[Parameter, Tensor] = {}
     for p, t in shares.items():
         half, end = at({p: 0.5}), at({p: 1.0})
-        mean = mean + t * (end.mean - start.mean)
+        found = found + t * (end.mean - start.mean)
         whole[p] = end.var - start.var
         curve = 2 * (end.var - 2 * half.var + start.var)
-        var = var + t * (whole[p] - curve) + t * t * curve
+        spread = spread + t * (whole[p] - curve) + t * t * curve
     for p, q in itertools.combinations(shares, 2):
         both = at({p: 1.0, q: 1.0}).var - start.var - whole[p] - whole[q]
-        var = var + shares[p] * shares[q] * both
-    return mean, torch.where(var < 0, 0.0, var)  # clamp has no derivative at 0 in torch 2.14
+        spread = spread + shares[p] * shares[q] * both
+    return found, torch.where(spread < 0, 0.0, spread)  # clamp has no derivative at 0 in torch 2.14
 
 
 def _ends(parameter: Parameter) -> tuple[float, float]:
@@ -236,10 +267,9 @@ class Rescaled:
         for parameter in self.parameters:
             if isinstance(value := params[parameter.name], Tensor):
                 _check_tensor(self, parameter, value, mean, ranged=True)
-        exact = {name: float_or_tensor(value) for name, value in params.items()}
-        wide = mean.to(torch.float64), var.to(torch.float64)
-        units = self.scaling.at(exact)
-        found = _in_units(lambda *at: self.op(*at, variant=variant), wide, (0.0, 1.0, 1.0, 0.0), units)
+        wide, exact = _mapped((mean, var), params)
+        units, plain = self.scaling.at(exact), (0.0, 1.0, 1.0, 0.0)
+        found = _in_units(lambda *at: self.op(*at, variant=variant), wide, plain, units, kernel_dtype(mean))
         return Moments(*[value.to(mean.dtype) for value in found])
 
 

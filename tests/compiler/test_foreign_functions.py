@@ -31,7 +31,7 @@ REFUSED = {
     "double_exponential": "the second moment diverges for every v > 0",
 }
 #: functions that a strategy takes, and whose accuracy none reaches
-MISSED = {"morlet", "quadratic_rational", "multiquadratic", "lorentz", "rational", "window", "relu6_cubed"}
+MISSED = {"morlet", "multiquadratic", "rational", "window", "relu6_cubed"}
 #: of some functions that are quick to look at, the strategy that is tried first
 FIRST = {
     "identity_exponential": "elementary",

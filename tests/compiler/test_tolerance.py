@@ -22,8 +22,10 @@ from real_rules import rules
 
 import momentgen.generated
 from momentgen.compiler.certify.tolerance import tolerance_of
+from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import Limits, MomentsMeasure
-from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, Within
+from momentgen.compiler.strategies.elementary.entire_graph import Edge
+from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.errors import BuildError
@@ -104,7 +106,7 @@ def test_the_words_on_other_units_are_what_is_measured(
 def test_the_words_on_elementary_functions_are_what_is_measured(a: float, b: float, m: F64, v: F64) -> None:
     for bounded in (True, False):
         measure = RelativeMeasure(bounded, a, b)
-        for said in (words(measure), words(Within(measure, 1.0, 0.0))):
+        for said in (words(measure), words(Inside(measure, Edge(1.0)))):
             for output, exact in (("mean", m), ("var", np.abs(m))):
                 stated = value(said[output], said, m=exact, V=exact, v=v)
                 np.testing.assert_allclose(np.maximum(stated, FLOOR), measure.allowed(output, exact, v), rtol=1e-9)

@@ -16,8 +16,9 @@ from momentgen.compiler.measure.conditional import ConditionalMeasure
 from momentgen.compiler.measure.covariance import COVARIANCE, CovarianceMeasure
 from momentgen.compiler.measure.covariance import PARTIAL as COVARIANCE_PARTIAL
 from momentgen.compiler.measure.growth import GrowthMeasure
+from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE, MomentsMeasure
-from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, TermsMeasure, Within
+from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, TermsMeasure
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
 from momentgen.compiler.strategies.rescaled import RescaledMeasure
 from momentgen.compiler.strategies.settled import SettledMeasure
@@ -213,7 +214,7 @@ def _terms(measure: TermsMeasure) -> dict[str, Any]:
 
 
 @_allowed.register
-def _within(measure: Within) -> dict[str, Any]:
+def _inside(measure: Inside) -> dict[str, Any]:
     return _allowed(measure.measure)
 
 

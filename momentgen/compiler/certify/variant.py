@@ -7,6 +7,7 @@ here, so that a change of what is emitted leaves results that were kept (:mod:`m
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
 _MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
 _OVERFLOWS = 2.0**128  # in float32
 _NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
+_TENS = 39  # powers of ten in float32
 _SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
 
 
@@ -183,18 +185,17 @@ def _lower(
             "lower",
             f"variant {stable.variant}: even with double-floats throughout, the error is "
             f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}; "
-            f"{_place(graph, choice, calibrations)}",
+            f"{_place(graph, choice, calibrations, stable.goal)}",
         )
     _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
 
 
-def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration]) -> str:
-    """Where an output is furthest off, in words."""
-    output = max(choice.error, key=lambda name: choice.error[name])
+def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], goal: float) -> str:
+    """Where an output is furthest off, in words, and up to which variance none is off."""
     program = lower(graph, "missed", choice.double, choice.orders)
 
-    def error(one: Calibration, where: npt.NDArray[np.int64]) -> float:
+    def error(one: Calibration, where: npt.NDArray[np.int64], output: str) -> float:
         inputs = {name: values[where] for name, values in one.inputs.items()}
         computed = np.zeros_like(next(iter(one.inputs.values())))
         computed[where] = evaluate(program, inputs, one.params)[output]
@@ -202,14 +203,23 @@ def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration]) ->
         chosen[where] = True
         return one.error(output, computed, chosen)
 
+    output = max(choice.error, key=lambda name: choice.error[name])
     every = [np.arange(next(iter(one.inputs.values())).size) for one in calibrations]
-    worst = max(range(len(every)), key=lambda i: error(calibrations[i], every[i]))
+    worst = max(range(len(every)), key=lambda i: error(calibrations[i], every[i], output))
     one, where = calibrations[worst], every[worst]
     while where.size > 1:
         halves = np.array_split(where, 2)
-        where = max(halves, key=lambda half: error(one, half))
+        where = max(halves, key=lambda half: error(one, half, output))
     at = ", ".join(f"{name} = {float(values[where[0]]):.4g}" for name, values in one.inputs.items())
-    return f"{output} is furthest off at {at}"
+
+    def holds(most: float) -> bool:
+        within = [(one, np.flatnonzero(one.inputs["var"] <= most)) for one in calibrations]
+        return all(error(one, at, name) <= goal for one, at in within for name in choice.error)
+
+    ends = [10.0**k for k in range(_TENS)] if {"mean", "var"} <= set(graph.inputs) else []
+    most = max(itertools.takewhile(holds, ends), default=0.0)
+    domain = f"; up to var = {most:g} none is, which `domain={{'var': {most:g}}}` asks for alone" if most else ""
+    return f"{output} is furthest off at {at}{domain}"
 
 
 def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:

@@ -11,6 +11,7 @@ Here are the list of strategies, tried in order, and what they share:
 ``jumps``         the value of f at a jump itself, where it is not the one right of it
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
 ``conditional``   outputs that are random beyond their input: the mean of the variance given x is added to that of f
+``domain``        the variances and means up to which a variant holds, where that is not all of float32
 ``claim``         what a strategy hands to proofs (:mod:`momentgen.compiler.prove`)
 ``logistic_input``  max(x, c x) of a logistic input
 ================  ===================================================================
@@ -50,6 +51,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, limits_of
 from momentgen.compiler.strategies import logistic_input
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
+from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.elementary import entire
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
@@ -191,7 +193,7 @@ def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
     """All variants of a derived rule, ``exact`` first: by the first way that serves, or by the one named ``way``.
 
     Raises:
-        BuildError: if no strategy covers the rule; says of each why it does not.
+        BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
     stables = next(ways(derivation, way))
     return (*stables, *approximations(derivation))
@@ -204,7 +206,7 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
     With ``way``, by the strategy of that name alone.
 
     Raises:
-        BuildError: if no strategy covers the rule; says of each why it does not.
+        BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
     for plan in plans(derivation, way):
         if stables := plan.stables():
@@ -225,7 +227,11 @@ def approximate_ways(derivation: Derivation) -> list[Way]:
     made: list[Callable[[Derivation], Iterable[Stable]]] = [formula.stable_variants]
     if derivation.base is None:
         made.append(logistic_input.stable_variants)
-    return [Way(make.__module__, (make.__module__,), partial(make, derivation)) for make in made]
+
+    def limited(make: Callable[[Derivation], Iterable[Stable]]) -> Iterable[Stable]:
+        return [_on_domain(derivation, stable) for stable in make(derivation)]
+
+    return [Way(make.__module__, (make.__module__, *_more(derivation)), partial(limited, make)) for make in made]
 
 
 def joint_way(derivation: JointDerivation) -> Way:
@@ -244,19 +250,19 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
     With ``way``, the strategy of that name alone.
 
     Raises:
-        BuildError: if no strategy covers the rule; says of each why it does not.
+        BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
     known: list[Stable] = []
 
     def all_of_it(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
         """With the variance given x, where there is one; its mean is made once, for all ways to f."""
-        if derivation.conditional is None:
-            return stables
-        if not known:
-            known.append(expected_conditional(derivation.conditional))
-        return tuple(with_conditional_variance(derivation, stable, known[0]) for stable in stables)
+        if derivation.conditional is not None:
+            if not known:
+                known.append(expected_conditional(derivation.conditional))
+            stables = tuple(with_conditional_variance(derivation, stable, known[0]) for stable in stables)
+        return tuple(_on_domain(derivation, stable) for stable in stables)
 
-    more = () if derivation.conditional is None else (with_conditional_variance.__module__,)
+    more = (*_more(derivation), *(() if derivation.conditional is None else (with_conditional_variance.__module__,)))
     if derivation.base is None:
         yield from _exact(derivation, way, all_of_it, more)
         return
@@ -266,6 +272,17 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
         return all_of_it((saturated(derivation, rescaled_variant(derivation, base)),))
 
     yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__, saturated.__module__, *more))
+
+
+def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
+    """A variant, on the domain that the rule states, if it states one."""
+    most = derivation.rule.domain
+    return restricted(stable, most) if most else stable
+
+
+def _more(derivation: Derivation) -> tuple[str, ...]:
+    """Modules that take part where a rule states a domain."""
+    return (restricted.__module__,) if derivation.rule.domain else ()
 
 
 def _exact(
@@ -291,9 +308,8 @@ def _exact(
         refusals.append((strategy.what, cause, tried))
     if not served:
         what, cause = _nearest(derivation, refusals)
-        others = "".join(f"\n  {name}: {why}" for name, why, _ in refusals if name != what)
-        others = f"\nThe other strategies:{others}\n " if others else ""
-        raise BuildError(derivation.rule.name, "stabilise", f"{cause} ({what}){others}", derivation.rule.f)
+        others = tuple((name, why) for name, why, _ in refusals if name != what)
+        raise BuildError(derivation.rule.name, "stabilise", f"{cause} ({what})", derivation.rule.f, others)
 
 
 def _nearest(derivation: Derivation, refusals: list[tuple[str, str, bool]]) -> tuple[str, str]:

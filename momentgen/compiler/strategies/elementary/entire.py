@@ -31,6 +31,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, Writer
 from momentgen.compiler.strategies.elementary.entire_measure import (
@@ -38,7 +39,6 @@ from momentgen.compiler.strategies.elementary.entire_measure import (
     RelativeMeasure,
     SumTruth,
     TermsMeasure,
-    Within,
 )
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, exponential_terms
@@ -301,7 +301,7 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
     return Stable(
         variant="exact",
         truth=truth,
-        measure=Within(measure, edge.rate, edge.rate_var),
+        measure=Inside(measure, edge),
         goal=1.0,
         aim=0.8,
         unit="tolerance",

@@ -13,13 +13,12 @@ import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.exact import evaluate
-from momentgen.compiler.ir.stable import ErrorMeasure
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, held
 from momentgen.compiler.strategies.elementary.entire_graph import LARGEST, TURNED
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, number
 from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
 
-__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure", "Within"]
+__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -179,19 +178,6 @@ class TermsMeasure:
         return np.where(np.isfinite(computed), error, np.inf)
 
 
-@dataclass(frozen=True)
-class Within:
-    """Another measure, on ``rate``·|mean| + ``rate_var``·var up to 1e6."""
-
-    measure: ErrorMeasure
-    rate: float
-    rate_var: float
-
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        turned = self.rate * np.abs(mean.astype(np.float64)) + self.rate_var * var.astype(np.float64)
-        return np.where(turned > TURNED, 0.0, self.measure(output, computed, exact, mean, var))
-
-
 class ElementaryTruth(ClosedFormTruth):
     """Exact values from rigorous balls; for |mean| beyond ``edge`` infinite, not evaluated; survives pickling."""
 
@@ -213,7 +199,7 @@ class ElementaryTruth(ClosedFormTruth):
 
 
 class SumTruth:
-    """Exact values from rigorous balls for a sum of terms; infinite where :class:`Within` does not look, not evaluated;
+    """Exact values from rigorous balls for a sum of terms; infinite where the measure does not look, not evaluated;
     survives pickling.
     """
 

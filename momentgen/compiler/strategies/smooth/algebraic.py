@@ -29,6 +29,7 @@ from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import VARIANCE, measure_for
+from momentgen.compiler.strategies.domain import up_to_its_reach
 from momentgen.compiler.strategies.requirements import unmet
 from momentgen.compiler.strategies.smooth.atom_graph import (
     FLOAT32,
@@ -50,6 +51,8 @@ __all__ = ["find_ladder", "stable_variants", "why_not"]
 F64 = npt.NDArray[np.float64]
 #: (atoms, highest order), cheap first
 _CHOICES = ((8, 4), (10, 4), (12, 4), (12, 5), (14, 5), (16, 5), (16, 6), (18, 6), (20, 6), (22, 6), (24, 6))
+#: tried where the best of these is hopeless
+_MORE = ((30, 6), (36, 6))
 _FINE = ((22, 6),)
 _QUICK = replace(FLOAT64, quick=True)  # ladders are off by far more than by rounding
 #: the smallest root in units of the length, or of sigma at v*; how much wider steps become; the largest, of the reach
@@ -207,6 +210,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     switch, left_out = find_switch(f, truth, _TERMS)
     found = find_ladder(f, truth, _CHOICES, switch, _TERMS, 0.0)
     if found.share > _HOPELESS:
+        found = min(found, find_ladder(f, truth, _MORE, switch, _TERMS, 0.0), key=lambda one: one.share)
+    if found.share > _HOPELESS:
         cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
         raise BuildError(rule.name, "stabilise", cause, rule.f)
     surfaces = _surfaces(f, truth)
@@ -222,7 +227,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             graphs[f"{name}64"] = build_fine_graph(f, surfaces, outputs)
     in_float64 = "" if surfaces is None else f"; in float64 {in_words(surfaces)}, whose derivatives are the partials"
     wide = 40.0 * f.length
-    yield exact_variant(
+    exact = exact_variant(
         f,
         graphs,
         truth,
@@ -240,3 +245,4 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             f"Hermite expansion of the variance, {_TERMS} terms{in_float64}"
         ),
     )
+    yield exact if rule.domain else up_to_its_reach(exact)

@@ -1,0 +1,132 @@
+"""A domain that a rule states, or that its strategy cannot pass: beyond it outputs and partials are NaN.
+
+A goal may be missed only at variances that no network has.  ``Rule(domain={"var": 1e8})`` says up to where goals must
+hold.  A strategy whose form ends at a variance of at least :data:`ENOUGH` states that domain itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.stable import Edge, Stable
+from momentgen.compiler.measure.inside import Inside
+
+__all__ = ["ENOUGH", "DomainEdge", "restricted", "up_to_its_reach"]
+
+F64 = npt.NDArray[np.float64]
+#: the least variance up to which a form must hold for a domain that no rule asked for
+ENOUGH = 1e6
+_LARGEST_EXPONENT = 38  # of a variance in float32, in tens
+_SHARE = 0.5  # of the goal: what a form may be off before it is rounded
+_MEANS = np.concatenate([np.linspace(-6, 6, 49), [-1e4, -100, -20, 20, 100, 1e4]])  # in sigmas
+_NEAR = np.sinh(np.linspace(-12, 12, 41))  # about the centre
+
+
+@dataclass(frozen=True)
+class DomainEdge:
+    """The largest |mean| and variance, and the edge that the variant has anyway.
+
+    >>> DomainEdge(var=1e8).words
+    'var > 1e+08'
+    """
+
+    mean: float = math.inf
+    var: float = math.inf
+    own: Edge | None = None
+
+    @property
+    def words(self) -> str:
+        """Where outputs and partials are NaN."""
+        own = "" if self.own is None else self.own.words
+        said = [f"{name} > {most:g}" for name, most in (("|mean|", self.mean), ("var", self.var)) if most < math.inf]
+        return " or ".join([*said, *([own] if own else [])])
+
+    def inside(self, mean: F64, var: F64) -> npt.NDArray[np.bool_]:
+        """Whether they are certainly numbers."""
+        within = (np.abs(mean) <= self.mean) & (var <= self.var)
+        return within if self.own is None else within & self.own.inside(mean, var)
+
+
+def restricted(stable: Stable, most: Mapping[str, float]) -> Stable:
+    """The variant on a domain alone: its graphs give NaN beyond, and nothing is asked of it there.
+
+    Args:
+        stable: a variant of one random input; its graphs are changed in place.
+        most: ``mean`` -> the largest |mean|, ``var`` -> the largest variance; either may be missing.
+    """
+    mean, var = (float(np.float32(most.get(name, math.inf))) for name in ("mean", "var"))
+    edge = DomainEdge(mean, var, stable.edge)
+    graphs = (stable.forward, stable.partials, stable.forward64, stable.partials64)
+    for graph in {id(graph): graph for graph in graphs}.values():
+        _end(graph, edge)
+    said = {name: f"{_LEAST[name]} <= {edge_of:g}" for name, edge_of in _limits(edge).items()}
+    return replace(
+        stable,
+        measure=Inside(stable.measure, edge),
+        edge=edge,
+        box={name: _held(name, span, edge) for name, span in stable.box.items()},
+        reach=min(stable.reach, edge.mean),
+        domain={**stable.domain, **said},
+    )
+
+
+_LEAST = {"mean": "0 or 2^-126 <= |mean|", "var": "0 or 2^-127 <= var"}
+
+
+def _limits(edge: DomainEdge) -> dict[str, float]:
+    return {name: most for name, most in (("mean", edge.mean), ("var", edge.var)) if most < math.inf}
+
+
+def _held(name: str, span: tuple[float, float], edge: DomainEdge) -> tuple[float, float]:
+    """A range of calibration, within the domain."""
+    low, high = span
+    if name == "log2_var" and edge.var < math.inf:
+        return min(low, math.log2(edge.var) - 1), min(high, math.log2(edge.var))
+    return (max(low, -edge.mean), min(high, edge.mean)) if name == "mu" else span
+
+
+def _end(graph: Graph, edge: DomainEdge) -> None:
+    """NaN for every output beyond the domain."""
+    g = graph
+    inside = [g.le(g.abs(g.input("mean")), g.const(edge.mean))] if edge.mean < math.inf else []
+    inside += [g.le(g.input("var"), g.const(edge.var))] if edge.var < math.inf else []
+    if not inside:
+        return
+    within = inside[0] if len(inside) == 1 else g.both(*inside)
+    nothing = g.comment(g.sqrt(g.select(within, g.const(0), g.const(-1))), "NaN beyond the domain")
+    for name, index in tuple(g.outputs.items()):
+        value = g.select(within, index, nothing)
+        if index in g.suspects:
+            g.suspects.add(value)
+        g.output(name, value)
+
+
+def up_to_its_reach(stable: Stable) -> Stable:
+    """The variant, on the domain that its form reaches where that ends at a variance of at least :data:`ENOUGH`.
+
+    A form that misses the goal at smaller variances stays as it is: what it misses is then said where it is lowered.
+    """
+    exponents = [k for k in range(round(math.log10(ENOUGH)), _LARGEST_EXPONENT + 1) if not _holds(stable, 10.0**k)]
+    if not exponents or exponents[0] <= math.log10(ENOUGH):
+        return stable
+    return restricted(stable, {"var": 10.0 ** (exponents[0] - 1)})
+
+
+def _holds(stable: Stable, var: float) -> bool:
+    """Whether the float32 form, before it is rounded, keeps its share of the goal at a variance."""
+    mean = np.concatenate([math.sqrt(var) * _MEANS, _NEAR]).clip(-3e38, 3e38).astype(np.float32)
+    at = mean, np.full(mean.shape, var, np.float32)
+    exact = stable.truth(*at, {})
+    inputs = {"mean": at[0].astype(np.float64), "var": at[1].astype(np.float64)}
+    return all(
+        float(stable.measure(name, np.broadcast_to(values, mean.shape).astype(np.float32), exact[name], *at).max())
+        <= _SHARE * stable.goal
+        for graph in (stable.forward, stable.partials)
+        for name, values in outputs_float64(graph, inputs).items()
+    )
