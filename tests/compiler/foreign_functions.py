@@ -201,7 +201,8 @@ def built(name: str) -> dict[str, Any]:
     try:
         compiled = compile_rule(Rule(name, f=foreign.f))
     except BuildError as error:
-        return {"seconds": round(time.process_time() - begun, 1), "clock": "processor", "refused": str(error).split("\n")[0]}
+        seconds = round(time.process_time() - begun, 1)
+        return {"seconds": seconds, "clock": "processor", "refused": str(error).split("\n")[0]}
     seconds = time.process_time() - begun
     certificate = json.loads(compiled.files["exact.json"])
     errors: dict[str, float] = {}
@@ -276,7 +277,7 @@ def page(result: Mapping[str, Any]) -> str:
         "Activations of other libraries and papers, built from f alone, with the numbers of their source.",
         f"Of {said['with_a_second_moment']} with a second moment {said['built']} build, {said['within_two_minutes']} "
         f"of them within two minutes; the median takes {said['median_seconds']:g} s.",
-        "That was on two cores that other work shared, in several runs; seconds with a star are of the processor alone.",
+        "That was on two cores that other work shared, in several runs; with a star they are of the processor.",
         f"{said['compared_with_quadrature']} of them were compared with quadrature of f, and hold.",
         "Operations are those of the float32 kernels, forward and backward.",
         "`tests/compiler/foreign_functions.py` has the table and makes this page.",
