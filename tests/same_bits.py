@@ -50,7 +50,7 @@ for number, job in enumerate(json.load(open(folder + "/jobs.json"))):
     spec.loader.exec_module(module)
     with np.load(f"{folder}/{number}.npz") as archive:
         inputs = [torch.from_numpy(archive[f"arr_{i}"]) for i in range(len(archive.files))]
-    outputs = [torch.full_like(inputs[0], 7.0) for _ in range(2)]
+    outputs = [torch.full_like(inputs[0], 7.0) for _ in range(job["outputs"])]
     n, block = inputs[0].numel(), 32768
     with np.errstate(all="ignore"):
         getattr(module, job["kernel"])[(triton.cdiv(n, block),)](*inputs, *outputs, n, *job["params"], BLOCK=block)
@@ -60,12 +60,13 @@ for number, job in enumerate(json.load(open(folder + "/jobs.json"))):
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to interpret: the Triton source, the kernel's name, its tensors and its scalars."""
+    """One kernel to interpret: the Triton source, the kernel's name, its tensors, its scalars, how many outputs."""
 
     source: str
     kernel: str
     inputs: tuple[F32, ...]
     params: tuple[float, ...]
+    outputs: int = 2
 
 
 @dataclass(frozen=True)
@@ -155,14 +156,15 @@ def interpreter_fuses() -> bool:
 
 
 def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
-    """Both outputs of each kernel in Triton's interpreter, which is chosen on import and so wants its own process.
+    """The outputs of each kernel in Triton's interpreter, which is chosen on import and so wants its own process.
 
     Raises:
         BuildError: if that process fails.
     """
     with tempfile.TemporaryDirectory(prefix="momentgen-interpreter-") as folder:
         where = Path(folder)
-        (where / "jobs.json").write_text(json.dumps([{"kernel": job.kernel, "params": job.params} for job in jobs]))
+        listed = [{"kernel": job.kernel, "params": job.params, "outputs": job.outputs} for job in jobs]
+        (where / "jobs.json").write_text(json.dumps(listed))
         for number, job in enumerate(jobs):
             (where / f"{number}.py").write_text(job.source)
             np.savez(where / f"{number}.npz", *job.inputs)
@@ -176,7 +178,7 @@ def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
         if done.returncode != 0:
             raise BuildError("Triton", "emit", f"the interpreter failed: {done.stderr.strip()[-2000:]}")
         results: list[tuple[F32, ...]] = []
-        for number in range(len(jobs)):
+        for number, job in enumerate(jobs):
             with np.load(where / f"result{number}.npz") as archive:
-                results.append((archive["arr_0"], archive["arr_1"]))
+                results.append(tuple(archive[f"arr_{i}"] for i in range(job.outputs)))
         return results

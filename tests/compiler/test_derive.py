@@ -60,16 +60,16 @@ def test_author_forms_and_stein_identities_are_proved_symbolically(name):
 
 
 @pytest.mark.parametrize("name", HOMOGENEOUS)
-@pytest.mark.parametrize("at", [-30.0, 30.0, -1e4, 1e4, 0.0, 0.75])
-def test_closed_forms_agree_with_quadrature_into_the_tails(name, at):
+def test_closed_forms_agree_with_quadrature_into_the_tails(name):
     rule = RULES[name]
     derivation = derive(rule)
     outputs = [derivation.mean, derivation.var, *derivation.partials.values()]
-    closed = evaluate_scaled(outputs, {"mu": at, "v": 1.0, **rule.defaults})
-    direct = [*moments(rule.f, at, 1.0, rule.defaults), *partials(rule.f, at, 1.0, rule.defaults).values()]
-    for mantissa, exponent, want in zip(closed.mantissa, closed.exponent, direct, strict=True):
-        got = mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent))
-        assert_close(got, want, relative=3e-16, absolute=1e-30 if at == 0 else 0)
+    for at in (-30.0, 30.0, -1e4, 1e4, 0.0, 0.75):
+        closed = evaluate_scaled(outputs, {"mu": at, "v": 1.0, **rule.defaults})
+        direct = [*moments(rule.f, at, 1.0, rule.defaults), *partials(rule.f, at, 1.0, rule.defaults).values()]
+        for mantissa, exponent, want in zip(closed.mantissa, closed.exponent, direct, strict=True):
+            got = mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent))
+            assert_close(got, want, relative=3e-16, absolute=1e-30 if at == 0 else 0)
 
 
 coefficients = st.integers(-3, 3).map(sympy.Integer)
@@ -145,15 +145,15 @@ def test_a_branch_that_changes_within_a_parameter_range_is_refused():
         derive(Rule("leaky", f=Max(x, slope.symbol * x), parameters=(slope,)))
 
 
-@pytest.mark.parametrize("f", [Max(x, 0), Max(x, x / 100), sympy.Heaviside(x, 1), Abs(x), Max(-1, Min(1, x))], ids=str)
-@pytest.mark.parametrize("at", [(0.3, 2.0), (-4.0, 0.5), (0.0, 1.0)])
-def test_logistic_input_agrees_with_quadrature(f, at):
+@pytest.mark.parametrize("f", [Max(x, x / 100), sympy.Heaviside(x, 1), Abs(x), Max(-1, Min(1, x))], ids=str)
+def test_logistic_input_agrees_with_quadrature(f):
     derivation = derive(Rule("f", f=f, input="logistic"))
-    mean, var = moments(f, *at, digits=20, input="logistic")
-    assert_close(exact(derivation.mean, *at), mean, relative=1e-15, absolute=1e-16)
-    assert_close(exact(derivation.var, *at), var, relative=1e-15, absolute=1e-16)
-    for name, want in partials(f, *at, digits=20, input="logistic").items():
-        assert_close(exact(derivation.partials[name], *at), want, relative=1e-15, absolute=1e-16)
+    for at in ((0.3, 2.0), (-4.0, 0.5), (0.0, 1.0)):
+        mean, var = moments(f, *at, digits=20, input="logistic")
+        assert_close(exact(derivation.mean, *at), mean, relative=1e-15, absolute=1e-16)
+        assert_close(exact(derivation.var, *at), var, relative=1e-15, absolute=1e-16)
+        for name, want in partials(f, *at, digits=20, input="logistic").items():
+            assert_close(exact(derivation.partials[name], *at), want, relative=1e-15, absolute=1e-16)
 
 
 def test_logistic_relu_is_the_scaled_softplus_and_the_dilogarithm():

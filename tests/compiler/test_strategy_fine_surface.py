@@ -18,6 +18,7 @@ from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph, evaluate_mpmath, outputs_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.lower.float64 import numbered
+from momentgen.compiler.strategies.surfaces import fine_surface
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_TAILS, PARTIALS_OF
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
@@ -64,7 +65,7 @@ def random_inputs(f: Activation, count: int, seed: int) -> tuple[F64, F64]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_mean_and_variance_are_within_what_is_allowed_of_balls(name: str) -> None:
     f, goals = made(name)[0], made(name)[1].goals
-    mean, var = random_inputs(f, 120, seed=3)
+    mean, var = random_inputs(f, 60, seed=3)
     found, truth = computed(name, mean, var), BallTruth(f)
     for place, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
         exact = {output: float(value) for output, value in truth.at(m, v).items()}
@@ -134,13 +135,6 @@ def test_far_out_a_mean_is_the_line_and_gradients_are_its(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_no_number_stays_none_and_a_negative_variance_becomes_none(name: str) -> None:
-    nan = np.nan
-    found = computed(name, np.array([nan, 0.5, 0.5]), np.array([1.0, nan, -1.0]))
-    assert all(np.isnan(values).all() for values in found.values())
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
 def test_between_cells_there_is_no_step_beyond_what_is_allowed_on_either_side(name: str) -> None:
     f, surfaces = made(name)[:2]
     frame, cells = surfaces.frame, surfaces.cells
@@ -190,7 +184,8 @@ def test_far_beyond_what_squares_hold_the_outermost_cell_is_taken(name: str) -> 
             assert (found // columns == row).all()
 
 
-def test_a_function_of_two_lengths_is_less_accurate_and_says_so() -> None:
+def test_a_function_of_two_lengths_is_less_accurate_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fine_surface, "_TRIED", 1)
     f = analyse("steep", split(S(x - 5) + S(6 * x)), {})
     truth = QuadratureTruth(f)
     surfaces = find_fine_surfaces(f, truth, ("mean",))
@@ -201,7 +196,9 @@ def test_a_function_of_two_lengths_is_less_accurate_and_says_so() -> None:
     assert np.abs(found - truth.outputs(mean, var)["mean"]).max() <= 2 * error * ALLOWED["mean"]
 
 
-def test_a_function_that_bends_too_sharply_is_refused() -> None:
+def test_a_function_that_bends_too_sharply_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fine_surface, "_LOOSER", (1.0,))  # what is asked less of takes as many terms
+    monkeypatch.setattr(fine_surface, "_TRIED", 1)
     f = analyse("steep", split(S(x) + S(200 * x)), {})
     with pytest.raises(BuildError, match="no polynomial in two variables for mean in float64"):
         find_fine_surfaces(f, QuadratureTruth(f), ("mean",))

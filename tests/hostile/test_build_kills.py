@@ -14,8 +14,9 @@ from momentgen.build.exchange import exchange
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the builds to be killed are forked")
 
-#: Builds in forked children, each killed one point later than the one before it, until one ends by itself.
-#: The first argument is the directory to work in, the second whether directories can change places in one step.
+#: Builds in forked children, each killed some points later than the one before it, until one ends by itself.
+#: The first argument is the directory to work in, the second whether directories can change places in one step,
+#: the third by how many points each build gets further.
 PROGRAM = """
 import importlib, os, shutil, signal, sys
 from pathlib import Path
@@ -117,17 +118,18 @@ while True:
     if ended == 0:
         break
     assert ended == -signal.SIGKILL
-    point += 1
+    point += int(sys.argv[3])
 print(point, *broken)
 """
 
 
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["one step", "two renames"])
 def test_a_build_killed_at_any_point_leaves_every_rule_importable_and_the_next_build_mends_the_rest(
-    how: str, tmp_path: Path
+    how: str, step: int, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), how],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), how, str(step)],
         env=environment(),
         capture_output=True,
         text=True,

@@ -348,14 +348,15 @@ while wait(child(until(point)), 60) != 0:
     for path in cache.iterdir():
         path.unlink()
     cache.rmdir()
-    point += 1
+    point += STEP
 print(point, left)
 """
 
 
 @posix
-def test_a_kill_at_any_point_leaves_a_cache_that_works_and_clears_itself(cache: Path) -> None:
-    (line,) = run(KILLS)
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_at_any_point_leaves_a_cache_that_works_and_clears_itself(cache: Path, step: int) -> None:
+    (line,) = run(KILLS.replace("STEP", str(step)))
     points, left = map(int, line.split())
     assert points > 20  # that many were tried
     assert left > 0  # some of them inside the cache

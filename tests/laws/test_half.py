@@ -69,7 +69,7 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("method", ANALYTIC)
-@pytest.mark.parametrize("name", _NETWORKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "vit" else []) for n in _NETWORKS])
 def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dtype: torch.dtype) -> None:
     make, shape = _NETWORKS[name]
     narrow, wide = pair(make(), dtype)

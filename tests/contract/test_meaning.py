@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from contract.strategies import SIZE, anything, floats, parameters, points
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from properties.strategies import SIZE, anything, floats, parameters, points
 from real_rules import ALL, F32, FACTS, FAITHFUL, NAMES, each, moments, six, slack, stables
 
 from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL
@@ -24,13 +24,14 @@ VARIANTS_OF_BOTH = [v for v in ("exact", "tight") if ("relu", v) in FAITHFUL]
 @each(ALL)
 @FEW
 @given(data=st.data())
-def test_variance_is_never_negative_and_finite_input_never_gives_nan(
+def test_variance_is_never_negative_and_finite_input_gives_no_nan_and_finite_gradients(
     name: str, variant: str, data: st.DataObject
 ) -> None:
     mean, var = data.draw(anything())
-    out_mean, out_var = moments(name, variant, mean, var, data.draw(parameters(name)))
-    assert not np.isnan(out_mean).any()
-    assert (out_var >= 0).all()
+    out = six(name, variant, mean, var, data.draw(parameters(name)))
+    assert (out["var"] >= 0).all()
+    for output, values in out.items():
+        assert np.isfinite(values).all() if output.startswith("d") else not np.isnan(values).any(), output
 
 
 @each([(n, v) for n, v in FAITHFUL if FACTS[n].lipschitz])
@@ -62,7 +63,7 @@ def test_variance_of_a_number_between_0_and_1_is_at_most_mean_times_one_minus_me
 
 
 # --- mean --------------------------------------------------------------------------
-@each(FAITHFUL)
+@each(ALL)
 @FEW
 @given(data=st.data())
 def test_mean_lies_between_the_extremes_of_f(name: str, variant: str, data: st.DataObject) -> None:
@@ -70,7 +71,7 @@ def test_mean_lies_between_the_extremes_of_f(name: str, variant: str, data: st.D
     setting, facts = data.draw(parameters(name)), FACTS[name]
     out_mean, _ = moments(name, variant, mean, var, setting)
     assert (out_mean >= facts.low(**setting)).all()
-    assert (out_mean <= facts.high(**setting)).all()
+    assert (out_mean <= facts.high(**setting) + (0 if (name, variant) in FAITHFUL else 2e-7)).all()
 
 
 @each([(n, v) for n, v in FAITHFUL if FACTS[n].increasing])
@@ -247,16 +248,6 @@ def test_signs_and_sizes_of_the_gradients(name: str, variant: str, data: st.Data
     if facts.lipschitz is not None:  # dE f/dmu = E f'
         most = np.full(SIZE, facts.lipschitz(**setting))
         assert (np.abs(out["dmean_dmu"]) <= most + slack(name, variant, most)).all()
-
-
-@each(ALL)
-@FEW
-@given(data=st.data())
-def test_gradients_of_finite_input_are_finite(name: str, variant: str, data: st.DataObject) -> None:
-    mean, var = data.draw(anything())
-    for output, value in six(name, variant, mean, var, data.draw(parameters(name))).items():
-        if output.startswith("d"):
-            assert np.isfinite(value).all(), output
 
 
 # --- limits ----------------------------------------------------------------------------

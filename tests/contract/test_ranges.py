@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hostile.ranges import F64, LARGEST, OPS, Points, Subject, computed, subject
+from contract.ranges import F64, LARGEST, OPS, Points, Subject, computed, subject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +131,14 @@ def test_outputs_and_partials_are_right_or_the_largest_number_or_nan_where_the_c
 ) -> None:
     rows = rows[:1] if name in _SMALL else rows
     points = _inputs(OPS[name], rows)
+    for dtype in (torch.float32, torch.float64):
+        _check(name, points, dtype)
+
+
+@each_op
+def test_a_certain_input_gives_f_and_no_variance(name: str) -> None:
+    means = [-_MAX, -1e4, -88.0, -3.0, -0.5, -1e-20, 0.0, 2.0**-149, 1e-20, 0.5, 1.0, 6.0, 88.0, 1e15, _MAX]
+    points = _inputs(OPS[name], [(mean, 0.0, -mean, 0.0, 0.0) for mean in means])
     for dtype in (torch.float32, torch.float64):
         _check(name, points, dtype)
 

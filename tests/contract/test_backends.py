@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from contract.strategies import parameters, points
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties.strategies import parameters, points
 from real_rules import ALL, F32, FACTS, FAITHFUL, each, goal_of, moments, op_of, settings_of, six, stables
 
 from momentgen.compiler.certify.points import in_domain
@@ -51,20 +51,6 @@ def test_c_and_pytorch_agree_within_the_goal_of_other_variants(name: str, varian
 
 # --- dtypes ----------------------------------------------------------------------------
 @each(ALL)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_dtypes_are_the_float32_result_rounded_once(name: str, variant: str, dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    mean = (3 * torch.randn(500, generator=generator)).to(dtype)
-    var = torch.rand(500, generator=generator).mul(4).to(dtype)
-    for setting in settings_of(name)[:2]:
-        got = op_of(name)(mean, var, variant=variant, **setting)
-        want = op_of(name)(mean.float(), var.float(), variant=variant, **setting)
-        for a, b in zip(got, want, strict=True):
-            assert a.dtype is dtype
-            torch.testing.assert_close(a, b.to(dtype), rtol=0, atol=0)
-
-
-@each(ALL)
 def test_float64_is_more_than_float32_widened(name: str, variant: str) -> None:
     generator = torch.Generator().manual_seed(1)
     mean = torch.randn(500, generator=generator, dtype=torch.float64)
@@ -81,29 +67,6 @@ def test_float64_is_more_than_float32_widened(name: str, variant: str) -> None:
 
 
 # --- NaN, infinities, zero ---------------------------------------------------------------
-@each(ALL)
-def test_nan_and_negative_variances_give_nan(name: str, variant: str) -> None:
-    nan = math.nan
-    pairs = [
-        (nan, 1.0),
-        (1.0, nan),
-        (nan, nan),
-        (nan, 0.0),
-        (0.0, nan),
-        (1.0, -1.0),
-        (0.0, -(2.0**-149)),
-        (-3.0, -1e30),
-    ]
-    pairs += [(1.0, -math.inf), (nan, math.inf), (math.inf, nan)]
-    mean, var = (np.array(values, np.float32) for values in zip(*pairs, strict=True))
-    for setting in settings_of(name):
-        for value in moments(name, variant, mean, var, setting):
-            assert np.isnan(value).all(), value
-        wide = op_of(name)(torch.from_numpy(mean).double(), torch.from_numpy(var).double(), variant=variant, **setting)
-        for tensor in wide:
-            assert tensor.isnan().all(), tensor
-
-
 def _same_or_nan(got: F32, want: float, where: str, absolute: float = 1e-12) -> None:
     value = float(got)
     assert math.isnan(value) or value == pytest.approx(want, rel=1e-6, abs=absolute), (
