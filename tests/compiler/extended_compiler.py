@@ -15,7 +15,8 @@ import numpy as np
 
 from momentgen.compiler.emit import Header, render_triton
 from momentgen.compiler.ir.evaluate import evaluate
-from momentgen.compiler.ir.graph import Graph, evaluate_mpmath
+from momentgen.compiler.ir.graph import Graph, floor  # type: ignore[attr-defined]
+from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
 from momentgen.native.c_compiler import find_compiler
@@ -36,7 +37,7 @@ static float __uint_as_float(unsigned u) { float f; __builtin_memcpy(&f, &u, 4);
 def primitive() -> dict[str, Any]:
     """The new primitive in the real graph, in NumPy and in Triton."""
     graph = Graph(("x",))
-    graph.output("y", graph.floor(graph.input("x")))  # type: ignore[attr-defined]
+    graph.output("y", floor(graph.input("x")))
     program = lower(graph, "below", (), {})
     x = np.array([-2.5, -0.0, 0.5, 3.0, 1e9, np.inf, np.nan], np.float32)
     return {

@@ -16,11 +16,11 @@ def cancelling() -> tuple[Graph, int, int]:
     """(1 + x)·y - y, whose sum must keep what rounding loses; and beside it a product that need not."""
     g = Graph(inputs=("x", "y"))
     x, y = g.input("x"), g.input("y")
-    total = g.add(x, g.const(1))
-    harmless = g.mul(g.mul(x, x), y)
-    g.output("difference", g.sub(g.mul(total, y), y))
+    total = x + 1
+    harmless = x * x * y
+    g.output("difference", total * y - y)
     g.output("harmless", harmless)
-    return g, total, harmless
+    return g, total.index, harmless.index
 
 
 def operations(graph: Graph, nodes: frozenset[int]) -> set[int]:
@@ -91,11 +91,11 @@ def many_terms(count: int) -> tuple[Graph, set[int]]:
     difference, harmless = g.const(0), y
     needed = set()
     for k in range(count):
-        total = g.add(g.mul(x, g.const(1 + k / 64)), g.const(1))
-        product = g.mul(total, y)
-        needed |= {total, product}
-        difference = g.add(difference, g.sub(product, y))
-        harmless = g.mul(g.abs(g.mul(harmless, g.const(1 + 2.0**-k))), g.const(1))
+        total = x * (1 + k / 64) + 1
+        product = total * y
+        needed |= {total.index, product.index}
+        difference = difference + (product - y)
+        harmless = abs(harmless * (1 + 2.0**-k)) * 1
     g.output("difference", difference)
     g.output("harmless", harmless)
     return g, needed

@@ -29,8 +29,10 @@ from momentgen.compiler.emit.c import c_double
 from momentgen.compiler.emit.c_float64 import render_c_float64
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
-from momentgen.compiler.ir.graph import Graph, Patch, evaluate_mpmath, outputs_float64
+from momentgen.compiler.ir.graph import Graph, Patch, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.surface import surface_of
+from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
@@ -209,12 +211,12 @@ def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(na
     graph = Graph(("mean", "var"), names)
     first, second, total = graph.param(names[0]), graph.param(names[1]), graph.const(0)
     for place in range(8):
-        away = graph.sub(graph.input("mean"), graph.const(place / 4 - 1))
-        density = graph.exp_mantissa(graph.neg(graph.mul(first, graph.mul(away, away))))
-        share = graph.recip(graph.madd(graph.mul(graph.input("var"), second), density, graph.const(1)))
-        total = graph.madd(graph.mul(share, density), graph.const(1 + place / 8), total)
-    surface = graph.surface(total, graph.input("var"), [Patch(((1.5, -0.25), (0.5, 0.125, 2.0)))], slopes=False)[0]
-    graph.output("mean", graph.mul(surface, first))
+        away = graph.input("mean") - (place / 4 - 1)
+        density = exp_mantissa(-(first * (away * away)))
+        share = 1 / madd(graph.input("var") * second, density, 1)
+        total = madd(share * density, 1 + place / 8, total)
+    surface = surface_of(total, graph.input("var"), [Patch(((1.5, -0.25), (0.5, 0.125, 2.0)))], slopes=False)[0]
+    graph.output("mean", surface * first)
     graph.output("var", total)
     partials = Graph(("mean", "var"), names)
     for name in ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"):
@@ -276,16 +278,16 @@ def test_gcc_vectorises_loops_over_rows_that_choose_among_columns() -> None:
     graph = Graph(("mean", "var"))
     total = graph.const(0)
     for place in range(30):
-        density = graph.exp_mantissa(graph.mul(graph.input("mean"), graph.const(-1 - place / 7)))
-        share = graph.recip(graph.madd(graph.input("var"), density, graph.const(1 + place / 5)))
-        root = graph.sqrt(graph.madd(share, share, density))
-        value = graph.mul(root, graph.mul(share, density))
+        density = exp_mantissa(graph.input("mean") * (-1 - place / 7))
+        share = 1 / madd(graph.input("var"), density, 1 + place / 5)
+        root = sqrt(madd(share, share, density))
+        value = root * (share * density)
         for _ in range(8):
-            value = graph.madd(value, share, graph.mul(root, graph.const(0.5 + place)))
-        small = graph.lt(density, graph.const(place / 9))
-        total = graph.add(graph.mul(graph.select(small, graph.const(place / 3), graph.const(-place)), value), total)
-    graph.output("mean", graph.sqrt(graph.abs(total)))
-    graph.output("var", graph.mul(total, total))
+            value = madd(value, share, root * (0.5 + place))
+        small = density < place / 9
+        total = select(small, place / 3, -place) * value + total
+    graph.output("mean", sqrt(abs(total)))
+    graph.output("var", total * total)
     partials = Graph(("mean", "var"))
     for name in ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"):
         partials.output(name, partials.input("mean"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import math
 import random
 import tempfile
@@ -22,8 +21,20 @@ from momentgen.compiler.emit._rows import Split, split
 from momentgen.compiler.emit.c_float64 import render_c_float64
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
-from momentgen.compiler.ir.graph import Graph, Patch, outputs_float64
+from momentgen.compiler.ir.graph import (
+    Graph,
+    Patch,
+    exp_mantissa,
+    first_word,
+    half_square,
+    madd,
+    over_one_plus,
+    select,
+    sqrt,
+)
 from momentgen.compiler.ir.program import Builder, ProgramError, Type
+from momentgen.compiler.ir.surface import surface_of
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.float64 import kernels_of, numbered
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.native.c_compiler import find_compiler
@@ -47,7 +58,7 @@ def stable_of(graph: Graph) -> Any:
     partials.surfaces = dict(graph.surfaces)
     values = list(graph.outputs.values())
     for place, name in enumerate(PARTIALS):
-        partials.output(name, values[place % 2])
+        partials.output(name, partials.real(values[place % 2]))
     return SimpleNamespace(forward64=graph, partials64=partials, scalars_source="")
 
 
@@ -90,17 +101,17 @@ def test_random_graphs_keep_their_meaning(seed: int) -> None:
         a, b, c = (rng.choice(values[-12:]) for _ in range(3))
         weight = g.const(round(rng.uniform(-1, 1), 2))
         made: list[Callable[[], int]] = [
-            lambda a=a, b=b: g.mul(g.const(0.5), g.add(a, b)),  # type: ignore[misc]
-            lambda a=a, b=b: g.sub(a, b),  # type: ignore[misc]
-            lambda a=a, c=c, weight=weight: g.madd(weight, a, c),  # type: ignore[misc]
-            lambda a=a, b=b: g.over_one_plus(b, g.mul(a, a)),  # type: ignore[misc]
-            lambda a=a, b=b, c=c: g.select(g.both(g.lt(a, b), g.invert(g.le(c, a))), b, c),  # type: ignore[misc]
-            lambda a=a: g.sqrt(g.abs(a)),  # type: ignore[misc]
-            lambda a=a: g.exp_mantissa(g.half_square(a)),  # type: ignore[misc]
-            lambda a=a, b=b: g.select(g.lt(a, b), g.const(0.1), g.const(0.3)),  # type: ignore[misc]
+            lambda a=a, b=b: 0.5 * (a + b),  # type: ignore[misc]
+            lambda a=a, b=b: a - b,  # type: ignore[misc]
+            lambda a=a, c=c, weight=weight: madd(weight, a, c),  # type: ignore[misc]
+            lambda a=a, b=b: over_one_plus(b, a * a),  # type: ignore[misc]
+            lambda a=a, b=b, c=c: select((a < b) & ~(c <= a), b, c),  # type: ignore[misc]
+            lambda a=a: sqrt(abs(a)),  # type: ignore[misc]
+            lambda a=a: exp_mantissa(half_square(a)),  # type: ignore[misc]
+            lambda a=a, b=b: select(a < b, 0.1, 0.3),  # type: ignore[misc]
         ]
         values.append(rng.choice(made)())
-    g.output("mean", g.add(values[-1], values[-2]))
+    g.output("mean", values[-1] + values[-2])
     g.output("var", values[-3])
     check(g, 1e-9)
 
@@ -121,18 +132,18 @@ def sum_of_atoms(count: int, *, deep: bool) -> Graph:
     """Sums over atoms of several results each; ``deep``: of atoms that need the sum over others."""
     g, rng = Graph(inputs=("mean", "var")), random.Random(1)
     first = second = g.const(0)
-    size, left = g.abs(g.input("mean")), g.lt(g.input("mean"), g.const(0))
+    size, left = abs(g.input("mean")), g.input("mean") < 0
     for group in range(2 if deep else 1):
         start = second
         for k in range(count):
-            width = g.sqrt(g.add(g.input("var"), g.const(0.3 + 0.17 * k + group)))
-            t = g.mul(g.add(size, g.mul(start, g.const(0.01))) if deep else size, g.recip(width))
-            value = g.exp_mantissa(g.half_square(t))
+            width = sqrt(g.input("var") + (0.3 + 0.17 * k + group))
+            t = (size + start * 0.01 if deep else size) * (1 / width)
+            value = exp_mantissa(half_square(t))
             for _ in range(6):
-                value = g.madd(value, t, g.mul(width, g.const(0.125)))
-            by_side = g.select(left, g.const(rng.random()), g.const(rng.random()))
-            first = g.madd(g.const(rng.uniform(-1, 1)), value, first)
-            second = g.madd(by_side, g.mul(value, width), second)
+                value = madd(value, t, width * 0.125)
+            by_side = select(left, rng.random(), rng.random())
+            first = madd(rng.uniform(-1, 1), value, first)
+            second = madd(by_side, value * width, second)
     g.output("mean", first)
     g.output("var", second)
     return g
@@ -162,20 +173,20 @@ def test_few_atoms_are_none() -> None:
 def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str, cells: int = 1) -> Graph:
     """Polynomials of two values, of which some derivatives are wanted, and which share what they are of."""
     g = Graph(inputs=("mean", "var"))
-    y, z = g.mul(g.sub(g.input("mean"), g.const(0.5)), g.const(0.25)), g.sqrt(g.input("var"))
+    y, z = (g.input("mean") - 0.5) * 0.25, sqrt(g.input("var"))
     cell = g.const(0)
     for number in range(1, cells):
-        beyond = g.lt(g.const(2 * number / cells - 1), g.input("mean"))
-        cell = g.add(cell, g.select(beyond, g.const(1), g.const(0)))
+        beyond = 2 * number / cells - 1 < g.input("mean")
+        cell = cell + select(beyond, 1, 0)
     total = g.const(0)
     for rows in tables:
         table = tuple(map(tuple, rows))
         others = [Patch(table[k:] or table, (1 + k / 8, k / 16), (1 - k / 8, -k / 16)) for k in range(1, cells)]
-        found = g.surface(y, z, [Patch(table), *others], slopes=wanted != "surface", cell=cell)
+        found = surface_of(y, z, [Patch(table), *others], slopes=wanted != "surface", cell=cell)
         for kind, node in zip(("surface", "surface_y", "surface_z"), found, strict=True):
             if kind in wanted.split():
-                total = g.add(total, g.mul(node, g.input("mean")))
-    g.output("mean", g.madd(total, z, g.mul(y, y)))
+                total = total + node * g.input("mean")
+    g.output("mean", madd(total, z, y * y))
     g.output("var", total)
     return g
 
@@ -200,17 +211,10 @@ def test_polynomials_of_two_values_stand_between_two_programs_and_mean_the_same(
 def test_a_parameter_may_have_a_name_that_the_code_uses() -> None:
     g = of_surfaces([random_table(5, 5)], "surface", 3)
     renamed = Graph(g.inputs, ("number", "s0", "r0"))
-    nodes: dict[int, int] = {}
-    for index in g.live():
-        node = g.nodes[index]
-        nodes[index] = renamed._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
-        if index in g.surfaces:
-            found = g.surfaces[index]
-            y, z, cell = nodes[found.y], nodes[found.z], nodes[found.cell]
-            renamed.surfaces[nodes[index]] = dataclasses.replace(found, y=y, z=z, cell=cell)
-    scale = renamed.mul(renamed.param("number"), renamed.mul(renamed.param("s0"), renamed.param("r0")))
+    nodes = renamed.taken(g)
+    scale = renamed.param("number") * (renamed.param("s0") * renamed.param("r0"))
     for name, index in g.outputs.items():
-        renamed.output(name, renamed.mul(nodes[index], scale))
+        renamed.output(name, nodes[index] * scale)
     stable = stable_of(renamed)
     kernels, module = kernels_of(stable, "rule"), ModuleType("rule")
     with tempfile.TemporaryDirectory() as folder:
@@ -226,8 +230,8 @@ def test_a_parameter_may_have_a_name_that_the_code_uses() -> None:
 
 def test_a_polynomial_of_what_comes_of_another_is_refused() -> None:
     g = Graph(inputs=("mean", "var"))
-    first = g.surface(g.input("mean"), g.input("var"), [Patch(((1.0, 2.0), (3.0,)))], slopes=False)[0]
-    g.output("mean", g.surface(first, g.input("var"), [Patch(((1.0, 0.5), (2.0,)))], slopes=False)[0])
+    first = surface_of(g.input("mean"), g.input("var"), [Patch(((1.0, 2.0), (3.0,)))], slopes=False)[0]
+    g.output("mean", surface_of(first, g.input("var"), [Patch(((1.0, 0.5), (2.0,)))], slopes=False)[0])
     g.output("var", first)
     with pytest.raises(ProgramError, match="is of what comes of another"):
         kernels_of(stable_of(g), "rule")
@@ -237,14 +241,7 @@ def test_of_two_grids_there_is_one_number_that_both_are_found_from() -> None:
     first, second = (of_surfaces([random_table(k, 4)], "surface", cells=k) for k in (2, 3))
     g = Graph(inputs=("mean", "var"))
     for name, one in (("mean", first), ("var", second)):
-        nodes: dict[int, int] = {}
-        for index in one.live():
-            node = one.nodes[index]
-            nodes[index] = g._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
-            if index in one.surfaces:
-                found = one.surfaces[index]
-                y, z, cell = nodes[found.y], nodes[found.z], nodes[found.cell]
-                g.surfaces[nodes[index]] = dataclasses.replace(found, y=y, z=z, cell=cell)
+        nodes = g.taken(one)
         g.output(name, nodes[one.outputs["mean"]])
     kernel, _ = kernels_of(stable_of(g), "rule")
     assert sorted(sheet.size for sheet in kernel.sheets) == [2, 3]
@@ -255,7 +252,7 @@ def test_of_two_grids_there_is_one_number_that_both_are_found_from() -> None:
 
 def test_an_operation_for_float32_is_refused() -> None:
     g = Graph(inputs=("mean", "var"))
-    g.output("mean", g.head(g.input("mean")))
+    g.output("mean", first_word(g.input("mean")))
     g.output("var", g.input("var"))
     with pytest.raises(ProgramError, match="head is an operation for float32"):
         kernels_of(stable_of(g), "rule")

@@ -18,8 +18,9 @@ from mpmath.calculus.quadrature import GaussLegendre
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.graph import Graph, evaluate_mpmath
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.prove import bounds, claimed
 from momentgen.compiler.prove.bounds import bound_of, kink_bound

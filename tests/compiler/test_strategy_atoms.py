@@ -12,8 +12,8 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Line, analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import OUTPUTS
+from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.surfaces.fine_surface import find_fine_surfaces

@@ -17,9 +17,9 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.evaluate import compile_program
-from momentgen.compiler.ir.graph import outputs_float64
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise

@@ -13,8 +13,8 @@ import sympy as sp
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import outputs_float64
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.strategies.kinks.piecewise import stable_variants
 from momentgen.compiler.strategies.surfaces.fine_output import BEYOND, PARTIALS_OF
 from momentgen.errors import BuildError

@@ -15,8 +15,9 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.graph import Graph, evaluate_mpmath, outputs_float64
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
 from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.surfaces import fine_surface
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import function
 from momentgen.compiler.ir.evaluate import compile_program
-from momentgen.compiler.ir.graph import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
 from momentgen.compiler.lower.ablate import Calibration, choose
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies.formulas.formula import stable_variants

@@ -16,7 +16,8 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Line, analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.graph import Graph, evaluate_float64, evaluate_mpmath
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
 from momentgen.compiler.measure.moments import MomentsMeasure
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise

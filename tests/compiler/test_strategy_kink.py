@@ -16,9 +16,9 @@ from real_rules import rules, stables
 from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.evaluate import compile_program
-from momentgen.compiler.ir.graph import evaluate_mpmath
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.pipeline import compile_rule

@@ -11,8 +11,8 @@ import sympy as sp
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.strategies import stabilise

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from momentgen.compiler import pipeline
 from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.strategies import Way, stabilise, ways
 from momentgen.compiler.strategies.kinks.increments import plain
 from momentgen.errors import BuildError

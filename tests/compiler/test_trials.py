@@ -7,7 +7,17 @@ import random
 import numpy as np
 
 from momentgen.compiler.ir.evaluate import evaluate
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import (
+    Graph,
+    exp_factor,
+    half_square,
+    horner,
+    madd,
+    over_one_plus,
+    select,
+    sqrt,
+    times_exp_mantissa,
+)
 from momentgen.compiler.lower.trials import Calibration, Trials
 from momentgen.compiler.lower.words import lower
 
@@ -16,15 +26,15 @@ def bell() -> Graph:
     """Outputs that share an exponential: every kind of node that has a way of its own to be carried."""
     g = Graph(inputs=("x", "y"), params=("p",))
     x, y, p = g.input("x"), g.input("y"), g.param("p")
-    root = g.sqrt(g.madd(y, y, g.const(1)))
-    t = g.over(g.sub(x, p), root)
-    e = g.half_square(t)
-    phi = g.mul(g.times_exp_mantissa(g.recip(root), e), g.mul(g.exp_factor(e, 0, 2), g.exp_factor(e, 1, 2)))
-    series = g.horner(g.abs(t), [1, "0.3", "-0.07", "0.011"])
-    left = g.lt(x, p)
-    g.output("one", g.select(left, g.mul(phi, series), g.sub(g.const(1), g.mul(phi, series))))
-    g.output("two", g.over_one_plus(g.add(t, g.neg(phi)), g.mul(t, t)))
-    g.output("three", g.sub(root, y))
+    root = sqrt(madd(y, y, 1))
+    t = (x - p) / root
+    e = half_square(t)
+    phi = times_exp_mantissa(1 / root, e) * (exp_factor(e, 0, 2) * exp_factor(e, 1, 2))
+    series = horner(abs(t), [1, "0.3", "-0.07", "0.011"])
+    left = x < p
+    g.output("one", select(left, phi * series, 1 - phi * series))
+    g.output("two", over_one_plus(t + -phi, t * t))
+    g.output("three", root - y)
     return g
 
 

@@ -24,10 +24,11 @@ from momentgen.compiler.certify.recheck import recheck
 from momentgen.compiler.certify.sampling import joined, sampler_of
 from momentgen.compiler.certify.tolerance import tolerance_of
 from momentgen.compiler.ir.evaluate import evaluate
-from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Errors, Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.ablate import Calibration, Choice, Part, choose
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import LARGEST
@@ -228,7 +229,7 @@ def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:
     Raises:
         BuildError: if one is.
     """
-    for value in (graph.value(index) for index in graph.live()):
+    for value in (graph.constant(index) for index in graph.live()):
         if value is not None and mpmath.isfinite(value) and abs(value) >= _OVERFLOWS:
             cause = (
                 f"the kernels need the constant {mpmath.nstr(value, 3)}, beyond float32: f is too large or too steep"

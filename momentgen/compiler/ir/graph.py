@@ -1,34 +1,43 @@
-"""The graph of real operations that ``stabilise`` writes and ``lower`` reads.
+"""The graph of real operations that strategies write and ``lower`` reads.
 
-A node stands for a real number; how it is carried (one float32, a double-float,
-or any torch dtype) is decided later.  Sharing is by construction: equal nodes
-are one node.  A power of two that comes out of an exponential is kept apart
-from its mantissa, ``exp(x) = exp_mantissa(x) * exp_factor(x, 0, k) * ... *
-exp_factor(x, k-1, k)``, so that no intermediate value under- or overflows.
+A node stands for a real number; how it is carried (one float32, a double-float, or any torch dtype) is decided later.
+Strategies handle it as a :class:`Real`, which has Python's operators: each writes one node, and numbers become
+constants.  Sharing is by construction: equal nodes are one node.  A power of two that comes out of an exponential is
+kept apart from its mantissa, ``exp(x) = exp_mantissa(x) * exp_factor(x, 0, k) * ... * exp_factor(x, k-1, k)``, so that
+no intermediate value under- or overflows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
-
-from momentgen.compiler.ir.kinds import KINDS
 
 __all__ = [
     "LEAVES",
     "Graph",
     "Node",
     "Patch",
+    "Real",
     "Surface",
-    "evaluate_float64",
-    "evaluate_mpmath",
-    "float64_operations",
-    "outputs_float64",
+    "equal",
+    "exp_factor",
+    "exp_mantissa",
+    "first_word",
+    "half_square",
+    "horner",
+    "madd",
+    "over_one_plus",
+    "second_word",
+    "select",
+    "shifted_product",
+    "sqrt",
+    "square_difference",
+    "times_exp_mantissa",
 ]
 
 LEAVES = frozenset({"input", "param", "const", "exp_factor"})
@@ -84,9 +93,10 @@ class Graph:
     """A shared, append-only graph of real operations with named outputs.
 
     >>> g = Graph(inputs=("x",))
-    >>> g.output("y", g.madd(g.input("x"), g.input("x"), g.const(1)))
-    >>> evaluate_mpmath(g, {"x": 3})["y"]
-    mpf('10.0')
+    >>> x = g.input("x")
+    >>> g.output("y", select(x < 0, 0, 2 * sqrt(x) + 1))
+    >>> [node.kind for node in g.nodes]
+    ['input', 'const', 'lt', 'sqrt', 'const', 'mul', 'const', 'add', 'select']
     """
 
     def __init__(self, inputs: Iterable[str], params: Iterable[str] = ()) -> None:
@@ -108,213 +118,60 @@ class Graph:
             self.nodes.append(node)
         return self._seen[node]
 
-    # leaves
-    def input(self, name: str) -> int:
-        return self._add("input", payload=name)
+    def write(self, kind: str, *args: Real, payload: Any = None) -> Real:
+        """A node of any kind."""
+        return Real(self, self._add(kind, *(a.index for a in args), payload=payload))
 
-    def param(self, name: str) -> int:
-        return self._add("param", payload=name)
+    def real(self, index: int) -> Real:
+        """A node by its index."""
+        return Real(self, index)
 
-    def const(self, value: Any) -> int:
+    def input(self, name: str) -> Real:
+        return self.write("input", payload=name)
+
+    def param(self, name: str) -> Real:
+        return self.write("param", payload=name)
+
+    def const(self, value: Any) -> Real:
         """A constant, kept to 60 digits."""
         with mpmath.workdps(60):
-            return self._add("const", payload=mpmath.mpf(value))
+            return self.write("const", payload=mpmath.mpf(value))
 
-    def value(self, index: int) -> Any | None:
-        """The constant a node stands for, or None."""
+    def constant(self, index: int) -> Any | None:
+        """The number that a node is, or None."""
         node = self.nodes[index]
         return node.payload if node.kind == "const" else None
 
-    # arithmetic; identities that hold exactly are taken on the way
-    def add(self, a: int, b: int) -> int:
-        if self.value(a) == 0:
-            return b
-        if self.value(b) == 0:
-            return a
-        va, vb = self.value(a), self.value(b)
-        if va is not None and vb is not None:
-            with mpmath.workdps(60):
-                return self.const(va + vb)
-        if self.nodes[b].kind == "neg":
-            return self.sub(a, self.nodes[b].args[0])
-        if self.nodes[a].kind == "neg":
-            return self.sub(b, self.nodes[a].args[0])
-        return self._add("add", *sorted((a, b)))
+    def suspect(self, *nodes: Real) -> None:
+        """Say that nodes may be worth a second word, and that all others that nobody says it of are not."""
+        self.suspects |= {node.index for node in nodes}
 
-    def sub(self, a: int, b: int) -> int:
-        if self.value(b) == 0:
-            return a
-        if self.value(a) == 0:
-            return self.neg(b)
-        if self.nodes[b].kind == "neg":
-            return self.add(a, self.nodes[b].args[0])
-        return self._add("sub", a, b)
+    def output(self, name: str, value: Real) -> None:
+        self.outputs[name] = value.index
 
-    def mul(self, a: int, b: int) -> int:
-        va, vb = self.value(a), self.value(b)
-        if va is not None and vb is not None:
-            with mpmath.workdps(60):
-                return self.const(va * vb)
-        for x, vx, y in ((a, va, b), (b, vb, a)):
-            if vx == 0:
-                return x
-            if vx == 1:
-                return y
-            if vx == -1:
-                return self.neg(y)
-        return self._add("mul", *sorted((a, b)))
+    def result(self, name: str) -> Real:
+        """An output."""
+        return Real(self, self.outputs[name])
 
-    def madd(self, a: int, b: int, c: int) -> int:
-        """a*b + c."""
-        product_is_trivial = any(self.value(i) in (0, 1, -1) for i in (a, b))
-        if product_is_trivial or self.value(c) == 0:
-            return self.add(self.mul(a, b), c)
-        return self._add("madd", *sorted((a, b)), c)
+    def behind(self, *values: Real) -> list[Real]:
+        """What values are computed from, and themselves, in order."""
+        return [Real(self, index) for index in self._behind(value.index for value in values)]
 
-    def recip(self, a: int) -> int:
-        return self._add("recip", a)
-
-    def over(self, a: int, b: int) -> int:
-        """a/b by way of 1/b, whose rounding costs nothing once the quotient carries its remainder."""
-        return self._add("over", a, b)
-
-    def half_square(self, a: int) -> int:
-        """-a²/2, the exponent of a normal density."""
-        return self._add("half_square", a)
-
-    def head(self, a: int) -> int:
-        """a, of which the program takes the first word alone; ``shifted_product`` makes up for the second."""
-        return self._add("head", a)
-
-    def tail(self, a: int) -> int:
-        """a less its ``head``: the program's second word of a, 0 to real numbers."""
-        return self._add("tail", a)
-
-    def shifted_product(self, x: int, y: int, slope: int, a: int) -> int:
-        """x·y, both computed from ``head(a)``: the program adds ``slope``, d(xy)/da, times the second word of a."""
-        return self._add("shifted_product", x, y, slope, a)
-
-    def over_one_plus(self, a: int, h: int) -> int:
-        """a/(1 + h), h >= 0; its remainder is found without rounding 1 + h."""
-        return self._add("over_one_plus", a, h)
-
-    def sqrt(self, a: int) -> int:
-        return self._add("sqrt", a)
-
-    def neg(self, a: int) -> int:
-        node = self.nodes[a]
-        if node.kind == "const":
-            return self.const(-node.payload)
-        if node.kind == "neg":
-            return node.args[0]
-        return self._add("neg", a)
-
-    def abs(self, a: int) -> int:
-        return self._add("abs", a)
-
-    def round(self, a: int) -> int:
-        """The nearest whole number, ties to even; |a| < 2^22."""
-        return self._add("round", a)
-
-    def square_difference(self, x: int, w: int, square: int, rest: int) -> int:
-        """x² - (square + rest)·w, right to its last place also where it nearly cancels."""
-        return self._add("square_difference", x, w, square, rest)
-
-    def exp_mantissa(self, x: int) -> int:
-        return self._add("exp_mantissa", x)
-
-    def times_exp_mantissa(self, a: int, x: int) -> int:
-        """a·exp_mantissa(x), without rounding the mantissa near 1."""
-        return self._add("times_exp_mantissa", a, x)
-
-    def exp_factor(self, x: int, i: int, k: int) -> int:
-        return self._add("exp_factor", x, payload=(i, k))
-
-    def horner(self, x: int, coefficients: Sequence[Any]) -> int:
-        """sum c_i x^i, coefficients from low to high."""
-        result = self.const(coefficients[-1])
-        for c in reversed(coefficients[:-1]):
-            result = self.madd(result, x, self.const(c))
-        return result
-
-    def surface(
-        self, y: int, z: int, patches: Sequence[Patch], slopes: bool, cell: int | None = None
-    ) -> tuple[int, int, int]:
-        """A polynomial and, where ``slopes`` are asked for, its derivatives in y and z; else 0 for these.
-
-        Args:
-            y, z: the nodes it is of.
-            patches: one for each cell.
-            slopes: whether derivatives are wanted.
-            cell: the node that is the number of the cell; none needed of a single one.
-
-        >>> g = Graph(inputs=("y", "z"))
-        >>> patch = Patch(((1, 2, 3), (4, 5)))
-        >>> for name, node in zip("abc", g.surface(g.input("y"), g.input("z"), [patch], slopes=True)):
-        ...     g.output(name, node)
-        >>> {name: float(value) for name, value in evaluate_mpmath(g, {"y": 2, "z": 10}).items()}
-        {'a': 157.0, 'b': 64.0, 'c': 14.0}
-        """
-        cell = self.const(0) if cell is None else cell
-        made = {patch: self._patch(y, z, patch, slopes) for patch in dict.fromkeys(patches)}
-        total, by_y, by_z = made[patches[0]]
-        for number, patch in enumerate(patches[1:], 1):
-            there, (value, slope_y, slope_z) = self.lt(self.const(number - 0.5), cell), made[patch]
-            total = self.select(there, value, total)
-            by_y, by_z = self.select(there, slope_y, by_y), self.select(there, slope_z, by_z)
-        for kind, node in (("surface", total), ("surface_y", by_y), ("surface_z", by_z)):
-            if self.nodes[node].kind not in LEAVES:
-                self.surfaces[node] = Surface(kind, y, z, cell, tuple(patches))
-        return total, by_y, by_z
-
-    def _patch(self, y: int, z: int, patch: Patch, slopes: bool) -> tuple[int, int, int]:
-        """The polynomial of a patch and its derivatives."""
-        (y_scale, y_shift), (z_scale, z_shift) = patch.y, patch.z
-        y, z = (
-            node if (scale, shift) == (1.0, 0.0) else self.madd(node, self.const(scale), self.const(shift))
-            for node, scale, shift in ((y, y_scale, y_shift), (z, z_scale, z_shift))
-        )
-        total = by_y = by_z = self.const(0)
-        for row in reversed(patch.table):
-            value, slope = self.const(row[-1]), self.const(0)
-            for c in reversed(row[:-1]):
-                if slopes:
-                    slope = self.madd(slope, y, value)
-                value = self.madd(value, y, self.const(c))
-            if slopes:
-                by_z, by_y = self.madd(by_z, z, total), self.madd(by_y, z, slope)
-            total = self.madd(total, z, value)
-        return total, self.mul(by_y, self.const(y_scale)), self.mul(by_z, self.const(z_scale))
-
-    # choice
-    def lt(self, a: int, b: int) -> int:
-        return self._add("lt", a, b)
-
-    def le(self, a: int, b: int) -> int:
-        return self._add("le", a, b)
-
-    def eq(self, a: int, b: int) -> int:
-        return self._add("eq", a, b)
-
-    def both(self, a: int, b: int) -> int:
-        return self._add("and", *sorted((a, b)))
-
-    def either(self, a: int, b: int) -> int:
-        return self._add("or", *sorted((a, b)))
-
-    def invert(self, a: int) -> int:
-        return self._add("not", a)
-
-    def select(self, condition: int, if_true: int, if_false: int) -> int:
-        return if_true if if_true == if_false else self._add("select", condition, if_true, if_false)
-
-    def comment(self, index: int, text: str) -> int:
-        """Say what a node is; shown beside it in emitted code."""
-        self.comments.setdefault(index, text)
-        return index
-
-    def output(self, name: str, index: int) -> None:
-        self.outputs[name] = index
+    def taken(self, other: Graph, instead: Callable[[Node], Real | None] = lambda node: None) -> dict[int, Real]:
+        """The live nodes of another graph written here, by their index there; some of them replaced."""
+        here: dict[int, Real] = {}
+        for index in other.live():
+            node = other.nodes[index]
+            given = instead(node)
+            new = self.write(node.kind, *(here[a] for a in node.args), payload=node.payload) if given is None else given
+            here[index] = new
+            if index in other.comments:
+                new.named(other.comments[index])
+            if index in other.surfaces:
+                surface = other.surfaces[index]
+                y, z, cell = (here[i].index for i in (surface.y, surface.z, surface.cell))
+                self.surfaces[new.index] = replace(surface, y=y, z=z, cell=cell)
+        return here
 
     def without_outputs(self) -> Graph:
         """The same nodes, to which others can be added, and that nothing is known of."""
@@ -324,8 +181,11 @@ class Graph:
 
     def live(self) -> list[int]:
         """Indices of the nodes that an output depends on, in order."""
+        return self._behind(self.outputs.values())
+
+    def _behind(self, indices: Iterable[int]) -> list[int]:
         needed: set[int] = set()
-        stack = list(self.outputs.values())
+        stack = list(indices)
         while stack:
             index = stack.pop()
             if index not in needed:
@@ -352,62 +212,227 @@ class Graph:
 _Step = tuple[int, Node, tuple[int, ...]]
 
 
-def _evaluate(
-    graph: Graph, leaf: Callable[[Node], Any], ops: Mapping[str, Callable[..., Any]], *, outputs_only: bool = False
-) -> dict[int, Any]:
-    values: dict[int, Any] = {}
-    for index, node, ended in graph.steps():
-        if node.kind in LEAVES:
-            values[index] = leaf(node)
-        else:
-            values[index] = ops[node.kind](*[values[a] for a in node.args])
-        if outputs_only:
-            for a in ended:
-                del values[a]
-    return values
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A node of a graph: a real number, written on with operators, and with the functions below.
 
+    Each operator writes one node, unless an identity holds exactly, as x + 0 = x; ``a * b + c`` are two nodes,
+    and :func:`madd` is one.  An operand may be a number.  Comparisons are nodes, too, and are combined by ``&``, ``|``
+    and ``~``; Python's ``if`` cannot ask for what only inputs decide.
 
-def evaluate_mpmath(graph: Graph, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs at one point, in the current mpmath precision: what the graph means."""
-
-    def leaf(node: Node) -> Any:
-        if node.kind == "exp_factor":
-            return mpmath.mpf(1)
-        return node.payload if node.kind == "const" else mpmath.mpf(point[node.payload])
-
-    values = _evaluate(graph, leaf, {name: kind.exact for name, kind in KINDS.items()})
-    return {name: values[index] for name, index in graph.outputs.items()}
-
-
-def outputs_float64(graph: Graph, points: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The outputs over arrays of points, in float64; a graph of thousands of nodes keeps few of their values at a time.
-
-    >>> g = Graph(inputs=("x",))
-    >>> g.output("y", g.mul(g.input("x"), g.const(3)))
-    >>> outputs_float64(g, {"x": np.arange(3)})["y"].tolist()
-    [0.0, 3.0, 6.0]
+    Raises:
+        TypeError: where a comparison is used as a truth value.
     """
-    values = _float64(graph, points, outputs_only=True)
-    return {name: values[index] for name, index in graph.outputs.items()}
+
+    graph: Graph
+    index: int
+    __array_ufunc__: ClassVar[None] = None  # numpy's numbers leave their operators to this class
+
+    @property
+    def node(self) -> Node:
+        """What it is in the graph."""
+        return self.graph.nodes[self.index]
+
+    @property
+    def args(self) -> tuple[Real, ...]:
+        """What it is computed from."""
+        return tuple(Real(self.graph, index) for index in self.node.args)
+
+    @property
+    def constant(self) -> Any | None:
+        """The number that it is; None where that depends on inputs."""
+        return self.graph.constant(self.index)
+
+    def named(self, text: str) -> Real:
+        """Itself; emitted code says ``text`` beside it."""
+        self.graph.comments.setdefault(self.index, text)
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("expected select() or &, | and ~ for what depends on inputs, got a truth value asked of a node")
+
+    def __add__(self, other: Operand) -> Real:
+        a, b = self, _lifted(self.graph, other)
+        va, vb = a.constant, b.constant
+        if va == 0:
+            return b
+        if vb == 0:
+            return a
+        if va is not None and vb is not None:
+            with mpmath.workdps(60):
+                return self.graph.const(va + vb)
+        if b.node.kind == "neg":
+            return a - b.args[0]
+        if a.node.kind == "neg":
+            return b - a.args[0]
+        return _in_order("add", a, b)
+
+    def __radd__(self, other: Operand) -> Real:
+        return _lifted(self.graph, other) + self
+
+    def __sub__(self, other: Operand) -> Real:
+        a, b = self, _lifted(self.graph, other)
+        if b.constant == 0:
+            return a
+        if a.constant == 0:
+            return -b
+        if b.node.kind == "neg":
+            return a + b.args[0]
+        return self.graph.write("sub", a, b)
+
+    def __rsub__(self, other: Operand) -> Real:
+        return _lifted(self.graph, other) - self
+
+    def __mul__(self, other: Operand) -> Real:
+        a, b = self, _lifted(self.graph, other)
+        va, vb = a.constant, b.constant
+        if va is not None and vb is not None:
+            with mpmath.workdps(60):
+                return self.graph.const(va * vb)
+        for x, vx, y in ((a, va, b), (b, vb, a)):
+            if vx == 0:
+                return x
+            if vx == 1:
+                return y
+            if vx == -1:
+                return -y
+        return _in_order("mul", a, b)
+
+    def __rmul__(self, other: Operand) -> Real:
+        return _lifted(self.graph, other) * self
+
+    def __truediv__(self, other: Operand) -> Real:
+        """a/b by way of 1/b, whose rounding costs nothing once the quotient carries its remainder."""
+        return self.graph.write("over", self, _lifted(self.graph, other))
+
+    def __rtruediv__(self, other: Operand) -> Real:
+        return self.graph.write("recip", self) if other == 1 else _lifted(self.graph, other) / self
+
+    def __neg__(self) -> Real:
+        node = self.node
+        if node.kind == "const":
+            return self.graph.const(-node.payload)
+        return self.args[0] if node.kind == "neg" else self.graph.write("neg", self)
+
+    def __abs__(self) -> Real:
+        return self.graph.write("abs", self)
+
+    def __round__(self) -> Real:
+        """The nearest whole number, ties to even; |a| < 2^22."""
+        return self.graph.write("round", self)
+
+    def __lt__(self, other: Operand) -> Real:
+        return self.graph.write("lt", self, _lifted(self.graph, other))
+
+    def __le__(self, other: Operand) -> Real:
+        return self.graph.write("le", self, _lifted(self.graph, other))
+
+    def __gt__(self, other: Operand) -> Real:
+        return _lifted(self.graph, other) < self
+
+    def __ge__(self, other: Operand) -> Real:
+        return _lifted(self.graph, other) <= self
+
+    def __and__(self, other: Real) -> Real:
+        return _in_order("and", self, other)
+
+    def __or__(self, other: Real) -> Real:
+        return _in_order("or", self, other)
+
+    def __invert__(self) -> Real:
+        return self.graph.write("not", self)
 
 
-def evaluate_float64(graph: Graph, points: Mapping[str, Any]) -> dict[int, np.ndarray]:
-    """Every live node over arrays of points, in float64: magnitudes for the lowering, not truth."""
-    return _float64(graph, points, outputs_only=False)
+#: what an operator takes beside a node; numbers of mpmath, too
+Operand = Real | float
 
 
-def float64_operations(points: Mapping[str, Any]) -> tuple[Callable[[Node], Any], Mapping[str, Callable[..., Any]]]:
-    """What a leaf is at points, and what each kind of node does, in float64."""
-
-    def leaf(node: Node) -> Any:
-        if node.kind == "exp_factor":
-            return np.float64(1.0)
-        return node.float64 if node.kind == "const" else np.asarray(points[node.payload], np.float64)
-
-    return leaf, {name: kind.array or kind.exact for name, kind in KINDS.items()}
+def _lifted(graph: Graph, value: Operand) -> Real:
+    return value if isinstance(value, Real) else graph.const(value)
 
 
-def _float64(graph: Graph, points: Mapping[str, Any], *, outputs_only: bool) -> dict[int, np.ndarray]:
-    leaf, ops = float64_operations(points)
-    with np.errstate(all="ignore"):
-        return _evaluate(graph, leaf, ops, outputs_only=outputs_only)
+def _in_order(kind: str, a: Real, b: Real) -> Real:
+    """A node that is the same whichever operand is the first."""
+    return a.graph.write(kind, *sorted((a, b), key=lambda real: real.index))
+
+
+def _graph_of(*operands: Operand) -> Graph:
+    return next(value.graph for value in operands if isinstance(value, Real))
+
+
+def equal(a: Real, b: Operand) -> Real:
+    """Whether a = b."""
+    return a.graph.write("eq", a, _lifted(a.graph, b))
+
+
+def select(condition: Real, if_true: Operand, if_false: Operand) -> Real:
+    """One of two values."""
+    a, b = (_lifted(condition.graph, value) for value in (if_true, if_false))
+    return a if a == b else condition.graph.write("select", condition, a, b)
+
+
+def madd(a: Operand, b: Operand, c: Operand) -> Real:
+    """a*b + c, as one operation."""
+    graph = _graph_of(a, b, c)
+    a, b, c = (_lifted(graph, value) for value in (a, b, c))
+    if any(value.constant in (0, 1, -1) for value in (a, b)) or c.constant == 0:
+        return a * b + c
+    return graph.write("madd", *sorted((a, b), key=lambda real: real.index), c)
+
+
+def sqrt(a: Real) -> Real:
+    """The square root."""
+    return a.graph.write("sqrt", a)
+
+
+def half_square(a: Real) -> Real:
+    """-a²/2, the exponent of a normal density."""
+    return a.graph.write("half_square", a)
+
+
+def first_word(a: Real) -> Real:
+    """a, of which the program takes the first word alone; ``shifted_product`` makes up for the second."""
+    return a.graph.write("head", a)
+
+
+def second_word(a: Real) -> Real:
+    """a less its ``first_word``: the program's second word of a, 0 to real numbers."""
+    return a.graph.write("tail", a)
+
+
+def shifted_product(x: Real, y: Real, slope: Real, a: Real) -> Real:
+    """x·y, both computed from ``first_word(a)``: the program adds ``slope``, d(xy)/da, times the second word of a."""
+    return x.graph.write("shifted_product", x, y, slope, a)
+
+
+def over_one_plus(a: Real, h: Real) -> Real:
+    """a/(1 + h), h >= 0; its remainder is found without rounding 1 + h."""
+    return a.graph.write("over_one_plus", a, h)
+
+
+def square_difference(x: Real, w: Real, square: Real, rest: Real) -> Real:
+    """x² - (square + rest)·w, right to its last place also where it nearly cancels."""
+    return x.graph.write("square_difference", x, w, square, rest)
+
+
+def exp_mantissa(x: Real) -> Real:
+    """e^x over the power of two next to it."""
+    return x.graph.write("exp_mantissa", x)
+
+
+def times_exp_mantissa(a: Real, x: Real) -> Real:
+    """a·exp_mantissa(x), without rounding the mantissa near 1."""
+    return a.graph.write("times_exp_mantissa", a, x)
+
+
+def exp_factor(x: Real, i: int, k: int) -> Real:
+    """Of the power of two next to e^x, factor i of k."""
+    return x.graph.write("exp_factor", x, payload=(i, k))
+
+
+def horner(x: Real, coefficients: Sequence[Any]) -> Real:
+    """Σ c_i x^i, coefficients from low to high."""
+    result = x.graph.const(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        result = madd(result, x, c)
+    return result

@@ -20,8 +20,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.ir.graph import LEAVES, Graph, Node, float64_operations, outputs_float64
+from momentgen.compiler.ir.graph import LEAVES, Graph, Node
 from momentgen.compiler.ir.kinds import KINDS
+from momentgen.compiler.ir.values import float64_operations, outputs_float64
 from momentgen.compiler.toolchain.c_helpers import library
 from momentgen.native.c_compiler import find_compiler
 
@@ -206,10 +207,10 @@ class _Lister:
 
 
 def outputs_over(graph: Graph, points: Mapping[str, Any]) -> dict[str, F64]:
-    """The outputs of a graph over arrays of points, as :func:`momentgen.compiler.ir.graph.outputs_float64`.
+    """The outputs of a graph over arrays of points, as :func:`momentgen.compiler.ir.values.outputs_float64`.
 
     >>> g = Graph(inputs=("x",))
-    >>> g.output("y", g.mul(g.input("x"), g.const(3)))
+    >>> g.output("y", 3 * g.input("x"))
     >>> outputs_over(g, {"x": np.arange(3)})["y"].tolist()
     [0.0, 3.0, 6.0]
     """

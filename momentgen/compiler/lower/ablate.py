@@ -17,8 +17,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from momentgen.compiler.ir.graph import Graph, evaluate_float64
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.kinds import CONDITIONS
+from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.lower.orders import orders_of
 from momentgen.compiler.lower.trials import Calibration, Trial, Trials
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from momentgen.compiler.ir.graph import LEAVES, Graph, Patch, Surface
+from momentgen.compiler.ir.graph import LEAVES, Graph, Patch, Surface, madd
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.program import Builder, Op, Program, ProgramError, Type
 from momentgen.compiler.ir.stable import Stable
@@ -165,7 +165,7 @@ def numbered(graph: Graph) -> Graph:
     found = graph.without_outputs()
     number = found.const(0)
     for cell, count in _grids(graph.surfaces.values()).items():
-        number = found.madd(number, found.const(count), cell)
+        number = madd(number, count, found.real(cell))
     found.output("number", number)
     return found
 

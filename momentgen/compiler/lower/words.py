@@ -163,7 +163,7 @@ class Lowering:
             of_conditions: dict[str, Callable[..., int]] = {"and": b.both, "or": b.either, "not": b.invert}
             return of_conditions[node.kind](*args)
         # Of a difference that cancels the first word may be 0 and the second not: its sign is that of both.
-        signed = node.kind == "lt" and self.graph.value(node.args[1]) == 0
+        signed = node.kind == "lt" and self.graph.constant(node.args[1]) == 0
         x = self.single(node.args[0]) if signed else self.carried[node.args[0]].hi
         y = self.carried[node.args[1]].hi
         return {"lt": b.lt, "le": b.le, "eq": b.eq}[node.kind](x, y)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL, unit
 
 __all__ = ["TermsUlp"]

@@ -77,31 +77,14 @@ def with_conditional_variance(derivation: Derivation, own: Stable, expected: Sta
 def _summed(own: Graph, expected: Graph, outputs: tuple[str, ...]) -> Graph:
     """One graph of both, the outputs of the second added."""
     g = Graph(own.inputs, own.params)
-    first, second = (_copied(g, graph) for graph in (own, expected))
-    g.suspects = {nodes[i] for graph, nodes in ((own, first), (expected, second)) for i in graph.suspects & {*nodes}}
-    if not (own.suspects and expected.suspects):
-        g.suspects = set()
+    first, second = (g.taken(graph) for graph in (own, expected))
+    if own.suspects and expected.suspects:
+        g.suspect(*(nodes[i] for graph, nodes in ((own, first), (expected, second)) for i in graph.suspects & {*nodes}))
     for name in outputs:
         value = first[own.outputs[name]]
         if name in ADDED:
-            value = g.add(value, second[expected.outputs[ADDED[name]]])
+            value = value + second[expected.outputs[ADDED[name]]]
             if g.suspects:
-                g.suspects.add(value)
+                g.suspect(value)
         g.output(name, value)
     return g
-
-
-def _copied(g: Graph, graph: Graph) -> dict[int, int]:
-    """Node of ``graph`` -> the same on ``g``."""
-    nodes: dict[int, int] = {}
-    for index in graph.live():
-        node = graph.nodes[index]
-        nodes[index] = g._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
-        if index in graph.comments:
-            g.comment(nodes[index], graph.comments[index])
-        if index in graph.surfaces:
-            surface = graph.surfaces[index]
-            g.surfaces[nodes[index]] = replace(
-                surface, y=nodes[surface.y], z=nodes[surface.z], cell=nodes[surface.cell]
-            )
-    return nodes

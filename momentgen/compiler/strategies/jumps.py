@@ -14,6 +14,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.ir.graph import equal, select
 from momentgen.compiler.ir.stable import Stable
 from momentgen.rule.symbols import x
 
@@ -25,9 +26,9 @@ def with_jumps(stable: Stable, derivation: Derivation) -> Stable:
     for at, value in _own_values(derivation):
         for graph in (stable.forward, stable.forward64):
             mean, var = (graph.input(name) for name in graph.inputs)
-            here = graph.both(graph.eq(var, graph.const(0)), graph.eq(mean, graph.const(at)))
-            chosen = graph.select(here, graph.const(value), graph.outputs["mean"])
-            graph.output("mean", graph.comment(chosen, f"f({at:g}) = {float(value):g} at the jump itself"))
+            here = equal(var, 0) & equal(mean, at)
+            chosen = select(here, value, graph.result("mean"))
+            graph.output("mean", chosen.named(f"f({at:g}) = {float(value):g} at the jump itself"))
     return stable
 
 

@@ -25,7 +25,7 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.fit import Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.terms import TermsUlp
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
@@ -73,36 +73,35 @@ class _Writer:
     ) -> None:
         self.g = g = Graph(("mean", "var"), params)
         self.f, self.precision, self.sizes = FunctionWriter(g, precision), precision, sizes
-        one = g.const(1)
         alpha = sp.Integer(0) if slope is None else slope
         self.slope = g.param(alpha.name) if isinstance(alpha, sp.Symbol) else g.const(mpmath.mpf(alpha.p) / alpha.q)
-        self.rest = g.sub(one, self.slope)
+        self.rest = 1 - self.slope
         self.mu, self.v = self.f.mu, self.f.v
-        self.right = g.lt(g.const(0), self.mu)
-        negative = g.lt(self.mu, g.const(0))
+        self.right = self.mu > 0
+        negative = self.mu < 0
         factor = g.const(mpmath.pi / mpmath.sqrt(3))
-        raw = g.mul(self.f.size(self.f.ratio, negative), factor)
+        raw = self.f.size(self.f.ratio, negative) * factor
         most = g.const(precision.reach if precision.scaled else 700)
-        self.y = g.comment(g.select(g.lt(most, raw), most, raw), "|mean|/s, s the logistic's scale")
-        exponent = g.neg(self.y)
-        self.e = g.exp_mantissa(exponent)
+        self.y = select(most < raw, most, raw).named("|mean|/s, s the logistic's scale")
+        exponent = -self.y
+        self.e = exp_mantissa(exponent)
         count = precision.factors if precision.scaled else 0
-        self.factors = [g.exp_factor(exponent, i, count) for i in range(count)]
+        self.factors = [exp_factor(exponent, i, count) for i in range(count)]
         whole = self.last(self.e, self.factors)
-        self.outputs: dict[str, Callable[[], int]]
+        self.outputs: dict[str, Callable[[], Real]]
         fits = [_fit(what, precision.fit) for what in ("log(1 + e)/e", "-Li_2(-e)/e")]
         self.fits = tuple(fits)
-        centred = g.sub(whole, g.const(0.5))
+        centred = whole - 0.5
         # l, D, q and H over e.
-        self.l, self.d = (g.horner(centred, fit.coefficients) for fit in fits)
-        self.q = g.recip(g.add(whole, one))
-        self.h = g.madd(self.y, self.q, self.l)
+        self.l, self.d = (horner(centred, fit.coefficients) for fit in fits)
+        self.q = 1 / (whole + 1)
+        self.h = madd(self.y, self.q, self.l)
         self.whole = whole
-        self.scale = g.mul(self.f.sigma, g.const(mpmath.sqrt(3) / mpmath.pi))
+        self.scale = self.f.sigma * (mpmath.sqrt(3) / mpmath.pi)
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
         inverse = self.f.inverse
-        self.inverse = g.select(g.lt(cap, inverse), cap, inverse) if precision.scaled else inverse
+        self.inverse = select(cap < inverse, cap, inverse) if precision.scaled else inverse
         if slope is None:
             self.outputs = {
                 "mean": self.step_mean,
@@ -122,108 +121,102 @@ class _Writer:
             "dvar_dvar": self.var_by_var,
         }
 
-    def last(self, node: int, factors: list[int]) -> int:
+    def last(self, node: Real, factors: list[Real]) -> Real:
         for factor in factors:
-            node = self.g.mul(node, factor)
+            node = node * factor
         return node
 
-    def tail(self, node: int, *steps: int) -> int:
+    def tail(self, node: Real, *steps: Real) -> Real:
         """e·node·steps; of the powers of two one before the steps, so that they do not overflow, and the rest last."""
-        total = self.last(self.g.mul(self.e, node), self.factors[:1])
+        total = self.last(self.e * node, self.factors[:1])
         for step in steps:
-            total = self.g.mul(total, step)
+            total = total * step
         return self.last(total, self.factors[1:])
 
-    def minus(self, a: int, b: int) -> int:
-        return self.g.add(a, b) if self.sizes else self.g.sub(a, b)
+    def minus(self, a: Real, b: Real) -> Real:
+        return a + b if self.sizes else a - b
 
-    def sized(self, node: int) -> int:
-        return self.g.abs(node) if self.sizes else node
+    def sized(self, node: Real) -> Real:
+        return abs(node) if self.sizes else node
 
     # --- the step ------------------------------------------------------------------
-    def step(self, factor: Any = 1, *steps: int) -> int:
+    def step(self, factor: Any = 1, *steps: Real) -> Real:
         """S(y) S(-y), times a number and ``steps``; every second exponential factor among them."""
-        g = self.g
-        total = g.mul(g.mul(self.e, g.mul(self.q, self.q)), g.const(factor))
+        total = self.e * (self.q * self.q) * factor
         factors = list(self.factors)
         for step in steps:
-            total = g.mul(total, step)
+            total = total * step
             if factors:
-                total = g.mul(total, factors.pop(0))
+                total = total * factors.pop(0)
         return self.last(total, factors)
 
-    def step_mean(self) -> int:
-        return self.g.select(self.right, self.q, self.tail(self.q))
+    def step_mean(self) -> Real:
+        return select(self.right, self.q, self.tail(self.q))
 
-    def odd(self) -> int:
+    def odd(self) -> Real:
         """1 - 2 S(-|y|) = tanh(|y|/2): (1 - e)/(1 + e), or near 0 y times a polynomial in y²."""
-        g = self.g
-        one = g.const(1)
         fit = _tanh_fit(self.precision.fit)
-        near = g.lt(self.y, one)
-        held = g.select(near, self.y, one)
-        small = g.mul(held, g.horner(g.sub(g.mul(held, held), g.const(0.5)), fit.coefficients))
-        return g.select(near, small, g.mul(g.sub(one, self.whole), self.q))
+        near = self.y < 1
+        held = select(near, self.y, 1)
+        small = held * horner(held * held - 0.5, fit.coefficients)
+        return select(near, small, (1 - self.whole) * self.q)
 
-    def opposed(self, node: int) -> int:
+    def opposed(self, node: Real) -> Real:
         """The node for mu > 0, its negative for mu <= 0."""
-        return self.sized(self.g.select(self.right, node, self.g.neg(node)))
+        return self.sized(select(self.right, node, -node))
 
     # --- outputs -------------------------------------------------------------------
-    def mean(self) -> int:
-        g = self.g
-        line = g.mul(g.select(self.right, g.const(1), self.slope), self.mu)
-        return g.add(self.sized(line), self.tail(self.l, self.scale, self.rest))
+    def mean(self) -> Real:
+        line = select(self.right, 1, self.slope) * self.mu
+        return self.sized(line) + self.tail(self.l, self.scale, self.rest)
 
-    def spread(self) -> tuple[int, int]:
+    def spread(self) -> tuple[Real, Real]:
         """The variance over v: for mu <= 0 what is beside alpha², over e; for mu > 0 what is missing to 1, over e."""
-        g, two = self.g, self.g.const(2)
-        cross, square = g.mul(g.mul(two, self.slope), self.rest), g.mul(self.rest, self.rest)
+        g = self.g
+        cross, square = 2 * self.slope * self.rest, self.rest * self.rest
         share = g.const(3 / mpmath.pi**2)
-        yl, ll, dd = g.mul(self.y, self.l), g.mul(g.mul(self.whole, self.l), self.l), g.mul(two, self.d)
-        left = g.madd(cross, g.add(dd, yl), g.mul(square, self.minus(dd, ll)))
-        right = g.madd(cross, g.add(dd, yl), g.mul(square, g.add(g.add(dd, ll), g.mul(two, yl))))
-        return g.mul(share, left), g.mul(share, right)
+        yl, ll, dd = self.y * self.l, self.whole * self.l * self.l, 2 * self.d
+        left = madd(cross, dd + yl, square * self.minus(dd, ll))
+        right = madd(cross, dd + yl, square * (dd + ll + 2 * yl))
+        return share * left, share * right
 
-    def var(self) -> int:
+    def var(self) -> Real:
         g = self.g
         left, right = self.spread()
-        low = g.madd(g.mul(self.slope, self.slope), self.v, self.tail(left, self.v))
-        high = g.mul(self.v, self.minus(g.const(1), g.mul(self.whole, right)))
-        return g.select(self.right, high, low)
+        low = madd(self.slope * self.slope, self.v, self.tail(left, self.v))
+        high = self.v * self.minus(g.const(1), self.whole * right)
+        return select(self.right, high, low)
 
-    def mean_by_mean(self) -> int:
-        g = self.g
+    def mean_by_mean(self) -> Real:
         q = self.tail(self.q)
-        low = g.madd(self.rest, q, self.slope)
-        return g.select(self.right, g.madd(g.neg(self.rest), q, g.const(1)), low)
+        low = madd(self.rest, q, self.slope)
+        return select(self.right, madd(-self.rest, q, 1), low)
 
-    def mean_by_var(self) -> int:
+    def mean_by_var(self) -> Real:
         g = self.g
         half = g.const(mpmath.sqrt(3) / (2 * mpmath.pi))
-        return self.tail(g.mul(self.h, half), self.f.inverse, self.rest)
+        return self.tail(self.h * half, self.f.inverse, self.rest)
 
-    def gradient(self) -> tuple[int, int]:
+    def gradient(self) -> tuple[Real, Real]:
         """dvar/dmu over s and e, for mu <= 0 and for mu > 0."""
-        g, two = self.g, self.g.const(2)
-        cross, square = g.mul(g.mul(two, self.slope), self.rest), g.mul(g.mul(two, self.rest), self.rest)
-        both = g.mul(cross, self.h)
-        left = g.madd(g.mul(square, self.l), self.q, both)
-        right = g.madd(g.mul(square, g.madd(self.whole, self.l, self.y)), self.q, both)
+        cross, square = 2 * self.slope * self.rest, 2 * self.rest * self.rest
+        both = cross * self.h
+        left = madd(square * self.l, self.q, both)
+        right = madd(square * madd(self.whole, self.l, self.y), self.q, both)
         return left, right
 
-    def var_by_mean(self) -> int:
+    def var_by_mean(self) -> Real:
         left, right = self.gradient()
-        return self.tail(self.g.select(self.right, right, left), self.scale)
+        return self.tail(select(self.right, right, left), self.scale)
 
-    def var_by_var(self) -> int:
+    def var_by_var(self) -> Real:
         g = self.g
         share = g.const(3 / (2 * mpmath.pi**2))
         (low, high), (left, right) = self.spread(), self.gradient()
-        y = g.mul(self.y, share)
-        below = g.madd(self.slope, self.slope, self.tail(g.madd(y, left, low)))
-        above = self.minus(g.const(1), g.mul(self.whole, g.madd(y, right, high)))
-        return g.select(self.right, above, below)
+        y = self.y * share
+        below = madd(self.slope, self.slope, self.tail(madd(y, left, low)))
+        above = self.minus(g.const(1), self.whole * madd(y, right, high))
+        return select(self.right, above, below)
 
 
 def stable_variants(derivation: Derivation) -> list[Stable]:

@@ -12,25 +12,23 @@ from __future__ import annotations
 
 import mpmath
 
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Real, madd, over_one_plus
 
 __all__ = ["integrals"]
 
 
-def integrals(g: Graph, t: int, square: int, second: int, top: int) -> list[int]:
+def integrals(t: Real, square: Real, second: Real, top: int) -> list[Real]:
     """Nodes of J_n(t)/sqrt(2 pi), n = 0 .. ``top`` (at least 2).
 
     Args:
-        g: the graph.
         t, square: nodes of t and t².
         second: node of J_2(t)/sqrt(2 pi).
         top: the highest order.
     """
-    two = g.const(2)
     with mpmath.workdps(40):
-        rest = g.madd(g.neg(g.mul(t, two)), second, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
-    first = g.over_one_plus(rest, square)
-    j = [g.madd(t, first, g.mul(second, two)), first, second]
+        rest = madd(-(t * 2), second, 1 / mpmath.sqrt(2 * mpmath.pi))
+    first = over_one_plus(rest, square)
+    j = [madd(t, first, second * 2), first, second]
     for n in range(3, top + 1):
-        j.append(g.mul(g.madd(g.neg(t), j[n - 1], j[n - 2]), g.const(mpmath.mpf(1) / n)))
+        j.append(madd(-t, j[n - 1], j[n - 2]) * (mpmath.mpf(1) / n))
     return j

@@ -16,7 +16,6 @@ v/h² below 2^-127 is beyond what bounds are certified for; the measure says so.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,12 +27,12 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.function.activation import Line
-from momentgen.compiler.ir.graph import Graph, Node
+from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
 from momentgen.compiler.ir.stable import ErrorMeasure, Errors, Stable, Truth, settings_of
 from momentgen.compiler.measure.moments import MEAN, held, shares
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
+from momentgen.compiler.strategies.kit import largest
 from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
@@ -153,58 +152,46 @@ class _Copy:
         if rescaled.width != 1:
             if scaled:
                 power = [g.const(mpmath.mpf(2) ** k) for k in (_HUGE_VAR, _HUGE_MEAN, _LEAST_VAR, -_STEP, _STEP)]
-                far = g.either(g.lt(power[0], var), g.lt(power[1], g.abs(mean)))
-                wide = g.both(far, g.lt(power[2], var))
-                self.down, self.up = g.select(far, power[3], one), g.select(far, power[4], one)
-                self.down_var, self.up_var = g.select(wide, power[3], one), g.select(wide, power[4], one)
-                spread = g.mul(g.mul(var, self.down_var), self.down_var)
-            spread = g.mul(spread, g.recip(g.mul(self.width, self.width)))
-        self.inner = {"mean": g.comment(self.in_units(moved), "mean in units of the base"), "var": spread}
+                far = (power[0] < var) | (power[1] < abs(mean))
+                wide = far & (power[2] < var)
+                self.down, self.up = select(far, power[3], one), select(far, power[4], one)
+                self.down_var, self.up_var = select(wide, power[3], one), select(wide, power[4], one)
+                spread = var * self.down_var * self.down_var
+            spread = spread * (1 / (self.width * self.width))
+        self.inner = {"mean": self.in_units(moved).named("mean in units of the base"), "var": spread}
         self.nodes = self.copied()
 
-    def from_(self, place: sp.Expr) -> int:
+    def from_(self, place: sp.Expr) -> Real:
         """mu less a function of the parameters; near it exact, also where float32 does not hold it."""
         g, mean = self.g, self.g.input("mean")
         node = parameter_node(g, place, self.rule)
         if not self.scaled:
-            return g.sub(mean, node)
-        constant = g.value(node)
+            return mean - node
+        constant = node.constant
         if constant is not None:
             head = float(np.float32(float(constant)))
-            return g.sub(g.sub(mean, g.const(head)), g.const(constant - head))
-        return g.sub(g.sub(mean, g.head(node)), g.tail(node))
+            return mean - head - (constant - head)
+        return mean - first_word(node) - second_word(node)
 
-    def in_units(self, length: int) -> int:
+    def in_units(self, length: Real) -> Real:
         """A length in units of the base, brought down far out."""
-        g = self.g
-        return length if self.units.width == 1 else g.over(g.mul(length, self.down), self.width)
+        return length if self.units.width == 1 else length * self.down / self.width
 
-    def copied(self) -> dict[int, int]:
+    def copied(self) -> dict[int, Real]:
         """The base's nodes, by their index there."""
-        g, nodes = self.g, {}
-        for index in self.base.live():
-            node = self.base.nodes[index]
-            if node.kind == "input":
-                nodes[index] = self.inner[node.payload]
-                continue
-            kink = self.kink(node)
-            new = g._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload) if kink is None else kink
-            nodes[index] = new
-            if index in self.base.comments:
-                g.comment(new, self.base.comments[index])
-            if index in self.base.surfaces:
-                surface = self.base.surfaces[index]
-                g.surfaces[new] = replace(surface, y=nodes[surface.y], z=nodes[surface.z], cell=nodes[surface.cell])
-        g.suspects = {nodes[i] for i in self.base.suspects if i in nodes}
-        if g.suspects:
-            g.suspects |= set(self.inner.values())
+        nodes = self.g.taken(self.base, self.mapped)
+        self.g.suspect(*(nodes[i] for i in self.base.suspects if i in nodes))
+        if self.g.suspects:
+            self.g.suspect(*self.inner.values())
         return nodes
 
-    def kink(self, node: Node) -> int | None:
-        """The distance from a constant place, where the node is that."""
+    def mapped(self, node: Node) -> Real | None:
+        """What stands here for an input of the base, and for its distance from a constant place."""
+        if node.kind == "input":
+            return self.inner[node.payload]
         if node.kind != "sub" or self.base.nodes[node.args[0]] != Node("input", (), "mean"):
             return None
-        place = self.base.value(node.args[1])
+        place = self.base.constant(node.args[1])
         if place is None:
             return None
         return self.in_units(self.from_(sp.expand(self.units.centre + self.units.width * sp.Rational(float(place)))))
@@ -212,36 +199,34 @@ class _Copy:
     def write(self) -> Graph:
         """The graph, its outputs mapped back."""
         g = self.g
-        per = g.recip(self.width) if self.units.width != 1 else g.const(1)
+        per = 1 / self.width if self.units.width != 1 else g.const(1)
         for name, index in self.base.outputs.items():
             a, h = _POWERS[name]
             value, factor = self.nodes[index], g.const(1)
             level = self.level() if name == "mean" and self.up != factor else g.const(0)
-            value = g.sub(value, level)
+            value = value - level
             for part in (*[self.scale] * a, *[per] * h):
-                factor = g.mul(factor, part)
-            value = g.mul(factor, value)
+                factor = factor * part
+            value = factor * value
             for part in self.back(name):
-                value = g.mul(value, part)
-            value = g.madd(factor, level, value)
+                value = value * part
+            value = madd(factor, level, value)
             if name == "var" and self.growth == "line":  # a little above v, by the error of a polynomial
-                top = g.const(LARGEST if self.scaled else sys.float_info.max)
-                value = g.select(g.lt(top, value), top, value)
-            g.output(name, g.add(value, self.offset) if name == "mean" else value)
-        for index in g.outputs.values():
-            if g.suspects:
-                g.suspects.add(index)
+                value = select(value > largest(self.scaled), largest(self.scaled), value)
+            g.output(name, value + self.offset if name == "mean" else value)
+        if g.suspects:
+            g.suspect(*map(g.result, g.outputs))
         return g
 
-    def level(self) -> int:
+    def level(self) -> Real:
         """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
         g, (left, right) = self.g, self.lines
         if self.growth == "bounded":
             return g.const(0)
         offsets = (g.const(0 if line.slope else line.offset) for line in (left, right))
-        return g.select(g.lt(g.input("mean"), g.const(0)), *offsets)
+        return select(g.input("mean") < 0, *offsets)
 
-    def back(self, name: str) -> list[int]:
+    def back(self, name: str) -> list[Real]:
         """Powers of two that undo the inputs' scaling."""
         bounded = {"dmean_dvar": [self.down_var, self.down_var]}
         grown = {"mean": [self.up], "var": [self.up_var, self.up_var]}

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, select
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.settled import Settled
@@ -31,10 +31,9 @@ def saturated(derivation: Derivation, stable: Stable) -> Stable:
 
 def _held(graph: Graph, largest: float) -> Graph:
     """The graph, its outputs at most ``largest`` in size."""
-    top, low = graph.const(largest), graph.const(-largest)
     for name in OUTPUTS:
-        value = graph.outputs[name]
+        value = graph.result(name)
         if name != "var":
-            value = graph.select(graph.lt(value, low), low, value)
-        graph.output(name, graph.select(graph.lt(top, value), top, value))
+            value = select(value < -largest, -largest, value)
+        graph.output(name, select(value > largest, largest, value))
     return graph

@@ -24,8 +24,19 @@ from typing import Any
 import mpmath
 from flint import arb, ctx
 
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import (
+    Graph,
+    Real,
+    equal,
+    exp_factor,
+    exp_mantissa,
+    madd,
+    select,
+    sqrt,
+    square_difference,
+)
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
+from momentgen.compiler.strategies.kit import within
 from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["INPUTS", "At", "Nodes", "Pair", "gauss_legendre"]
@@ -63,12 +74,12 @@ class Nodes:
 class At:
     """Graph nodes at one node of the rule: q, q - Q, q², 1/q², 1/(1 + q²), and exp(M - exponent)."""
 
-    q: int
-    beyond: int
-    square: int
-    inverse: int
-    share: int
-    e: int
+    q: Real
+    beyond: Real
+    square: Real
+    inverse: Real
+    share: Real
+    e: Real
 
 
 class Pair:
@@ -97,25 +108,24 @@ class Pair:
         (mean1, var1), (mean2, var2) = ((g.input(f"mean{i}"), g.input(f"var{i}")) for i in (1, 2))
         self.cov = g.input("cov")
         # In an order of their own, results are the same to the last bit however the inputs are given.
-        self.swap = g.either(g.lt(mean2, mean1), g.both(g.eq(mean1, mean2), g.lt(var2, var1)))
-        self.mean = g.select(self.swap, mean2, mean1), g.select(self.swap, mean1, mean2)
-        self.var = g.select(self.swap, var2, var1), g.select(self.swap, var1, var2)
+        self.swap = (mean2 < mean1) | equal(mean1, mean2) & (var2 < var1)
+        self.mean = select(self.swap, mean2, mean1), select(self.swap, mean1, mean2)
+        self.var = select(self.swap, var2, var1), select(self.swap, var1, var2)
         self.zero, self.one = g.const(0), g.const(1)
         self.usable = self._usable()
         self._scale()
         self._correlation()
         self._ratios()
 
-    def _usable(self) -> int:
-        g, usable = self.g, self.g.le(self.g.abs(self.cov), self._bound())
+    def _usable(self) -> Real:
+        usable = abs(self.cov) <= self._bound()
         for mean, var in zip(self.mean, self.var, strict=True):
-            usable = g.both(usable, g.both(g.le(self.zero, var), g.eq(mean, mean)))
+            usable = usable & ((self.zero <= var) & equal(mean, mean))
         return usable
 
-    def _bound(self) -> int:
-        g = self.g
-        roots = [g.sqrt(g.select(g.le(self.zero, var), var, self.zero)) for var in self.var]
-        return g.mul(g.mul(*roots), g.const(_SLACK))
+    def _bound(self) -> Real:
+        roots = [sqrt(select(self.zero <= var, var, self.zero)) for var in self.var]
+        return roots[0] * roots[1] * _SLACK
 
     def _scale(self) -> None:
         """Either variance by a power of two of its own, so that products and their remainders are normal numbers."""
@@ -125,171 +135,164 @@ class Pair:
             c, b = self.one, self.one
             if self.precision.scaled:
                 # With 1 added to it a small variance needs no scaling.
-                tiny = g.lt(var, g.const(mpmath.mpf(2) ** -40))
-                huge = g.lt(g.const(mpmath.mpf(2) ** 60), var)
+                tiny = var < mpmath.mpf(2) ** -40
+                huge = mpmath.mpf(2) ** 60 < var
                 more, less = (g.const(mpmath.mpf(2) ** k) for k in (48, -40))
-                c = g.select(huge, less, self.one if self.added else g.select(tiny, more, self.one))
+                c = select(huge, less, self.one if self.added else select(tiny, more, self.one))
                 more, less = (g.const(mpmath.mpf(2) ** k) for k in (40, -48))
-                b = g.select(huge, more, self.one if self.added else g.select(tiny, less, self.one))
-            up.append(g.comment(c, "power of two that keeps remainders normal"))
+                b = select(huge, more, self.one if self.added else select(tiny, less, self.one))
+            up.append(c.named("power of two that keeps remainders normal"))
             back.append(b)
         self.up, self.back = up, back
-        self.scaled = [g.mul(g.mul(var, c), c) for var, c in zip(self.var, up, strict=True)]
-        self.extra = [g.mul(c, c) if self.added else self.zero for c in up]
-        squares = [g.add(w, one) for w, one in zip(self.scaled, self.extra, strict=True)]
-        self.none = [self.f.g.eq(var, self.zero) for var in self.var]
+        self.scaled = [var * c * c for var, c in zip(self.var, up, strict=True)]
+        self.extra = [c * c if self.added else self.zero for c in up]
+        squares = [w + one for w, one in zip(self.scaled, self.extra, strict=True)]
+        self.none = [equal(var, self.zero) for var in self.var]
         if not self.added:
-            squares = [g.select(none, self.one, w) for none, w in zip(self.none, squares, strict=True)]
-        squares = [g.select(self.usable, square, self.one) for square in squares]
-        self.root = [g.comment(g.sqrt(w), "standard deviation, scaled") for w in squares]
-        self.inverse = [g.mul(g.recip(root), c) for root, c in zip(self.root, up, strict=True)]
+            squares = [select(none, self.one, w) for none, w in zip(self.none, squares, strict=True)]
+        squares = [select(self.usable, square, self.one) for square in squares]
+        self.root = [sqrt(w).named("standard deviation, scaled") for w in squares]
+        self.inverse = [1 / root * c for root, c in zip(self.root, up, strict=True)]
         if not self.added:
             pairs = zip(self.none, self.inverse, strict=True)
-            self.inverse = [g.select(none, self.zero, inverse) for none, inverse in pairs]
+            self.inverse = [select(none, self.zero, inverse) for none, inverse in pairs]
         if self.precision.scaled:  # 1/v overflows below 2^-127
             cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
-            self.inverse = [g.select(g.lt(cap, inverse), cap, inverse) for inverse in self.inverse]
+            self.inverse = [select(cap < inverse, cap, inverse) for inverse in self.inverse]
         #: s1 and s2, and s1 s2 but for ``back_both``, the power of two
-        self.sigma = [g.mul(root, b) for root, b in zip(self.root, back, strict=True)]
+        self.sigma = [root * b for root, b in zip(self.root, back, strict=True)]
         if not self.added:
-            self.sigma = [g.select(none, self.zero, s) for none, s in zip(self.none, self.sigma, strict=True)]
-        self.both = g.mul(*self.root)
-        self.back_both = g.mul(*back)
+            self.sigma = [select(none, self.zero, s) for none, s in zip(self.none, self.sigma, strict=True)]
+        self.both = self.root[0] * self.root[1]
+        self.back_both = back[0] * back[1]
 
     def _correlation(self) -> None:
         g, zero, one = self.g, self.zero, self.one
-        covariance = g.mul(self.cov, g.mul(*self.up))
-        self.scaled_cov, self.negative = covariance, g.lt(covariance, zero)
-        size = g.select(self.usable, g.abs(covariance), zero)
+        covariance = self.cov * (self.up[0] * self.up[1])
+        self.scaled_cov, self.negative = covariance, covariance < zero
+        size = select(self.usable, abs(covariance), zero)
         w1, w2 = self.scaled
-        if self.precision.scaled:
-            left = g.neg(g.square_difference(size, w2, w1, zero))
-        else:
-            left = g.sub(g.mul(w1, w2), g.mul(size, size))
+        left = -square_difference(size, w2, w1, zero) if self.precision.scaled else w1 * w2 - size * size
         if self.added:
             e1, e2 = self.extra
-            left = g.add(g.select(g.lt(zero, left), left, zero), g.add(g.mul(e1, w2), g.mul(e2, w1)))
-            left = g.add(left, g.mul(e1, e2))
-        certain = g.either(*self.none) if not self.added else g.lt(one, zero)
-        left = g.select(g.both(self.usable, g.lt(zero, left)), left, zero)
-        self.singular = g.both(g.eq(left, zero), g.invert(certain)) if not self.added else g.eq(left, zero)
-        top = g.add(self.both, size)
-        root = g.sqrt(g.select(g.eq(left, zero), one, left))
-        over = g.recip(top)
-        q = g.select(self.singular, zero, g.mul(root, over))
-        inverse = g.select(self.singular, g.const(mpmath.mpf(2) ** 40), g.mul(top, g.recip(root)))
-        g.suspects |= {*g.nodes[left].args, left, top, root, over, q, inverse}
+            left = select(zero < left, left, zero) + (e1 * w2 + e2 * w1)
+            left = left + e1 * e2
+        certain = self.none[0] | self.none[1] if not self.added else one < zero
+        left = select(self.usable & (zero < left), left, zero)
+        self.singular = equal(left, zero) & ~certain if not self.added else equal(left, zero)
+        top = self.both + size
+        root = sqrt(select(equal(left, zero), one, left))
+        over = 1 / top
+        q = select(self.singular, zero, root * over)
+        inverse = select(self.singular, mpmath.mpf(2) ** 40, top * (1 / root))
+        g.suspect(*left.args, left, top, root, over, q, inverse)
         if not self.added:
-            q, inverse = g.select(certain, one, q), g.select(certain, one, inverse)
-        self.q = g.comment(q, "Q = sqrt((1 - rho)/(1 + rho))")
+            q, inverse = select(certain, one, q), select(certain, one, inverse)
+        self.q = q.named("Q = sqrt((1 - rho)/(1 + rho))")
         self.inverse_q = inverse
-        self.q2 = g.mul(self.q, self.q)
-        g.suspects |= {self.q, self.q2, self.inverse_q}
-        self.rho = g.mul(size, g.recip(self.both))
-        self.short = g.comment(g.mul(g.mul(g.mul(size, g.const(2)), over), g.recip(g.add(self.q, one))), "1 - Q")
+        self.q2 = self.q * self.q
+        g.suspect(self.q, self.q2, self.inverse_q)
+        self.rho = size * (1 / self.both)
+        self.short = (size * 2 * over * (1 / (self.q + one))).named("1 - Q")
 
     def _ratios(self) -> None:
         g = self.g
         ratio, raws = [], []
-        most, least = g.const(self.precision.reach), g.const(-self.precision.reach)
         for mean, c, root, none in zip(self.mean, self.up, self.root, self.none, strict=True):
-            x = g.mul(mean, c)
+            x = mean * c
             if not self.added:
                 far = g.const(mpmath.mpf(2) ** 100)  # twice, so that it takes any mean but 0 beyond the reach
-                x = g.select(none, g.mul(g.mul(mean, far), far), x)
-            raw = g.over(x, root)
+                x = select(none, mean * far * far, x)
+            raw = x / root
             raws.append(raw)
-            ratio.append(g.select(g.lt(most, raw), most, g.select(g.lt(raw, least), least, raw)))
-        self.ratio = [g.comment(node, f"mean{i}/s{i}, within the reach") for i, node in enumerate(ratio, 1)]
+            ratio.append(within(raw, self.precision.reach))
+        self.ratio = [node.named(f"mean{i}/s{i}, within the reach") for i, node in enumerate(ratio, 1)]
         a, b = self.ratio
         #: b with the sign of the covariance
-        self.turned = g.select(self.negative, g.neg(b), b)
-        self.total, self.gap = g.add(a, self.turned), g.sub(a, self.turned)
+        self.turned = select(self.negative, -b, b)
+        self.total, self.gap = a + self.turned, a - self.turned
         eighth = g.const(0.125)
-        self.a = g.comment(g.mul(g.mul(self.total, self.total), eighth), "A = (a + b)^2/8")
-        self.b = g.comment(g.mul(g.mul(self.gap, self.gap), eighth), "B = (a - b)^2/8")
+        self.a = (self.total * self.total * eighth).named("A = (a + b)^2/8")
+        self.b = (self.gap * self.gap * eighth).named("B = (a - b)^2/8")
         # What decides the exponents, whose errors of a² 2^-24 are the result's: all else is as good in one word.
-        g.suspects |= {*self.root, *raws, *self.ratio, self.turned, self.total, self.gap, self.a, self.b}
-        steep = g.mul(self.inverse_q, self.inverse_q)
-        parts = g.madd(self.a, self.q2, self.a), g.madd(self.b, steep, self.b)
-        self.last_exponent = g.neg(g.add(*parts))
-        g.suspects |= {steep, *parts, g.add(*parts), self.last_exponent}
+        g.suspect(*self.root, *raws, *self.ratio, self.turned, self.total, self.gap, self.a, self.b)
+        steep = self.inverse_q * self.inverse_q
+        parts = madd(self.a, self.q2, self.a), madd(self.b, steep, self.b)
+        self.last_exponent = -(parts[0] + parts[1])
+        g.suspect(steep, *parts, parts[0] + parts[1], self.last_exponent)
 
     # --- the integral ------------------------------------------------------------
     def least(self) -> None:
         """M, the least exponent on [Q, 1], and where it is."""
         g, one = self.g, self.one
-        t, d = g.abs(self.total), g.abs(self.gap)
+        t, d = abs(self.total), abs(self.gap)
         # Where both are next to nothing so is the exponent, and the quotient is not to be taken.
-        late = g.either(g.le(t, d), g.lt(t, g.const(mpmath.mpf(2) ** -60)))
-        early = g.le(d, g.mul(self.q2, t))
-        inner = g.mul(d, g.recip(g.select(late, one, t)))
-        self.place = g.comment(
-            g.select(late, one, g.select(early, self.q2, inner)), "q*^2, where the exponent is least"
-        )
-        at_first = g.mul(g.mul(self.b, self.inverse_q), self.inverse_q)
-        inner = g.mul(g.mul(t, d), g.const(0.125))
-        self.share = g.comment(g.select(late, self.b, g.select(early, at_first, inner)), "B/q*^2")
-        self.rise = g.madd(self.a, self.place, self.share)
-        both = g.add(self.a, self.b)
-        self.exponent = g.neg(g.add(self.rise, both))
-        g.suspects |= {self.share, at_first, *g.nodes[at_first].args, self.rise, both, self.exponent}
+        late = (t <= d) | (t < mpmath.mpf(2) ** -60)
+        early = d <= self.q2 * t
+        inner = d * (1 / select(late, one, t))
+        self.place = select(late, one, select(early, self.q2, inner)).named("q*^2, where the exponent is least")
+        at_first = self.b * self.inverse_q * self.inverse_q
+        inner = t * d * 0.125
+        self.share = select(late, self.b, select(early, at_first, inner)).named("B/q*^2")
+        self.rise = madd(self.a, self.place, self.share)
+        both = self.a + self.b
+        self.exponent = -(self.rise + both)
+        g.suspect(self.share, at_first, *at_first.args, self.rise, both, self.exponent)
 
-    def range(self, cut: float) -> tuple[int, int, int]:
+    def range(self, cut: float) -> tuple[Real, Real, Real]:
         """lo, lo - Q, and hi - lo."""
         g, zero, one, two = self.g, self.zero, self.one, self.g.const(2)
         self.least()
         far = g.const(cut)
-        apart = g.madd(self.a, self.place, g.neg(self.share))
-        inside = g.madd(apart, apart, g.madd(self.rise, g.const(2 * cut), g.const(cut * cut)))
-        top = g.add(g.add(self.rise, far), g.sqrt(inside))
-        low, double = g.mul(g.mul(self.b, two), g.recip(top)), g.mul(self.a, two)
-        later, sooner = g.lt(self.q2, low), g.lt(top, double)
-        lo = g.select(later, g.sqrt(g.select(later, low, one)), self.q)
-        high = g.mul(top, g.recip(g.select(sooner, double, one)))
-        hi = g.select(sooner, g.sqrt(g.select(sooner, high, one)), one)
-        length = g.select(g.either(later, sooner), g.sub(hi, lo), self.short)
-        lo = g.comment(lo, "lo, where the integral begins")
-        return lo, g.select(later, g.sub(lo, self.q), zero), g.comment(length, "hi - lo")
+        apart = madd(self.a, self.place, -self.share)
+        inside = madd(apart, apart, madd(self.rise, 2 * cut, cut * cut))
+        top = self.rise + far + sqrt(inside)
+        low, double = self.b * two * (1 / top), self.a * two
+        later, sooner = self.q2 < low, top < double
+        lo = select(later, sqrt(select(later, low, one)), self.q)
+        high = top * (1 / select(sooner, double, one))
+        hi = select(sooner, sqrt(select(sooner, high, one)), one)
+        length = select(later | sooner, hi - lo, self.short)
+        lo = lo.named("lo, where the integral begins")
+        return lo, select(later, lo - self.q, zero), length.named("hi - lo")
 
     def nodes(self, rule: Nodes) -> Iterator[tuple[Any, At]]:
         """Weights, less the factor hi - lo (:attr:`length`), and values at each node."""
-        g, one = self.g, self.one
+        one = self.one
         lo, start, self.length = self.range(rule.cut)
         for node, weight in gauss_legendre(rule.count):
             with mpmath.workdps(40):
                 x, w = node**rule.power, weight * rule.power * node ** (rule.power - 1)
-            q = g.madd(self.length, g.const(x), lo)
-            square = g.mul(q, q)
-            bottom = g.add(square, one)
-            both = g.recip(g.mul(square, bottom))
-            inverse = g.mul(bottom, both)
-            steep = g.sub(self.a, g.mul(self.share, inverse))
-            exponent = g.mul(g.sub(self.place, square), steep)
-            e = g.exp_mantissa(exponent)
+            q = madd(self.length, x, lo)
+            square = q * q
+            bottom = square + one
+            both = 1 / (square * bottom)
+            inverse = bottom * both
+            steep = self.a - self.share * inverse
+            exponent = (self.place - square) * steep
+            e = exp_mantissa(exponent)
             if self.precision.scaled:
-                e = g.mul(e, g.exp_factor(exponent, 0, 1))
-            yield w, At(q, g.madd(self.length, g.const(x), start), square, inverse, g.mul(square, both), e)
+                e = e * exp_factor(exponent, 0, 1)
+            yield w, At(q, madd(self.length, x, start), square, inverse, square * both, e)
 
-    def sums(self, rule: Nodes, terms: Sequence[Callable[[At], int]]) -> list[int]:
+    def sums(self, rule: Nodes, terms: Sequence[Callable[[At], Real]]) -> list[Real]:
         """1/pi of the integrals of each term times exp(M - exponent)."""
         g = self.g
         totals = [self.zero] * len(terms)
         for weight, at in self.nodes(rule):
             w = g.const(weight / mpmath.pi)
-            totals = [g.madd(w, term(at), total) for term, total in zip(terms, totals, strict=True)]
-        return [g.mul(total, self.length) for total in totals]
+            totals = [madd(w, term(at), total) for term, total in zip(terms, totals, strict=True)]
+        return [total * self.length for total in totals]
 
     def decay(self) -> Value:
         """exp(-M)."""
         return self.f.exp(self.exponent, decays=True)
 
     # --- helpers -----------------------------------------------------------------
-    def signed(self, value: int) -> int:
+    def signed(self, value: Real) -> Real:
         """With the sign of the covariance."""
-        return self.g.select(self.negative, self.g.neg(value), value)
+        return select(self.negative, -value, value)
 
-    def checked(self, value: int) -> int:
+    def checked(self, value: Real) -> Real:
         """``value``, but NaN where an input is NaN, a variance negative or the covariance impossible."""
-        g = self.g
-        return g.select(self.usable, value, g.sqrt(g.select(self.usable, self.one, g.const(-1))))
+        return select(self.usable, value, sqrt(select(self.usable, self.one, -1)))

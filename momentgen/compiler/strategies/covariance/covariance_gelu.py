@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import mpmath
 
+from momentgen.compiler.ir.graph import Real, madd
 from momentgen.compiler.strategies.covariance.correlation import At
 from momentgen.compiler.strategies.covariance.covariance_graph import Writer
 from momentgen.compiler.strategies.formulas.functions import Value
@@ -39,15 +40,15 @@ __all__ = ["Gelu"]
 class _Polynomial(NamedTuple):
     """Expectations of a polynomial and of its first two derivatives."""
 
-    value: int
-    first: int
-    second: int
+    value: Real
+    first: Real
+    second: Real
 
 
 class Gelu(Writer):
     """Of x Phi(x)."""
 
-    def number(self, value: float) -> int:
+    def number(self, value: float) -> Real:
         return self.g.const(value)
 
     # --- of one input ------------------------------------------------------------
@@ -56,130 +57,128 @@ class Gelu(Writer):
         g, p, f = self.g, self.p, self.p.f
         a, one = p.ratio[i], p.one
         r = p.inverse[i]
-        d = g.mul(r, r)  # D where nothing is known of the other input
+        d = r * r  # D where nothing is known of the other input
         e = f.gauss(a)
         scale = self.number(1 / mpmath.sqrt(2 * mpmath.pi))
         if order == 1:
-            line = g.mul(g.mul(a, d), scale)
-            tail = f.mills(g.abs(a))
-            upper = g.sub(one, f.apply(Value(g.mul(tail, e.mantissa), e.factors)))
-            upper = self.plus(upper, f.apply(Value(g.mul(line, e.mantissa), e.factors)))
-            lower = Value(g.mul(self.plus(tail, line), e.mantissa), e.factors)
-            return f.either(g.lt(a, p.zero), lower, Value(upper))
-        m = g.mul(a, r)
-        square = g.mul(m, m)
+            line = a * d * scale
+            tail = f.mills(abs(a))
+            upper = one - f.apply(Value(tail * e.mantissa, e.factors))
+            upper = self.plus(upper, f.apply(Value(line * e.mantissa, e.factors)))
+            lower = Value(self.plus(tail, line) * e.mantissa, e.factors)
+            return f.either(a < p.zero, lower, Value(upper))
+        m = a * r
+        square = m * m
         if order == 2:
             poly = self.minus(self.plus(one, d), square)
         else:
             # What is below the normal range has lost its digits, whatever multiplies it later.
             a = self.plus(a, g.const(mpmath.mpf(2) ** -126)) if self.sizes else a
-            poly = g.mul(a, self.minus(square, self.plus(one, g.mul(d, self.number(3)))))
-        return Value(g.mul(g.mul(poly, scale), e.mantissa), e.factors)
+            poly = a * self.minus(square, self.plus(one, d * self.number(3)))
+        return Value(poly * scale * e.mantissa, e.factors)
 
-    def line(self, i: int, order: int) -> int:
+    def line(self, i: int, order: int) -> Real:
         """c times E of the derivative of that order of f of input i, and of the first one of the other."""
-        g, p = self.g, self.p
+        p = self.p
         cov, both = p.scaled_cov, p.f.times(self.slope(i, order), self.slope(1 - i, 1))
         back = p.back_both
         if order > 1:
-            cov, back = g.mul(p.cov, p.inverse[i]), p.one
-            cov = g.mul(cov, p.inverse[i]) if order > 2 else cov
-        node = g.mul(both.mantissa, cov)
+            cov, back = p.cov * p.inverse[i], p.one
+            cov = cov * p.inverse[i] if order > 2 else cov
+        node = both.mantissa * cov
         half = len(both.factors) // 2
         for step in (*both.factors[:half], back, *both.factors[half:]):
-            node = g.mul(node, step)
+            node = node * step
         return node
 
     # --- under phi(x1) phi(x2) ---------------------------------------------------
-    def tilted(self, at: At, i: int) -> tuple[int, int, int]:
+    def tilted(self, at: At, i: int) -> tuple[Real, Real, Real]:
         """sqrt(t_i) m_i, D_i and m_i² at one node."""
-        g, p = self.g, self.p
-        layer = g.mul(p.gap, at.inverse)
+        p = self.p
+        layer = p.gap * at.inverse
         h = self.plus(p.total, layer) if i == 0 else self.minus(p.total, layer)
-        h = g.mul(h, g.mul(g.add(at.square, p.one), self.number(0.25)))
-        m = g.mul(h, p.inverse[i])
-        return h, g.mul(self.width(at), g.mul(p.inverse[i], p.inverse[i])), g.mul(m, m)
+        h = h * ((at.square + p.one) * self.number(0.25))
+        m = h * p.inverse[i]
+        return h, self.width(at) * (p.inverse[i] * p.inverse[i]), m * m
 
-    def width(self, at: At) -> int:
+    def width(self, at: At) -> Real:
         """1/(1 - r²) = (1 + q²) (1 + 1/q²)/4."""
-        g = self.g
-        return g.mul(g.mul(g.add(at.square, self.p.one), g.add(at.inverse, self.p.one)), self.number(0.25))
+        return (at.square + self.p.one) * (at.inverse + self.p.one) * self.number(0.25)
 
     def polynomial(self, at: At, i: int, order: int) -> _Polynomial:
         """Of f's derivative of that order over phi, sqrt(t_i)^(order - 2 - k)-fold that of its k-th derivative.
 
         Of the fourth also q²-fold, as the square of h may be beyond the range of the dtype.
         """
-        g = self.g
         h, d, square = self.tilted(at, i)
         if order == 2:
-            weight = g.mul(self.p.inverse[i], self.p.inverse[i])
+            weight = self.p.inverse[i] * self.p.inverse[i]
             value = self.minus(self.plus(self.p.one, d), square)
-            return _Polynomial(value, g.mul(g.mul(h, weight), self.number(-2)), g.mul(weight, self.number(-2)))
+            return _Polynomial(value, h * weight * self.number(-2), weight * self.number(-2))
         if order == 3:
-            rest = self.plus(self.p.one, g.mul(d, self.number(3)))
-            first = self.minus(g.mul(square, self.number(3)), rest)
-            weight = g.mul(g.mul(self.p.inverse[i], self.p.inverse[i]), self.number(6))
-            return _Polynomial(g.mul(h, self.minus(square, rest)), first, g.mul(h, weight))
-        near = g.mul(h, at.q)
-        half = g.mul(g.add(at.square, self.p.one), self.number(0.5))
-        value = g.mul(g.mul(near, near), self.minus(self.plus(self.p.one, g.mul(d, self.number(6))), square))
-        spread = g.mul(g.mul(half, half), self.plus(self.p.one, g.mul(d, self.number(3))))
-        twice = self.plus(self.number(2), g.mul(d, self.number(12)))
-        first = g.mul(g.mul(near, at.q), self.minus(twice, g.mul(square, self.number(4))))
-        second = g.mul(at.square, self.minus(twice, g.mul(square, self.number(12))))
+            rest = self.plus(self.p.one, d * self.number(3))
+            first = self.minus(square * self.number(3), rest)
+            weight = self.p.inverse[i] * self.p.inverse[i] * self.number(6)
+            return _Polynomial(h * self.minus(square, rest), first, h * weight)
+        near = h * at.q
+        half = (at.square + self.p.one) * self.number(0.5)
+        value = near * near * self.minus(self.plus(self.p.one, d * self.number(6)), square)
+        spread = half * half * self.plus(self.p.one, d * self.number(3))
+        twice = self.plus(self.number(2), d * self.number(12))
+        first = near * at.q * self.minus(twice, square * self.number(4))
+        second = at.square * self.minus(twice, square * self.number(12))
         return _Polynomial(self.minus(value, spread), first, second)
 
-    def together(self, at: At, i: int, order: int) -> int:
+    def together(self, at: At, i: int, order: int) -> Real:
         """E of f's derivative of that order, of input i, times f'' of the other; by the factor of `polynomial`."""
-        g, p = self.g, self.p
+        p = self.p
         first, second = self.polynomial(at, i, order), self.polynomial(at, 1 - i, 2)
-        s = g.mul(g.mul(g.sub(p.one, at.square), at.share), self.width(at))  # sqrt(t1 t2) S_12
-        half = g.mul(g.mul(s, self.number(0.5)), g.mul(first.second, second.second))
-        inner = self.plus(g.mul(first.first, second.first), half)
-        return self.plus(g.mul(first.value, second.value), g.mul(s, inner))
+        s = (p.one - at.square) * at.share * self.width(at)  # sqrt(t1 t2) S_12
+        half = s * self.number(0.5) * (first.second * second.second)
+        inner = self.plus(first.first * second.first, half)
+        return self.plus(first.value * second.value, s * inner)
 
-    def rise(self, at: At, order: int) -> int:
+    def rise(self, at: At, order: int) -> Real:
         """(rho - r) times exp(M - exponent)/(1 + q²), but for 2/(1 + Q²); of the fourth order over q²."""
-        g, p = self.g, self.p
-        rise = g.mul(at.beyond, g.madd(p.q, g.const(2), at.beyond))  # q² - Q²
-        rise = g.mul(rise, at.inverse) if order == 4 else rise
-        return g.mul(g.mul(at.e, rise), g.mul(at.share, at.share))
+        p = self.p
+        rise = at.beyond * madd(p.q, 2, at.beyond)  # q² - Q²
+        rise = rise * at.inverse if order == 4 else rise
+        return at.e * rise * (at.share * at.share)
 
-    def curved(self, i: int, order: int) -> int:
+    def curved(self, i: int, order: int) -> Real:
         """The integral with the derivative of that order of f of input i."""
-        g, p = self.g, self.p
-        (total,) = p.sums(self.nodes, [lambda at: g.mul(self.rise(at, order), self.together(at, i, order))])
+        p = self.p
+        (total,) = p.sums(self.nodes, [lambda at: self.rise(at, order) * self.together(at, i, order)])
         decay = p.decay()
-        top = g.mul(g.recip(g.add(p.q2, p.one)), self.number(2))
-        node = g.mul(g.mul(total, top), decay.mantissa)
+        top = 1 / (p.q2 + p.one) * self.number(2)
+        node = total * top * decay.mantissa
         if order == 2:
-            node = g.mul(node, p.both)
+            node = node * p.both
             steps = (*decay.factors[:1], p.back_both, *decay.factors[1:])
         else:
             steps = (*decay.factors[:1], p.sigma[1 - i], *decay.factors[1:])
             steps = (*steps, p.inverse[i]) if order == 4 else steps
         for step in steps:
-            node = g.mul(node, step)
+            node = node * step
         return node
 
     # --- outputs -----------------------------------------------------------------
-    def covariance(self) -> int:
+    def covariance(self) -> Real:
         return self.plus(self.line(0, 1), self.curved(0, 2))
 
-    def by_mean(self, i: int) -> int:
+    def by_mean(self, i: int) -> Real:
         curved = self.curved(i, 3)
         # The third derivative is odd, and input 2 was turned with the covariance's sign.
         return self.plus(self.line(i, 2), curved if i == 0 else self.p.signed(curved))
 
-    def by_variance(self, i: int) -> int:
+    def by_variance(self, i: int) -> Real:
         total = self.plus(self.line(i, 3), self.curved(i, 4))
-        return self.g.mul(total, self.number(0.5))
+        return total * self.number(0.5)
 
-    def by_covariance(self) -> int:
-        g, p = self.g, self.p
-        (total,) = p.sums(self.nodes, [lambda at: g.mul(g.mul(at.e, at.share), self.together(at, 0, 2))])
+    def by_covariance(self) -> Real:
+        p = self.p
+        (total,) = p.sums(self.nodes, [lambda at: at.e * at.share * self.together(at, 0, 2)])
         decay = p.decay()
-        curved = p.f.apply(Value(g.mul(decay.mantissa, total), decay.factors))
+        curved = p.f.apply(Value(decay.mantissa * total, decay.factors))
         both = p.f.times(self.slope(0, 1), self.slope(1, 1))
         return self.plus(p.f.apply(both), p.signed(curved))

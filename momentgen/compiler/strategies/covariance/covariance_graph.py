@@ -28,11 +28,11 @@ from dataclasses import dataclass
 import mpmath
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select
 from momentgen.compiler.strategies.covariance.correlation import INPUTS, At, Nodes, Pair, gauss_legendre
 from momentgen.compiler.strategies.formulas.functions import Value
 from momentgen.compiler.strategies.joint.tails import Tails
+from momentgen.compiler.strategies.kit import largest, within
 from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["OUTPUTS", "PARTIALS", "Family", "Relu", "Step", "Writer", "graph_of"]
@@ -41,7 +41,6 @@ OUTPUTS = ("covariance",)
 PARTIALS = tuple(f"dcovariance_d{name}" for name in ("mu1", "var1", "mu2", "var2", "cov"))
 #: half of what small values are multiplied by meanwhile, as 1/s may be 2^63: the density is at most 2^23
 _BOOST = mpmath.mpf(2) ** 50
-_LARGEST64 = float.fromhex("0x1.fffffffffffffp+1023")
 _NEAR, _STEEP = 0.125, 2.0  # |z1 - b| and |b (z1 - b)| up to which their difference is integrated, by four nodes
 
 
@@ -53,7 +52,7 @@ class Writer:
         self.precision, self.nodes, self.sizes = precision, nodes, sizes
         self.p = Pair(self.g, precision, added=added)
         self.boost = _BOOST if precision.scaled and not added else mpmath.mpf(1)
-        self.outputs: dict[str, Callable[[], int]] = {"covariance": self.covariance}
+        self.outputs: dict[str, Callable[[], Real]] = {"covariance": self.covariance}
         for i in (0, 1):
             self.outputs[f"dcovariance_dmu{i + 1}"] = lambda i=i: self.of_input(i, self.by_mean)  # type: ignore[misc]
             self.outputs[f"dcovariance_dvar{i + 1}"] = lambda i=i: self.of_input(i, self.by_variance)  # type: ignore[misc]
@@ -63,142 +62,137 @@ class Writer:
     def fits(self) -> tuple[Polynomial, ...]:
         return tuple(self.p.f.fits)
 
-    def of_input(self, i: int, partial: Callable[[int], int]) -> int:
+    def of_input(self, i: int, partial: Callable[[int], Real]) -> Real:
         """The partial in input i as it was given."""
-        return self.g.select(self.p.swap, partial(1 - i), partial(i))
+        return select(self.p.swap, partial(1 - i), partial(i))
 
-    def covariance(self) -> int:
+    def covariance(self) -> Real:
         raise NotImplementedError
 
-    def by_mean(self, i: int) -> int:
+    def by_mean(self, i: int) -> Real:
         raise NotImplementedError
 
-    def by_variance(self, i: int) -> int:
+    def by_variance(self, i: int) -> Real:
         raise NotImplementedError
 
-    def by_covariance(self) -> int:
+    def by_covariance(self) -> Real:
         raise NotImplementedError
 
-    def minus(self, a: int, b: int) -> int:
+    def minus(self, a: Real, b: Real) -> Real:
         """a - b, or |a| + |b| where sizes are asked for."""
-        return self.plus(a, self.g.neg(b)) if not self.sizes else self.plus(a, b)
+        return self.plus(a, -b) if not self.sizes else self.plus(a, b)
 
-    def plus(self, a: int, b: int) -> int:
-        g = self.g
-        return g.add(g.abs(a), g.abs(b)) if self.sizes else g.add(a, b)
+    def plus(self, a: Real, b: Real) -> Real:
+        return abs(a) + abs(b) if self.sizes else a + b
 
-    def held(self, value: int) -> int:
+    def held(self, value: Real) -> Real:
         """Within the range of the dtype: the largest number stands for what is beyond."""
-        g = self.g
-        most = g.const(LARGEST if self.precision.scaled else _LARGEST64)
-        least = g.neg(most)
-        return g.select(g.lt(most, value), most, g.select(g.lt(value, least), least, value))
+        return within(value, largest(self.precision.scaled))
 
-    def raised(self, value: Value) -> int:
+    def raised(self, value: Value) -> Real:
         """2^100 times a value, so that what multiplies it later meets a normal number."""
         g = self.g
-        node = g.mul(value.mantissa, g.const(self.boost))
+        node = value.mantissa * self.boost
         half = len(value.factors) // 2
         for step in (*value.factors[:half], g.const(self.boost), *value.factors[half:]):
-            node = g.mul(node, step)
+            node = node * step
         return node
 
-    def lowered(self, value: int, *factors: int) -> int:
+    def lowered(self, value: Real, *factors: Real) -> Real:
         """2^-100 times a value and two factors."""
-        g = self.g
         for factor in factors:
-            value = g.mul(value, g.mul(factor, g.const(1 / self.boost)))
+            value = value * (factor * (1 / self.boost))
         return value
 
-    def conditional(self, i: int) -> int:
+    def conditional(self, i: int) -> Real:
         """z_i: the other input's ratio, given that input i is at 0; with the sign of the covariance."""
         g, p = self.g, self.p
-        first, second = g.mul(p.total, p.q), g.mul(p.gap, p.inverse_q)
-        both = g.sub(first, second) if i == 0 else g.add(first, second)
-        g.suspects |= {first, second, both, g.mul(both, g.const(0.5))}
-        return g.mul(both, g.const(0.5))
+        first, second = p.total * p.q, p.gap * p.inverse_q
+        both = first - second if i == 0 else first + second
+        g.suspect(first, second, both, both * 0.5)
+        return both * 0.5
 
-    def other(self, i: int) -> int:
+    def other(self, i: int) -> Real:
         """The ratio of the other input than i, turned by the covariance's sign as z_i is."""
         return self.p.turned if i == 0 else self.p.ratio[0]
 
-    def own(self, i: int) -> int:
+    def own(self, i: int) -> Real:
         return self.p.ratio[0] if i == 0 else self.p.turned
 
-    def density(self) -> tuple[Value, int]:
+    def density(self) -> tuple[Value, Real]:
         """n, the bivariate density in units of s1 s2, as its exponential and what goes with that; 0 where infinite."""
-        g, p = self.g, self.p
-        factor = g.mul(g.mul(g.add(p.q2, p.one), p.inverse_q), g.const(1 / (4 * mpmath.pi)))
-        return p.f.exp(p.last_exponent, decays=True), g.select(p.singular, p.zero, factor)
+        p = self.p
+        factor = (p.q2 + p.one) * p.inverse_q * (1 / (4 * mpmath.pi))
+        return p.f.exp(p.last_exponent, decays=True), select(p.singular, p.zero, factor)
 
-    def core(self) -> int:
+    def core(self) -> Real:
         """K."""
-        (total,) = self.p.sums(self.nodes, [lambda at: self.g.mul(at.e, at.share)])
+        (total,) = self.p.sums(self.nodes, [lambda at: at.e * at.share])
         decay = self.p.decay()
-        return self.p.f.apply(Value(self.g.mul(decay.mantissa, total), decay.factors))
+        return self.p.f.apply(Value(decay.mantissa * total, decay.factors))
 
 
 class Step(Writer):
     """Of [x >= 0]; with ``added``, of Phi(x)."""
 
-    def covariance(self) -> int:
+    def covariance(self) -> Real:
         return self.p.signed(self.core())
 
-    def by_covariance(self) -> int:
-        g, p = self.g, self.p
+    def by_covariance(self) -> Real:
+        p = self.p
         e, factor = self.density()
         node = e.mantissa
-        for step in (*e.factors[:1], g.mul(*p.inverse), *e.factors[1:], factor):
-            node = g.mul(node, step)
+        for step in (*e.factors[:1], p.inverse[0] * p.inverse[1], *e.factors[1:], factor):
+            node = node * step
         return self.held(node)
 
-    def bend(self, i: int) -> int:
+    def bend(self, i: int) -> Real:
         """2^100 phi(a_i) (Phi(z_i) - Phi(b_i)): by a difference, or where that cancels by an integral."""
-        g, p, f = self.g, self.p, self.p.f
+        p, f = self.p, self.p.f
         z, b = self.conditional(i), self.other(i)
-        second = g.mul(p.gap, p.inverse_q)
+        second = p.gap * p.inverse_q
         slope = self.plus(p.total, second) if i == 0 else self.minus(p.total, second)
-        delta = g.mul(g.mul(slope, p.short), g.const(-0.5))
-        size = g.abs(delta)
-        near = g.both(g.le(size, g.const(_NEAR)), g.le(g.mul(size, g.abs(b)), g.const(_STEEP)))
-        delta = g.select(near, delta, p.zero)
+        delta = slope * p.short * -0.5
+        size = abs(delta)
+        near = (size <= _NEAR) & (size * abs(b) <= _STEEP)
+        delta = select(near, delta, p.zero)
         own = f.gauss(self.own(i))
         # Between the two: 1/(2 pi) exp(-a²/2 - b²/2) times the integral of exp(-delta x (b + delta x/2)).
         total = p.zero
         for node, weight in gauss_legendre(4):
-            step = g.mul(delta, g.const(node))
-            exponent = g.neg(g.mul(step, g.madd(step, g.const(0.5), b)))
-            e = g.exp_mantissa(exponent)
+            step = delta * node
+            exponent = -(step * madd(step, 0.5, b))
+            e = exp_mantissa(exponent)
             if self.precision.scaled:
-                e = g.mul(e, g.exp_factor(exponent, 0, 1))
-            total = g.madd(e, g.const(weight), total)
+                e = e * exp_factor(exponent, 0, 1)
+            total = madd(e, weight, total)
         both = f.times(own, f.gauss(b))
-        total = g.mul(g.mul(total, delta), g.const(1 / (2 * mpmath.pi)))
-        inner = self.raised(Value(g.mul(both.mantissa, total), both.factors))
+        total = total * delta * (1 / (2 * mpmath.pi))
+        inner = self.raised(Value(both.mantissa * total, both.factors))
         # Apart: the difference of the smaller tails, that beyond b and the one on the same side of z.
-        above = g.lt(p.zero, b)
-        tail = f.times(Value(f.mills(g.abs(b))), f.gauss(b))
-        x = g.select(above, g.neg(z), z)
+        above = p.zero < b
+        tail = f.times(Value(f.mills(abs(b))), f.gauss(b))
+        x = select(above, -z, z)
         difference = self.minus(self.raised(f.normal_cdf(x)), self.raised(tail))
-        difference = g.select(above, g.neg(difference), difference)
-        outer = g.mul(g.mul(own.mantissa, g.const(1 / mpmath.sqrt(2 * mpmath.pi))), difference)
+        difference = select(above, -difference, difference)
+        outer = own.mantissa * (1 / mpmath.sqrt(2 * mpmath.pi)) * difference
         for factor in own.factors:
-            outer = g.mul(outer, factor)
-        return g.select(near, inner, outer)
+            outer = outer * factor
+        return select(near, inner, outer)
 
-    def by_mean(self, i: int) -> int:
+    def by_mean(self, i: int) -> Real:
         p = self.p
         return self.turned(i, self.lowered(self.bend(i), p.inverse[i], p.one))
 
-    def by_variance(self, i: int) -> int:
-        g, p = self.g, self.p
-        first = g.mul(self.own(i), self.bend(i))
+    def by_variance(self, i: int) -> Real:
+        p = self.p
+        first = self.own(i) * self.bend(i)
         e, factor = self.density()
-        total = self.plus(first, g.mul(p.rho, self.raised(Value(g.mul(e.mantissa, factor), e.factors))))
+        total = self.plus(first, p.rho * self.raised(Value(e.mantissa * factor, e.factors)))
         inverse = p.inverse[i]
-        return self.held(p.signed(self.lowered(g.mul(total, g.const(-0.5)), inverse, inverse)))
+        return self.held(p.signed(self.lowered(total * -0.5, inverse, inverse)))
 
-    def turned(self, i: int, value: int) -> int:
+    def turned(self, i: int, value: Real) -> Real:
         """A partial in the mean: of input 1 with the sign of the covariance, which input 2's ratio has already."""
         return self.p.signed(value) if i == 0 else value
 
@@ -206,87 +200,87 @@ class Step(Writer):
 class Relu(Writer):
     """Of max(x, 0)."""
 
-    def weight(self, at: At) -> int:
+    def weight(self, at: At) -> Real:
         """rho - r, but for 2/(1 + Q²), times exp(M - exponent)."""
-        g, p = self.g, self.p
-        rise = g.mul(at.beyond, g.madd(p.q, g.const(2), at.beyond))  # q² - Q²
-        return g.mul(g.mul(at.e, rise), at.share)
+        p = self.p
+        rise = at.beyond * madd(p.q, 2, at.beyond)  # q² - Q²
+        return at.e * rise * at.share
 
     @property
-    def double(self) -> int:
-        g, p = self.g, self.p
-        return g.mul(g.recip(g.add(p.q2, p.one)), g.const(2))
+    def double(self) -> Real:
+        p = self.p
+        return 1 / (p.q2 + p.one) * 2
 
-    def upper(self, i: int) -> int:
+    def upper(self, i: int) -> Real:
         f = self.p.f
         return f.apply(f.normal_cdf(self.p.ratio[i]))
 
-    def both_above(self) -> int:
-        return self.g.mul(self.upper(0), self.upper(1))
+    def both_above(self) -> Real:
+        return self.upper(0) * self.upper(1)
 
-    def covariance(self) -> int:
-        g, p = self.g, self.p
-        (total,) = p.sums(self.nodes, [lambda at: g.mul(self.weight(at), at.share)])
+    def covariance(self) -> Real:
+        p = self.p
+        (total,) = p.sums(self.nodes, [lambda at: self.weight(at) * at.share])
         decay = p.decay()
-        node = g.mul(g.mul(g.mul(total, self.double), decay.mantissa), p.both)
+        node = total * self.double * decay.mantissa * p.both
         for step in (*decay.factors[:1], p.back_both, *decay.factors[1:]):
-            node = g.mul(node, step)
-        certain = g.either(*p.none)
-        return g.madd(p.cov, self.both_above(), g.select(certain, p.zero, node))
+            node = node * step
+        certain = p.none[0] | p.none[1]
+        return madd(p.cov, self.both_above(), select(certain, p.zero, node))
 
-    def by_covariance(self) -> int:
+    def by_covariance(self) -> Real:
         return self.plus(self.both_above(), self.p.signed(self.core()))
 
-    def by_mean(self, i: int) -> int:
-        g, p, f = self.g, self.p, self.p.f
-        plain, layered = p.sums(self.nodes, [self.weight, lambda at: g.mul(self.weight(at), at.inverse)])
-        quarter = g.mul(self.double, g.const(0.25))
-        first, second = g.mul(p.total, plain), g.mul(p.gap, layered)
+    def by_mean(self, i: int) -> Real:
+        p, f = self.p, self.p.f
+        plain, layered = p.sums(self.nodes, [self.weight, lambda at: self.weight(at) * at.inverse])
+        quarter = self.double * 0.25
+        first, second = p.total * plain, p.gap * layered
         inner = self.plus(first, second) if i == 0 else self.minus(first, second)
         decay = p.decay()
-        inner = self.raised(Value(g.mul(g.mul(inner, quarter), decay.mantissa), decay.factors))
+        inner = self.raised(Value(inner * quarter * decay.mantissa, decay.factors))
         own = f.gauss(self.own(i))
         below = f.times(own, f.normal_cdf(p.ratio[1 - i]))
-        outer = g.mul(below.mantissa, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
-        outer = g.mul(self.raised(Value(outer, below.factors)), p.rho)
+        outer = below.mantissa * (1 / mpmath.sqrt(2 * mpmath.pi))
+        outer = self.raised(Value(outer, below.factors)) * p.rho
         # The first term has the covariance's sign, the second that of b_i, turned or not.
         total = self.minus(p.signed(outer), inner if i == 0 else p.signed(inner))
         return self.lowered(total, p.sigma[1 - i], p.one)
 
-    def by_variance(self, i: int) -> int:
-        g, p, f = self.g, self.p, self.p.f
+    def by_variance(self, i: int) -> Real:
+        p, f = self.p, self.p.f
         b = self.p.ratio[1 - i]
-        half = g.mul(p.gap, p.one) if i == 0 else g.neg(p.gap)
-        share = g.recip(g.add(p.q2, p.one))
+        half = p.gap * p.one if i == 0 else -p.gap
+        share = 1 / (p.q2 + p.one)
         # b - rho a, its standard deviation given X_i = 0, and their ratio; in the signs of the inputs themselves.
-        mean = g.mul(g.sub(g.mul(p.total, p.q2), half), share)
+        mean = (p.total * p.q2 - half) * share
         mean = p.signed(mean) if i == 0 else mean
-        spread = g.mul(g.mul(p.q, g.const(2)), share)
+        spread = p.q * 2 * share
         z = self.conditional(i)
         z = p.signed(z) if i == 0 else z
         given = f.times(Value(spread), self.excess(z))
         total = self.minus(self.raised(given), self.raised(self.excess(b)))
-        moved = g.mul(p.rho, p.ratio[i])
-        moved = g.neg(p.signed(moved))
-        above, was = g.lt(p.zero, mean), g.lt(p.zero, b)
-        line = g.select(above, g.select(was, moved, mean), g.select(was, g.neg(b), p.zero))
-        total = self.plus(total, g.mul(line, g.const(self.boost * self.boost)))
+        moved = p.rho * p.ratio[i]
+        moved = -p.signed(moved)
+        above, was = p.zero < mean, p.zero < b
+        line = select(above, select(was, moved, mean), select(was, -b, p.zero))
+        total = self.plus(total, line * (self.boost * self.boost))
         own = f.gauss(self.own(i))
-        node = g.mul(g.mul(own.mantissa, g.const(0.5 / mpmath.sqrt(2 * mpmath.pi))), total)
+        node = own.mantissa * (0.5 / mpmath.sqrt(2 * mpmath.pi)) * total
         for factor in own.factors:
-            node = g.mul(node, factor)
+            node = node * factor
         return self.held(self.lowered(node, p.inverse[i], p.sigma[1 - i]))
 
-    def excess(self, z: int) -> Value:
+    def excess(self, z: Real) -> Value:
         """E(Z - |z|)_+, Z standard normal."""
         g = self.g
-        size = self.p.f.size(z, g.lt(z, self.p.zero))
+        size = self.p.f.size(z, z < self.p.zero)
         most = g.const(self.precision.reach)
-        size = g.select(g.lt(most, size), most, size)
+        size = select(most < size, most, size)
         tails = Tails(g, size, goal=self.precision.fit, reach=self.precision.reach, scale=self.precision.scale)
         self.p.f.fits.append(tails.fit)
         e = self.p.f.gauss(size)
-        return Value(g.mul(e.mantissa, tails.j[1]), e.factors)
+        return Value(e.mantissa * tails.j[1], e.factors)
 
 
 @dataclass(frozen=True)

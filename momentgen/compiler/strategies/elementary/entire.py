@@ -29,7 +29,7 @@ import sympy as sp
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, measure_for
@@ -174,7 +174,7 @@ def _series(means: list[Any], v: Any, count: int) -> dict[str, Any]:
 
 # --- graphs ----------------------------------------------------------------------
 def _graphs(
-    edge: Edge, write: Callable[[Writer, tuple[str, ...]], dict[str, int]]
+    edge: Edge, write: Callable[[Writer, tuple[str, ...]], dict[str, Real]]
 ) -> tuple[dict[str, Any], list[Polynomial]]:
     """The four graphs, and the polynomials fitted for those of float32."""
     graphs: dict[str, Graph] = {}
@@ -188,14 +188,14 @@ def _graphs(
                 value = writer.finite(values[output])
                 if output in OUTPUTS:
                     # NaN stays NaN, of the mean and of the variance alike.
-                    value = graph.select(graph.eq(writer.mu, writer.mu), value, writer.mu)
-                    value = graph.select(graph.eq(writer.v, writer.v), value, writer.v)
+                    value = select(equal(writer.mu, writer.mu), value, writer.mu)
+                    value = select(equal(writer.v, writer.v), value, writer.v)
                 graph.output(output, value)
             fits += [] if float64 else writer.fits
     return graphs, fits
 
 
-def _one(f: sp.Expr, writer: Writer) -> dict[str, int]:
+def _one(f: sp.Expr, writer: Writer) -> dict[str, Real]:
     """One term and a constant."""
     parts = _parts(f)
     if parts is None:
@@ -280,7 +280,7 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
     facts: dict[str, Any] = {"tolerance": " ".join(str(tolerance).split())}
     ends = {} if steady else _ends(terms)
 
-    def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, int]:
+    def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, Real]:
         if closed is None:
             return {name: writer.guarded(value, *ends[name]) for name, value in writer.polynomial(sp.expand(f)).items()}
         sums = SumWriter(writer, closed)
@@ -289,7 +289,7 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
             values = {name: writer.guarded(value, *ends[name]) for name, value in values.items()}
         if sums.sure is None:
             return values
-        return {name: writer.g.mul(value, sums.sure) for name, value in values.items()}
+        return {name: value * sums.sure for name, value in values.items()}
 
     closed = None
     if not f.is_polynomial(x):

@@ -7,7 +7,6 @@ small, so that nothing cancels; what overflows is the largest number of its sign
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +18,20 @@ import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import (
+    Graph,
+    Real,
+    equal,
+    exp_factor,
+    exp_mantissa,
+    first_word,
+    horner,
+    madd,
+    second_word,
+    select,
+    sqrt,
+)
+from momentgen.compiler.strategies.kit import largest
 from momentgen.rule.symbols import x
 
 __all__ = ["CANCELS", "LARGEST", "NO_EDGE", "TURNED", "Edge", "Writer"]
@@ -112,109 +124,108 @@ class Writer:
         self.goal = 1e-17 if float64 else 1e-8
         g = graph
         self.mu, v = g.input("mean"), g.input("var")
-        usable = g.le(g.const(0), v)
+        usable = v >= 0
         if edge.words:
-            usable = g.both(usable, self._within(edge, v))
+            usable = usable & self._within(edge, v)
         #: 1, or NaN for a negative variance and beyond the edge
-        self.valid = g.sqrt(g.select(usable, g.const(1), g.const(-1)))
+        self.valid = sqrt(select(usable, 1, -1))
         what = "NaN for a negative variance"
-        self.v = g.comment(g.mul(v, self.valid), f"{what}, and for {edge.words}" if edge.words else what)
+        self.v = (v * self.valid).named(f"{what}, and for {edge.words}" if edge.words else what)
 
-    def _within(self, edge: Edge, v: int) -> int:
+    def _within(self, edge: Edge, v: Real) -> Real:
         """Whether angles and exponents have digits left: one that is large beside its parts has."""
-        g, size = self.g, self.g.abs(self.mu)
+        size = abs(self.mu)
         if edge.rate_var:
-            size = g.madd(g.const(edge.rate_var / edge.rate), v, size)
-        within = g.le(size, g.const(TURNED * _ROUNDED / edge.rate))
+            size = madd(edge.rate_var / edge.rate, v, size)
+        within = size <= TURNED * _ROUNDED / edge.rate
         if not edge.exponents:
             return within
-        clear: int | None = None
+        clear: Real | None = None
         for p, q in (pair for pair in edge.exponents if pair[0] != 0):
-            exponent = g.abs(g.madd(g.const(q), v, g.mul(g.const(p), self.mu)))
-            one = g.le(g.mul(g.abs(self.mu), g.const(abs(p) * CANCELS)), exponent)
-            clear = one if clear is None else g.both(clear, one)
-        return within if clear is None else g.either(within, clear)
+            exponent = abs(madd(q, v, p * self.mu))
+            one = abs(self.mu) * (abs(p) * CANCELS) <= exponent
+            clear = one if clear is None else clear & one
+        return within if clear is None else within | clear
 
-    def number(self, value: sp.Expr) -> int:
+    def number(self, value: sp.Expr) -> Real:
         with mpmath.workdps(50):
             return self.g.const(mpmath.mpf(sp.N(value, 50)))
 
-    def exp(self, exponent: int, weight: int | None = None) -> int:
+    def exp(self, exponent: Real, weight: Real | None = None) -> Real:
         """The exponential times ``weight``, 0 far to the left, the largest number far to the right."""
         g = self.g
         high = g.const(_HIGH64 if self.float64 else _HIGH)
-        value = self.decaying(g.select(g.lt(high, exponent), high, exponent), weight)
+        value = self.decaying(select(high < exponent, high, exponent), weight)
         return self.finite(value)
 
-    def decaying(self, exponent: int, weight: int | None = None) -> int:
+    def decaying(self, exponent: Real, weight: Real | None = None) -> Real:
         """The exponential of something that is not large, times ``weight``; 0 far to the left."""
         g = self.g
         low = g.const(_LOW64 if self.float64 else _LOW)
-        below = g.lt(exponent, low)
-        held = g.select(below, low, exponent)
+        below = exponent < low
+        held = select(below, low, exponent)
         if self.float64:
-            root = g.exp_mantissa(g.mul(held, g.const(0.5)))
-            value = g.select(below, g.const(0), root)
-            return g.mul(value if weight is None else g.mul(weight, value), root)
-        value = g.select(below, g.const(0), g.exp_mantissa(held))
+            root = exp_mantissa(held * 0.5)
+            value = select(below, 0, root)
+            return (value if weight is None else weight * value) * root
+        value = select(below, 0, exp_mantissa(held))
         if weight is not None:
-            value = g.mul(weight, value)
+            value = weight * value
         # The weight first: it may bring back what overflows without it.
-        return g.mul(g.mul(value, g.exp_factor(held, 0, 2)), g.exp_factor(held, 1, 2))
+        return value * exp_factor(held, 0, 2) * exp_factor(held, 1, 2)
 
-    def rest(self, y: int, e: int) -> int:
+    def rest(self, y: Real, e: Real) -> Real:
         """1 - e^-y for y >= 0, given e^-y."""
-        g = self.g
         fit = _one_minus_exp(self.goal)
         self.fits.append(fit)
-        little = g.lt(y, g.const(_EDGE))
-        small = g.select(little, y, g.const(_EDGE))
-        value = g.mul(small, g.horner(g.sub(small, g.const(_EDGE / 2)), fit.coefficients))
-        return g.select(little, value, g.sub(g.const(1), e))
+        little = y < _EDGE
+        small = select(little, y, _EDGE)
+        value = small * horner(small - _EDGE / 2, fit.coefficients)
+        return select(little, value, 1 - e)
 
-    def finite(self, value: int) -> int:
+    def finite(self, value: Real) -> Real:
         """Beyond the largest number, that number."""
-        if self.g.value(value) is not None:
+        if value.constant is not None:
             return value
         g = self.g
         top = g.const(self.largest)
-        value = g.select(g.lt(top, value), top, value)
-        return g.select(g.lt(value, g.neg(top)), g.neg(top), value)
+        value = select(top < value, top, value)
+        return select(value < -top, -top, value)
 
     @property
     def largest(self) -> float:
         """The largest number."""
-        return sys.float_info.max if self.float64 else LARGEST
+        return largest(not self.float64)
 
-    def guarded(self, value: int, left: float, right: float) -> int:
+    def guarded(self, value: Real, left: float, right: float) -> Real:
         """Where terms of both signs overflow their sum is no number: the largest, of sign ``left`` left of 0."""
         g, value = self.g, self.finite(value)
         beyond = g.const(right * self.largest)
         if left != right:
-            beyond = g.select(g.lt(self.mu, g.const(0)), g.const(left * self.largest), beyond)
-        return g.select(g.eq(value, value), value, g.mul(beyond, self.valid))
+            beyond = select(self.mu < 0, left * self.largest, beyond)
+        return select(equal(value, value), value, beyond * self.valid)
 
     # --- polynomials ---------------------------------------------------------------
-    def polynomial(self, f: sp.Expr) -> dict[str, int]:
+    def polynomial(self, f: sp.Expr) -> dict[str, Real]:
         g, degree = self.g, int(sp.degree(f, x))
 
-        def p(k: int, share: sp.Expr = sp.S.One, sigmas: int | None = None) -> int:
+        def p(k: int, share: sp.Expr = sp.S.One, sigmas: Real | None = None) -> Real:
             """``share`` of E f^(k), times a power of sigma where that is given: first, for E f^(k) may overflow."""
             total = g.const(0)
             for j in range((degree - k) // 2, -1, -1):
                 inner = sp.Poly(share * sp.diff(f, x, k + 2 * j), x).all_coeffs()[::-1]
                 row = [g.const(mpmath.mpf(sp.N(c, 50))) for c in inner]
-                value = row[-1] if sigmas is None else g.mul(sigmas, row[-1])
+                value = row[-1] if sigmas is None else sigmas * row[-1]
                 for c in reversed(row[:-1]):
-                    value = g.madd(value, self.mu, c if sigmas is None else g.mul(sigmas, c))
-                total = g.madd(g.mul(self.v, g.const(mpmath.mpf(1) / (2 * (j + 1)))), total, value)
+                    value = madd(value, self.mu, c if sigmas is None else sigmas * c)
+                total = madd(self.v * (mpmath.mpf(1) / (2 * (j + 1))), total, value)
             return total
 
         spread = self.series(lambda k, sigmas: p(k, sigmas=sigmas) if k <= degree else g.const(0), degree, self.v)
         # The half of E f'' is formed as such: it may be a number where E f'' is none.
         return {"mean": p(0), "dmean_dmu": p(1), "dmean_dvar": p(2, sp.Rational(1, 2)), **spread}
 
-    def series(self, moment: Callable[[int, int], int], count: int, v: int) -> dict[str, int]:
+    def series(self, moment: Callable[[int, Real], Real], count: int, v: Real) -> dict[str, Real]:
         """The variance Σ_{k>=1} v^k/k! (E f^(k))² and its partials, to k = ``count``.
 
         Args:
@@ -232,79 +243,79 @@ class Writer:
                 shared = [(self.finite(a), self.finite(b)) for a, b in shared]
             (here, here_too), (after, after_too), (later, _) = shared
             weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
-            by_v = g.madd(g.mul(weight, after), after_too, by_v)
+            by_v = madd(weight * after, after_too, by_v)
             if k:
-                var = g.madd(g.mul(weight, here), here_too, var)
-                by_mu = g.madd(g.mul(g.mul(weight, here_too), after), g.const(2), by_mu)
-                by_v = g.madd(g.mul(weight, here_too), later, by_v)
+                var = madd(weight * here, here_too, var)
+                by_mu = madd(weight * here_too * after, 2, by_mu)
+                by_v = madd(weight * here_too, later, by_v)
         return {"var": var, "dvar_dmu": by_mu, "dvar_dvar": by_v}
 
-    def shares(self, v: int, count: int) -> tuple[list[int], list[int]]:
+    def shares(self, v: Real, count: int) -> tuple[list[Real], list[Real]]:
         """Two factors of v^k, k = 0 to ``count``: sigma^k twice; in float64, which autograd differentiates, 1 and v^k.
 
         The root has no derivative at v = 0, and the variance has one.
         """
-        g, one = self.g, self.g.const(1)
+        one = self.g.const(1)
         step = v
         if not self.float64:
-            step = g.sqrt(v)
+            step = sqrt(v)
             if count > 2:  # the second word of the root of 0 is no number
-                none = g.eq(v, g.const(0))
-                step = g.select(none, g.const(0), g.sqrt(g.select(none, one, v)))
+                none = equal(v, 0)
+                step = select(none, 0, sqrt(select(none, one, v)))
         power = [one]
         for _ in range(count):
-            power.append(g.mul(power[-1], step))
+            power.append(power[-1] * step)
         return ([one] * len(power) if self.float64 else power), power
 
     # --- exp -----------------------------------------------------------------------
-    def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
+    def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:
         g = self.g
-        bmu, square = g.mul(self.number(b), self.mu), self.number(b**2)
-        y, half = g.mul(square, self.v), g.const(0.5)
-        exponent = g.madd(y, half, bmu)
-        rest = self.rest(y, self.decaying(g.neg(y)))
+        bmu, square = self.number(b) * self.mu, self.number(b**2)
+        y, half = square * self.v, g.const(0.5)
+        exponent = madd(y, half, bmu)
+        rest = self.rest(y, self.decaying(-y))
         # The fourth root of a² e^(2 b mu + 2 b² v): four steps of one direction, the rest between them, so that what
         # over- or underflows on the way does so in the end.
-        high, quarter = g.const(400 if self.float64 else 80), g.mul(g.add(bmu, y), half)
-        root = self.decaying(g.select(g.lt(high, quarter), high, quarter), self.number(sp.sqrt(sp.Abs(a))))
+        high, quarter = g.const(400 if self.float64 else 80), (bmu + y) * half
+        root = self.decaying(select(high < quarter, high, quarter), self.number(sp.sqrt(sp.Abs(a))))
 
-        def spread(factor: int, share: sp.Expr) -> int:
-            return g.mul(g.mul(g.mul(g.mul(g.mul(factor, root), root), self.number(share)), root), root)
+        def spread(factor: Real, share: sp.Expr) -> Real:
+            return factor * root * root * self.number(share) * root * root
 
         return {
-            "mean": g.add(self.exp(exponent, self.number(a)), self.number(c)),
+            "mean": self.exp(exponent, self.number(a)) + self.number(c),
             "var": spread(rest, sp.Integer(1)),
             "dmean_dmu": self.exp(exponent, self.number(a * b)),
             "dmean_dvar": self.exp(exponent, self.number(a * b**2 / 2)),
             "dvar_dmu": spread(rest, 2 * b),
-            "dvar_dvar": spread(g.add(g.const(1), rest), b**2),
+            "dvar_dvar": spread(1 + rest, b**2),
         }
 
     # --- sin, cos --------------------------------------------------------------------
-    def angle(self, turned: int) -> tuple[int, int]:
+    def angle(self, turned: Real) -> tuple[Real, Real]:
         """Sine and cosine of an angle that single floats hold exactly."""
         return self.reduced(turned)
 
-    def angle_of(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int]:
+    def angle_of(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[Real, Real]:
         """Sine and cosine of by_mu·mu + by_v·v.
 
         Multiples of 512 pi are taken off first, n and the constant short enough for exact products, and the two words
         that are left are added up: taken off at once, n·pi/2 would leave a second word as large as the first.
         """
-        g, turned = self.g, self.g.const(0)
+        turned = self.g.const(0)
         for rate, value in ((by_mu, self.mu), (by_v, self.v)):
             if rate != 0:
-                turned = g.madd(self.number(rate), value, turned)
+                turned = madd(self.number(rate), value, turned)
         with mpmath.workdps(50):
-            n = g.neg(g.round(g.mul(turned, g.const(1 / (512 * mpmath.pi)))))
+            n = -round(turned * (1 / (512 * mpmath.pi)))
             head = mpmath.nint(512 * mpmath.pi * 4) / 4
-            left = g.madd(n, g.const(512 * mpmath.pi - head), g.madd(n, g.const(head), turned))
-        return self.reduced(left if self.float64 else g.add(g.head(left), g.tail(left)))
+            left = madd(n, 512 * mpmath.pi - head, madd(n, head, turned))
+        return self.reduced(left if self.float64 else first_word(left) + second_word(left))
 
-    def reduced(self, turned: int) -> tuple[int, int]:
+    def reduced(self, turned: Real) -> tuple[Real, Real]:
         """Sine and cosine by polynomials, after multiples of pi/2."""
         g = self.g
-        n = g.round(g.mul(turned, g.const(2 / mpmath.pi)))
+        n = round(turned * (2 / mpmath.pi))
         # pi/2 in three parts; n times the first is exact while n < 2^13.
         r, left = turned, mpmath.pi / 2
         for bits in (11, 11, 0):
@@ -312,41 +323,40 @@ class Writer:
             if bits and left < 1:
                 part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
             left = left - part
-            r = g.madd(g.neg(n), g.const(part), r)
-        quarter = g.sub(n, g.mul(g.const(4), g.round(g.mul(n, g.const(0.25)))))  # -2, -1, 0, 1 or 2
-        s = g.mul(r, r)
+            r = madd(-n, part, r)
+        quarter = n - g.const(4) * round(n * 0.25)  # -2, -1, 0, 1 or 2
+        s = r * r
         sine, cosine = _trigonometric("sin", self.goal), _trigonometric("cos", self.goal)
         self.fits += [sine, cosine]
-        small, large = g.mul(r, g.horner(s, sine.coefficients)), g.horner(s, cosine.coefficients)
-        one = g.const(1)
-        odd = g.eq(g.mul(quarter, quarter), one)
-        high, low = g.select(odd, large, small), g.select(odd, small, large)
-        minus_sin = g.either(g.eq(quarter, g.const(-1)), g.eq(g.abs(quarter), g.const(2)))
-        minus_cos = g.either(g.eq(quarter, one), g.eq(g.abs(quarter), g.const(2)))
-        return g.select(minus_sin, g.neg(high), high), g.select(minus_cos, g.neg(low), low)
+        small, large = r * horner(s, sine.coefficients), horner(s, cosine.coefficients)
+        odd = equal(quarter * quarter, 1)
+        high, low = select(odd, large, small), select(odd, small, large)
+        minus_sin = equal(quarter, -1) | equal(abs(quarter), 2)
+        minus_cos = equal(quarter, 1) | equal(abs(quarter), 2)
+        return select(minus_sin, -high, high), select(minus_cos, -low, low)
 
-    def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, int]:
-        g, half = self.g, self.g.const(0.5)
+    def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:
+        half = self.g.const(0.5)
         exact = sp.log(sp.Abs(b), 2).is_integer
-        sine, cosine = self.angle(g.mul(self.number(b), self.mu)) if exact else self.angle_of(b, sp.Integer(0))
-        y = g.mul(self.number(b**2), self.v)
-        e, root = self.decaying(g.neg(y)), self.decaying(g.mul(y, g.const(-0.5)))
+        sine, cosine = self.angle(self.number(b) * self.mu) if exact else self.angle_of(b, sp.Integer(0))
+        y = self.number(b**2) * self.v
+        e, root = self.decaying(-y), self.decaying(y * -0.5)
         rest = self.rest(y, e)
         sign = 1 if kind == "sin" else -1
-        value, slope = (sine, cosine) if kind == "sin" else (cosine, g.neg(sine))
-        double = g.madd(g.mul(g.const(-2), sine), sine, g.const(1))  # cos 2 b mu
-        twice = g.mul(g.mul(g.const(2), sine), cosine)
-        wave = g.mul(g.const(sign), double)
+        value, slope = (sine, cosine) if kind == "sin" else (cosine, -sine)
+        double = madd(-2 * sine, sine, 1)  # cos 2 b mu
+        twice = 2 * sine * cosine
+        wave = sign * double
         square = self.number(a**2)
-        inner = g.madd(e, wave, g.const(1))
-        mean = g.mul(self.number(a), g.mul(root, value))
+        inner = madd(e, wave, 1)
+        mean = self.number(a) * (root * value)
         # dV/dv = a² b²/2 e (1 + (2 e - 1) wave), from V = a²/2 (1 - e)(1 + e wave)
-        curve = g.madd(g.sub(g.mul(g.const(2), e), g.const(1)), wave, g.const(1))
+        curve = madd(2 * e - 1, wave, 1)
         return {
-            "mean": g.add(mean, self.number(c)),
-            "var": g.mul(g.mul(square, half), g.mul(rest, inner)),
-            "dmean_dmu": g.mul(self.number(a * b), g.mul(root, slope)),
-            "dmean_dvar": g.mul(self.number(-a * b**2 / 2), g.mul(root, value)),
-            "dvar_dmu": g.mul(self.number(-sign * a**2 * b), g.mul(g.mul(rest, e), twice)),
-            "dvar_dvar": g.mul(self.number(a**2 * b**2 / 2), g.mul(e, curve)),
+            "mean": mean + self.number(c),
+            "var": square * half * (rest * inner),
+            "dmean_dmu": self.number(a * b) * (root * slope),
+            "dmean_dvar": self.number(-a * b**2 / 2) * (root * value),
+            "dvar_dmu": self.number(-sign * a**2 * b) * (rest * e * twice),
+            "dvar_dvar": self.number(a**2 * b**2 / 2) * (e * curve),
         }

@@ -13,6 +13,7 @@ keeps what a difference of two rounded exponents would lose.  Far out, where thi
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ from typing import Any
 import mpmath
 import sympy as sp
 
+from momentgen.compiler.ir.graph import Real, exp_factor, exp_mantissa, first_word, madd, second_word, select, sqrt
 from momentgen.compiler.strategies.elementary.entire_graph import CANCELS, TURNED, Writer
 from momentgen.compiler.strategies.elementary.exponentials import Coefficients, Moment, Terms, number
+from momentgen.compiler.strategies.kit import within
 
 __all__ = ["Closed", "SumWriter"]
 
@@ -70,9 +73,9 @@ class Closed:
 class _Unit:
     """e^value, value = by_mu·mu + by_v·v: the largest of some exponentials where that is large, else 1; nodes."""
 
-    by_mu: int
-    by_v: int
-    value: int
+    by_mu: Real
+    by_v: Real
+    value: Real
 
 
 class SumWriter:
@@ -84,82 +87,81 @@ class SumWriter:
 
     def __init__(self, writer: Writer, closed: Closed) -> None:
         self.writer, self.g, self.closed = writer, writer.g, closed
-        self.angles: dict[tuple[sp.Expr, sp.Expr], tuple[int, int]] = {}
-        self.lost: list[int] = []
-        self.sure: int | None = None
+        self.angles: dict[tuple[sp.Expr, sp.Expr], tuple[Real, Real]] = {}
+        self.lost: list[Real] = []
+        self.sure: Real | None = None
         for (p, q), _ in closed.outputs["mean"].real_parts():
             self.angle(sp.im(p), sp.im(q))
 
-    def outputs(self, names: Sequence[str]) -> dict[str, int]:
+    def outputs(self, names: Sequence[str]) -> dict[str, Real]:
         """The outputs named."""
-        g, closed, w = self.g, self.closed, self.writer
+        closed, w = self.closed, self.writer
         of_mean, of_var = self.unit(closed.outputs["mean"]), self.unit(closed.outputs["var"])
         spread = [name for name in names if name == "var" or name.startswith("dvar")]
         values = {
             n: self.times_unit(self.moment(closed.outputs[n], of_mean), of_mean) for n in names if n not in spread
         }
-        small = g.lt(w.v, g.const(closed.below))
+        small = w.v < closed.below
         means = [self.moment(moment, of_mean) for moment in closed.series]
         if closed.grows:
             means = [w.finite(value) for value in means]
-        below = g.select(small, w.v, g.const(closed.below))
-        series = w.series(lambda k, sigmas: g.mul(sigmas, means[k]), closed.count, below)
-        unit: _Unit | int | None = of_var
+        below = select(small, w.v, closed.below)
+        series = w.series(lambda k, sigmas: sigmas * means[k], closed.count, below)
+        unit: _Unit | Real | None = of_var
         if of_mean is not None and of_var is not None:
-            unit = g.select(small, g.mul(of_mean.value, g.const(2)), of_var.value)
+            unit = select(small, of_mean.value * 2, of_var.value)
         for name in spread:
-            value = g.select(small, series[name], self.moment(closed.outputs[name], of_var))
+            value = select(small, series[name], self.moment(closed.outputs[name], of_var))
             values[name] = self.times_unit(value, unit)
         if self.lost:
-            self.sure = g.sqrt(g.select(functools.reduce(g.either, self.lost), g.const(-1), g.const(1)))
+            self.sure = sqrt(select(functools.reduce(operator.or_, self.lost), -1, 1))
         return values
 
     def unit(self, moment: Moment) -> _Unit | None:
         """The largest exponential of the terms; None if none of them grows."""
-        g, zero = self.g, self.g.const(0)
+        g = self.g
         with mpmath.workdps(50):
             rates = {(number(sp.re(p)), number(sp.re(q))) for (p, q), _ in moment.real_parts()}
-        top: tuple[int, int] | None = None
+        top: tuple[Real, Real] | None = None
         for by_mu, by_v in sorted(rate for rate in rates if rate[0] != 0 or rate[1] > 0):
             rate = g.const(by_mu), g.const(by_v)
             if top is not None:
-                larger = g.lt(zero, self.exponent(*(g.sub(*pair) for pair in zip(rate, top, strict=True))))
-                rate = g.select(larger, rate[0], top[0]), g.select(larger, rate[1], top[1])
+                larger = self.exponent(*(pair[0] - pair[1] for pair in zip(rate, top, strict=True))) > 0
+                rate = select(larger, rate[0], top[0]), select(larger, rate[1], top[1])
             top = rate
         if top is None:
             return None
-        large = g.lt(g.const(_LARGE), self.exponent(*top))
-        by_mu, by_v = (g.select(large, rate, zero) for rate in top)
+        large = self.exponent(*top) > _LARGE
+        by_mu, by_v = (select(large, rate, 0) for rate in top)
         return _Unit(by_mu, by_v, self.exponent(by_mu, by_v))
 
-    def exponent(self, by_mu: int, by_v: int) -> int:
+    def exponent(self, by_mu: Real, by_v: Real) -> Real:
         """by_mu·mu + by_v·v."""
-        g, (mu, v) = self.g, self.within
-        return g.madd(by_mu, mu, g.mul(by_v, v))
+        (mu, v) = self.within
+        return madd(by_mu, mu, by_v * v)
 
     @functools.cached_property
-    def within(self) -> tuple[int, int]:
+    def within(self) -> tuple[Real, Real]:
         """mu and v as far as exponents take them."""
-        g, w, edge = self.g, self.writer, self.g.const(_EXPONENT)
-        mu = g.select(g.lt(edge, w.mu), edge, g.select(g.lt(w.mu, g.neg(edge)), g.neg(edge), w.mu))
-        return mu, g.select(g.lt(edge, w.v), edge, w.v)
+        v = self.writer.v
+        return within(self.writer.mu, _EXPONENT), select(v > _EXPONENT, _EXPONENT, v)
 
-    def beside(self, by_mu: Any, by_v: Any, unit: _Unit | None) -> int | None:
+    def beside(self, by_mu: Any, by_v: Any, unit: _Unit | None) -> Real | None:
         """The exponent by_mu·mu + by_v·v less that of the unit; None if it is 0."""
         g = self.g
         rates = g.const(by_mu), g.const(by_v)
         if unit is None:
             return self.exponent(*rates) if (by_mu, by_v) != (0, 0) else None
-        rates = g.sub(rates[0], unit.by_mu), g.sub(rates[1], unit.by_v)
+        rates = rates[0] - unit.by_mu, rates[1] - unit.by_v
         exponent = self.exponent(*rates)
-        size = g.abs(g.mul(rates[0], self.within[0]))
-        cancels = g.lt(g.abs(exponent), g.mul(size, g.const(CANCELS)))
-        lost = g.both(cancels, g.lt(g.const(TURNED), size))
+        size = abs(rates[0] * self.within[0])
+        cancels = abs(exponent) < size * CANCELS
+        lost = cancels & (size > TURNED)
         if lost not in self.lost:
             self.lost.append(lost)
         return exponent
 
-    def times_unit(self, value: int, unit: _Unit | int | None) -> int:
+    def times_unit(self, value: Real, unit: _Unit | Real | None) -> Real:
         """``value`` in units of an exponential, given as such or by its exponent, as a number."""
         if unit is None:
             return value
@@ -167,24 +169,24 @@ class SumWriter:
             unit = unit.value
         g, w = self.g, self.writer
         most = g.const(_MOST64 if w.float64 else _MOST)
-        held = g.select(g.lt(most, unit), most, unit)
+        held = select(most < unit, most, unit)
         if w.float64:
-            root = g.exp_mantissa(g.mul(held, g.const(0.5)))
-            return g.mul(g.mul(value, root), root)
+            root = exp_mantissa(held * 0.5)
+            return value * root * root
         # Where terms cancel the second word may be larger than the first: one of them must not overflow by itself.
-        value = g.mul(g.add(g.head(value), g.tail(value)), g.exp_mantissa(held))
+        value = (first_word(value) + second_word(value)) * exp_mantissa(held)
         for i in range(4):
-            value = g.mul(value, g.exp_factor(held, i, 4))
+            value = value * exp_factor(held, i, 4)
         return value
 
-    def moment(self, moment: Moment, unit: _Unit | None) -> int:
+    def moment(self, moment: Moment, unit: _Unit | None) -> Real:
         """A moment, in units of ``unit``."""
         total = self.g.const(0)
         for (p, q), row in moment.real_parts():
-            total = self.g.add(total, self.term(p, q, row, unit))
+            total = total + self.term(p, q, row, unit)
         return total
 
-    def term(self, p: sp.Expr, q: sp.Expr, row: Coefficients, unit: _Unit | None) -> int:
+    def term(self, p: sp.Expr, q: sp.Expr, row: Coefficients, unit: _Unit | None) -> Real:
         """Re P(mu, v) e^(p mu + q v), in units of ``unit``."""
         g, w = self.g, self.writer
         with mpmath.workdps(50):
@@ -200,45 +202,44 @@ class SumWriter:
             if exponent is not None:
                 value = w.decaying(exponent, value)
             for step in [w.v] * j + [w.mu] * i:
-                value = g.mul(value, step)
+                value = value * step
             return value
         mu, v = (w.mu, w.v) if exponent is None else self.held(row)
         if (by_mu, by_v) == (0, 0) and unit is not None:
             # Beside a large unit it vanishes, and must be finite for that.
-            large, near = g.lt(g.const(0), unit.value), (mu, v)
+            large, near = unit.value > 0, (mu, v)
             mu, v = w.mu, w.v
-            mu, v = g.select(large, near[0], mu), g.select(large, near[1], v)
+            mu, v = select(large, near[0], mu), select(large, near[1], v)
         value = self.wave(p, q, numbers, mu, v) if turned else self.polynomial(numbers, mu, v, "real")
         return value if exponent is None else w.decaying(exponent, value)
 
-    def held(self, row: Coefficients) -> tuple[int, int]:
+    def held(self, row: Coefficients) -> tuple[Real, Real]:
         """mu and v as far as a polynomial of them may go beside an exponential that is 0 or overflows by then."""
         g, w = self.g, self.writer
         degree = max(i + j for i, j in row)
         if degree < 1:
             return w.mu, w.v
         edge = g.const(mpmath.mpf(2) ** ((1000 if w.float64 else 110) // degree))
-        mu = g.select(g.lt(edge, g.abs(w.mu)), g.select(g.lt(w.mu, g.const(0)), g.neg(edge), edge), w.mu)
-        return mu, g.select(g.lt(edge, w.v), edge, w.v)
+        mu = select(edge < abs(w.mu), select(w.mu < 0, -edge, edge), w.mu)
+        return mu, select(edge < w.v, edge, w.v)
 
-    def wave(self, p: sp.Expr, q: sp.Expr, row: Mapping[tuple[int, int], Any], mu: int, v: int) -> int:
+    def wave(self, p: sp.Expr, q: sp.Expr, row: Mapping[tuple[int, int], Any], mu: Real, v: Real) -> Real:
         """Re P times the cosine less Im P times the sine."""
-        g = self.g
         sine, cosine = self.angle(sp.im(p), sp.im(q))
         real, imaginary = (self.polynomial(row, mu, v, part) for part in ("real", "imag"))
-        return g.sub(g.mul(real, cosine), g.mul(imaginary, sine))
+        return real * cosine - imaginary * sine
 
-    def polynomial(self, row: Mapping[tuple[int, int], Any], mu: int, v: int, part: str) -> int:
+    def polynomial(self, row: Mapping[tuple[int, int], Any], mu: Real, v: Real, part: str) -> Real:
         """The real or imaginary part of a polynomial."""
         g, total = self.g, self.g.const(0)
         for i in range(max(i for i, _ in row), -1, -1):
             inner = g.const(0)
             for j in range(max(j for _, j in row), -1, -1):
-                inner = g.madd(inner, v, g.const(getattr(row.get((i, j), mpmath.mpc(0)), part)))
-            total = g.madd(total, mu, inner)
+                inner = madd(inner, v, getattr(row.get((i, j), mpmath.mpc(0)), part))
+            total = madd(total, mu, inner)
         return total
 
-    def angle(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int]:
+    def angle(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[Real, Real]:
         """Sine and cosine of by_mu·mu + by_v·v."""
         g, known = self.g, self.angles
         key = (by_mu, by_v)
@@ -248,14 +249,13 @@ class SumWriter:
             known[key] = self._combined(*key) or self.writer.angle_of(*key)
         return known[key]
 
-    def _combined(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[int, int] | None:
+    def _combined(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[Real, Real] | None:
         """From two angles that are there, their sum or difference; None if there are none."""
-        g = self.g
         for (a, b), (sin1, cos1) in self.angles.items():
             for (c, d), (sin2, cos2) in self.angles.items():
                 for sign in (1, -1):
                     if sp.expand(a + sign * c - by_mu) == 0 and sp.expand(b + sign * d - by_v) == 0:
-                        other = sin2 if sign == 1 else g.neg(sin2)
-                        sine = g.madd(sin1, cos2, g.mul(cos1, other))
-                        return sine, g.sub(g.mul(cos1, cos2), g.mul(sin1, other))
+                        other = sin2 if sign == 1 else -sin2
+                        sine = madd(sin1, cos2, cos1 * other)
+                        return sine, cos1 * cos2 - sin1 * other
         return None

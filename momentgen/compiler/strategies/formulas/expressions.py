@@ -12,6 +12,7 @@ import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
+from momentgen.compiler.ir.graph import Real, equal, select, sqrt
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
 from momentgen.compiler.strategies.kit import plus
 from momentgen.errors import BuildError
@@ -106,7 +107,7 @@ class Translator:
         """What writes arguments of functions, and denominators."""
         return self
 
-    def node(self, expr: sp.Expr) -> int:
+    def node(self, expr: sp.Expr) -> Real:
         """The expression as one number."""
         return self.f.apply(self.value(expr))
 
@@ -127,24 +128,24 @@ class Translator:
             return Value(self.sum(expr.args))
         return self.product(expr)
 
-    def symbol(self, symbol: sp.Symbol) -> int:
+    def symbol(self, symbol: sp.Symbol) -> Real:
         """An input, or a parameter."""
         if symbol == mu:
             return self.f.mu
         return self.f.v if symbol == v else self.g.param(symbol.name)
 
-    def number(self, expr: sp.Expr) -> int:
+    def number(self, expr: sp.Expr) -> Real:
         """A constant, to 60 digits."""
         with mpmath.workdps(60):
             return self.g.const(mpmath.mpf(sp.N(expr, 65)))
 
-    def sum(self, terms: Iterable[sp.Expr]) -> int:
+    def sum(self, terms: Iterable[sp.Expr]) -> Real:
         """A sum; numbers are added up first."""
         terms = list(terms)
         constant = sp.Add(*(term for term in terms if term.is_number))
         total = self.number(constant)
         for term in _ordered(term for term in terms if not term.is_number):
-            total = plus(self.g, total, self.node(term))
+            total = plus(total, self.node(term))
         return total
 
     # --- products ----------------------------------------------------------------
@@ -168,36 +169,35 @@ class Translator:
             total = self.f.times(total, value)
         return self.grow(total, steps)
 
-    def stepped(self, steps: Iterable[sp.Heaviside], node: int) -> int:
+    def stepped(self, steps: Iterable[sp.Heaviside], node: Real) -> Real:
         """A node times steps, chosen and not multiplied: 0 where a step is, NaN where mu is."""
-        g, zero = self.g, self.g.const(0)
-        nothing = g.select(g.eq(self.f.mu, self.f.mu), zero, self.f.mu)
+        nothing = select(equal(self.f.mu, self.f.mu), 0, self.f.mu)
         for step in steps:
             z, at_zero = step.args
             if z not in (mu, -mu) or at_zero not in (0, 1):
                 raise BuildError("", "stabilise", "expected a step in mu or -mu that is 0 or 1 at 0", step)
             place = self.node(z)
-            node = g.select(g.le(zero, place) if at_zero == 1 else g.lt(zero, place), node, nothing)
+            node = select(place >= 0 if at_zero == 1 else place > 0, node, nothing)
         return node
 
-    def grow(self, total: Value, steps: list[tuple[int, int]]) -> Value:
+    def grow(self, total: Value, steps: list[tuple[Real, int]]) -> Value:
         """Multiply by unbounded steps (node, half-powers of v), in an order in which nothing overflows on the way."""
         g, node, factors = self.g, total.mantissa, list(total.factors)
         if len(steps) == 1 and steps[0][1] > 0 and factors:
             # A mantissa may exceed 1. The step times the first factor is subnormal only where the product is.
             first, *rest = factors
-            return Value(g.mul(node, g.mul(steps[0][0], first)), (*rest, g.const(1)))
+            return Value(node * (steps[0][0] * first), (*rest, g.const(1)))
         for step, _ in steps:
-            node = g.mul(node, step)
+            node = node * step
             if factors:
-                node = g.mul(node, factors.pop(0))
+                node = node * factors.pop(0)
         return Value(self.f.apply(Value(node, tuple(factors))))
 
-    def algebraic(self, parts: _Product) -> tuple[list[int], list[tuple[int, int]]]:
+    def algebraic(self, parts: _Product) -> tuple[list[Real], list[tuple[Real, int]]]:
         """Bounded nodes, and unbounded ones; mu and v are divided by a root or a denominator where there is one."""
-        g, f = self.g, self.f
-        bounded: list[int] = []
-        divisors: list[tuple[int, int]] = []  # reciprocals that vanish for v -> oo, and how many roots of v they are
+        f = self.f
+        bounded: list[Real] = []
+        divisors: list[tuple[Real, int]] = []  # reciprocals that vanish for v -> oo, and how many roots of v they are
         left = parts.mu
         for base, power in parts.powers:
             if power > 0 or base in self.named or not base.has(v) or base.has(*_FUNCTIONS):
@@ -207,10 +207,10 @@ class Translator:
             if count % 2 == 0 and left < 2:
                 scale, shape = self.normalised(base)
                 parts.number *= scale**power
-                divisors += [(g.recip(self.arguments.node(shape)), 2)] * (count // 2)
+                divisors += [(1 / self.arguments.node(shape), 2)] * (count // 2)
                 continue
-            root = g.recip(g.sqrt(self.arguments.node(base)))
-            bounded += [g.mul(f.mu, root)] * min(left, count)
+            root = 1 / sqrt(self.arguments.node(base))
+            bounded += [f.mu * root] * min(left, count)
             divisors += [(root, 1)] * max(count - left, 0)
             left = max(left - count, 0)
         halves = int(2 * parts.v)
@@ -227,16 +227,16 @@ class Translator:
             if match is not None:
                 divisors.remove(match)
                 steps.remove(step)
-                bounded.append(g.mul(step[0], match[0]))
+                bounded.append(step[0] * match[0])
         return [*bounded, *(node for node, _ in divisors)], steps
 
-    def power(self, base: sp.Expr, power: sp.Expr) -> list[int]:
+    def power(self, base: sp.Expr, power: sp.Expr) -> list[Real]:
         """The factors of a power of something bounded."""
         factor = self.node(base) if power > 0 else self.arguments.node(base)
         if not power.is_Integer:
-            factor = self.g.sqrt(factor)
+            factor = sqrt(factor)
         if power < 0:
-            factor = self.g.recip(factor)
+            factor = 1 / factor
         return [factor] * int(abs(power) if power.is_Integer else abs(2 * power))
 
     def normalised(self, base: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
@@ -258,7 +258,7 @@ class Translator:
             if len(cdfs) == 1 and tilted.is_nonpositive and not exponent.is_nonpositive:
                 functions = [(f, power) for f, power in functions if f != cdfs[0]]
                 z = self.arguments.argument(cdfs[0].args[0])
-                node = self.g.neg(z[0]) if z[1] else z[0]
+                node = -z[0] if z[1] else z[0]
                 upper = self.arguments.node(exponent)
                 values.append(Value(self.f.tilted_normal_cdf(upper, self.exponential(tilted), node)))
             else:
@@ -277,7 +277,7 @@ class Translator:
             return self.f.gauss(self.f.ratio)
         return self.f.exp(self.arguments.node(exponent), decays=bool(exponent.is_nonpositive))
 
-    def argument(self, z: sp.Expr) -> tuple[int, bool]:
+    def argument(self, z: sp.Expr) -> tuple[Real, bool]:
         """The node of z or of -z, whichever has the leading sign, and whether it is that of -z."""
         mirrored = bool(z.could_extract_minus_sign())
         z = -z if mirrored else z
@@ -298,9 +298,9 @@ class MagnitudeTranslator(Translator):
         """Arguments and denominators as they are."""
         return self._plain
 
-    def sum(self, terms: Iterable[sp.Expr]) -> int:
+    def sum(self, terms: Iterable[sp.Expr]) -> Real:
         """Sum of magnitudes."""
         total = self.g.const(0)
         for term in _ordered(terms):
-            total = self.g.add(total, self.g.abs(self.node(term)))
+            total = total + abs(self.node(term))
         return total

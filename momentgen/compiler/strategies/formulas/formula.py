@@ -22,8 +22,9 @@ import sympy as sp
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.derive.proof import function
 from momentgen.compiler.fit import Polynomial, fit_parameter
-from momentgen.compiler.ir.graph import Graph, evaluate_float64
+from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.measure.terms import TermsUlp
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator
@@ -71,7 +72,7 @@ class _Graphs:
         if self.exact is not None:
             graph, fits = self._exact(self.exact, precision, tuple(name for name in names if name in _OF_MEAN))
         translator = Translator(FunctionWriter(graph, precision), self.written.named)
-        given = dict(graph.outputs)
+        given = {name: graph.result(name) for name in graph.outputs}
         graph.outputs.clear()
         for name in names:
             if name in given:
@@ -88,27 +89,26 @@ class _Graphs:
         settings = [{name: mpmath.mpf(value) for name, value in at.items()} for at in settings_of(self.rule)]
         return kink_graph.build_graph(forms, defaults, precision, names, kink_graph.Traits.of(forms, settings))
 
-    def _floored(self, translator: Translator, name: str) -> int:
+    def _floored(self, translator: Translator, name: str) -> Real:
         node = self._output(translator, name)
         if (name == "var" and self.floor) or (name.startswith("dvar") and self.floor == "partials"):
-            g = translator.g
             var = node if name == "var" else self._output(translator, "var")
-            node = g.select(g.lt(var, g.const(0)), g.const(0), node)
+            node = select(var < 0, 0, node)
         return node
 
-    def _output(self, translator: Translator, name: str) -> int:
+    def _output(self, translator: Translator, name: str) -> Real:
         """An output of the formula, in the form that suits the signs of its arguments."""
-        g, node = translator.g, translator.node(self.written.outputs[name])
+        node = translator.node(self.written.outputs[name])
         if name not in self.written.mirrored:
             return node
         signs = []
         for z in self.written.arguments:
             z_node, negated = translator.arguments.argument(z)
-            signs.append(g.lt(z_node, g.const(0)) if negated else g.lt(g.const(0), z_node))
+            signs.append(z_node < 0 if negated else z_node > 0)
         positive = signs[0]
         for sign in signs[1:]:
-            positive = g.both(positive, sign)
-        return g.select(positive, translator.node(self.written.mirrored[name]), node)
+            positive = positive & sign
+        return select(positive, translator.node(self.written.mirrored[name]), node)
 
     def magnitudes(self) -> Graph:
         """The sums of the magnitudes of each output's terms, and the variance itself as ``value``, for float64."""

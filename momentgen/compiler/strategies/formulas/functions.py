@@ -20,7 +20,7 @@ from typing import Any
 import mpmath
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
 from momentgen.compiler.strategies.precision import Precision
 
 __all__ = ["FunctionWriter", "Value", "mills_core"]
@@ -51,8 +51,8 @@ def mills_core(goal: float) -> Polynomial:
 class Value:
     """A real number: ``mantissa`` times the ``factors``, powers of two that are multiplied in last."""
 
-    mantissa: int
-    factors: tuple[int, ...] = ()
+    mantissa: Real
+    factors: tuple[Real, ...] = ()
 
 
 class FunctionWriter:
@@ -71,140 +71,130 @@ class FunctionWriter:
 
     # --- inputs ------------------------------------------------------------------
     @cached_property
-    def _degenerate(self) -> int:
-        return self.g.eq(self.v, self.g.const(0))
+    def _degenerate(self) -> Real:
+        return equal(self.v, 0)
 
     @cached_property
-    def _scaling(self) -> tuple[int, int]:
+    def _scaling(self) -> tuple[Real, Real]:
         """The power of two that keeps residuals of the root normal, and its inverse; as in ``kink``, so shared."""
         g = self.g
         if not self.precision.scaled:
             return g.const(1), g.const(1)
-        tiny, huge = g.lt(self.v, g.const(mpmath.mpf(2) ** -40)), g.lt(g.const(mpmath.mpf(2) ** 60), self.v)
+        tiny, huge = self.v < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < self.v
         one, up, down = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -40))
-        c = g.comment(g.select(tiny, up, g.select(huge, down, one)), "power of two that keeps residuals normal")
-        back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 40), one))
+        c = select(tiny, up, select(huge, down, one)).named("power of two that keeps residuals normal")
+        back = select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 40, one))
         return c, back
 
     @cached_property
-    def _root(self) -> int:
-        g, (c, _) = self.g, self._scaling
-        w = g.mul(g.mul(self.v, c), c)
-        return g.comment(g.sqrt(g.select(self._degenerate, g.const(1), w)), "standard deviation, scaled")
+    def _root(self) -> Real:
+        (c, _) = self._scaling
+        w = self.v * c * c
+        return sqrt(select(self._degenerate, 1, w)).named("standard deviation, scaled")
 
     @cached_property
-    def sigma(self) -> int:
+    def sigma(self) -> Real:
         """sigma."""
-        g = self.g
-        return g.select(self._degenerate, g.const(0), g.mul(self._root, self._scaling[1]))
+        return select(self._degenerate, 0, self._root * self._scaling[1])
 
     @cached_property
-    def inverse(self) -> int:
+    def inverse(self) -> Real:
         """1/sigma; 0 at v = 0."""
-        g = self.g
-        return g.select(self._degenerate, g.const(0), g.mul(g.recip(self._root), self._scaling[0]))
+        return select(self._degenerate, 0, 1 / self._root * self._scaling[0])
 
     @cached_property
-    def ratio(self) -> int:
+    def ratio(self) -> Real:
         """mu/sigma, at most 2^60 in size; at v = 0 that or 0."""
         g = self.g
-        size = g.abs(self.mu)
-        limit = g.both(self._degenerate, g.lt(g.const(0), size))
-        x = g.select(limit, g.const(mpmath.mpf(2) ** 100), g.mul(size, self._scaling[0]))
-        raw, most = g.mul(x, g.recip(self._root)), g.const(mpmath.mpf(2) ** _LARGEST_RATIO)
-        t = g.select(g.lt(most, raw), most, raw)
-        return g.comment(g.select(g.lt(self.mu, g.const(0)), g.neg(t), t), "mean/sigma")
+        size = abs(self.mu)
+        limit = self._degenerate & (size > 0)
+        x = select(limit, mpmath.mpf(2) ** 100, size * self._scaling[0])
+        raw, most = x * (1 / self._root), g.const(mpmath.mpf(2) ** _LARGEST_RATIO)
+        t = select(most < raw, most, raw)
+        return select(self.mu < 0, -t, t).named("mean/sigma")
 
-    def like_inputs(self, value: int) -> int:
+    def like_inputs(self, value: Real) -> Real:
         """``value``, but NaN where an input is NaN or the variance is negative."""
-        g = self.g
-        if g.value(value) is not None:
-            value = g.select(g.eq(self.mu, self.mu), value, self.mu)
-        usable = g.le(g.const(0), self.v)
-        return g.select(usable, value, g.sqrt(g.select(usable, g.const(1), self.v)))
+        if value.constant is not None:
+            value = select(equal(self.mu, self.mu), value, self.mu)
+        usable = self.v >= 0
+        return select(usable, value, sqrt(select(usable, 1, self.v)))
 
     # --- values ------------------------------------------------------------------
-    def apply(self, value: Value) -> int:
+    def apply(self, value: Value) -> Real:
         """One number: the factors multiplied in."""
         node = value.mantissa
         for factor in value.factors:
-            node = self.g.mul(node, factor)
+            node = node * factor
         return node
 
     def times(self, x: Value, y: Value) -> Value:
         """The product, its powers of two still apart."""
-        g = self.g
         if x.factors and y.factors:
-            factors = tuple(g.mul(a, b) for a, b in zip(x.factors, y.factors, strict=True))
+            factors = tuple(a * b for a, b in zip(x.factors, y.factors, strict=True))
         else:
             factors = x.factors or y.factors
-        return Value(g.mul(x.mantissa, y.mantissa), factors)
+        return Value(x.mantissa * y.mantissa, factors)
 
-    def either(self, condition: int, x: Value, y: Value) -> Value:
+    def either(self, condition: Real, x: Value, y: Value) -> Value:
         """x where the condition holds, else y."""
-        g, one = self.g, self.g.const(1)
+        one = self.g.const(1)
         count = max(len(x.factors), len(y.factors))
         pairs = zip(*(w.factors or (one,) * count for w in (x, y)), strict=True)
-        return Value(g.select(condition, x.mantissa, y.mantissa), tuple(g.select(condition, a, b) for a, b in pairs))
+        return Value(select(condition, x.mantissa, y.mantissa), tuple(select(condition, a, b) for a, b in pairs))
 
     # --- functions ---------------------------------------------------------------
-    def exp(self, exponent: int, *, decays: bool = False) -> Value:
+    def exp(self, exponent: Real, *, decays: bool = False) -> Value:
         """The exponential; ``decays`` says exponent <= 0.
 
         In float32 exactly 0 where its product with the largest float is below the normal range.
         """
         g = self.g
         if decays and not self.precision.scaled:
-            return Value(g.exp_mantissa(exponent))
+            return Value(exp_mantissa(exponent))
         low, high = g.const(self.low), g.const(self.high)
-        below = g.lt(exponent, low)
-        held = exponent if decays else g.select(g.lt(high, exponent), high, exponent)
-        held = g.select(below, low, held)
-        mantissa = g.select(below, g.const(0), g.exp_mantissa(held))
+        below = exponent < low
+        held = exponent if decays else select(high < exponent, high, exponent)
+        held = select(below, low, held)
+        mantissa = select(below, 0, exp_mantissa(held))
         if not self.precision.scaled:
             return Value(mantissa)
-        return Value(mantissa, tuple(g.exp_factor(held, i, _FACTORS) for i in range(_FACTORS)))
+        return Value(mantissa, tuple(exp_factor(held, i, _FACTORS) for i in range(_FACTORS)))
 
-    def gauss(self, z: int) -> Value:
+    def gauss(self, z: Real) -> Value:
         """exp(-z²/2)."""
-        g = self.g
-        z = g.nodes[z].args[0] if g.nodes[z].kind == "neg" else z
-        return self.exp(g.mul(g.mul(z, z), g.const(-0.5)), decays=True)
+        z = z.args[0] if z.node.kind == "neg" else z
+        return self.exp(z * z * -0.5, decays=True)
 
-    def size(self, z: int, negative: int) -> int:
+    def size(self, z: Real, negative: Real) -> Real:
         """|z|; for PyTorch in a form that autograd differentiates at 0 as well."""
-        g = self.g
-        return g.abs(z) if self.precision.scaled else g.select(negative, g.neg(z), z)
+        return abs(z) if self.precision.scaled else select(negative, -z, z)
 
-    def mills(self, t: int) -> int:
+    def mills(self, t: Real) -> Real:
         """J_0(t)/sqrt(2 pi), t >= 0."""
-        g = self.g
         core = mills_core(self.precision.fit)
         self.fits.append(core)
-        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        return g.comment(g.mul(g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients), u), "Mills ratio/sqrt(2 pi)")
+        u = 1 / madd(t, 0.25, 1)
+        return (horner(u - _CENTRE, core.coefficients) * u).named("Mills ratio/sqrt(2 pi)")
 
-    def normal_cdf(self, z: int, *, mirrored: bool = False) -> Value:
+    def normal_cdf(self, z: Real, *, mirrored: bool = False) -> Value:
         """Phi(z), or Phi(-z)."""
-        g = self.g
-        negative = g.lt(z, g.const(0))
+        negative = z < 0
         lower = self.times(self.gauss(z), Value(self.mills(self.size(z, negative))))
-        upper = Value(g.sub(g.const(1), self.apply(lower)))
+        upper = Value(1 - self.apply(lower))
         return self.either(negative, upper, lower) if mirrored else self.either(negative, lower, upper)
 
-    def tilted_normal_cdf(self, exponent: int, decay: Value, z: int) -> int:
+    def tilted_normal_cdf(self, exponent: Real, decay: Value, z: Real) -> Real:
         """exp(exponent)·Phi(z), with ``decay`` = exp(exponent - z²/2)."""
-        g, zero = self.g, self.g.const(0)
-        negative = g.lt(z, zero)
+        negative = z < 0
         tail = self.apply(self.times(decay, Value(self.mills(self.size(z, negative)))))
-        whole = self.apply(self.exp(g.select(negative, zero, exponent)))
-        return g.select(negative, tail, g.sub(whole, tail))
+        whole = self.apply(self.exp(select(negative, 0, exponent)))
+        return select(negative, tail, whole - tail)
 
-    def logistic(self, z: int, *, mirrored: bool = False) -> Value:
+    def logistic(self, z: Real, *, mirrored: bool = False) -> Value:
         """S(z), or S(-z)."""
-        g, one = self.g, self.g.const(1)
-        negative = g.lt(z, g.const(0))
-        e = self.exp(g.neg(self.size(z, negative)), decays=True)
-        bottom = g.recip(g.add(self.apply(e), one))
+        negative = z < 0
+        e = self.exp(-self.size(z, negative), decays=True)
+        bottom = 1 / (self.apply(e) + 1)
         lower, upper = self.times(e, Value(bottom)), Value(bottom)
         return self.either(negative, upper, lower) if mirrored else self.either(negative, lower, upper)

@@ -20,12 +20,13 @@ from sympy.printing.pycode import MpmathPrinter
 from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ball_function, evaluate
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, equal, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
 from momentgen.compiler.measure.ulp import LARGEST, ulp_error
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph, changes_sign
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
+from momentgen.compiler.strategies.kit import within
 from momentgen.compiler.strategies.precision import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -170,18 +171,17 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
 
 def _hold(graph: Graph, slopes: Sequence[float], largest: float) -> None:
     """The outputs of a f steeper than x, at most ``largest`` in size: of the sign of f where mu itself is too large."""
-    mean, zero = graph.input("mean"), graph.const(0)
+    mean = graph.input("mean")
     left, right = (
         graph.const(sign * math.copysign(largest, slope)) for sign, slope in zip((-1, 1), slopes, strict=True)
     )
-    top, low = graph.const(largest), graph.const(-largest)
-    beyond = {"mean": graph.select(graph.lt(mean, zero), left, right), "var": top}
+    beyond = {"mean": select(mean < 0, left, right), "var": graph.const(largest)}
     for name, value in beyond.items():
-        found = graph.outputs[name]
-        far = graph.lt(graph.const(largest / 2**16), graph.abs(mean) if name == "mean" else graph.input("var"))
-        lost = graph.select(graph.eq(found, found), graph.const(0), graph.select(far, graph.const(1), zero))
-        found = graph.select(graph.lt(zero, lost), value, found)
-        graph.output(name, graph.select(graph.lt(top, found), top, graph.select(graph.lt(found, low), low, found)))
+        found = graph.result(name)
+        far = largest / 2**16 < (abs(mean) if name == "mean" else graph.input("var"))
+        lost = select(equal(found, found), 0, select(far, 1, 0))
+        found = select(lost > 0, value, found)
+        graph.output(name, within(found, largest))
 
 
 def _measure(forms: Mapping[str, OutputForm], settings: list[dict[str, Any]]) -> tuple[ErrorMeasure, Mapping[str, str]]:

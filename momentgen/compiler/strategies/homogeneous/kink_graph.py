@@ -24,12 +24,29 @@ import sympy as sp
 
 from momentgen import sign_change
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import (
+    Graph,
+    Real,
+    equal,
+    exp_factor,
+    exp_mantissa,
+    first_word,
+    half_square,
+    horner,
+    madd,
+    over_one_plus,
+    select,
+    shifted_product,
+    sqrt,
+    square_difference,
+    times_exp_mantissa,
+)
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.homogeneous import kink_powers
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, without_t
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
+from momentgen.compiler.strategies.kit import within
 from momentgen.compiler.strategies.precision import Precision
 from momentgen.errors import BuildError
 
@@ -44,47 +61,46 @@ class _Writer:
         self.fits: list[Polynomial] = []
         g = graph
         self.mu, self.v = g.input("mean"), g.input("var")
-        self.negative = g.lt(self.mu, g.const(0))
-        self.size = g.abs(self.mu)
-        self.degenerate = g.eq(self.v, g.const(0))
+        self.negative = self.mu < 0
+        self.size = abs(self.mu)
+        self.degenerate = equal(self.v, 0)
         if precision.scaled:
-            tiny, huge = g.lt(self.v, g.const(mpmath.mpf(2) ** -40)), g.lt(g.const(mpmath.mpf(2) ** 60), self.v)
+            tiny, huge = self.v < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < self.v
             one, more, less = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
-            c = g.comment(g.select(tiny, more, g.select(huge, less, one)), "power of two that keeps residuals normal")
-            back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 8), one))
-            w, x = g.mul(g.mul(self.v, c), c), g.mul(self.size, c)
-            up, down = (g.select(tiny, g.const(mpmath.mpf(2) ** k), one) for k in (96, -96))
-            self.raised, self.lowered = g.mul(self.v, up), down  # a variance with room for a second word
+            c = select(tiny, more, select(huge, less, one)).named("power of two that keeps residuals normal")
+            back = select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 8, one))
+            w, x = self.v * c * c, self.size * c
+            up, down = (select(tiny, mpmath.mpf(2) ** k, one) for k in (96, -96))
+            self.raised, self.lowered = self.v * up, down  # a variance with room for a second word
         else:
             c = back = g.const(1)
             w, x = self.v, self.size
         self.roomy_variance = precision.scaled and not precision.lean
         # At var = 0 stand-ins with which every mean but 0 is beyond reach.  NaN stays NaN.
-        self.w = g.select(self.degenerate, g.const(mpmath.mpf(2) ** -100), w)
-        x = g.select(self.degenerate, g.mul(self.size, g.const(mpmath.mpf(2) ** 126)), x)
+        self.w = select(self.degenerate, mpmath.mpf(2) ** -100, w)
+        x = select(self.degenerate, self.size * mpmath.mpf(2) ** 126, x)
         if degree == 0:  # at mean = var = 0 a continuous f has a = 0; a step has the side that f(0) is on
-            x = g.select(g.both(self.degenerate, g.eq(self.size, g.const(0))), g.const(1), x)
+            x = select(self.degenerate & equal(self.size, 0), 1, x)
         self.x = x
-        self.s = g.comment(g.sqrt(self.w), "standard deviation, scaled")
-        self.r = g.recip(self.s)
+        self.s = sqrt(self.w).named("standard deviation, scaled")
+        self.r = 1 / self.s
         reach = g.const(precision.reach)
-        raw = g.over(self.x, self.s)
-        self.clamped = g.lt(reach, raw)
-        self.t = g.comment(g.select(self.clamped, reach, raw), "t = min(|mean|/sigma, reach)")
-        self.h = g.mul(self.t, self.t)
-        self.exponent = g.half_square(self.t)
-        self.e = g.comment(g.exp_mantissa(self.exponent), "exp(-t^2/2), mantissa")
-        zero = g.const(0)
+        raw = self.x / self.s
+        self.clamped = reach < raw
+        self.t = select(self.clamped, reach, raw).named("t = min(|mean|/sigma, reach)")
+        self.h = self.t * self.t
+        self.exponent = half_square(self.t)
+        self.e = exp_mantissa(self.exponent).named("exp(-t^2/2), mantissa")
         # Terms in 1/sigma are taken as 0 at sigma = 0: there t is 0 or at its reach, and gradients stay finite.
-        inverse = g.mul(self.r, c)
-        by_root = g.select(self.degenerate, zero, g.mul(self.s, back))
-        self.sigma = g.mul(self.v, inverse) if precision.lean else by_root
-        self.inverse = g.select(self.degenerate, zero, inverse)
+        inverse = self.r * c
+        by_root = select(self.degenerate, 0, self.s * back)
+        self.sigma = self.v * inverse if precision.lean else by_root
+        self.inverse = select(self.degenerate, 0, inverse)
         # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
         cap = g.const(mpmath.mpf(2) ** 63.5 * (1 + mpmath.mpf(2) ** -20))
-        self.capped = g.select(g.lt(cap, self.inverse), cap, self.inverse) if precision.scaled else self.inverse
+        self.capped = select(cap < self.inverse, cap, self.inverse) if precision.scaled else self.inverse
         self.degree = degree
-        self.j: dict[int, int] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
+        self.j: dict[int, Real] = {-1: g.const(1 / mpmath.sqrt(2 * mpmath.pi))}
 
     # --- cores -----------------------------------------------------------------
     def need(self, orders: set[int]) -> None:
@@ -100,38 +116,38 @@ class _Writer:
             # K (1 + t²) = 1 - 2 t J_2 and J_0 = 2 J_2 + t K: nothing cancels.
             two = g.const(2)
             self.j[2] = self.fit(2)
-            top = g.madd(g.neg(g.mul(self.t, two)), self.j[2], self.j[-1])
+            top = madd(-(self.t * two), self.j[2], self.j[-1])
             one = g.const(1)
             lean = self.precision.lean
-            self.j[1] = g.over_one_plus(top, self.h) if lean else g.mul(top, g.recip(g.add(self.h, one)))
-            g.comment(self.j[1], "J_1/sqrt(2 pi)")
-            self.j[0] = g.comment(g.madd(self.t, self.j[1], g.mul(self.j[2], two)), "Mills ratio/sqrt(2 pi)")
+            self.j[1] = over_one_plus(top, self.h) if lean else top * (1 / (self.h + one))
+            self.j[1].named("J_1/sqrt(2 pi)")
+            self.j[0] = madd(self.t, self.j[1], self.j[2] * two).named("Mills ratio/sqrt(2 pi)")
         else:
             top_order = max(orders)
             for n in (top_order, top_order - 1):
                 self.j[n] = self.fit(n)
             for n in range(top_order - 2, -1, -1):
-                self.j[n] = g.madd(self.t, self.j[n + 1], g.mul(self.j[n + 2], g.const(n + 2)))
+                self.j[n] = madd(self.t, self.j[n + 1], self.j[n + 2] * (n + 2))
 
-    def fit(self, order: int) -> int:
+    def fit(self, order: int) -> Real:
         g = self.g
         fitted = core(order, self.precision.reach, self.precision.fit, self.precision.scale)
         self.fits.append(fitted)
         c = self.precision.scale
-        exact = g.comment(g.recip(g.madd(self.t, g.const(1 / mpmath.mpf(c)), g.const(1))), f"u = 1/(1 + t/{c:g})")
+        exact = (1 / madd(self.t, 1 / mpmath.mpf(c), 1)).named(f"u = 1/(1 + t/{c:g})")
         # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
-        u = g.head(exact) if self.precision.scaled else exact
-        value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
+        u = first_word(exact) if self.precision.scaled else exact
+        value = horner(u - CENTRE, fitted.coefficients)
         power = g.const(1)
         for _ in range(order):
-            power = g.mul(power, u)
+            power = power * u
         if not self.precision.scaled:
-            return g.comment(g.mul(value, g.mul(power, u)), f"J_{order}/sqrt(2 pi)")
-        slope = g.mul(g.horner(u, slope_of(order, self.precision.reach, c).coefficients), power)
-        return g.comment(g.shifted_product(value, g.mul(power, u), slope, exact), f"J_{order}/sqrt(2 pi)")
+            return (value * (power * u)).named(f"J_{order}/sqrt(2 pi)")
+        slope = horner(u, slope_of(order, self.precision.reach, c).coefficients) * power
+        return shifted_product(value, power * u, slope, exact).named(f"J_{order}/sqrt(2 pi)")
 
     # --- expressions -------------------------------------------------------------
-    def expression(self, expr: sp.Expr) -> int:
+    def expression(self, expr: sp.Expr) -> Real:
         """A polynomial in t and the parameters, as written."""
         g = self.g
         if expr.is_number:
@@ -145,85 +161,80 @@ class _Writer:
         if isinstance(expr, sp.Add):
             total = parts[0]
             for part in parts[1:]:
-                total = g.add(total, part)
+                total = total + part
             return total
         if isinstance(expr, sp.Mul):
             total = parts[-1]
             for part in reversed(parts[:-1]):
-                total = g.mul(total, part)
+                total = total * part
             return total
         if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
             base = total = self.expression(expr.base)
             for _ in range(int(expr.exp) - 1):
-                total = g.mul(total, base)
+                total = total * base
             return total
         raise TypeError(f"not a polynomial: {expr}")
 
-    def combination(self, terms: Mapping[int, sp.Expr], start: int | None = None) -> int:
+    def combination(self, terms: Mapping[int, sp.Expr], start: Real | None = None) -> Real:
         """Σ b_n·J_n/sqrt(2 pi) and ``start``, those that vanish at t = 0 first: there the sum has to be right."""
         total = self.g.const(0) if start is None else start
         for n, b in sorted(terms.items(), key=lambda term: term[1].subs(T, 0) != 0):
-            total = self.g.madd(self.expression(b), self.j[n], total)
+            total = madd(self.expression(b), self.j[n], total)
         return total
 
-    def product(self, side: Side) -> int:
+    def product(self, side: Side) -> Real:
         """C2/(2 pi): the coefficient of E²."""
         if side.factor == 0:
             return self.g.const(0)
-        g = self.g
         negative = side.factor.could_extract_minus_sign()  # outside, so that both signs share the product
         factor = self.expression(-side.factor if negative else side.factor)
-        value = g.mul(g.mul(factor, self.combination(side.left)), self.combination(side.right))
-        return g.neg(value) if negative else value
+        value = factor * self.combination(side.left) * self.combination(side.right)
+        return -value if negative else value
 
-    def times_exponential(self, value: int) -> int:
+    def times_exponential(self, value: Real) -> Real:
         """value·E but for the exponential's power of two."""
         if self.precision.scaled:
-            return self.g.times_exp_mantissa(value, self.exponent)
-        return self.g.mul(value, self.e)  # one exp for all outputs
+            return times_exp_mantissa(value, self.exponent)
+        return value * self.e  # one exp for all outputs
 
-    def plain_density(self) -> int:
+    def plain_density(self) -> Real:
         """E with its exponent, flushed to zero where it is negligible beside 1."""
-        g = self.g
-        return g.mul(self.e, self.whole())
+        return self.e * self.whole()
 
-    def factors(self) -> list[int]:
+    def factors(self) -> list[Real]:
         count = self.precision.factors
-        return [self.g.exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
+        return [exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
 
-    def times_factors(self, value: int) -> int:
+    def times_factors(self, value: Real) -> Real:
         """value·2^n, factor after factor."""
         for factor in self.factors():
-            value = self.g.mul(value, factor)
+            value = value * factor
         return value
 
-    def whole(self) -> int:
+    def whole(self) -> Real:
         """The product of the factors."""
         return self.times_factors(self.g.const(1))
 
     # --- outputs -----------------------------------------------------------------
-    def steep_variance(self, form: OutputForm, params: Mapping[str, Any]) -> int:
+    def steep_variance(self, form: OutputForm, params: Mapping[str, Any]) -> Real:
         """The variance of an f that is steeper than x: of a part of sigma² where that is huge."""
-        g, before, one = self.g, (self.v, self.raised), self.g.const(1)
+        before = (self.v, self.raised)
         # A tail that is small beside sigma² has no room to be made smaller, and no need.
         slopes = [self.expression(side.plain) for side in (form.minus, form.plus)]
-        steep = g.lt(one, g.select(self.negative, *slopes))
-        near = g.either(steep, g.lt(self.t, g.const(4)))
-        huge = g.both(g.lt(g.const(mpmath.mpf(2) ** 60), self.v), near)
-        down, up = (g.select(huge, g.const(mpmath.mpf(2) ** k), one) for k in (-32, 32))
-        self.v, self.raised = g.mul(self.v, down), g.mul(self.raised, down)
-        value = g.mul(self.output(form, params), up)
+        steep = select(self.negative, *slopes) > 1
+        near = steep | (self.t < 4)
+        huge = (mpmath.mpf(2) ** 60 < self.v) & near
+        down, up = (select(huge, mpmath.mpf(2) ** k, 1) for k in (-32, 32))
+        self.v, self.raised = self.v * down, self.raised * down
+        value = self.output(form, params) * up
         self.v, self.raised = before
         return self.saturated(value)
 
-    def saturated(self, value: int) -> int:
+    def saturated(self, value: Real) -> Real:
         """At most the largest number in size."""
-        g = self.g
-        top, low = g.const(LARGEST), g.const(-LARGEST)
-        return g.select(g.lt(top, value), top, g.select(g.lt(value, low), low, value))
+        return within(value, LARGEST)
 
-    def output(self, form: OutputForm, params: Mapping[str, Any]) -> int:
-        g = self.g
+    def output(self, form: OutputForm, params: Mapping[str, Any]) -> Real:
         parity = form.parity
         one_sided = parity is not None
         sides = (form.plus,) if one_sided else (form.plus, form.minus)
@@ -237,13 +248,13 @@ class _Writer:
             order = vanishing_order(form.plus, params)
             fit, edge = near_zero(form, order, params, self.precision.fit)
             self.fits.append(fit)
-            series = g.horner(self.h, fit.coefficients)
-            main = g.select(g.lt(self.t, g.const(edge)), self.powers(form.power, order, series), main)
+            series = horner(self.h, fit.coefficients)
+            main = select(self.t < edge, self.powers(form.power, order, series), main)
         if parity == -1:
-            main = g.select(self.negative, g.neg(main), main)
+            main = select(self.negative, -main, main)
         return main
 
-    def near_sign_change(self, main: int, traits: Traits) -> int:
+    def near_sign_change(self, main: Real, traits: Traits) -> Real:
         """sigma^p·d·P(d), d = t - t0, p the degree of f, on the side of the zero where |d| is small.
 
         See :mod:`momentgen.sign_change`.
@@ -251,45 +262,45 @@ class _Writer:
         g = self.g
         width, at, square, rest, *taylor = (g.param(name) for name in sign_change.NAMES)
         if traits.right:  # at is t0 for a zero at mu < 0, and -t0 for one at mu > 0
-            side = g.select(self.negative, self.t, g.neg(self.t))
-            near = g.both(g.lt(g.const(0), g.mul(side, at)), g.lt(g.abs(g.sub(side, at)), width))
-            at = g.abs(at)
+            side = select(self.negative, self.t, -self.t)
+            near = (side * at > 0) & (abs(side - at) < width)
+            at = abs(at)
         else:
-            near = g.both(self.negative, g.lt(g.abs(g.sub(self.t, at)), width))
+            near = self.negative & (abs(self.t - at) < width)
         # x² - t0² w = (x - t0 s)(x + t0 s), and t - t0 = (x - t0 s)/s.
-        gap = g.square_difference(self.x, self.w, square, rest)
-        distance = g.comment(g.mul(gap, g.recip(g.mul(self.s, g.madd(at, self.s, self.x)))), "t - t0")
+        gap = square_difference(self.x, self.w, square, rest)
+        distance = (gap * (1 / (self.s * madd(at, self.s, self.x)))).named("t - t0")
         value = taylor[-1]
         for coefficient in reversed(taylor[:-1]):
-            value = g.madd(value, distance, coefficient)
-        return g.select(near, g.mul(self.power(self.degree), g.mul(distance, value)), main)
+            value = madd(value, distance, coefficient)
+        return select(near, self.power(self.degree) * (distance * value), main)
 
-    def powers(self, power: int, order: int, value: int, factors: Sequence[int] = ()) -> int:
+    def powers(self, power: int, order: int, value: Real, factors: Sequence[Real] = ()) -> Real:
         """sigma^power·t^order·value·factors; |mu| stands for sigma·t where both occur, which cannot underflow."""
         g = self.g
         if power == 2 and order == 0 and not factors and self.roomy_variance:
-            return g.mul(g.mul(self.raised, value), self.lowered)
+            return self.raised * value * self.lowered
         inverse = self.capped if power <= -2 else self.inverse
         t, down = self.roomy(power) if order and power <= 0 and self.precision.scaled else (self.t, g.const(1))
         for _ in range(order):
             if power > 0:
-                value, power = g.mul(self.size, value), power - 1
+                value, power = self.size * value, power - 1
             elif power < 0:
-                value, power = g.mul(g.mul(t, inverse), value), power + 1
+                value, power = t * inverse * value, power + 1
             else:
-                value = g.mul(t, value)
+                value = t * value
             t = self.t
         half = len(factors) // 2
         for factor in factors[:half]:
-            value = g.mul(value, factor)
+            value = value * factor
         while power:
-            value = g.mul(self.v if power > 1 else self.sigma if power > 0 else inverse, value)
+            value = (self.v if power > 1 else self.sigma if power > 0 else inverse) * value
             power -= 2 if power > 1 else 1 if power > 0 else -1
         for factor in factors[half:]:
-            value = g.mul(value, factor)
-        return g.mul(value, down)
+            value = value * factor
+        return value * down
 
-    def roomy(self, power: int) -> tuple[int, int]:
+    def roomy(self, power: int) -> tuple[Real, Real]:
         """t times 2^32, and 2^-32: a t of the size of the smallest normal number has no room for a second word.
 
         Where 1/sigma is large so is t, and the result might overflow on the way: there 1 stands for both.
@@ -298,29 +309,28 @@ class _Writer:
         up, down = (g.const(mpmath.mpf(2) ** k) for k in (32, -32))
         if power < 0:
             one = g.const(1)
-            small = g.le(self.inverse, g.const(mpmath.mpf(2) ** 20))
-            up, down = g.select(small, up, one), g.select(small, down, one)
-        t = g.mul(g.mul(self.x, up), self.r)
-        return g.select(self.clamped, g.const(self.precision.reach), t), down
+            small = self.inverse <= mpmath.mpf(2) ** 20
+            up, down = select(small, up, one), select(small, down, one)
+        t = self.x * up * self.r
+        return select(self.clamped, self.precision.reach, t), down
 
-    def coefficient(self, sides: tuple[Side, ...]) -> int:
+    def coefficient(self, sides: tuple[Side, ...]) -> Real:
         """C1 + E·C2 of the side that mu is on."""
-        g = self.g
         sums = []
         for side in sides:
             product = self.product(side)
-            start = product if g.value(product) == 0 else g.mul(self.plain_density(), product)
+            start = product if product.constant == 0 else self.plain_density() * product
             sums.append(self.combination(side.first, start))
-        return sums[0] if len(sums) == 1 else g.select(self.negative, sums[1], sums[0])
+        return sums[0] if len(sums) == 1 else select(self.negative, sums[1], sums[0])
 
-    def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: int) -> int:
+    def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: Real) -> Real:
         """sigma^p·(C0 + z·2^n).
 
         Lean, where C0 is not 0: one multiply-add, whose product is not rounded.  Else the power of two is applied last:
         sigma^p·2^n near the smallest number has no room for a second word, and none to spare where |z| > 1.  Nor has
         sigma² itself where it is small: there the sum is taken in 2^96 sigma².
         """
-        g, p = self.g, form.power
+        p = form.power
         plains = [side.plain for side in sides]
         if self.degree > 1 and p > 0:
             return kink_powers.assemble(self, p, plains, z)
@@ -334,38 +344,38 @@ class _Writer:
             values, unit = [self.expression(sp.cancel(e / T)) for e in plains], self.size
         else:
             raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
-        plain = values[0] if len(values) == 1 else g.select(self.negative, values[1], values[0])
+        plain = values[0] if len(values) == 1 else select(self.negative, values[1], values[0])
         if lean:
-            return g.madd(self.scale(p), z, g.mul(plain, unit))
+            return madd(self.scale(p), z, plain * unit)
         if p == 2 and self.roomy_variance:
-            return g.mul(g.madd(plain, self.raised, self.times_factors(g.mul(z, self.raised))), self.lowered)
-        return g.madd(plain, unit, self.scaled(z, p))
+            return madd(plain, self.raised, self.times_factors(z * self.raised)) * self.lowered
+        return madd(plain, unit, self.scaled(z, p))
 
-    def power(self, power: int) -> int:
+    def power(self, power: int) -> Real:
         """sigma^power."""
         total = self.g.const(1)
         inverse = self.capped if power <= -2 else self.inverse
         for step in [self.v] * (power // 2) + [self.sigma] * (power % 2) if power > 0 else [inverse] * -power:
-            total = self.g.mul(total, step)
+            total = total * step
         return total
 
-    def scale(self, power: int) -> int:
+    def scale(self, power: int) -> Real:
         """sigma^power·2^n: exact, or below the normal range, and then so is its product with any |z| <= 1."""
         return self.times_factors(self.power(power))
 
-    def scaled(self, z: int, power: int) -> int:
+    def scaled(self, z: Real, power: int) -> Real:
         """z·sigma^power·2^n, in an order in which nothing overflows on the way."""
-        g, factors = self.g, self.factors()
+        factors = self.factors()
         if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
             for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
-                z = g.mul(z, step)
+                z = z * step
             return self.times_factors(z)
         inverse = self.capped if power <= -2 else self.inverse
         for i in range(max(-power, len(factors))):
             if i < -power:
-                z = g.mul(z, inverse)
+                z = z * inverse
             if i < len(factors):
-                z = g.mul(z, factors[i])
+                z = z * factors[i]
         return z
 
 

@@ -13,7 +13,6 @@ Partials that change sign beside the kink (leaky forms) are measured by what can
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -23,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import sympy as sp
 
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, select
 from momentgen.compiler.measure.ulp import LARGEST, is_normal, unit
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, T
+from momentgen.compiler.strategies.kit import largest
 
 __all__ = ["Shared", "UlpOfTerms", "assemble", "saturated"]
 
@@ -45,87 +45,79 @@ class Shared(Protocol):
     """What ``kink_graph`` has written: nodes for |mu|, v, sigma and the sign of mu."""
 
     g: Graph
-    mu: int
-    size: int
-    t: int
-    v: int
-    s: int
-    sigma: int
-    negative: int
+    mu: Real
+    size: Real
+    t: Real
+    v: Real
+    s: Real
+    sigma: Real
+    negative: Real
 
     @property
     def precision(self) -> Scaled:
         """What the graph is for."""
 
-    def expression(self, expr: sp.Expr) -> int:
+    def expression(self, expr: sp.Expr) -> Real:
         """A polynomial in t and the parameters."""
 
-    def factors(self) -> list[int]:
+    def factors(self) -> list[Real]:
         """The factors of 2^n; none in float64."""
 
 
-def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: int) -> int:
+def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: Real) -> Real:
     """sigma^power·(C0 + z·2^n), ``plains`` being C0 right of the kink, and left of it where it differs."""
-    g, one = shared.g, shared.g.const(1)
-    huge = g.lt(g.const(mpmath.mpf(2) ** 40), shared.v)
-    wide = g.both(
-        huge, g.lt(shared.t, g.const(4))
-    )  # further out 2^n makes the result smaller than 2^-4 leaves room for
-    down = g.select(wide, g.const(1 / _SPARE), one)
+    one = shared.g.const(1)
+    huge = mpmath.mpf(2) ** 40 < shared.v
+    wide = huge & (shared.t < 4)  # further out 2^n makes the result smaller than 2^-4 leaves room for
+    down = select(wide, 1 / _SPARE, one)
     leads = [_lead(shared, power, plain, down) for plain in plains]
-    lead = leads[0] if len(leads) == 1 else g.select(shared.negative, leads[1], leads[0])
+    lead = leads[0] if len(leads) == 1 else select(shared.negative, leads[1], leads[0])
     count = power // 2
-    scaled = g.mul(shared.v, g.select(huge, g.const(mpmath.ldexp(1, -_SCALE)), one))
+    scaled = shared.v * select(huge, mpmath.ldexp(1, -_SCALE), one)
     steps = [scaled] * count + [shared.sigma] * (power % 2)
     factors = shared.factors() or [one]
-    back = g.select(huge, g.const(mpmath.ldexp(1, _SCALE * count // len(factors))), one)
+    back = select(huge, mpmath.ldexp(1, _SCALE * count // len(factors)), one)
     # Evenly, so that z grows or shrinks all the way: what overflows before the end does so in the end.
     for i, step in enumerate(steps):
         for k in range(i * len(factors) // len(steps), (i + 1) * len(factors) // len(steps)):
-            step = g.mul(step, g.mul(g.mul(factors[k], back), one if k else down))
-        z = g.mul(step, z)
-    total = g.mul(g.add(lead, z), g.select(wide, g.const(_SPARE), one))
+            step = step * (factors[k] * back * (one if k else down))
+        z = step * z
+    total = (lead + z) * select(wide, _SPARE, one)
     # Where both terms overflow their sum is no number; the sign is C0's.
-    top = _top(shared)
-    beyond = g.select(g.lt(lead, g.const(0)), g.neg(top), top)
-    return g.select(g.le(g.abs(total), top), total, beyond)
+    top = largest(shared.precision.scaled)
+    beyond = select(lead < 0, -top, top)
+    return select(abs(total) <= top, total, beyond)
 
 
-def _top(shared: Shared) -> int:
-    """The largest number."""
-    return shared.g.const(LARGEST if shared.precision.scaled else sys.float_info.max)
-
-
-def _lead(shared: Shared, power: int, plain: sp.Expr, down: int) -> int:
+def _lead(shared: Shared, power: int, plain: sp.Expr, down: Real) -> Real:
     """Σ c_k |mu|^k v^((power-k)/2), times ``down``."""
-    g, total = shared.g, shared.g.const(0)
-    large = g.lt(g.const(1), shared.v)
+    total = shared.g.const(0)
+    large = shared.v > 1
     for (k,), coefficient in sp.Poly(plain, T).terms() if plain != 0 else ():
         steps = [shared.v] * ((power - k) // 2) + [shared.size] * k
         # A share below 1 goes to |mu|: where that has no room for it the result has none, or C0's part is negligible.
         number, share = coefficient.as_coeff_Mul()
         if abs(number) < 1:
             number, share = sp.Integer(1), coefficient
-        steps[-1] = g.mul(shared.expression(share), steps[-1])
+        steps[-1] = shared.expression(share) * steps[-1]
         first, last = down, shared.expression(number)
         if abs(number) > 1:  # last it would magnify the rounding of small products, first let large ones overflow
-            first, last = g.select(large, down, last), g.select(large, last, g.const(1))
-        value = g.mul(steps[0], first)
+            first, last = select(large, down, last), select(large, last, 1)
+        value = steps[0] * first
         for step in steps[1:]:
-            value = g.mul(value, step)
-        total = g.add(total, g.mul(last, value))
+            value = value * step
+        total = total + last * value
     return total
 
 
-def saturated(shared: Shared, value: int, *, output: bool) -> int:
+def saturated(shared: Shared, value: Real, *, output: bool) -> Real:
     """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
-    g = shared.g
-    top = _top(shared)
-    value = g.select(g.lt(value, g.neg(top)), g.neg(top), value)
-    value = g.select(g.lt(top, value), top, value)
+    top = largest(shared.precision.scaled)
+    value = select(value < -top, -top, value)
+    value = select(top < value, top, value)
     if output:
-        value = g.select(g.eq(shared.s, shared.s), value, shared.s)
-        value = g.select(g.eq(shared.mu, shared.mu), value, shared.mu)
+        value = select(equal(shared.s, shared.s), value, shared.s)
+        value = select(equal(shared.mu, shared.mu), value, shared.mu)
     return value
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import mpmath
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.strategies.joint.tails import Tails
 from momentgen.compiler.strategies.precision import Precision
 
@@ -71,7 +71,7 @@ class _Maximum:
         self.mean = g.input("mean1"), g.input("mean2")
         self.var = g.input("var1"), g.input("var2")
         self.cov = g.input("cov") if covariance else None
-        self.swap = g.lt(*self.mean)
+        self.swap = self.mean[0] < self.mean[1]
         self.scale()
         self.ratio()
         self.tails = Tails(g, self.t, goal=precision.fit, reach=precision.reach, scale=precision.scale)
@@ -88,195 +88,186 @@ class _Maximum:
     # --- shared values -------------------------------------------------------------
     def scale(self) -> None:
         """The variances scaled by a power of two, so that no residual of theta's root underflows."""
-        g, zero, one = self.g, self.g.const(0), self.g.const(1)
+        g, one = self.g, self.g.const(1)
         v1, v2 = self.var
-        usable = g.both(g.le(zero, v1), g.le(zero, v2))
+        usable = (v1 >= 0) & (v2 >= 0)
         c = back = one
         if self.precision.scaled:
-            largest = g.select(g.lt(v1, v2), v2, v1)
-            tiny, huge = g.lt(largest, g.const(mpmath.mpf(2) ** -40)), g.lt(g.const(mpmath.mpf(2) ** 60), largest)
+            largest = select(v1 < v2, v2, v1)
+            tiny, huge = largest < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < largest
             up, down = g.const(mpmath.mpf(2) ** 48), g.const(mpmath.mpf(2) ** -8)
-            c = g.comment(g.select(tiny, up, g.select(huge, down, one)), "power of two that keeps residuals normal")
-            back = g.select(tiny, g.const(mpmath.mpf(2) ** -48), g.select(huge, g.const(mpmath.mpf(2) ** 8), one))
+            c = select(tiny, up, select(huge, down, one)).named("power of two that keeps residuals normal")
+            back = select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 8, one))
         self.c = c
-        w1, w2 = (g.mul(g.mul(v, c), c) for v in (v1, v2))
+        w1, w2 = (v * c * c for v in (v1, v2))
         if self.cov is None:
-            w = g.add(w1, w2)
+            w = w1 + w2
         else:
-            wc = g.mul(g.mul(self.cov, c), c)
-            bound = g.mul(g.mul(g.sqrt(v1), g.const(_SLACK)), g.sqrt(v2))
-            usable = g.both(usable, g.le(g.abs(self.cov), bound))
+            wc = self.cov * c * c
+            bound = sqrt(v1) * _SLACK * sqrt(v2)
+            usable = usable & (abs(self.cov) <= bound)
             # In this order the first difference is exact wherever the sum cancels, so that its correction stays small.
-            first = g.lt(v1, v2)
-            larger, smaller = g.select(first, w2, w1), g.select(first, w1, w2)
-            w = g.add(g.sub(larger, g.mul(wc, g.const(2))), smaller)
+            first = v1 < v2
+            larger, smaller = select(first, w2, w1), select(first, w1, w2)
+            w = larger - wc * 2 + smaller
             # What rounding the covariance made of theta = 0.
-            w = g.select(g.lt(zero, w), w, zero)
-            w1, w2 = g.sub(w1, wc), g.sub(w2, wc)
+            w = select(w > 0, w, 0)
+            w1, w2 = w1 - wc, w2 - wc
         self.shares = w1, w2
-        self.degenerate = g.eq(w, zero)
-        w = g.select(usable, g.select(self.degenerate, one, w), g.const(-1))
-        root = g.comment(g.sqrt(w), "theta, scaled; NaN for a negative variance or an impossible covariance")
-        self.r = g.recip(root)
+        self.degenerate = equal(w, 0)
+        w = select(usable, select(self.degenerate, one, w), -1)
+        root = sqrt(w).named("theta, scaled; NaN for a negative variance or an impossible covariance")
+        self.r = 1 / root
         # Terms in 1/theta count as 0 at theta = 0.
-        self.theta = g.select(self.degenerate, zero, g.mul(root, back))
-        self.inverse = g.select(self.degenerate, zero, g.mul(self.r, c))
+        self.theta = select(self.degenerate, 0, root * back)
+        self.inverse = select(self.degenerate, 0, self.r * c)
 
     def ratio(self) -> None:
         """t = |mu1 - mu2|/theta, at most the reach, and exp(-t²/2)."""
         g = self.g
-        gap = g.abs(g.sub(*self.mean))
-        apart = g.both(self.degenerate, g.lt(g.const(0), gap))
-        x = g.select(apart, g.const(mpmath.mpf(2) ** 100), g.mul(gap, self.c))
-        self.raw = g.mul(x, self.r)
-        self.t = g.comment(self.clamped(g.const(self.precision.reach)), "t = min(|mean1 - mean2|/theta, reach)")
-        exponent = g.mul(g.mul(self.t, self.t), g.const(-0.5))
-        self.e = g.comment(g.exp_mantissa(exponent), "exp(-t^2/2), mantissa")
+        gap = abs(self.mean[0] - self.mean[1])
+        apart = self.degenerate & (gap > 0)
+        x = select(apart, mpmath.mpf(2) ** 100, gap * self.c)
+        self.raw = x * self.r
+        self.t = self.clamped(g.const(self.precision.reach)).named("t = min(|mean1 - mean2|/theta, reach)")
+        exponent = self.t * self.t * -0.5
+        self.e = exp_mantissa(exponent).named("exp(-t^2/2), mantissa")
         self.factors = self.factors_of(exponent)
 
-    def clamped(self, most: int) -> int:
-        return self.g.select(self.g.lt(most, self.raw), most, self.raw)
+    def clamped(self, most: Real) -> Real:
+        return select(most < self.raw, most, self.raw)
 
-    def factors_of(self, exponent: int) -> list[int]:
+    def factors_of(self, exponent: Real) -> list[Real]:
         count = self.precision.factors
-        return [self.g.exp_factor(exponent, i, count) for i in range(count)] if self.precision.scaled else []
+        return [exp_factor(exponent, i, count) for i in range(count)] if self.precision.scaled else []
 
     def tail(self) -> None:
         """g, and E J_0, with the exponent applied: beside numbers of the order of 1 they may underflow."""
         g, j = self.g, self.tails.j
         whole = g.const(1)
         for factor in self.factors:
-            whole = g.mul(whole, factor)
-        self.plain = g.mul(self.e, whole)
-        self.excess = g.comment(g.mul(self.plain, j[1]), "g = E (Z - t)_+")
-        self.upper = g.mul(self.plain, j[0])
-        self.reach_over = g.add(self.t, self.excess)  # E (Z + t)_+
+            whole = whole * factor
+        self.plain = self.e * whole
+        self.excess = (self.plain * j[1]).named("g = E (Z - t)_+")
+        self.upper = self.plain * j[0]
+        self.reach_over = self.t + self.excess  # E (Z + t)_+
 
     # --- helpers -------------------------------------------------------------------
-    def last(self, node: int, factors: list[int], *first: int) -> int:
+    def last(self, node: Real, factors: list[Real], *first: Real) -> Real:
         """node·first..., the powers of two last."""
         for factor in (*first, *factors):
-            node = self.g.mul(node, factor)
+            node = node * factor
         return node
 
-    def minus(self, a: int, b: int) -> int:
+    def minus(self, a: Real, b: Real) -> Real:
         """a - b, or a + b where sizes are asked for."""
-        return self.g.add(a, b) if self.sizes else self.g.sub(a, b)
+        return a + b if self.sizes else a - b
 
-    def sized(self, node: int) -> int:
-        return self.g.abs(node) if self.sizes else node
+    def sized(self, node: Real) -> Real:
+        return abs(node) if self.sizes else node
 
-    def sides(self, pair: tuple[int, int]) -> tuple[int, int]:
+    def sides(self, pair: tuple[Real, Real]) -> tuple[Real, Real]:
         """Of two values, that of the input with the larger mean first."""
         first, second = pair
-        return self.g.select(self.swap, second, first), self.g.select(self.swap, first, second)
+        return select(self.swap, second, first), select(self.swap, first, second)
 
-    def choose(self, i: int, larger: int, smaller: int) -> int:
+    def choose(self, i: int, larger: Real, smaller: Real) -> Real:
         """For input i: the one, if its mean is the larger, else the other."""
-        return self.g.select(self.swap, smaller, larger) if i == 1 else self.g.select(self.swap, larger, smaller)
+        return select(self.swap, smaller, larger) if i == 1 else select(self.swap, larger, smaller)
 
-    def weights(self) -> tuple[int, int]:
+    def weights(self) -> tuple[Real, Real]:
         """p_+ and p_-."""
-        g = self.g
         plus, minus = self.sides(self.shares)
-        p, q = (self.sized(g.mul(g.mul(share, self.r), self.r)) for share in (plus, minus))
+        p, q = (self.sized(share * self.r * self.r) for share in (plus, minus))
         return p, q
 
-    def y(self) -> int:
-        g, j = self.g, self.tails.j
+    def y(self) -> Real:
+        j = self.tails.j
         p, q = self.weights()
-        first = g.mul(g.mul(p, self.reach_over), j[0])
-        return self.minus(first, g.mul(g.mul(q, j[1]), g.sub(g.const(1), self.upper)))
+        first = p * self.reach_over * j[0]
+        return self.minus(first, q * j[1] * (1 - self.upper))
 
     # --- the fitted variance -------------------------------------------------------
-    def logistic(self) -> tuple[int, int, list[int], int]:
+    def logistic(self) -> tuple[Real, Real, list[Real], Real]:
         """S(t/tau), the mantissa and factors of S(-t/tau), and t itself, clamped further out than elsewhere."""
         g = self.g
         tau = mpmath.mpf(self.tau)
         most = _FLUSH * self.precision.factors if self.precision.scaled else 700
         t = self.clamped(g.const(most * tau))
-        exponent = g.mul(t, g.const(-1 / tau))
-        e, factors = g.exp_mantissa(exponent), self.factors_of(exponent)
-        upper = g.recip(g.add(self.last(e, factors), g.const(1)))
-        return upper, g.mul(e, upper), factors, t
+        exponent = t * (-1 / tau)
+        e, factors = exp_mantissa(exponent), self.factors_of(exponent)
+        upper = 1 / (self.last(e, factors) + 1)
+        return upper, e * upper, factors, t
 
-    def fitted_slope(self) -> tuple[int, list[int]]:
+    def fitted_slope(self) -> tuple[Real, list[Real]]:
         """(p_+ - p_-) S(t/tau) S(-t/tau)/tau, and its factors."""
-        g = self.g
         p, q = self.weights()
         upper, lower, factors, _ = self.logistic()
-        slope = g.mul(g.mul(upper, lower), g.const(1 / mpmath.mpf(self.tau)))
-        return g.mul(self.minus(p, q), slope), factors
+        slope = upper * lower * (1 / mpmath.mpf(self.tau))
+        return self.minus(p, q) * slope, factors
 
     # --- outputs -------------------------------------------------------------------
-    def of_mean(self) -> int:
-        g = self.g
-        larger = self.sized(g.select(self.swap, self.mean[1], self.mean[0]))
-        return g.add(larger, self.last(g.mul(self.e, self.tails.j[1]), self.factors, self.theta))
+    def of_mean(self) -> Real:
+        larger = self.sized(select(self.swap, self.mean[1], self.mean[0]))
+        return larger + self.last(self.e * self.tails.j[1], self.factors, self.theta)
 
-    def low(self) -> int:
+    def low(self) -> Real:
         """R(-t)/E."""
         j = self.tails.j
-        return self.g.madd(self.g.neg(self.excess), j[1], self.g.mul(j[2], self.g.const(2)))
+        return madd(-self.excess, j[1], j[2] * 2)
 
-    def high(self) -> int:
+    def high(self) -> Real:
         """(1 - R(t))/E."""
-        g, j = self.g, self.tails.j
-        return g.madd(j[1], g.madd(self.t, g.const(2), self.excess), g.mul(j[2], g.const(2)))
+        j = self.tails.j
+        return madd(j[1], madd(self.t, 2, self.excess), j[2] * 2)
 
-    def of_var(self) -> int:
-        g = self.g
+    def of_var(self) -> Real:
         plus, minus = self.sides(self.var)
         if self.tau is not None:
             upper, lower, factors, _ = self.logistic()
-            return g.madd(plus, upper, self.last(lower, factors, minus))
-        share = g.sub(g.const(1), g.mul(self.plain, self.high()))
-        small = self.last(g.mul(self.e, self.low()), self.factors, minus)
-        total = g.madd(plus, share, small)
+            return madd(plus, upper, self.last(lower, factors, minus))
+        share = 1 - self.plain * self.high()
+        small = self.last(self.e * self.low(), self.factors, minus)
+        total = madd(plus, share, small)
         if self.cov is not None:
-            twice = g.mul(g.mul(self.tails.j[1], self.reach_over), g.const(2))
-            total = g.add(total, self.sized(self.last(g.mul(self.e, twice), self.factors, self.cov)))
+            twice = self.tails.j[1] * self.reach_over * 2
+            total = total + self.sized(self.last(self.e * twice, self.factors, self.cov))
         return total
 
-    def slope(self, i: int) -> int:
-        g = self.g
-        smaller = self.last(g.mul(self.e, self.tails.j[0]), self.factors)
-        return self.choose(i, g.sub(g.const(1), self.upper), smaller)
+    def slope(self, i: int) -> Real:
+        smaller = self.last(self.e * self.tails.j[0], self.factors)
+        return self.choose(i, 1 - self.upper, smaller)
 
-    def mean_by_variance(self, factor: float) -> int:
-        g = self.g
-        node = g.mul(self.e, g.mul(self.tails.j[-1], g.const(factor)))
+    def mean_by_variance(self, factor: float) -> Real:
+        node = self.e * (self.tails.j[-1] * factor)
         half = len(self.factors) // 2
         for step in (*self.factors[:half], self.inverse, *self.factors[half:]):
-            node = g.mul(node, step)
+            node = node * step
         return self.sized(node)
 
-    def var_by_mean(self, i: int) -> int:
-        g = self.g
+    def var_by_mean(self, i: int) -> Real:
         if self.tau is not None:
             slope, factors = self.fitted_slope()
             node = self.last(slope, factors, self.theta)
         else:
-            node = self.last(g.mul(g.mul(self.e, g.const(2)), self.y()), self.factors, self.theta)
-        return node if self.sizes else self.choose(i, node, g.neg(node))
+            node = self.last(self.e * 2 * self.y(), self.factors, self.theta)
+        return node if self.sizes else self.choose(i, node, -node)
 
-    def var_by_variance(self, i: int) -> int:
-        g = self.g
+    def var_by_variance(self, i: int) -> Real:
         if self.tau is not None:
             upper, lower, factors, t = self.logistic()
             slope, _ = self.fitted_slope()
-            part = g.mul(g.mul(t, g.const(0.5)), slope)
+            part = t * 0.5 * slope
             larger = self.minus(upper, self.last(part, factors))
             return self.choose(i, larger, self.last(self.minus(lower, part), factors))
-        part = g.mul(self.t, self.y())
+        part = self.t * self.y()
         if self.sizes:
-            larger = g.add(g.sub(g.const(1), g.mul(self.plain, self.high())), g.mul(self.plain, part))
+            larger = 1 - self.plain * self.high() + self.plain * part
         else:
-            larger = g.sub(g.const(1), g.mul(self.plain, g.add(self.high(), part)))
-        smaller = self.last(g.mul(self.e, self.minus(self.low(), part)), self.factors)
+            larger = 1 - self.plain * (self.high() + part)
+        smaller = self.last(self.e * self.minus(self.low(), part), self.factors)
         return self.choose(i, larger, smaller)
 
-    def var_by_covariance(self) -> int:
-        g = self.g
-        inner = g.madd(self.tails.j[1], self.reach_over, g.mul(self.t, self.y()))
-        return self.last(g.mul(self.e, g.mul(inner, g.const(2))), self.factors)
+    def var_by_covariance(self) -> Real:
+        inner = madd(self.tails.j[1], self.reach_over, self.t * self.y())
+        return self.last(self.e * (inner * 2), self.factors)

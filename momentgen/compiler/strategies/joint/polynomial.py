@@ -8,13 +8,14 @@ only where it does itself: m²v as m·(m·v).
 from __future__ import annotations
 
 import functools
+import operator
 
 import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.derive import JointDerivation
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.strategies.kit import plus
 from momentgen.errors import BuildError
@@ -43,12 +44,12 @@ def polynomial_sizes(derivation: JointDerivation, outputs: tuple[str, ...]) -> G
     for name in outputs:
         total = writer.g.const(0)
         for term in writer.terms(name):
-            total = writer.g.add(total, writer.g.abs(term))
+            total = total + abs(term)
         writer.g.output(name, total)
     return writer.g
 
 
-def parameter_node(g: Graph, expr: sp.Expr, name: str) -> int:
+def parameter_node(g: Graph, expr: sp.Expr, name: str) -> Real:
     """A rational function of the parameters, computed once a call.
 
     Args:
@@ -67,12 +68,12 @@ def parameter_node(g: Graph, expr: sp.Expr, name: str) -> int:
     if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
         base = node = parameter_node(g, expr.base, name)
         for _ in range(abs(int(expr.exp)) - 1):
-            node = g.mul(node, base)
-        return node if expr.exp > 0 else g.recip(node)
+            node = node * base
+        return node if expr.exp > 0 else 1 / node
     if isinstance(expr, (sp.Add, sp.Mul)):
         first, *rest = (parameter_node(g, part, name) for part in sorted(expr.args, key=default_sort_key))
         for part in rest:
-            first = g.add(first, part) if isinstance(expr, sp.Add) else g.mul(first, part)
+            first = first + part if isinstance(expr, sp.Add) else first * part
         return first
     raise BuildError(name, "stabilise", "expected a rational function of the parameters", expr)
 
@@ -87,7 +88,7 @@ class _Polynomials:
         self.g = Graph(tuple(self.moments), tuple(p.name for p in rule.parameters))
         self.names = {symbol: name for name, symbol in self.moments.items()}
 
-    def terms(self, name: str) -> list[int]:
+    def terms(self, name: str) -> list[Real]:
         """The monomials in the inputs' moments."""
         expr = sp.expand(self.exprs[name])
         poly = expr.as_poly(*self.moments.values())
@@ -99,7 +100,7 @@ class _Polynomials:
             nodes.append(self.term(coefficient, monomial))
         return nodes
 
-    def term(self, coefficient: sp.Expr, monomial: list[sp.Symbol]) -> int:
+    def term(self, coefficient: sp.Expr, monomial: list[sp.Symbol]) -> Real:
         g = self.g
         # m·m·v as m·(m·v): m·v is in range wherever m²·v and both factors are.
         ordered = sorted(monomial, key=lambda s: (self.names[s].startswith("mean"), monomial.count(s), s.name))
@@ -112,29 +113,29 @@ class _Polynomials:
             )
         node = factors[0] if factors else g.const(1)
         for factor in factors[1:]:
-            node = g.mul(factor, node)
+            node = factor * node
         return node
 
-    def output(self, name: str) -> int:
+    def output(self, name: str) -> Real:
         total = self.g.const(0)
         for node in self.terms(name):
-            total = plus(self.g, total, node)
+            total = plus(total, node)
         return total
 
-    def saturated(self, node: int, largest: float, *, positive: bool) -> int:
+    def saturated(self, node: Real, largest: float, *, positive: bool) -> Real:
         """The node, at most ``largest`` in size; a gradient of 0 times infinity would be NaN."""
         g = self.g
-        if g.nodes[node].kind not in ("mul", "madd", "add", "sub"):
+        if node.node.kind not in ("mul", "madd", "add", "sub"):
             return node
         most, least = g.const(largest), g.const(-largest)
         if not positive:
-            node = g.select(g.lt(node, least), least, node)
-        return g.select(g.lt(most, node), most, node)
+            node = select(node < least, least, node)
+        return select(most < node, most, node)
 
-    def like_inputs(self, value: int) -> int:
+    def like_inputs(self, value: Real) -> Real:
         """``value``, but NaN where a variance is negative or NaN, or an input that it lacks is NaN."""
         g = self.g
         nodes = {name: g.input(name) for name in self.moments}
-        first, *rest = (g.le(g.const(0), n) if name.startswith("var") else g.eq(n, n) for name, n in nodes.items())
-        usable = functools.reduce(g.both, rest, first)
-        return g.select(usable, value, g.sqrt(g.select(usable, g.const(1), g.const(-1))))
+        first, *rest = (n >= 0 if name.startswith("var") else equal(n, n) for name, n in nodes.items())
+        usable = functools.reduce(operator.and_, rest, first)
+        return select(usable, value, sqrt(select(usable, 1, -1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mpmath
 
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
 
 __all__ = ["Tails"]
@@ -18,16 +18,16 @@ class Tails:
         fit: the polynomial used.
     """
 
-    def __init__(self, graph: Graph, t: int, *, goal: float, reach: float, scale: float = 4.0) -> None:
+    def __init__(self, graph: Graph, t: Real, *, goal: float, reach: float, scale: float = 4.0) -> None:
         g = graph
         self.fit = core(2, reach, goal, scale)
-        u = g.comment(g.recip(g.madd(t, g.const(1 / mpmath.mpf(scale)), g.const(1))), f"u = 1/(1 + t/{scale:g})")
-        value = g.horner(g.sub(u, g.const(CENTRE)), self.fit.coefficients)
-        j2 = g.comment(g.mul(g.mul(g.mul(value, u), u), u), "J_2/sqrt(2 pi)")
+        u = (1 / madd(t, 1 / mpmath.mpf(scale), 1)).named(f"u = 1/(1 + t/{scale:g})")
+        value = horner(u - CENTRE, self.fit.coefficients)
+        j2 = (value * u * u * u).named("J_2/sqrt(2 pi)")
         # J_1 (1 + t²) = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels.
         one = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
-        double = g.mul(j2, g.const(2))
-        bottom = g.recip(g.madd(t, t, g.const(1)))
-        j1 = g.comment(g.mul(g.madd(g.neg(t), double, one), bottom), "J_1/sqrt(2 pi)")
-        j0 = g.comment(g.madd(t, j1, double), "Mills ratio/sqrt(2 pi)")
+        double = j2 * 2
+        bottom = 1 / madd(t, t, 1)
+        j1 = (madd(-t, double, one) * bottom).named("J_1/sqrt(2 pi)")
+        j0 = madd(t, j1, double).named("Mills ratio/sqrt(2 pi)")
         self.j = {-1: one, 0: j0, 1: j1, 2: j2}

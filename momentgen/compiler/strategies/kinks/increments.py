@@ -17,7 +17,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select, sqrt
 from momentgen.compiler.strategies.kit import bounded_exp
 from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision
 from momentgen.errors import BuildError
@@ -89,9 +89,9 @@ def _expm1(goal: float) -> Polynomial:
 class _Change:
     """An expression at u, at u + d, and the difference; each by itself, since none follows from the others safely."""
 
-    before: int
-    after: int
-    change: int
+    before: Real
+    after: Real
+    change: Real
 
 
 class Increments:
@@ -109,20 +109,20 @@ class Increments:
     def __init__(
         self,
         graph: Graph,
-        start: int,
-        step: int,
+        start: Real,
+        step: Real,
         precision: GraphPrecision,
         fits: list[Polynomial],
         centre: float = 0.0,
     ) -> None:
         self.g, self.precision, self.fits, self.centre = graph, precision, fits, centre
-        self._seen: dict[sp.Expr, _Change] = {x: _Change(start, graph.add(start, step), step)}
+        self._seen: dict[sp.Expr, _Change] = {x: _Change(start, start + step, step)}
 
-    def value(self, expr: sp.Expr) -> int:
+    def value(self, expr: sp.Expr) -> Real:
         """``expr`` at u."""
         return self._whole(expr).before
 
-    def difference(self, expr: sp.Expr) -> int:
+    def difference(self, expr: sp.Expr) -> Real:
         """``expr`` at u + d less ``expr`` at u."""
         return self._whole(expr).change
 
@@ -149,20 +149,18 @@ class Increments:
             terms = [self._of(term) for term in expr.args]
             total = terms[0]
             for t in terms[1:]:
-                total = _Change(
-                    g.add(total.before, t.before), g.add(total.after, t.after), g.add(total.change, t.change)
-                )
+                total = _Change(total.before + t.before, total.after + t.after, total.change + t.change)
             return total
         if isinstance(expr, sp.Mul):
             one, two = expr.as_two_terms()
             return self._product(self._of(one), self._of(two))
         if isinstance(expr, sp.exp):
             inner = self._of(expr.args[0])
-            value = bounded_exp(self.g, self.precision.scaled, inner.before)
+            value = bounded_exp(self.precision.scaled, inner.before)
             return _Change(
                 value,
-                bounded_exp(self.g, self.precision.scaled, inner.after),
-                g.mul(value, self._exp_less_one(inner.change)),
+                bounded_exp(self.precision.scaled, inner.after),
+                value * self._exp_less_one(inner.change),
             )
         if isinstance(expr, sp.Pow) and _is_half_whole(expr.exp):
             return self._power(expr.base, expr.exp)
@@ -172,35 +170,33 @@ class Increments:
         """In powers of x - centre, and the change in powers of the step."""
         g, at, centre = self.g, self._seen[x], self.centre
         row = sp.Poly(expr.subs(x, x + sp.Rational(centre)), x).all_coeffs()[::-1]
-        start, end = (g.sub(point, g.const(centre)) if centre else point for point in (at.before, at.after))
+        start, end = (point - centre if centre else point for point in (at.before, at.after))
 
-        def written(coefficients: list[sp.Expr], point: int) -> int:
+        def written(coefficients: list[sp.Expr], point: Real) -> Real:
             with mpmath.workdps(50):
-                return g.horner(point, [mpmath.mpf(sp.N(c, 50)) for c in coefficients])
+                return horner(point, [mpmath.mpf(sp.N(c, 50)) for c in coefficients])
 
         change = g.const(0)
         for k in reversed(range(1, len(row))):
             taylor = written([math.comb(n, k) * c for n, c in enumerate(row)][k:], start)
-            change = g.madd(change, at.change, taylor) if k < len(row) - 1 else taylor
-        return _Change(written(row, start), written(row, end), g.mul(change, at.change))
+            change = madd(change, at.change, taylor) if k < len(row) - 1 else taylor
+        return _Change(written(row, start), written(row, end), change * at.change)
 
     def _product(self, a: _Change, b: _Change) -> _Change:
-        g = self.g
-        change = g.mul(a.before, b.change)
-        if g.value(a.change) != 0:
-            change = g.madd(b.after, a.change, change)
-        return _Change(g.mul(a.before, b.before), g.mul(a.after, b.after), change)
+        change = a.before * b.change
+        if a.change.constant != 0:
+            change = madd(b.after, a.change, change)
+        return _Change(a.before * b.before, a.after * b.after, change)
 
     def _power(self, base: sp.Expr, power: sp.Expr) -> _Change:
-        g = self.g
         if power < 0:
             of = self._of(base ** (-power))
-            before, after = g.recip(of.before), g.recip(of.after)
-            return _Change(before, after, g.neg(g.mul(of.change, g.mul(before, after))))
+            before, after = 1 / of.before, 1 / of.after
+            return _Change(before, after, -(of.change * (before * after)))
         if power == sp.Rational(1, 2):
             of = self._of(base)
-            before, after = g.sqrt(of.before), g.sqrt(of.after)
-            return _Change(before, after, g.mul(of.change, g.recip(g.add(before, after))))
+            before, after = sqrt(of.before), sqrt(of.after)
+            return _Change(before, after, of.change * (1 / (before + after)))
         if not power.is_Integer:
             return self._product(self._of(sp.sqrt(base)), self._of(base ** (power - sp.Rational(1, 2))))
         one = result = self._of(base)
@@ -208,16 +204,12 @@ class Increments:
             result = self._product(result, one)
         return result
 
-    def _exp_less_one(self, y: int) -> int:
+    def _exp_less_one(self, y: Real) -> Real:
         g = self.g
         fitted = _expm1(self.precision.fit)
         if fitted not in self.fits:
             self.fits.append(fitted)
         edge = g.const(_EDGE)
-        small = g.le(g.abs(y), edge)
-        near = g.select(small, y, g.const(0))
-        return g.select(
-            small,
-            g.mul(near, g.horner(near, fitted.coefficients)),
-            g.sub(bounded_exp(self.g, self.precision.scaled, y), g.const(1)),
-        )
+        small = abs(y) <= edge
+        near = select(small, y, 0)
+        return select(small, near * horner(near, fitted.coefficients), bounded_exp(self.precision.scaled, y) - 1)

@@ -21,7 +21,7 @@ import sympy as sp
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.growth import GrowthMeasure
 from momentgen.compiler.measure.moments import measure_for
@@ -61,20 +61,19 @@ class _Writer(PiecewiseWriter):
     share = 1.0
 
     @cached_property
-    def _scaled(self) -> dict[tuple[int, int], int]:
+    def _scaled(self) -> dict[tuple[int, int], Real]:
         return {}
 
-    def at_scale(self, n: int, value: int) -> int:
+    def at_scale(self, n: int, value: Real) -> Real:
         """sigma^n times a value."""
         for _ in range(abs(n)):
-            value = self.g.mul(value, self.sigma if n > 0 else self.inverse)
+            value = value * (self.sigma if n > 0 else self.inverse)
         return value
 
-    def with_term(self, total: int, factor: int, power: int, moment: tuple[int, int]) -> int:
-        g = self.g
-        return g.add(total, self.at_scale(power, g.mul(factor, self.moment(*moment))))
+    def with_term(self, total: Real, factor: Real, power: int, moment: tuple[int, int]) -> Real:
+        return total + self.at_scale(power, factor * self.moment(*moment))
 
-    def scaled(self, k: int, n: int) -> int:
+    def scaled(self, k: int, n: int) -> Real:
         """sigma^n P_k, sigma first: P_k may be beyond range where that is not."""
         if (k, n) not in self._scaled:
             g, scale = self.g, self.at_scale(n, self.g.const(1))
@@ -84,69 +83,69 @@ class _Writer(PiecewiseWriter):
                 for j in range(self.branches.heat, -1, -1):
                     row = sp.Poly(sp.diff(expr, x, k + 2 * j), x).all_coeffs()[::-1]
                     with mpmath.workdps(50):
-                        c = [g.mul(scale, g.const(mpmath.mpf(sp.N(w, 50)))) for w in row]
+                        c = [scale * mpmath.mpf(sp.N(w, 50)) for w in row]
                     value = c[-1]
                     for w in reversed(c[:-1]):
-                        value = g.madd(value, self.mu, w)
-                    step = g.mul(self.small, g.const(mpmath.mpf(1) / (2 * (j + 1))))
-                    total = g.madd(step, total, value)
+                        value = madd(value, self.mu, w)
+                    step = self.small * (mpmath.mpf(1) / (2 * (j + 1)))
+                    total = madd(step, total, value)
                 values.append(total)
             self._scaled[k, n] = self.by_branch(values)
         return self._scaled[k, n]
 
-    def p(self, k: int) -> int:
+    def p(self, k: int) -> Real:
         return self.scaled(k, 0)
 
-    def local_variance(self) -> int:
-        g, two, d0 = self.g, self.g.const(2), self.dd(0)
-        total = g.sub(self.ss(0), g.mul(d0, d0))
+    def local_variance(self) -> Real:
+        two, d0 = self.g.const(2), self.dd(0)
+        total = self.ss(0) - d0 * d0
         for k in range(self.branches.terms, 0, -1):
             p = self.scaled(k, k)
-            total = g.madd(g.mul(g.const(self.weight(k)), p), g.madd(two, self.dd(k, k), p), total)
-        return g.select(g.lt(total, g.const(0)), g.const(0), total)
+            total = madd(self.weight(k) * p, madd(two, self.dd(k, k), p), total)
+        return select(total < 0, 0, total)
 
-    def local_partials(self) -> dict[str, int]:
+    def local_partials(self) -> dict[str, Real]:
         g, two, half, d0 = self.g, self.g.const(2), self.g.const(0.5), self.dd(0)
-        by_mu = g.madd(g.mul(g.const(-2), d0), self.dd(1), self.ss(1))
-        by_v = g.madd(g.neg(d0), self.dd(2), g.mul(half, self.ss(2)))
+        by_mu = madd(-2 * d0, self.dd(1), self.ss(1))
+        by_v = madd(-d0, self.dd(2), half * self.ss(2))
         for k in range(self.branches.terms, -1, -1):
             w = g.const(self.weight(k))
             p, p1, p2 = (self.scaled(k + n, k) for n in range(3))
             d, d1, d2 = (self.dd(k + n, k) for n in range(3))
-            by_v = g.madd(g.mul(w, p1), g.madd(two, d1, p1), by_v)
+            by_v = madd(w * p1, madd(two, d1, p1), by_v)
             if k == 0:
                 continue
-            by_v = g.madd(g.mul(w, p2), g.add(p, d), by_v)
-            by_v = g.madd(g.mul(w, p), d2, by_v)
-            by_mu = g.madd(g.mul(g.mul(two, w), p), g.add(p1, d1), by_mu)
-            by_mu = g.madd(g.mul(g.mul(two, w), p1), d, by_mu)
+            by_v = madd(w * p2, p + d, by_v)
+            by_v = madd(w * p, d2, by_v)
+            by_mu = madd(two * w * p, p1 + d1, by_mu)
+            by_mu = madd(two * w * p1, d, by_mu)
         return {
-            "dmean_dmu": g.add(self.p(1), self.dd(1)),
-            "dmean_dvar": g.mul(half, g.add(self.p(2), self.dd(2))),
+            "dmean_dmu": self.p(1) + self.dd(1),
+            "dmean_dvar": half * (self.p(2) + self.dd(2)),
             "dvar_dmu": by_mu,
             "dvar_dvar": by_v,
         }
 
     def write_held(self, outputs: tuple[str, ...], largest: float) -> None:
         """All outputs named, at most ``largest`` in size: that of their sign far out where terms leave no number."""
-        g, zero = self.g, self.g.const(0)
+        g = self.g
         values = (
             self.local_partials() if outputs == PARTIALS else {"mean": self.local_mean(), "var": self.local_variance()}
         )
         for name in outputs:
             share = self.share**2 if name in ("var", "dvar_dmu", "dvar_dvar") else self.share
-            value, (left, right) = g.mul(g.const(1 / share), values[name]), self.signs(name)
+            value, (left, right) = 1 / share * values[name], self.signs(name)
             top, low = g.const(largest), g.const(-largest)
             # Where one side outgrows the other, all that overflows has its sign, whatever the terms left.
             over, under = (g.const(right * largest),) * 2 if left == right and self.share != 1 else (top, low)
-            value = g.select(g.lt(top, value), over, g.select(g.lt(value, low), under, value))
+            value = select(top < value, over, select(value < low, under, value))
             beyond = g.const(right * largest)
             if left != right:
-                beyond = g.select(g.lt(self.mu, zero), g.const(left * largest), beyond)
-            value = g.select(g.eq(value, value), value, beyond)
+                beyond = select(self.mu < 0, left * largest, beyond)
+            value = select(equal(value, value), value, beyond)
             if name in OUTPUTS:
-                value = g.select(g.eq(self.mu, self.mu), value, self.mu)  # NaN stays NaN
-                value = g.select(g.eq(self.v, self.v), value, self.v)
+                value = select(equal(self.mu, self.mu), value, self.mu)  # NaN stays NaN
+                value = select(equal(self.v, self.v), value, self.v)
             g.output(name, value)
 
     def signs(self, name: str) -> tuple[float, float]:

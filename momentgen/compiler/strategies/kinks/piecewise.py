@@ -25,8 +25,9 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.graph import Graph, Real
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.claim import Claim
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
@@ -221,7 +222,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Quad
 def _far(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
     """What writes polynomials above v*."""
 
-    def write(g: Graph, v: int, outputs: Sequence[str]) -> tuple[dict[str, int], Sequence[Polynomial]]:
+    def write(g: Graph, v: Real, outputs: Sequence[str]) -> tuple[dict[str, Real], Sequence[Polynomial]]:
         writer = SurfaceWriter(g, f, surfaces, None, v)
         return writer.values(outputs), writer.fits
 

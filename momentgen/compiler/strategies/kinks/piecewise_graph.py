@@ -25,9 +25,10 @@ import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
-from momentgen.compiler.strategies.kit import bounded_exp, within_range
+from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.kit import bounded_exp, checked, deviation, within
 from momentgen.compiler.strategies.mills import integrals
 from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision, mills_ratio
 from momentgen.errors import BuildError
@@ -65,7 +66,7 @@ _LEAP = 1e-12  # the branches differ by that much but for rounding
 
 
 #: (graph, a variance of at least v*, outputs) -> the outputs above v*, and what was fitted
-Far = Callable[[Graph, int, Sequence[str]], tuple[dict[str, int], Sequence[Polynomial]]]
+Far = Callable[[Graph, Real, Sequence[str]], tuple[dict[str, Real], Sequence[Polynomial]]]
 
 
 class PiecewiseWriter:
@@ -84,69 +85,61 @@ class PiecewiseWriter:
     ) -> None:
         self.g, self.branches, self.precision, self.far = graph, branches, precision, far
         self.fits: list[Polynomial] = []
-        g, zero, one = graph, graph.const(0), graph.const(1)
-        self.mu, v = g.input("mean"), g.input("var")
-        valid = g.sqrt(g.select(g.le(zero, v), one, g.const(-1)))
-        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
+        g, one = graph, graph.const(1)
+        self.mu, self.v = g.input("mean"), checked(g.input("var"))
         # The form not chosen is evaluated where it is finite.
         held = g.const(switch)
-        self.near = g.lt(self.v, held)
-        self.wide = g.select(self.near, held, self.v)
-        self.small = g.select(self.near, self.v, held)
-        self.degenerate = g.eq(self.small, zero)
-        root = g.sqrt(g.select(self.degenerate, one, self.small))
-        self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
-        self.inverse = g.select(self.degenerate, zero, g.recip(root))
+        self.near = self.v < held
+        self.wide = select(self.near, held, self.v)
+        self.small = select(self.near, self.v, held)
+        self.degenerate, self.sigma, self.inverse = deviation(self.small)
         self.gaps = [self.gap(kink) for kink in branches.kinks]
-        self.below = [
-            g.le(gap, zero) if closed else g.lt(gap, zero)
-            for gap, closed in zip(self.gaps, branches.closed, strict=True)
-        ]
-        self.turns = [g.select(b, one, g.const(-1)) for b in self.below]
+        self.below = [gap <= 0 if closed else gap < 0 for gap, closed in zip(self.gaps, branches.closed, strict=True)]
+        self.turns = [select(b, one, -1) for b in self.below]
         #: whether f jumps somewhere
         self.leaps = any(len(row) > 0 and abs(row[0]) > _LEAP for row in branches.jumps)
-        self._powers: dict[int, int] = {0: one}
-        self._p: dict[int, int] = {}
+        self._powers: dict[int, Real] = {0: one}
+        self._p: dict[int, Real] = {}
 
-    def gap(self, kink: float) -> int:
+    def gap(self, kink: float) -> Real:
         """mu - kink; near the kink exact, also where float32 does not hold it."""
-        g, head = self.g, float(np.float32(kink))
-        return g.sub(g.sub(self.mu, g.const(head)), g.const(kink - head))
+        head = float(np.float32(kink))
+        return self.mu - head - (kink - head)
 
     # --- branches ----------------------------------------------------------------
-    def by_branch(self, values: Sequence[int]) -> int:
+    def by_branch(self, values: Sequence[Real]) -> Real:
         """The value of the branch that mu is on."""
-        g, chosen = self.g, values[-1]
+        chosen = values[-1]
         for below, value in reversed(list(zip(self.below, values[:-1], strict=True))):
-            chosen = g.select(below, value, chosen)
+            chosen = select(below, value, chosen)
         return chosen
 
-    def point(self, index: int) -> int:
+    def point(self, index: int) -> Real:
         """mu, held within a branch that is not linear: beyond it its exponentials might overflow."""
         if self.branches.branches[index].is_polynomial(x):
             return self.mu
         g, mu, kinks = self.g, self.mu, self.branches.kinks
         if index < len(kinks):
             edge = g.const(kinks[index])
-            mu = g.select(g.lt(edge, mu), edge, mu)
+            mu = select(edge < mu, edge, mu)
         if index:
             edge = g.const(kinks[index - 1])
-            mu = g.select(g.lt(mu, edge), edge, mu)
+            mu = select(mu < edge, edge, mu)
         return mu
 
     @cached_property
-    def _translators(self) -> list[Callable[[sp.Expr], int]]:
+    def _translators(self) -> list[Callable[[sp.Expr], Real]]:
         return [_Translator(self.g, self.point(i), self.precision).node for i in range(len(self.branches.branches))]
 
-    def p(self, k: int) -> int:
+    def p(self, k: int) -> Real:
         """P_k."""
         if k not in self._p:
             self._p[k] = self.by_branch([self.branch_mean(i, k) for i in range(len(self.branches.branches))])
         return self._p[k]
 
-    def branch_mean(self, index: int, k: int) -> int:
+    def branch_mean(self, index: int, k: int) -> Real:
         """E p^(k)(X) of one branch, expanded in v."""
-        g, total = self.g, self.g.const(0)
+        total = self.g.const(0)
         expr = self.branches.branches[index]
         translate = self._translators[index]
         orders = [k + 2 * j for j in range(self.branches.heat + 1)]
@@ -159,81 +152,80 @@ class PiecewiseWriter:
         if len(derivatives) > 1 and all(sp.expand(d - last) == 0 for d in derivatives[1:]):
             # An exponential: one polynomial in v.
             weights = [mpmath.mpf(1) / (2**j * math.factorial(j)) for j in range(1, len(derivatives))]
-            rest = g.mul(self.small, g.horner(self.small, weights))
-            return g.madd(rest, translate(last), translate(derivatives[0]))
+            rest = self.small * horner(self.small, weights)
+            return madd(rest, translate(last), translate(derivatives[0]))
         for j in range(len(derivatives) - 1, -1, -1):
-            step = g.mul(self.small, g.const(mpmath.mpf(1) / (2 * (j + 1))))
-            total = g.madd(step, total, translate(derivatives[j]))
+            step = self.small * (mpmath.mpf(1) / (2 * (j + 1)))
+            total = madd(step, total, translate(derivatives[j]))
         return total
 
     # --- kinks -------------------------------------------------------------------
-    def power(self, n: int) -> int:
+    def power(self, n: int) -> Real:
         """sigma^n."""
         if n not in self._powers:
             g = self.g
             step, before = (self.sigma, n - 1) if n > 0 else (self.inverse, n + 1)
-            value = g.mul(self.power(before), step)
+            value = self.power(before) * step
             if n <= -2 and self.precision.scaled:
                 # 1/v overflows below 2^-127; capped there, gradients that contain it stay finite.
                 cap = g.const(mpmath.mpf(2) ** 127 * (1 + mpmath.mpf(2) ** -20))
-                value = g.select(g.lt(cap, value), cap, value)
+                value = select(cap < value, cap, value)
             self._powers[n] = value
         return self._powers[n]
 
     @cached_property
-    def moments(self) -> list[dict[int, int]]:
+    def moments(self) -> list[dict[int, Real]]:
         """Per kink, I_n(-t) for n from -1 up to the longest series."""
         top = max(len(row) for row in (*self.branches.jumps, *(r for base in self.branches.squares for r in base))) - 1
         return [self.kink_moments(k, max(top, 1)) for k in range(len(self.gaps))]
 
-    def kink_moments(self, index: int, top: int) -> dict[int, int]:
-        g, reach = self.g, self.g.const(self.precision.reach)
-        size = g.abs(self.gaps[index])
-        raw = g.mul(size, self.inverse)
-        beyond = g.either(g.lt(reach, raw), self.degenerate)
-        t = g.comment(g.select(beyond, reach, raw), f"|mean - {self.branches.kinks[index]:.6g}|/sigma")
-        h = g.mul(t, t)
-        exponent = g.mul(h, g.const(-0.5))
-        e = g.exp_mantissa(exponent)
+    def kink_moments(self, index: int, top: int) -> dict[int, Real]:
+        reach = self.g.const(self.precision.reach)
+        size = abs(self.gaps[index])
+        raw = size * self.inverse
+        beyond = (reach < raw) | self.degenerate
+        t = select(beyond, reach, raw).named(f"|mean - {self.branches.kinks[index]:.6g}|/sigma")
+        h = t * t
+        exponent = h * -0.5
+        e = exp_mantissa(exponent)
         if self.precision.scaled:
-            e = g.mul(e, g.exp_factor(exponent, 0, 1))
+            e = e * exp_factor(exponent, 0, 1)
         # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
-        e = g.select(beyond, g.const(0), e)
-        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        second, fitted = mills_ratio(g, self.precision, 2, u)
+        e = select(beyond, 0, e)
+        u = 1 / madd(t, 0.25, 1)
+        second, fitted = mills_ratio(self.precision, 2, u)
         self.fits.append(fitted)
-        j = integrals(g, t, h, second, max(top, 2))
+        j = integrals(t, h, second, max(top, 2))
         with mpmath.workdps(40):
-            density = g.mul(e, g.const(1 / mpmath.sqrt(2 * mpmath.pi)))
-        table = {n: g.mul(e, value) for n, value in enumerate(j)}
+            density = e * (1 / mpmath.sqrt(2 * mpmath.pi))
+        table = {n: e * value for n, value in enumerate(j)}
         table[-1] = density
         table[1000] = t
         return table
 
-    def moment(self, kink: int, n: int) -> int:
+    def moment(self, kink: int, n: int) -> Real:
         """I_n(-t); derivatives of phi for n < -1."""
-        table, g = self.moments[kink], self.g
+        table = self.moments[kink]
         if n not in table:
             m = -n - 1  # phi^(m) at -t: A_(m) = t A_(m-1) - (m - 1) A_(m-2)
             before = self.moment(kink, n + 1)
-            value = g.mul(table[1000], before)
+            value = table[1000] * before
             if m > 1:
-                value = g.madd(g.const(-(m - 1)), self.moment(kink, n + 2), value)
+                value = madd(-(m - 1), self.moment(kink, n + 2), value)
             table[n] = value
         return table[n]
 
-    def with_term(self, total: int, factor: int, power: int, moment: tuple[int, int]) -> int:
+    def with_term(self, total: Real, factor: Real, power: int, moment: tuple[int, int]) -> Real:
         """total + factor sigma^power I_n at a kink."""
-        g = self.g
-        return g.madd(factor, g.mul(self.power(power), self.moment(*moment)), total)
+        return madd(factor, self.power(power) * self.moment(*moment), total)
 
-    def jump_sum(self, rows: Sequence[Sequence[int]], k: int, extra: int) -> int:
+    def jump_sum(self, rows: Sequence[Sequence[Real]], k: int, extra: int) -> Real:
         """sigma^extra times derivative k of Σ_kinks Σ_n c_n sigma^n I_n, seen from mu."""
         g, total = self.g, self.g.const(0)
         for kink, row in enumerate(rows):
             odd, even = g.const(0), g.const(0)
             for n, c in reversed(list(enumerate(row))):
-                if g.value(c) == 0:
+                if c.constant == 0:
                     continue
                 if n % 2:
                     odd = self.with_term(odd, c, n - k + extra, (kink, n - k))
@@ -241,16 +233,16 @@ class PiecewiseWriter:
                     even = self.with_term(even, c, n - k + extra, (kink, n - k))
             # Even orders change sign with the side, and so does every derivative.
             turn = self.turns[kink]
-            part = g.add(g.mul(turn, odd), even) if k % 2 else g.add(odd, g.mul(turn, even))
-            total = g.add(total, part)
+            part = turn * odd + even if k % 2 else odd + turn * even
+            total = total + part
         return total
 
-    def dd(self, k: int, extra: int = 0) -> int:
+    def dd(self, k: int, extra: int = 0) -> Real:
         """sigma^extra D_k."""
         g = self.g
         return self.jump_sum([[g.const(c) for c in row] for row in self.branches.jumps], k, extra)
 
-    def ss(self, k: int) -> int:
+    def ss(self, k: int) -> Real:
         """S_k."""
         g, squares = self.g, self.branches.squares
         rows = []
@@ -261,50 +253,49 @@ class PiecewiseWriter:
         return self.jump_sum(rows, k, 0)
 
     # --- outputs -----------------------------------------------------------------
-    def local_mean(self) -> int:
-        return self.g.add(self.p(0), self.dd(0))
+    def local_mean(self) -> Real:
+        return self.p(0) + self.dd(0)
 
     def weight(self, k: int) -> Any:
         return mpmath.mpf(1) / math.factorial(k)
 
-    def local_variance(self) -> int:
-        g, two = self.g, self.g.const(2)
-        d0 = self.dd(0)
-        total = g.sub(self.ss(0), g.mul(d0, d0))
+    def local_variance(self) -> Real:
+        two, d0 = self.g.const(2), self.dd(0)
+        total = self.ss(0) - d0 * d0
         for k in range(self.branches.terms, 0, -1):
             p = self.p(k)
-            if g.value(p) == 0:
+            if p.constant == 0:
                 continue
             # v^k/k! P_k (P_k + 2 D_k), the powers of sigma shared out so that none is negative
-            inner = g.madd(self.power(k), p, g.mul(two, self.dd(k, k)))
-            total = g.madd(g.mul(g.const(self.weight(k)), g.mul(self.power(k), p)), inner, total)
-        return g.select(g.lt(total, g.const(0)), g.const(0), total)
+            inner = madd(self.power(k), p, two * self.dd(k, k))
+            total = madd(self.weight(k) * (self.power(k) * p), inner, total)
+        return select(total < 0, 0, total)
 
-    def local_partials(self) -> dict[str, int]:
+    def local_partials(self) -> dict[str, Real]:
         g, two, half = self.g, self.g.const(2), self.g.const(0.5)
         d0 = self.dd(0)
-        by_mu = g.madd(g.mul(g.const(-2), d0), self.dd(1), self.ss(1))
-        by_v = g.madd(g.neg(d0), self.dd(2), g.mul(half, self.ss(2)))
+        by_mu = madd(-2 * d0, self.dd(1), self.ss(1))
+        by_v = madd(-d0, self.dd(2), half * self.ss(2))
         for k in range(self.branches.terms, -1, -1):
             p, p1, p2 = self.p(k), self.p(k + 1), self.p(k + 2)
             w = g.const(self.weight(k))
             power = self.power(2 * k)
             # by_v: v^k/k! (P_k+1 (P_k+1 + 2 D_k+1) + P_k P_k+2 + P_k+2 D_k + P_k D_k+2), the last three for k >= 1
-            if g.value(p1) != 0:
-                inner = g.madd(power, p1, g.mul(two, self.dd(k + 1, 2 * k)))
-                by_v = g.madd(g.mul(w, p1), inner, by_v)
+            if p1.constant != 0:
+                inner = madd(power, p1, two * self.dd(k + 1, 2 * k))
+                by_v = madd(w * p1, inner, by_v)
             if k == 0:
                 continue
-            if g.value(p2) != 0:
-                by_v = g.madd(g.mul(w, p2), g.madd(power, p, self.dd(k, 2 * k)), by_v)
-            if g.value(p) != 0:
-                by_v = g.madd(g.mul(w, p), self.dd(k + 2, 2 * k), by_v)
-                by_mu = g.madd(g.mul(g.mul(two, w), p), g.madd(power, p1, self.dd(k + 1, 2 * k)), by_mu)
-            if g.value(p1) != 0:
-                by_mu = g.madd(g.mul(g.mul(two, w), p1), self.dd(k, 2 * k), by_mu)
+            if p2.constant != 0:
+                by_v = madd(w * p2, madd(power, p, self.dd(k, 2 * k)), by_v)
+            if p.constant != 0:
+                by_v = madd(w * p, self.dd(k + 2, 2 * k), by_v)
+                by_mu = madd(two * w * p, madd(power, p1, self.dd(k + 1, 2 * k)), by_mu)
+            if p1.constant != 0:
+                by_mu = madd(two * w * p1, self.dd(k, 2 * k), by_mu)
         return {
-            "dmean_dmu": g.add(self.p(1), self.dd(1)),
-            "dmean_dvar": g.mul(half, g.add(self.p(2), self.dd(2))),
+            "dmean_dmu": self.p(1) + self.dd(1),
+            "dmean_dvar": half * (self.p(2) + self.dd(2)),
             "dvar_dmu": by_mu,
             "dvar_dvar": by_v,
         }
@@ -316,29 +307,29 @@ class PiecewiseWriter:
             close = self.local_partials()
         else:
             close = {"mean": self.local_mean(), "var": self.local_variance()}
-        far: Mapping[str, int] = close
+        far: Mapping[str, Real] = close
         if self.far is not None:
             far, fits = self.far(g, self.wide, outputs)
             self.fits += fits
         for name in outputs:
-            value = g.select(self.near, close[name], far[name])
+            value = select(self.near, close[name], far[name])
             if name in PARTIALS:
                 g.output(name, self.finite(value) if self.leaps else value)
             else:
-                g.output(name, g.select(g.eq(self.mu, self.mu), value, self.mu))  # NaN stays NaN
+                g.output(name, select(equal(self.mu, self.mu), value, self.mu))  # NaN stays NaN
 
-    def finite(self, value: int) -> int:
+    def finite(self, value: Real) -> Real:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""
-        return within_range(self.g, value) if self.precision.scaled else value
+        return within(value, LARGEST) if self.precision.scaled else value
 
 
 class _Translator:
     """Writes polynomials, exponentials and whole powers of them at a point."""
 
-    def __init__(self, graph: Graph, point: int, precision: GraphPrecision) -> None:
+    def __init__(self, graph: Graph, point: Real, precision: GraphPrecision) -> None:
         self.g, self.point, self.precision = graph, point, precision
 
-    def node(self, expr: sp.Expr) -> int:
+    def node(self, expr: sp.Expr) -> Real:
         """The value of ``expr``.
 
         Raises:
@@ -351,24 +342,24 @@ class _Translator:
         if expr == x:
             return self.point
         if isinstance(expr, sp.exp):
-            return bounded_exp(g, self.precision.scaled, self.node(expr.args[0]))
+            return bounded_exp(self.precision.scaled, self.node(expr.args[0]))
         if isinstance(expr, sp.Add):
             constant, rest = expr.as_coeff_Add()
             total = self.node(constant)
             for term in rest.args if isinstance(rest, sp.Add) else (rest,):
                 factor, inner = term.as_coeff_Mul()
-                total = g.madd(self.node(factor), self.node(inner), total)
+                total = madd(self.node(factor), self.node(inner), total)
             return total
         if isinstance(expr, sp.Mul):
             total = g.const(1)
             for part in expr.args:
-                total = g.mul(total, self.node(part))
+                total = total * self.node(part)
             return total
         if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
             base = total = self.node(expr.base)
             for _ in range(abs(int(expr.exp)) - 1):
-                total = g.mul(total, base)
-            return total if expr.exp > 0 else g.recip(total)
+                total = total * base
+            return total if expr.exp > 0 else 1 / total
         raise BuildError("", "stabilise", "expected branches made of polynomials and exponentials", expr)
 
 

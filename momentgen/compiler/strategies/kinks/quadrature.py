@@ -17,8 +17,8 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import evaluate_float64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.fitted_branches import with_fitted_branches
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature

@@ -26,9 +26,10 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.strategies.kinks.increments import Increments, plain
+from momentgen.compiler.strategies.kit import deviation
 from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, GraphPrecision, SurrogateWriter
 from momentgen.rule.symbols import x
 
@@ -71,7 +72,7 @@ class QuadratureWriter(SurrogateWriter):
         super().__init__(graph, atoms, precision, held=True)
         growing = [table for k, table in enumerate(self.tables) if atoms.grows(k)]
         if growing:  # the mean grows with sigma, and atoms that are much alike there round alike
-            graph.suspects |= self.behind([table[n] for table in growing for n in (-1, 0)])
+            graph.suspect(*graph.behind(*(table[n] for table in growing for n in (-1, 0))))
         self.kinks, self.slopes, self.rule = kinks, slopes, rule
         towards = [-1, *[0] * (len(branches) - 2), 1]
         self.branches = tuple(map(plain, branches, towards))
@@ -79,96 +80,81 @@ class QuadratureWriter(SurrogateWriter):
             [plain(sp.diff(b, x, n), end) for n in (1, 2)] for b, end in zip(self.branches, towards, strict=True)
         ]
         self.centres = _centres(kinks)
-        g, zero, one = graph, graph.const(0), graph.const(1)
+        g = graph
         # The form not chosen is evaluated where it is finite.
-        self.small = g.select(self.near, self.v, g.const(atoms.switch))
-        self.degenerate = g.eq(self.small, zero)
-        root = g.sqrt(g.select(self.degenerate, one, self.small))
-        self.sigma = g.comment(g.select(self.degenerate, zero, root), "standard deviation")
-        cap = g.const(mpmath.mpf(2) ** 75)  # more than any other
-        self.inverse = g.select(self.degenerate, cap, g.recip(root))
+        self.small = select(self.near, self.v, atoms.switch)
+        self.degenerate, self.sigma, self.inverse = deviation(self.small, 2.0**75)  # more than any other
         edge = g.const(float(np.float32(hold)))
-        self.at = self.clamp(self.mu, g.neg(edge), edge)
+        self.at = self.clamp(self.mu, -edge, edge)
         self.gaps = [self.gap(kink) for kink in kinks]  # kink - mu
 
-    def behind(self, nodes: Sequence[int]) -> set[int]:
-        """What nodes are computed from, themselves included."""
-        found, stack = set[int](), list(nodes)
-        while stack:
-            index = stack.pop()
-            if index not in found:
-                found.add(index)
-                stack.extend(self.g.nodes[index].args)
-        return found
-
-    def gap(self, kink: float) -> int:
+    def gap(self, kink: float) -> Real:
         """kink - mu; near the kink exact, also where float32 does not hold it."""
-        g, head = self.g, float(np.float32(kink))
-        return g.add(g.sub(g.const(head), self.at), g.const(kink - head))
+        head = float(np.float32(kink))
+        return head - self.at + (kink - head)
 
-    def clamp(self, value: int, low: int, high: int) -> int:
-        g = self.g
-        below = g.select(g.lt(value, low), low, value)
-        return g.select(g.lt(high, below), high, below)
+    def clamp(self, value: Real, low: Real, high: Real) -> Real:
+        below = select(value < low, low, value)
+        return select(high < below, high, below)
 
-    def between(self, start: int, step: int, branch: int) -> Increments:
+    def between(self, start: Real, step: Real, branch: int) -> Increments:
         """Expressions between two points of a branch."""
         return Increments(self.g, start, step, self.precision, self.fits, self.centres[branch])
 
     # --- where mu is among the branches --------------------------------------------
     @cached_property
-    def bases(self) -> list[tuple[int, int]]:
+    def bases(self) -> list[tuple[Real, Real]]:
         """Per branch: the point of it nearest to mu, and that point less mu."""
-        g, zero = self.g, self.g.const(0)
+        zero = self.g.const(0)
         result = []
         for i in range(len(self.branches)):
             start, away = self.at, zero
             if i < len(self.kinks):  # not beyond the kink on its right
-                right = g.lt(self.gaps[i], zero)
-                start = g.select(right, g.const(self.kinks[i]), start)
-                away = g.select(right, self.gaps[i], away)
+                right = self.gaps[i] < zero
+                start = select(right, self.kinks[i], start)
+                away = select(right, self.gaps[i], away)
             if i:
-                left = g.lt(zero, self.gaps[i - 1])
-                start = g.select(left, g.const(self.kinks[i - 1]), start)
-                away = g.select(left, self.gaps[i - 1], away)
+                left = zero < self.gaps[i - 1]
+                start = select(left, self.kinks[i - 1], start)
+                away = select(left, self.gaps[i - 1], away)
             result.append((start, away))
         return result
 
-    def chain(self, exprs: Sequence[sp.Expr], jumps: Sequence[float]) -> tuple[list[int], list[int]]:
+    def chain(self, exprs: Sequence[sp.Expr], jumps: Sequence[float]) -> tuple[list[Real], list[Real]]:
         """Of a function h by its branches and its jumps: h(base) - h(mu) a branch, h(kink-) - h(mu) a kink.
 
         Sums over the kinks between, of differences within branches.
         """
         g, zero = self.g, self.g.const(0)
-        right = [g.lt(zero, gap) for gap in self.gaps]  # the kink is right of mu
+        right = [zero < gap for gap in self.gaps]  # the kink is right of mu
         ups, totals = [], []
         for q, (gap, jump) in enumerate(zip(self.gaps, jumps, strict=True)):
             (start, away), (_, beyond) = self.bases[q], self.bases[q + 1]
-            ups.append(self.between(start, g.sub(gap, away), q).difference(exprs[q]))
-            down = self.between(g.const(self.kinks[q]), g.sub(beyond, gap), q + 1).difference(exprs[q + 1])
-            totals.append(g.add(g.add(ups[-1], g.const(jump)), down))
+            ups.append(self.between(start, gap - away, q).difference(exprs[q]))
+            down = self.between(g.const(self.kinks[q]), beyond - gap, q + 1).difference(exprs[q + 1])
+            totals.append(ups[-1] + jump + down)
         offsets = []
         for p in range(len(exprs)):
             offset = zero
             for q, total in enumerate(totals):
-                part = (total, zero) if q < p else (zero, g.neg(total))
-                offset = g.add(offset, g.select(right[q], *part))
+                part = (total, zero) if q < p else (zero, -total)
+                offset = offset + select(right[q], *part)
             offsets.append(offset)
-        return offsets, [g.add(offset, up) for offset, up in zip(offsets, ups, strict=False)]
+        return offsets, [offset + up for offset, up in zip(offsets, ups, strict=False)]
 
     # --- nodes -------------------------------------------------------------------
     @cached_property
-    def changes(self) -> tuple[list[int], list[int]]:
+    def changes(self) -> tuple[list[Real], list[Real]]:
         """f's offsets a branch, and f(kink) - f(mu) a kink."""
         return self.chain(self.branches, [0.0] * len(self.kinks))
 
-    def expectations(self, derivatives: bool) -> list[int]:
+    def expectations(self, derivatives: bool) -> list[Real]:
         """E Δ, E Δ², and with ``derivatives`` E Δ', E Δ'², E Δ Δ', E f'', E Δ f'', with Δ' = f' - f'(mu).
 
         Node by node: a sum over all nodes of what a first sum gave would hold them all at once.
         """
-        g, end, zero = self.g, self.g.const(self.rule.end), self.g.const(0)
-        ends = [g.neg(end), *(self.clamp(g.mul(gap, self.inverse), g.neg(end), end) for gap in self.gaps), end]
+        end, zero = self.g.const(self.rule.end), self.g.const(0)
+        ends = [-end, *(self.clamp(gap * self.inverse, -end, end) for gap in self.gaps), end]
         places, weights = np.polynomial.legendre.leggauss(self.rule.nodes)
         offsets = self.changes[0]
         slopes, slope_offsets = [row[0] for row in self.derivatives], offsets
@@ -176,93 +162,91 @@ class QuadratureWriter(SurrogateWriter):
             slope_offsets, _ = self.chain(slopes, self.slopes)
         totals, whole = [zero] * (7 if derivatives else 2), zero
         for i, branch in enumerate(self.branches):
-            half = g.mul(g.sub(ends[i + 1], ends[i]), g.const(0.5))
-            middle = g.mul(g.add(ends[i + 1], ends[i]), g.const(0.5))
+            half = (ends[i + 1] - ends[i]) * 0.5
+            middle = (ends[i + 1] + ends[i]) * 0.5
             start, away = self.bases[i]
             # A panel of a kink out of reach is empty: its nodes are at the kink, not beyond it.
-            most = g.mul(self.sigma, end)
-            away = self.clamp(away, g.neg(most), most)
+            most = self.sigma * end
+            away = self.clamp(away, -most, most)
             for place, weight in zip(places.tolist(), weights.tolist(), strict=True):
-                z = g.madd(half, g.const(place), middle)
-                share = g.mul(g.mul(half, g.const(weight)), self.density(z))
-                step = g.sub(g.mul(self.sigma, z), away)
+                z = madd(half, place, middle)
+                share = half * weight * self.density(z)
+                step = self.sigma * z - away
                 between = self.between(start, step, i)
-                change = g.add(offsets[i], between.difference(branch))
-                whole = g.add(whole, share)
-                rows = [g.mul(share, change)]
+                change = offsets[i] + between.difference(branch)
+                whole = whole + share
+                rows = [share * change]
                 values = [(share, change), (rows[0], change)]
                 if derivatives:
-                    slope = g.add(slope_offsets[i], between.difference(slopes[i]))
-                    curve = self.between(g.add(start, step), zero, i).value(self.derivatives[i][1])
-                    part = g.mul(share, slope)
+                    slope = slope_offsets[i] + between.difference(slopes[i])
+                    curve = self.between(start + step, zero, i).value(self.derivatives[i][1])
+                    part = share * slope
                     values += [(share, slope), (part, slope), (part, change), (share, curve), (rows[0], curve)]
-                totals = [g.madd(one, two, total) for (one, two), total in zip(values, totals, strict=True)]
-        share = g.recip(whole)
-        return [g.mul(total, share) for total in totals]
+                totals = [madd(one, two, total) for (one, two), total in zip(values, totals, strict=True)]
+        share = 1 / whole
+        return [total * share for total in totals]
 
-    def density(self, z: int) -> int:
+    def density(self, z: Real) -> Real:
         """exp(-z²/2)."""
-        g = self.g
-        exponent = g.mul(g.mul(z, z), g.const(-0.5))
-        value = g.exp_mantissa(exponent)
-        return g.mul(value, g.exp_factor(exponent, 0, 1)) if self.precision.scaled else value
+        exponent = z * z * -0.5
+        value = exp_mantissa(exponent)
+        return value * exp_factor(exponent, 0, 1) if self.precision.scaled else value
 
     @cached_property
-    def first(self) -> list[int]:
+    def first(self) -> list[Real]:
         """E Δ and E Δ²."""
         return self.expectations(derivatives=False)
 
-    def here(self, exprs: Sequence[sp.Expr]) -> int:
+    def here(self, exprs: Sequence[sp.Expr]) -> Real:
         """A function at mu."""
-        g, zero = self.g, self.g.const(0)
+        zero = self.g.const(0)
         values = [self.between(base, zero, i).value(exprs[i]) for i, (base, _) in enumerate(self.bases)]
         chosen = values[-1]
         for gap, value in reversed(list(zip(self.gaps, values[:-1], strict=True))):
-            chosen = g.select(g.lt(zero, gap), value, chosen)
+            chosen = select(zero < gap, value, chosen)
         return chosen
 
     # --- outputs -----------------------------------------------------------------
-    def local_mean(self) -> int:
-        g, atoms = self.g, self.atoms
+    def local_mean(self) -> Real:
+        atoms = self.atoms
         slope = self.by_side(atoms.left.slope, atoms.right.slope)
-        here = g.madd(slope, g.sub(self.mu, self.at), self.here(self.branches))
-        return g.select(self.near, g.add(here, self.first[0]), self.mean())
+        here = madd(slope, self.mu - self.at, self.here(self.branches))
+        return select(self.near, here + self.first[0], self.mean())
 
-    def global_variance(self) -> int:
-        g, zero, value = self.g, self.g.const(0), super().global_variance()
+    def global_variance(self) -> Real:
+        value = super().global_variance()
         if self.atoms.lows[0] != -1:
             return value
         # Where f is all but level a sum of two words may be nothing but its rounding, and so may its square's sign.
-        return g.select(g.lt(value, zero), zero, value)
+        return select(value < 0, 0, value)
 
-    def local_variance(self) -> int:
-        g, zero = self.g, self.g.const(0)
+    def local_variance(self) -> Real:
         shift, square = self.first
-        value = g.sub(square, g.mul(shift, shift))
-        return g.select(g.either(self.degenerate, g.lt(value, zero)), zero, value)
+        value = square - shift * shift
+        return select(self.degenerate | (value < 0), 0, value)
 
-    def local_partials(self) -> dict[str, int]:
+    def local_partials(self) -> dict[str, Real]:
         g, two, half = self.g, self.g.const(2), self.g.const(0.5)
         shift, _, turn, turns, both, bend, with_bend = self.expectations(derivatives=True)
-        gain = g.add(self.here([row[0] for row in self.derivatives]), turn)
-        by_mu = g.madd(g.neg(shift), turn, both)
-        by_v = g.madd(gain, gain, g.sub(turns, g.mul(turn, turn)))
-        by_v = g.add(by_v, g.madd(g.neg(shift), bend, with_bend))
+        gain = self.here([row[0] for row in self.derivatives]) + turn
+        by_mu = madd(-shift, turn, both)
+        by_v = madd(gain, gain, turns - turn * turn)
+        by_v = by_v + madd(-shift, bend, with_bend)
         with mpmath.workdps(40):
             root = 1 / mpmath.sqrt(2 * mpmath.pi)
         reach = g.const(self.precision.reach)
         for gap, jump, height in zip(self.gaps, self.slopes, self.changes[1], strict=True):
             if abs(jump) < 1e-12:
                 continue
-            t = g.abs(g.mul(gap, self.inverse))
-            density = self.density(g.select(g.lt(reach, t), reach, t))
-            density = g.mul(g.mul(density, self.inverse), g.const(root * jump))
-            bend = g.add(bend, density)
-            by_v = g.madd(g.sub(height, shift), density, by_v)
+            t = abs(gap * self.inverse)
+            density = self.density(select(reach < t, reach, t))
+            density = density * self.inverse * (root * jump)
+            bend = bend + density
+            by_v = madd(height - shift, density, by_v)
         return {
             "dmean_dmu": gain,
-            "dmean_dvar": g.mul(half, bend),
-            "dvar_dmu": g.mul(two, by_mu),
+            "dmean_dvar": half * bend,
+            "dvar_dmu": two * by_mu,
             "dvar_dvar": by_v,
         }
 
@@ -274,12 +258,12 @@ class QuadratureWriter(SurrogateWriter):
         g = self.g
         far, close = self.global_partials(), self.local_partials()
         if self.atoms.lows[0] == -1:
-            g.suspects |= self.behind([far["dvar_dmu"], far["dvar_dvar"]])
+            g.suspect(*g.behind(far["dvar_dmu"], far["dvar_dvar"]))
         for name in PARTIALS:
             value = far[name]
             if name in ("dmean_dmu", "dvar_dmu"):
-                value = g.mul(self.turn, value)
-            g.output(name, g.select(self.near, close[name], value))
+                value = self.turn * value
+            g.output(name, select(self.near, close[name], value))
 
 
 def _centres(kinks: tuple[float, ...]) -> list[float]:

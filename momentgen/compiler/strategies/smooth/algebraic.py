@@ -26,7 +26,7 @@ from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.fit.atoms import AtomFit
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import VARIANCE, measure_for
 from momentgen.compiler.strategies.domain import up_to_its_reach
@@ -141,30 +141,24 @@ class LadderWriter(SurrogateWriter):
         self.lipschitz = lipschitz
         super().__init__(graph, atoms, precision)
 
-    def mean(self) -> int:
+    def mean(self) -> Real:
         """As for other atoms; where f runs from -oo to oo the line and D_0 cancel at large sigma: two words."""
         g, atoms = self.g, self.atoms
         if atoms.left.slope * atoms.right.slope <= 0:
             return super().mean()
         far = g.const(mpmath.mpf(2) ** 100)  # beyond, a second word would be lost in overflow
-        low, high = g.lt(self.mu, g.neg(far)), g.lt(far, self.mu)
-        held = g.select(low, g.neg(far), g.select(high, far, self.mu))
+        low, high = self.mu < -far, far < self.mu
+        held = select(low, -far, select(high, far, self.mu))
         d0 = self.d(0)
         if self.shrunk is not None:
-            d0 = g.mul(d0, self.shrunk[1])
+            d0 = d0 * self.shrunk[1]
         slope = self.by_side(atoms.left.slope, atoms.right.slope)
-        line = g.madd(slope, held, self.by_side(atoms.left.offset, atoms.right.offset))
-        near = g.add(line, d0)
-        found, stack = set[int](), [near]
-        while stack:
-            index = stack.pop()
-            if index not in found:
-                found.add(index)
-                stack.extend(g.nodes[index].args)
-        g.suspects |= found
-        return g.add(near, g.mul(slope, g.sub(self.mu, held)))
+        line = madd(slope, held, self.by_side(atoms.left.offset, atoms.right.offset))
+        near = line + d0
+        g.suspect(*g.behind(near))
+        return near + slope * (self.mu - held)
 
-    def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> int | None:
+    def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> Real | None:
         if shift < 4:  # these serve at any sigma
             return super().total(coefficients, low, shift, parity)
         kept = coefficients.copy()

@@ -28,9 +28,10 @@ import numpy.typing as npt
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Line
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
+from momentgen.compiler.strategies.kit import checked
 
 __all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter", "mills_ratio"]
 
@@ -91,12 +92,12 @@ class AtomSum:
         return self.lows[0] < 0 and bool(self.mean[atom, : -self.lows[0]].any())
 
 
-def mills_ratio(g: Graph, precision: GraphPrecision, n: int, u: int) -> tuple[int, Polynomial]:
+def mills_ratio(precision: GraphPrecision, n: int, u: Real) -> tuple[Real, Polynomial]:
     """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4), and what was fitted."""
     fitted = core(n, precision.reach, precision.fit, 4.0)
-    value = g.horner(g.sub(u, g.const(CENTRE)), fitted.coefficients)
+    value = horner(u - CENTRE, fitted.coefficients)
     for _ in range(n + 1):
-        value = g.mul(value, u)
+        value = value * u
     return value, fitted
 
 
@@ -114,99 +115,95 @@ class SurrogateWriter:
         self.g, self.atoms, self.precision = graph, atoms, precision
         g = graph
         self.fits: list[Polynomial] = []
-        zero, one = g.const(0), g.const(1)
-        self.mu, v = g.input("mean"), g.input("var")
-        valid = g.sqrt(g.select(g.le(zero, v), one, g.const(-1)))
-        self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
-        distance = g.sub(self.mu, g.const(atoms.centre))
-        self.negative = g.lt(distance, zero)
-        size = g.comment(g.abs(distance), "|mean - centre|")
-        self.near = g.lt(self.v, g.const(atoms.switch))
-        self.little = g.select(self.near, self.v, zero)
+        self.mu, self.v = g.input("mean"), checked(g.input("var"))
+        distance = self.mu - atoms.centre
+        self.negative = distance < 0
+        size = abs(distance).named("|mean - centre|")
+        self.near = self.v < atoms.switch
+        self.little = select(self.near, self.v, 0)
         # Far out only what grows counts, and that is homogeneous: sums there must not overflow on the way.
-        self.shrunk: tuple[int, int] | None = None
-        self.wide = g.select(self.near, g.const(atoms.switch), self.v) if held else self.v
+        self.shrunk: tuple[Real, Real] | None = None
+        self.wide = select(self.near, atoms.switch, self.v) if held else self.v
         if precision.scaled and atoms.left.slope != atoms.right.slope:
-            huge = g.lt(g.const(mpmath.mpf(2) ** 100), self.v)
-            down = g.select(huge, g.const(mpmath.mpf(2) ** -8), one)
-            up = g.select(huge, g.const(mpmath.mpf(2) ** 8), one)
+            huge = mpmath.mpf(2) ** 100 < self.v
+            down = select(huge, mpmath.mpf(2) ** -8, 1)
+            up = select(huge, mpmath.mpf(2) ** 8, 1)
             self.shrunk = down, up
-            self.wide = g.mul(g.mul(self.wide, down), down)
-            size = g.mul(size, down)
+            self.wide = self.wide * down * down
+            size = size * down
         self.size = size
-        self.turn = g.comment(g.select(self.negative, one, g.const(-1)), "direction of u")
+        self.turn = select(self.negative, 1, -1).named("direction of u")
         self.tables = [self.atom(tau, atoms.grows(k)) for k, tau in enumerate(atoms.taus)]
-        self.sums: dict[int, int] = {}
-        self.squares: dict[int, int] = {}
+        self.sums: dict[int, Real] = {}
+        self.squares: dict[int, Real] = {}
         self.slope = self.by_side(atoms.left.slope, -atoms.right.slope)
 
-    def by_side(self, left: Any, right: Any) -> int:
+    def by_side(self, left: Any, right: Any) -> Real:
         """A constant that depends on the side."""
-        g = self.g
-        return g.select(self.negative, g.const(left), g.const(right))
+        return select(self.negative, left, right)
 
     # --- atoms -------------------------------------------------------------------
-    def atom(self, tau: float, grows: bool) -> dict[int, int]:
+    def atom(self, tau: float, grows: bool) -> dict[int, Real]:
         """T_n, as far as they are needed; started here, continued by :meth:`order`."""
         g, reach = self.g, self.g.const(self.precision.reach)
-        w2 = g.add(self.wide, g.const(tau))
-        w = g.sqrt(w2)
-        r = g.recip(w)
-        raw = g.mul(self.size, r)
-        beyond = g.lt(reach, raw)
-        t = g.select(beyond, reach, raw)
+        w2 = self.wide + tau
+        w = sqrt(w2)
+        r = 1 / w
+        raw = self.size * r
+        beyond = reach < raw
+        t = select(beyond, reach, raw)
         if self.precision.quick:
-            w, direct = g.mul(w2, r), g.mul(t, t)
+            w, direct = w2 * r, t * t
             h = direct
         else:  # not t², which would double the rounding of the root in the exponent
-            direct = g.mul(g.mul(self.size, g.recip(w2)), self.size)
-            h = g.select(beyond, g.const(mpmath.mpf(self.precision.reach) ** 2), direct)
-        exponent = g.mul(h, g.const(-0.5))
-        e = g.exp_mantissa(exponent)
+            direct = self.size * (1 / w2) * self.size
+            h = select(beyond, mpmath.mpf(self.precision.reach) ** 2, direct)
+        exponent = h * -0.5
+        e = exp_mantissa(exponent)
         if self.precision.scaled:
-            e = g.mul(e, g.exp_factor(exponent, 0, 1))
-        nearer, farther = g.madd(t, g.const(0.25), g.const(1)), g.add(h, g.const(1))
+            e = e * exp_factor(exponent, 0, 1)
+        nearer, farther = madd(t, 0.25, 1), h + 1
         if min(self.atoms.lows) < 0 and self.precision.quick:
-            both = g.recip(g.mul(nearer, farther))
-            u, over = g.mul(both, farther), g.mul(both, nearer)
+            both = 1 / (nearer * farther)
+            u, over = both * farther, both * nearer
         else:
-            u, over = g.recip(nearer), None
+            u, over = 1 / nearer, None
         with mpmath.workdps(40):
             density = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
-        table: dict[int, int] = {}
+        table: dict[int, Real] = {}
         if min(self.atoms.lows) < 0:
             # (1 + t²) J_1 = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels, and J_1 is exact at t = 0.
             j2, two = self.mills(2, u), g.const(2)
-            over = g.recip(farther) if over is None else over
-            j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), over)
-            j0 = g.madd(t, j1, g.mul(j2, two))
-            table = {-2: g.mul(w2, g.mul(e, j2)), -1: g.mul(w, g.mul(e, j1)), 0: g.mul(e, j0)}
+            over = 1 / farther if over is None else over
+            j1 = madd(-(t * two), j2, density) * over
+            j0 = madd(t, j1, j2 * two)
+            table = {-2: w2 * (e * j2), -1: w * (e * j1), 0: e * j0}
             if grows:  # what the mean far from the centre, of the order of sigma, owes its last digits to
-                self.g.suspects |= {w2, w, r, t, direct, h, exponent, e, j1, g.mul(e, j1), table[-1], table[0]}
-                self.g.suspects |= {*g.nodes[direct].args, *g.nodes[j1].args, g.nodes[e].args[0]}
+                self.g.suspect(w2, w, r, t, direct, h, exponent, e, j1, e * j1, table[-1], table[0])
+                self.g.suspect(*direct.args, *j1.args, e.args[0])
         elif min(self.atoms.lows) == 0:
-            table[0] = g.mul(e, self.mills(0, u))
-        table[1] = g.mul(g.mul(e, density), r)
-        table[100] = g.mul(t, r)  # u/w² and 1/w² of the recursion
-        table[101] = g.mul(r, r)
+            table[0] = e * self.mills(0, u)
+        table[1] = e * density * r
+        table[100] = t * r  # u/w² and 1/w² of the recursion
+        table[101] = r * r
         return table
 
-    def mills(self, n: int, u: int) -> int:
+    def mills(self, n: int, u: Real) -> Real:
         """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4)."""
-        value, fitted = mills_ratio(self.g, self.precision, n, u)
+        value, fitted = mills_ratio(self.precision, n, u)
         self.fits.append(fitted)
         return value
 
-    def order(self, atom: int, n: int) -> int:
+    def order(self, atom: int, n: int) -> Real:
         """T_n of an atom."""
         table, g = self.tables[atom], self.g
         if n not in table:
             before, earlier = self.order(atom, n - 1), (self.order(atom, n - 2) if n > 2 else g.const(0))
-            last = g.mul(g.mul(g.const(-(n - 2)), table[101]), earlier)
-            table[n] = g.madd(table[100], before, last)
+            last = -(n - 2) * table[101] * earlier
+            table[n] = madd(table[100], before, last)
         return table[n]
 
-    def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> int | None:
+    def total(self, coefficients: F64, low: int, shift: int, parity: int | None = None) -> Real | None:
         """Σ c_kn T_(n + shift), of the orders of one parity if asked; None where there are none."""
         g, found = self.g, None
         # High orders first: they are small, and what rounding costs grows with the sum so far.
@@ -215,26 +212,26 @@ class SurrogateWriter:
                 if c == 0 or (parity is not None and n % 2 != parity):
                     continue
                 term = self.order(k, n + shift)
-                found = g.mul(g.const(c), term) if found is None else g.madd(g.const(c), term, found)
+                found = c * term if found is None else madd(c, term, found)
                 if shift == 0 and n <= 0 and parity is not None:
-                    g.suspects.add(found)
+                    g.suspect(found)
         return found
 
-    def d(self, j: int) -> int:
+    def d(self, j: int) -> Real:
         """D_j."""
         if j not in self.sums:
             g = self.g
             odd, even = (self.total(self.atoms.mean, self.atoms.lows[0], j, parity) for parity in (1, 0))
-            turned = None if even is None else g.mul(self.turn, even)
+            turned = None if even is None else self.turn * even
             if odd is None or turned is None:
                 found = odd if odd is not None else turned
                 value = g.const(0) if found is None else found
             else:
-                value = g.add(odd, turned)
-            self.sums[j] = g.comment(value, f"D_{j}: derivative {j} of the mean less its line")
+                value = odd + turned
+            self.sums[j] = value.named(f"D_{j}: derivative {j} of the mean less its line")
         return self.sums[j]
 
-    def b(self, j: int) -> int:
+    def b(self, j: int) -> Real:
         """B_j."""
         if j not in self.squares:
             g = self.g
@@ -248,64 +245,63 @@ class SurrogateWriter:
                 for k in range(len(left)):
                     for i, n in enumerate(range(low, low + left.shape[1])):
                         c = self.by_side(float(left[k, i]), float(right[k, i]))
-                        if g.value(c) != 0:
-                            result = g.madd(c, self.order(k, n + j), result)
-            self.squares[j] = g.comment(result, f"B_{j}: derivative {j} of the mean square less its line")
+                        if c.constant != 0:
+                            result = madd(c, self.order(k, n + j), result)
+            self.squares[j] = result.named(f"B_{j}: derivative {j} of the mean square less its line")
         return self.squares[j]
 
     # --- outputs -----------------------------------------------------------------
-    def mean(self) -> int:
+    def mean(self) -> Real:
         """near line + D_0."""
         g, atoms = self.g, self.atoms
         d0 = self.d(0)
         if self.shrunk is not None:
-            d0 = g.mul(d0, self.shrunk[1])
+            d0 = d0 * self.shrunk[1]
         offset = self.by_side(atoms.left.offset, atoms.right.offset)
         slope = self.by_side(atoms.left.slope, atoms.right.slope)
-        line = g.madd(slope, self.mu, offset)
-        mean = g.add(line, d0)
-        g.suspects.add(d0)  # not the line: a second word of a sum that overflows would be NaN
+        line = madd(slope, self.mu, offset)
+        mean = line + d0
+        g.suspect(d0)  # not the line: a second word of a sum that overflows would be NaN
         return mean
 
-    def gain(self, k: int) -> int:
+    def gain(self, k: int) -> Real:
         """D_k with the line's slope."""
-        return self.g.add(self.slope, self.d(1)) if k == 1 else self.d(k)
+        return self.slope + self.d(1) if k == 1 else self.d(k)
 
-    def global_variance(self) -> int:
-        g = self.g
+    def global_variance(self) -> Real:
         d0, d1 = self.d(0), self.d(1)
-        var = g.sub(self.b(0), g.mul(d0, d0))
+        var = self.b(0) - d0 * d0
         if not self.atoms.bounded:
-            inner = g.madd(self.slope, self.slope, g.mul(g.mul(self.slope, g.const(2)), d1))
-            var = g.madd(self.wide, inner, var)
+            inner = madd(self.slope, self.slope, self.slope * 2 * d1)
+            var = madd(self.wide, inner, var)
         gain = self.gain(1)
-        floor = g.mul(g.mul(self.wide, gain), gain)
-        var = g.select(g.lt(var, floor), floor, var)
+        floor = self.wide * gain * gain
+        var = select(var < floor, floor, var)
         if self.shrunk is not None:
-            var = g.mul(g.mul(var, self.shrunk[1]), self.shrunk[1])
+            var = var * self.shrunk[1] * self.shrunk[1]
         return var
 
-    def global_partials(self) -> dict[str, int]:
-        g, a, v = self.g, self.slope, self.wide
+    def global_partials(self) -> dict[str, Real]:
+        a, v = self.slope, self.wide
         d0, d1, d2 = self.d(0), self.d(1), self.d(2)
-        two, half = g.const(2), g.const(0.5)
-        by_mu = g.madd(g.mul(g.const(-2), d0), d1, self.b(1))
-        by_v = g.madd(g.neg(d0), d2, g.mul(half, self.b(2)))
+        two, half = self.g.const(2), self.g.const(0.5)
+        by_mu = madd(-2 * d0, d1, self.b(1))
+        by_v = madd(-d0, d2, half * self.b(2))
         second = d2
         if not self.atoms.bounded:
-            twice = g.mul(two, a)
-            by_mu = g.madd(twice, g.mul(v, d2), by_mu)
-            by_v = g.madd(a, g.madd(v, self.d(3), g.madd(two, d1, a)), by_v)
+            twice = two * a
+            by_mu = madd(twice, v * d2, by_mu)
+            by_v = madd(a, madd(v, self.d(3), madd(two, d1, a)), by_v)
         if self.shrunk is not None:
-            by_mu, second = g.mul(by_mu, self.shrunk[1]), g.mul(d2, self.shrunk[0])
+            by_mu, second = by_mu * self.shrunk[1], d2 * self.shrunk[0]
         return {
             "dmean_dmu": self.gain(1),
-            "dmean_dvar": g.mul(half, second),
+            "dmean_dvar": half * second,
             "dvar_dmu": by_mu,
             "dvar_dvar": by_v,
         }
 
-    def local_mean(self) -> int:
+    def local_mean(self) -> Real:
         """The mean on either side of v*: where f is smooth, the same."""
         return self.mean()
 
@@ -315,36 +311,36 @@ class SurrogateWriter:
         short = self.precision.scaled and self.atoms.switch < _SHORT
         return mpmath.mpf(2) ** round(math.log2(self.atoms.switch) / 2) if short else mpmath.mpf(1)
 
-    def local_gain(self, k: int) -> int:
+    def local_gain(self, k: int) -> Real:
         """unit^(k-1) D_k, with the line's slope."""
         gain = self.gain(k)
-        return gain if k == 1 or self.unit == 1 else self.g.mul(gain, self.g.const(self.unit ** (k - 1)))
+        return gain if k == 1 or self.unit == 1 else gain * self.unit ** (k - 1)
 
-    def local_step(self, k: int) -> int:
+    def local_step(self, k: int) -> Real:
         """v/(k unit²)."""
-        return self.g.mul(self.little, self.g.const(1 / (k * self.unit**2)))
+        return self.little * (1 / (k * self.unit**2))
 
-    def local_variance(self) -> int:
+    def local_variance(self) -> Real:
         """v (D_1² + v/2 (D_2² + v/3 (...)))."""
-        g, total = self.g, self.g.const(0)
+        total = self.g.const(0)
         for k in range(self.atoms.terms, 0, -1):
             d = self.local_gain(k)
-            total = g.madd(d, d, g.mul(self.local_step(k + 1), total))
-        return g.mul(self.little, total)
+            total = madd(d, d, self.local_step(k + 1) * total)
+        return self.little * total
 
-    def local_partials(self) -> dict[str, int]:
+    def local_partials(self) -> dict[str, Real]:
         g, v = self.g, self.little
         by_mu, by_v = g.const(0), g.const(0)
         for k in range(self.atoms.terms, 0, -1):
-            by_mu = g.madd(self.local_gain(k), self.local_gain(k + 1), g.mul(self.local_step(k + 1), by_mu))
+            by_mu = madd(self.local_gain(k), self.local_gain(k + 1), self.local_step(k + 1) * by_mu)
         for k in range(self.atoms.terms, -1, -1):
-            by_v = g.madd(self.local_gain(k + 1), self.local_gain(k + 1), g.mul(self.local_step(k + 1), by_v))
+            by_v = madd(self.local_gain(k + 1), self.local_gain(k + 1), self.local_step(k + 1) * by_v)
             if k:
-                by_v = g.madd(self.local_gain(k), self.local_gain(k + 2), by_v)
+                by_v = madd(self.local_gain(k), self.local_gain(k + 2), by_v)
         return {
             "dmean_dmu": self.gain(1),
-            "dmean_dvar": g.mul(g.const(0.5), self.d(2)),
-            "dvar_dmu": g.mul(g.mul(g.const(2 / self.unit), v), by_mu),
+            "dmean_dvar": 0.5 * self.d(2),
+            "dvar_dmu": 2 / self.unit * v * by_mu,
             "dvar_dvar": by_v,
         }
 
@@ -352,14 +348,14 @@ class SurrogateWriter:
         """All outputs named."""
         g = self.g
         if outputs == OUTPUTS:
-            var = g.select(self.near, self.local_variance(), self.global_variance())
+            var = select(self.near, self.local_variance(), self.global_variance())
             for name, value in (("mean", self.local_mean()), ("var", var)):
-                g.output(name, g.select(g.eq(self.mu, self.mu), value, self.mu))  # NaN stays NaN
+                g.output(name, select(equal(self.mu, self.mu), value, self.mu))  # NaN stays NaN
             return
         far = self.global_partials()
-        close: Mapping[str, int] = self.local_partials()
+        close: Mapping[str, Real] = self.local_partials()
         for name in PARTIALS:
-            value = g.select(self.near, close[name], far[name])
+            value = select(self.near, close[name], far[name])
             if name in ("dmean_dmu", "dvar_dmu"):
-                value = g.mul(self.turn, value)
+                value = self.turn * value
             g.output(name, value)

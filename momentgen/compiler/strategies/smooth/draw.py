@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Truth
 
 __all__ = ["DrawTruth", "add_draw"]
@@ -32,14 +32,15 @@ class DrawTruth:
 
 def add_draw(graph: Graph) -> None:
     """Give a graph with the output ``mean`` the variance of the draw; one with partials of the mean, those of both."""
-    g, m = graph, graph.outputs["mean"]
+    g = graph
     if "dmean_dmu" not in g.outputs:
-        var, zero = g.mul(m, g.sub(g.const(1), m)), g.const(0)
-        made = {"mean": m, "var": g.select(g.lt(var, zero), zero, var)}
+        m = g.result("mean")
+        var, zero = m * (1 - m), g.const(0)
+        made = {"mean": m, "var": select(var < zero, zero, var)}
     else:
-        slope = g.madd(g.const(-2), m, g.const(1))
-        made = {name: g.outputs[name] for name in ("dmean_dmu", "dmean_dvar")}
-        made |= {f"dvar_{by}": g.mul(slope, g.outputs[f"dmean_{by}"]) for by in ("dmu", "dvar")}
+        slope = madd(-2, g.result("mean"), 1)
+        made = {name: g.result(name) for name in ("dmean_dmu", "dmean_dvar")}
+        made |= {f"dvar_{by}": slope * g.result(f"dmean_{by}") for by in ("dmu", "dvar")}
     g.outputs.clear()
     for name in (name for name in (*OUTPUTS, *PARTIALS) if name in made):
         g.output(name, made[name])

@@ -17,6 +17,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.ir.graph import select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
 from momentgen.compiler.measure.moments import (
     MEAN,
@@ -122,8 +123,8 @@ def mean_alone(derivation: Derivation) -> Stable:
     doc = f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms"
     made = _stable(rule, f, surfaces, fine, _MEAN_ALONE, doc, truth, BallTruth(f), measure_for(f, truth))
     for graph in (made.forward, made.forward64):
-        mean, zero = graph.outputs["mean"], graph.const(0)
-        graph.output("mean", graph.select(graph.lt(mean, zero), zero, mean))
+        mean, zero = graph.result("mean"), graph.const(0)
+        graph.output("mean", select(mean < zero, zero, mean))
     return made
 
 

@@ -14,7 +14,8 @@ import mpmath
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, madd, select
+from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import PARTIALS_OF, falls, growth_of, slope_share
@@ -46,160 +47,159 @@ class FineWriter:
         v: the variance; of polynomials that serve from a variance on, no less than that.
     """
 
-    def __init__(self, graph: Graph, f: Activation, surfaces: FineSurfaces, v: int) -> None:
+    def __init__(self, graph: Graph, f: Activation, surfaces: FineSurfaces, v: Real) -> None:
         self.g, self.f, self.surfaces, self.v = graph, f, surfaces, v
-        self.u = graph.sub(graph.input("mean"), graph.const(f.centre))
+        self.u = graph.input("mean") - f.centre
         self.at = Variables(graph, surfaces.frame, f.centre, v)
         #: q, 1 at the least variance
-        self.q = graph.mul(self.at.r, graph.const(mpmath.sqrt(mpmath.mpf(surfaces.frame.least))))
-        self.wide: int | None = None
+        self.q = self.at.r * mpmath.sqrt(mpmath.mpf(surfaces.frame.least))
+        self.wide: Real | None = None
         if surfaces.cells.least:
             least = graph.const(surfaces.cells.least)
-            self.wide = graph.lt(self.q, least)
-            self.q = graph.select(self.wide, least, self.q)
+            self.wide = self.q < least
+            self.q = select(self.wide, least, self.q)
         self.cell = self._cell()
 
     # --- polynomials -------------------------------------------------------------
-    def _cell(self) -> int:
+    def _cell(self) -> Real:
         """The number of the cell: rows from low q to high, and in each columns from low x to high."""
         g, frame, cells = self.g, self.surfaces.frame, self.surfaces.cells
-        cell, one, zero = g.const(0), g.const(1), g.const(0)
+        cell = g.const(0)
         if cells.count == 1:
             return cell
         across = g.const(len(cells.columns))
         for q in cells.q:
-            cell = g.add(cell, g.select(g.lt(self.v, g.const(cut_below(frame, q))), across, zero))
+            cell = cell + select(self.v < cut_below(frame, q), across, 0)
         # t² against a cut, with its sign where that counts, without a root or a quotient: what overflows is scaled down
-        scale = g.select(g.lt(g.abs(self.u), g.const(_LARGE)), one, g.const(_SMALLER))
-        u, w2 = g.mul(self.u, scale), g.mul(g.mul(g.add(self.v, g.const(frame.c)), scale), scale)
-        square = g.mul(u, u if cells.folded else g.abs(u))
+        scale = select(abs(self.u) < _LARGE, 1, _SMALLER)
+        u, w2 = self.u * scale, (self.v + frame.c) * scale * scale
+        square = u * (u if cells.folded else abs(u))
         for low, _ in cells.columns[1:]:
             cut = math.copysign(cut_at(frame, low), low)
-            cell = g.add(cell, g.select(g.lt(g.mul(w2, g.const(cut)), square), one, zero))
-        return g.comment(cell, "the cell")
+            cell = cell + select(w2 * cut < square, 1, 0)
+        return cell.named("the cell")
 
-    def polynomial(self, name: str) -> int:
+    def polynomial(self, name: str) -> Real:
         """P of an output."""
         return self.with_slopes(name, derived=False)[0]
 
-    def with_slopes(self, name: str, derived: bool = True) -> tuple[int, int, int]:
+    def with_slopes(self, name: str, derived: bool = True) -> tuple[Real, Real, Real]:
         """P of an output, and its derivatives in mu and in v, or 0 for these."""
         g, at, q, surface = self.g, self.at, self.q, self.surfaces.outputs[name]
         shape = surface.shape
-        two_q, one = g.mul(q, g.const(2)), g.const(1)
+        two_q, one = q * 2, g.const(1)
         y = at.x if shape.parity is None else at.y
-        z = g.madd(q, two_q if shape.squared else g.const(2), g.const(-1))
-        plain, by_y, by_z = g.surface(y, z, surface.patches, derived, self.cell)
+        z = madd(q, two_q if shape.squared else g.const(2), -1)
+        plain, by_y, by_z = surface_of(y, z, surface.patches, derived, self.cell)
         of_x, of_q = at.x if shape.parity else one, q if shape.by_q else one
-        factor = g.mul(of_x, of_q)
-        value = g.mul(plain, factor)
+        factor = of_x * of_q
+        value = plain * factor
         fades_too, fading = fades(self.f, name), one
         if fades_too:
-            fading = g.mul(at.share, g.const(mpmath.mpf(at.frame.bend) * mpmath.mpf(at.frame.largest)))
-        faded = g.comment(g.mul(value, fading) if fades_too else value, f"{name}, normalised")
+            fading = at.share * (mpmath.mpf(at.frame.bend) * mpmath.mpf(at.frame.largest))
+        faded = (value * fading if fades_too else value).named(f"{name}, normalised")
         if not derived:
             return faded, g.const(0), g.const(0)
-        by_x = g.mul(g.mul(by_y, factor), one if shape.parity is None else g.mul(at.x, g.const(4)))
-        by_q = g.mul(g.mul(by_z, factor), g.mul(two_q, g.const(2)) if shape.squared else g.const(2))
+        by_x = by_y * factor * (one if shape.parity is None else at.x * 4)
+        by_q = by_z * factor * (two_q * 2 if shape.squared else g.const(2))
         if self.wide is not None:
-            by_q = g.select(self.wide, g.const(0), by_q)
+            by_q = select(self.wide, 0, by_q)
         if shape.parity:
-            by_x = g.madd(plain, of_q, by_x)
+            by_x = madd(plain, of_q, by_x)
         if shape.by_q:
-            by_q = g.madd(plain, of_x, by_q)
+            by_q = madd(plain, of_x, by_q)
         # dx/dt = kappa² largest² share³, and 0 beyond the reach
         scale = g.const(mpmath.mpf(at.frame.bend) ** 2 * mpmath.mpf(at.frame.largest) ** 2)
-        x_by_t = g.mul(g.mul(at.share, at.share), g.mul(at.share, scale))
-        by_t = g.mul(by_x, g.select(at.beyond, g.const(0), x_by_t))
+        x_by_t = at.share * at.share * (at.share * scale)
+        by_t = by_x * select(at.beyond, 0, x_by_t)
         if fades_too:
-            steeper = g.mul(g.mul(at.share, at.share), g.mul(at.t, g.const(mpmath.mpf(at.frame.largest) ** 2)))
-            by_t = g.sub(by_t, g.mul(value, g.select(at.beyond, g.const(0), steeper)))
-            by_t, by_q = g.mul(by_t, fading), g.mul(by_q, fading)
-        half = g.mul(g.mul(at.r, at.r), g.const(-0.5))
-        return faded, g.mul(by_t, at.r), g.mul(half, g.madd(at.t, by_t, g.mul(q, by_q)))
+            steeper = at.share * at.share * (at.t * mpmath.mpf(at.frame.largest) ** 2)
+            by_t = by_t - value * select(at.beyond, 0, steeper)
+            by_t, by_q = by_t * fading, by_q * fading
+        half = at.r * at.r * -0.5
+        return faded, by_t * at.r, half * madd(at.t, by_t, q * by_q)
 
     # --- what polynomials are multiples of, and what is added --------------------
-    def power(self, name: str) -> int:
+    def power(self, name: str) -> Real:
         """The power of r that P is multiplied by."""
         g, at = self.g, self.at
         value = g.const(1)
         for _ in range(falls(self.f, name)):
-            value = g.mul(value, at.r)
+            value = value * at.r
         return value
 
-    def grown(self, name: str) -> tuple[int, int]:
+    def grown(self, name: str) -> tuple[Real, Real]:
         """What else P is multiplied by, a variance or 1, and its derivative in v."""
         g, at, growth = self.g, self.at, growth_of(self.f, name, self.at.frame)
         if growth == "bounded":
-            share = g.mul(g.mul(at.r, at.r), g.const(at.frame.c))
-            return g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))), g.mul(share, share)
+            share = at.r * at.r * at.frame.c
+            return self.v * at.r * (at.r * at.frame.c), share * share
         return (self.v, g.const(1)) if growth == "v" else (g.const(1), g.const(0))
 
-    def unit(self, name: str) -> int:
+    def unit(self, name: str) -> Real:
         """What P is multiplied by."""
-        return self.g.mul(self.grown(name)[0], self.power(name))
+        return self.grown(name)[0] * self.power(name)
 
-    def unit_by_v(self, name: str) -> int:
+    def unit_by_v(self, name: str) -> Real:
         """Its derivative in v."""
         g, at = self.g, self.at
         half = g.const(mpmath.mpf(-falls(self.f, name)) / 2)
-        value = g.mul(self.unit(name), g.mul(g.mul(at.r, at.r), half))
-        return g.madd(self.grown(name)[1], self.power(name), value)
+        value = self.unit(name) * (at.r * at.r * half)
+        return madd(self.grown(name)[1], self.power(name), value)
 
-    def kink(self, order: int) -> tuple[int, int]:
+    def kink(self, order: int) -> tuple[Real, Real]:
         """exp(-t²/2), and that times J_order(|t|)/sqrt(2 pi): of 1 the mean of a kink, of 0 its slope's tail."""
-        g, at = self.g, self.at
-        t = g.abs(g.mul(self.u, at.r))
-        t = g.select(g.lt(g.const(KINK_REACH), t), g.const(KINK_REACH), t)
-        density = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
-        inverse = g.recip(g.madd(t, g.const(1 / KINK_UNIT), g.const(1)))
-        value = g.horner(g.sub(inverse, g.const(CENTRE)), fine_core(order).coefficients)
+        at = self.at
+        t = abs(self.u * at.r)
+        t = select(t > KINK_REACH, KINK_REACH, t)
+        density = exp_mantissa(t * t * -0.5)
+        inverse = 1 / madd(t, 1 / KINK_UNIT, 1)
+        value = horner(inverse - CENTRE, fine_core(order).coefficients)
         for _ in range(order + 1):
-            value = g.mul(value, inverse)
-        return density, g.mul(density, value)
+            value = value * inverse
+        return density, density * value
 
     # --- outputs -----------------------------------------------------------------
-    def mean(self) -> int:
+    def mean(self) -> Real:
         """Its lines, the kink between them smoothed, and the rest."""
         g, at = self.g, self.at
         a, b, a2, b2 = lines_of(self.f)
-        rest = g.mul(self.polynomial("mean"), self.unit("mean"))
+        rest = self.polynomial("mean") * self.unit("mean")
         if b == b2:
-            rest = g.select(at.beyond, g.const(0), rest)
-        rest = g.add(rest, g.const((mpmath.mpf(b) + b2) / 2))
+            rest = select(at.beyond, 0, rest)
+        rest = rest + (mpmath.mpf(b) + b2) / 2
         if steps(self.f):
-            rest = g.madd(at.w, g.mul(self.kink(1)[1], g.const(mpmath.mpf(a2) - a)), rest)
-        slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
-        return held(g, self.f, g.madd(slope, self.u, rest))
+            rest = madd(at.w, self.kink(1)[1] * (mpmath.mpf(a2) - a), rest)
+        slope = select(self.u < 0, a, a2)
+        return held(g, self.f, madd(slope, self.u, rest))
 
-    def variance(self) -> int:
+    def variance(self) -> Real:
         """At least 0."""
-        g, zero = self.g, self.g.const(0)
-        rest = g.mul(self.unit("var"), self.polynomial("var"))
-        value = g.madd(self.v, g.const(slope_share(self.f, "var")), rest)
-        return g.select(g.lt(value, zero), zero, value)
+        rest = self.unit("var") * self.polynomial("var")
+        value = madd(self.v, slope_share(self.f, "var"), rest)
+        return select(value < 0, 0, value)
 
-    def partials(self, name: str) -> tuple[int, int]:
+    def partials(self, name: str) -> tuple[Real, Real]:
         """An output's partials in mu and in v."""
         g, at = self.g, self.at
         (value, p_mu, p_v), unit = self.with_slopes(name), self.unit(name)
-        by_mu, by_v = g.mul(unit, p_mu), g.madd(unit, p_v, g.mul(self.unit_by_v(name), value))
+        by_mu, by_v = unit * p_mu, madd(unit, p_v, self.unit_by_v(name) * value)
         if name != "mean":
-            return by_mu, g.add(by_v, g.const(slope_share(self.f, name)))
+            return by_mu, by_v + slope_share(self.f, name)
         a, b, a2, b2 = lines_of(self.f)
         if b == b2:
-            by_v = g.select(at.beyond, g.const(0), by_v)
-        negative = g.lt(self.u, g.const(0))
-        slope = g.select(negative, g.const(a), g.const(a2))
+            by_v = select(at.beyond, 0, by_v)
+        negative = self.u < 0
+        slope = select(negative, a, a2)
         if steps(self.f):
             rise = mpmath.mpf(a2) - a
             density, tail = self.kink(0)
-            slope = g.madd(tail, g.select(negative, g.const(rise), g.const(-rise)), slope)
+            slope = madd(tail, select(negative, rise, -rise), slope)
             half = g.const(rise / (2 * mpmath.sqrt(2 * mpmath.pi)))
-            by_v = g.madd(g.mul(density, half), at.r, by_v)
-        return g.add(by_mu, slope), by_v
+            by_v = madd(density * half, at.r, by_v)
+        return by_mu + slope, by_v
 
-    def values(self, outputs: Sequence[str]) -> dict[str, int]:
+    def values(self, outputs: Sequence[str]) -> dict[str, Real]:
         """Those of ``outputs`` that there are polynomials of, and of partials of these."""
         found = {}
         for name in self.surfaces.outputs:

@@ -21,7 +21,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.strategies.formulas.functions import mills_core
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
@@ -95,11 +95,11 @@ class PointWriter:
         at: the node of x.
     """
 
-    def __init__(self, graph: Graph, at: int) -> None:
+    def __init__(self, graph: Graph, at: Real) -> None:
         self.g, self.at = graph, at
         self.fits: list[Polynomial] = []
 
-    def node(self, expr: sp.Expr) -> int:
+    def node(self, expr: sp.Expr) -> Real:
         """The value of ``expr``.
 
         Raises:
@@ -115,12 +115,12 @@ class PointWriter:
         if expr == x:
             return self.at
         if isinstance(expr, sp.Add) and len(expr.args) == 2 and expr.args[0] == 1 and isinstance(expr.args[1], sp.tanh):
-            return g.mul(g.const(2), self.logistic(self.node(2 * expr.args[1].args[0])))
+            return 2 * self.logistic(self.node(2 * expr.args[1].args[0]))
         if isinstance(expr, sp.Add):
             constant, rest = expr.as_coeff_Add()
             total = self.node(constant)
             for part in sp.Add.make_args(rest):
-                total = g.add(total, self.node(part))
+                total = total + self.node(part)
             return total
         if isinstance(expr, sp.Mul):
             constant, rest = expr.as_coeff_Mul()
@@ -129,15 +129,15 @@ class PointWriter:
             powers = [part for part in parts if part.is_Pow and part.base == x]
             for part in parts:
                 if part not in powers:
-                    total = g.mul(self.node(part), total)
+                    total = self.node(part) * total
             for power in powers:  # an x at a time, last: x² overflows where what decays with x is 0
                 for _ in range(int(power.exp)):
-                    total = g.mul(self.at, total)
+                    total = self.at * total
             return total
         if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
             base = total = self.node(expr.base)
             for _ in range(int(expr.exp) - 1):
-                total = g.mul(total, base)
+                total = total * base
             return total
         if isinstance(expr, sp.tanh) and (within := _is_softplus(expr.args[0])) is not None:
             return self.tanh_softplus(self.node(within))
@@ -147,71 +147,65 @@ class PointWriter:
         return writers[type(expr)](self.node(expr.args[0]))
 
     # --- functions ---------------------------------------------------------------
-    def exp(self, exponent: int) -> int:
+    def exp(self, exponent: Real) -> Real:
         """exp of something not positive; 0 where it is below the normal range: x times it stays small for every x."""
-        g, least = self.g, self.g.const(_LEAST)
-        below = g.lt(exponent, least)
-        held = g.select(below, least, exponent)
-        return g.select(below, g.const(0), g.mul(g.exp_mantissa(held), g.exp_factor(held, 0, 1)))
+        least = self.g.const(_LEAST)
+        below = exponent < least
+        held = select(below, least, exponent)
+        return select(below, 0, exp_mantissa(held) * exp_factor(held, 0, 1))
 
-    def decay(self, z: int, rate: float = 1.0) -> tuple[int, int]:
+    def decay(self, z: Real, rate: float = 1.0) -> tuple[Real, Real]:
         """exp(-rate |z|), and whether z < 0."""
-        g = self.g
-        return self.exp(g.mul(g.abs(z), g.const(-rate))), g.lt(z, g.const(0))
+        return self.exp(abs(z) * -rate), z < 0
 
-    def logistic(self, z: int) -> int:
+    def logistic(self, z: Real) -> Real:
         """S(z)."""
-        g = self.g
         e, negative = self.decay(z)
-        return g.mul(g.select(negative, e, g.const(1)), g.recip(g.add(e, g.const(1))))
+        return select(negative, e, 1) * (1 / (e + 1))
 
-    def softplus(self, z: int) -> int:
+    def softplus(self, z: Real) -> Real:
         """log(1 + exp z)."""
-        g, zero, fit = self.g, self.g.const(0), _log1p()
+        fit = _log1p()
         self.fits.append(fit)
         e, negative = self.decay(z)
-        s = g.mul(e, g.recip(g.add(e, g.const(2))))
-        return g.madd(s, g.horner(g.mul(s, s), fit.coefficients), g.select(negative, zero, z))
+        s = e * (1 / (e + 2))
+        return madd(s, horner(s * s, fit.coefficients), select(negative, 0, z))
 
-    def tanh_softplus(self, z: int) -> int:
+    def tanh_softplus(self, z: Real) -> Real:
         """tanh(log(1 + exp z))."""
-        g, one, two = self.g, self.g.const(1), self.g.const(2)
         e, negative = self.decay(z)
-        above = g.select(negative, g.mul(e, g.add(e, two)), g.madd(e, two, one))
-        rest = g.select(negative, two, g.mul(g.mul(e, e), two))
-        return g.mul(above, g.recip(g.add(above, rest)))
+        above = select(negative, e * (e + 2), madd(e, 2, 1))
+        rest = select(negative, 2, e * e * 2)
+        return above * (1 / (above + rest))
 
-    def tanh(self, z: int) -> int:
+    def tanh(self, z: Real) -> Real:
         """tanh z."""
-        g, one = self.g, self.g.const(1)
         e, negative = self.decay(z, 2.0)
-        far = g.mul(g.sub(one, e), g.recip(g.add(e, one)))
-        return self.joined("tanh", z, g.select(negative, g.neg(far), far))
+        far = (1 - e) * (1 / (e + 1))
+        return self.joined("tanh", z, select(negative, -far, far))
 
-    def erf(self, z: int) -> int:
+    def erf(self, z: Real) -> Real:
         """erf z."""
-        g = self.g
-        tail = self.normal_tail(g.mul(g.mul(z, z), g.const(-1)), g.mul(g.abs(z), g.const(mpmath.sqrt(2))))
-        far = g.madd(g.const(-2), tail, g.const(1))
-        return self.joined("erf", z, g.select(g.lt(z, g.const(0)), g.neg(far), far))
+        tail = self.normal_tail(z * z * -1, abs(z) * mpmath.sqrt(2))
+        far = madd(-2, tail, 1)
+        return self.joined("erf", z, select(z < 0, -far, far))
 
-    def normal_cdf(self, z: int) -> int:
+    def normal_cdf(self, z: Real) -> Real:
         """Phi(z)."""
-        g = self.g
-        tail = self.normal_tail(g.mul(g.mul(z, z), g.const(-0.5)), g.abs(z))
-        return g.select(g.lt(z, g.const(0)), tail, g.sub(g.const(1), tail))
+        tail = self.normal_tail(z * z * -0.5, abs(z))
+        return select(z < 0, tail, 1 - tail)
 
-    def normal_tail(self, exponent: int, t: int) -> int:
+    def normal_tail(self, exponent: Real, t: Real) -> Real:
         """Phi(-t), the exponent -t²/2 given."""
-        g, core = self.g, mills_core(2e-8)
+        core = mills_core(2e-8)
         self.fits.append(core)
-        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
-        ratio = g.mul(g.horner(g.sub(u, g.const(_CENTRE)), core.coefficients), u)
-        return g.mul(self.exp(exponent), ratio)
+        u = 1 / madd(t, 0.25, 1)
+        ratio = horner(u - _CENTRE, core.coefficients) * u
+        return self.exp(exponent) * ratio
 
-    def joined(self, name: str, z: int, far: int) -> int:
+    def joined(self, name: str, z: Real, far: Real) -> Real:
         """A polynomial near 0, ``far`` elsewhere."""
-        g, fit = self.g, _near_zero(name)
+        fit = _near_zero(name)
         self.fits.append(fit)
-        near = g.mul(z, g.horner(g.mul(z, z), fit.coefficients))
-        return g.select(g.lt(g.abs(z), g.const(_NEAR[name])), near, far)
+        near = z * horner(z * z, fit.coefficients)
+        return select(abs(z) < _NEAR[name], near, far)

@@ -16,8 +16,20 @@ import sympy as sp
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.graph import Graph, Patch
+from momentgen.compiler.ir.graph import (
+    Graph,
+    Patch,
+    Real,
+    equal,
+    exp_factor,
+    exp_mantissa,
+    horner,
+    madd,
+    select,
+    sqrt,
+)
 from momentgen.compiler.ir.stable import PARTIALS
+from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
@@ -65,24 +77,24 @@ class Variables:
     Of the input ``var``, or of another value ``v``.
     """
 
-    def __init__(self, g: Graph, frame: Frame, centre: float, v: int) -> None:
+    def __init__(self, g: Graph, frame: Frame, centre: float, v: Real) -> None:
         self.frame, reach = frame, g.const(frame.reach)
-        shifted = g.add(v, g.const(frame.c))
-        w2 = g.select(g.le(g.const(0), v), shifted, g.const(-1))
-        self.w = g.sqrt(g.comment(w2, "a root of it is NaN for v < 0"))
-        self.r = g.recip(self.w)
-        raw = g.mul(g.sub(g.input("mean"), g.const(centre)), self.r)
-        low = g.select(g.lt(raw, g.neg(reach)), g.neg(reach), raw)
-        t = g.comment(g.select(g.lt(reach, low), reach, low), "(mean - centre)/w")
-        self.beyond = g.lt(reach, g.abs(raw))
-        self.h = g.mul(t, t)
+        shifted = v + frame.c
+        w2 = select(v >= 0, shifted, -1)
+        self.w = sqrt(w2.named("a root of it is NaN for v < 0"))
+        self.r = 1 / self.w
+        raw = (g.input("mean") - centre) * self.r
+        low = select(raw < -reach, -reach, raw)
+        t = select(reach < low, reach, low).named("(mean - centre)/w")
+        self.beyond = reach < abs(raw)
+        self.h = t * t
         # x = s/largest: the factor goes into the root.
         bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
-        root = g.sqrt(g.madd(self.h, g.const(largest2), g.const(bend2 * largest2)))
-        self.t, self.share = t, g.recip(root)
-        self.x = g.comment(g.mul(t, self.share), "t against its reach, by way of t/sqrt(kappa² + t²)")
-        self.y = g.madd(g.mul(self.x, g.const(2)), self.x, g.const(-1))
-        g.suspects |= {w2, self.w, self.r, raw, t, self.h}
+        root = sqrt(madd(self.h, largest2, bend2 * largest2))
+        self.t, self.share = t, 1 / root
+        self.x = (t * self.share).named("t against its reach, by way of t/sqrt(kappa² + t²)")
+        self.y = madd(self.x * 2, self.x, -1)
+        g.suspect(w2, self.w, self.r, raw, t, self.h)
 
 
 class SurfaceWriter:
@@ -97,11 +109,11 @@ class SurfaceWriter:
     """
 
     def __init__(
-        self, graph: Graph, f: Activation, surfaces: Mapping[str, Surface], point: sp.Expr | None, v: int
+        self, graph: Graph, f: Activation, surfaces: Mapping[str, Surface], point: sp.Expr | None, v: Real
     ) -> None:
         self.g, self.f, self.surfaces, self.point, self.v = graph, f, surfaces, point, v
         self.fits: list[Polynomial] = []
-        self.u = graph.sub(graph.input("mean"), graph.const(f.centre))
+        self.u = graph.input("mean") - f.centre
         frames = dict.fromkeys(surface.frame for surface in surfaces.values())
         self.variables = {frame: Variables(graph, frame, f.centre, v) for frame in frames}
 
@@ -109,77 +121,76 @@ class SurfaceWriter:
         """The variables of an output."""
         return self.variables[self.surfaces[name].frame]
 
-    def surface(self, name: str) -> int:
+    def surface(self, name: str) -> Real:
         """The polynomial of an output."""
         g, found, at = self.g, self.surfaces[name], self.at(name)
-        share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.least))))
-        z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
-        even, odd = (g.surface(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
-        odd = g.mul(odd, at.x)
+        share = at.r * mpmath.sqrt(mpmath.mpf(found.frame.least))
+        z = madd(share, share * 2 if found.flip else g.const(2), -1)
+        even, odd = (surface_of(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
+        odd = odd * at.x
         if found.flip > 0:
-            value = g.madd(odd, share, even)
+            value = madd(odd, share, even)
         elif found.flip < 0:
-            value = g.madd(even, share, odd)
+            value = madd(even, share, odd)
         else:
-            value = g.add(odd, even)
-        return g.comment(value, f"{name}, normalised")
+            value = odd + even
+        return value.named(f"{name}, normalised")
 
-    def unit(self, name: str) -> int:
+    def unit(self, name: str) -> Real:
         """What an output is a multiple of: powers of r, and of variances v, or v c/(v + c) where f is bounded."""
         g, at = self.g, self.at(name)
         value = g.const(1)
         if name in VANISHING:
-            value = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.least))) if is_level(self.f) else self.v
+            value = self.v * at.r * (at.r * at.frame.least) if is_level(self.f) else self.v
         for _ in range(decay(self.f)[name]):
-            value = g.mul(value, at.r)
+            value = value * at.r
         return value
 
     # --- outputs -----------------------------------------------------------------
-    def kink(self) -> int:
+    def kink(self) -> Real:
         """E (Z - |t|)_+."""
         g, at = self.g, self.at("mean")
         a, _, a2, _ = lines_of(self.f)
         fit = kink_fit(at.frame, a * a2 > 0)
         self.fits.append(fit)
-        exponent = g.mul(at.h, g.const(-0.5))
+        exponent = at.h * -0.5
         if at.frame.reach > _FARTHEST:
             least = g.const(-(mpmath.mpf(_FARTHEST) ** 2) / 2)
-            exponent = g.select(g.lt(exponent, least), least, exponent)
-        density = g.mul(g.exp_mantissa(exponent), g.exp_factor(exponent, 0, 1))
-        core = g.horner(g.sub(g.abs(at.x), g.const(0.5)), fit.coefficients)
-        value = g.mul(density, core)
-        g.suspects |= {exponent, density, core, value, g.nodes[density].args[0]}
+            exponent = select(exponent < least, least, exponent)
+        density = exp_mantissa(exponent) * exp_factor(exponent, 0, 1)
+        core = horner(abs(at.x) - 0.5, fit.coefficients)
+        value = density * core
+        g.suspect(exponent, density, core, value, density.args[0])
         return value
 
-    def mean(self) -> int:
+    def mean(self) -> Real:
         """Its lines, the kink between them smoothed, and the rest."""
         g, at = self.g, self.at("mean")
         a, b, a2, b2 = lines_of(self.f)
         rest = self.surface("mean")
         middle = g.const((mpmath.mpf(b) + b2) / 2)
         if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
-            rest = g.select(at.beyond, g.const(0), g.mul(rest, self.unit("mean")))
+            rest = select(at.beyond, 0, rest * self.unit("mean"))
         if not steps(self.f):
-            return g.madd(g.const(a), self.u, g.add(rest, middle))
-        slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
-        rise = g.mul(self.kink(), g.const(mpmath.mpf(a2) - a))
-        near = g.madd(at.w, rise, g.add(rest, middle))
-        value = g.madd(slope, self.u, near)
-        g.suspects |= {rise, near}
+            return madd(a, self.u, rest + middle)
+        slope = select(self.u < 0, a, a2)
+        rise = self.kink() * (mpmath.mpf(a2) - a)
+        near = madd(at.w, rise, rest + middle)
+        value = madd(slope, self.u, near)
+        g.suspect(rise, near)
         return value
 
-    def at_zero(self, mean: int) -> int:
+    def at_zero(self, mean: Real) -> Real:
         """At v = 0 f(mu) itself, where f has a form for it."""
         if self.point is None:
             return mean
         writer = PointWriter(self.g, self.g.input("mean"))
         value = writer.node(self.point)
         self.fits += writer.fits
-        g = self.g
-        certain = g.eq(self.v, g.const(0))
+        certain = equal(self.v, 0)
         if self.grows_inside(self.point):  # beyond range the point's form may leave it first
-            certain = g.both(certain, g.le(g.abs(value), g.const(_LARGEST)))
-        return g.select(certain, value, mean)
+            certain = certain & (abs(value) <= _LARGEST)
+        return select(certain, value, mean)
 
     def grows_inside(self, expr: sp.Expr) -> bool:
         """Whether a function in f is taken of more than x."""
@@ -187,14 +198,13 @@ class SurfaceWriter:
             abs(sp.diff(part.args[0], x)) > 1 for part in expr.atoms(sp.exp) if sp.diff(part.args[0], x).is_number
         )
 
-    def variance(self) -> int:
+    def variance(self) -> Real:
         """At least 0, and finite where v is."""
-        g, zero, most = self.g, self.g.const(0), self.g.const(_LARGEST)
-        value = g.mul(self.unit("var"), self.surface("var"))
-        value = g.select(g.lt(value, zero), zero, value)
-        return value if is_level(self.f) else g.select(g.lt(most, value), most, value)
+        value = self.unit("var") * self.surface("var")
+        value = select(value < 0, 0, value)
+        return value if is_level(self.f) else select(value > _LARGEST, _LARGEST, value)
 
-    def partials(self, names: tuple[str, ...]) -> dict[str, int]:
+    def partials(self, names: tuple[str, ...]) -> dict[str, Real]:
         """Each its polynomial times what it grows or vanishes with."""
         g = self.g
         a, b, a2, b2 = lines_of(self.f)
@@ -202,11 +212,11 @@ class SurfaceWriter:
         # A bump on a line that rises: as in the mean, what the fit leaves beyond the reach would grow in other units.
         if a == a2 != 0 and b == b2:
             ends = (name for name in names if name != "dvar_dvar")
-            units |= {name: g.select(self.at(name).beyond, g.const(0), units[name]) for name in ends}
+            units |= {name: select(self.at(name).beyond, 0, units[name]) for name in ends}
         plain = {"dmean_dmu": g.const((mpmath.mpf(a) + a2) / 2)}
-        return {name: g.madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in names}
+        return {name: madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in names}
 
-    def values(self, outputs: Sequence[str]) -> dict[str, int]:
+    def values(self, outputs: Sequence[str]) -> dict[str, Real]:
         """All outputs named."""
         found = {}
         if "mean" in outputs:
@@ -216,13 +226,13 @@ class SurfaceWriter:
         return found | self.partials(tuple(name for name in outputs if name in PARTIALS))
 
 
-def held(g: Graph, f: Activation, mean: int) -> int:
+def held(g: Graph, f: Activation, mean: Real) -> Real:
     """A mean, within the levels that f does not pass."""
     low, high = _levels(f)
     if low is not None:
-        mean = g.select(g.lt(mean, g.const(low)), g.const(low), mean)
+        mean = select(mean < low, low, mean)
     if high is not None:
-        mean = g.select(g.lt(g.const(high), mean), g.const(high), mean)
+        mean = select(high < mean, high, mean)
     return mean
 
 
