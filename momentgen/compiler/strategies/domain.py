@@ -6,15 +6,18 @@ hold.  A strategy whose form ends at a variance of at least :data:`ENOUGH` state
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.ir.graph import Graph, outputs_float64
+from momentgen.compiler.ir.graph import Graph, select, sqrt
 from momentgen.compiler.ir.stable import Edge, Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.inside import Inside
 
 __all__ = ["ENOUGH", "DomainEdge", "restricted", "up_to_its_reach"]
@@ -93,18 +96,18 @@ def _held(name: str, span: tuple[float, float], edge: DomainEdge) -> tuple[float
 
 def _end(graph: Graph, edge: DomainEdge) -> None:
     """NaN for every output beyond the domain."""
-    g = graph
-    inside = [g.le(g.abs(g.input("mean")), g.const(edge.mean))] if edge.mean < math.inf else []
-    inside += [g.le(g.input("var"), g.const(edge.var))] if edge.var < math.inf else []
+    inside = [abs(graph.input("mean")) <= edge.mean] if edge.mean < math.inf else []
+    inside += [graph.input("var") <= edge.var] if edge.var < math.inf else []
     if not inside:
         return
-    within = inside[0] if len(inside) == 1 else g.both(*inside)
-    nothing = g.comment(g.sqrt(g.select(within, g.const(0), g.const(-1))), "NaN beyond the domain")
-    for name, index in tuple(g.outputs.items()):
-        value = g.select(within, index, nothing)
-        if index in g.suspects:
-            g.suspects.add(value)
-        g.output(name, value)
+    within = functools.reduce(operator.and_, inside)
+    nothing = sqrt(select(within, 0, -1)).named("NaN beyond the domain")
+    for name in tuple(graph.outputs):
+        found = graph.result(name)
+        value = select(within, found, nothing)
+        if found.index in graph.suspects:
+            graph.suspect(value)
+        graph.output(name, value)
 
 
 def up_to_its_reach(stable: Stable) -> Stable:
