@@ -15,8 +15,8 @@ from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.certify.variant import certified
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.evaluate import evaluate
-from momentgen.compiler.ir.graph import outputs_float64
 from momentgen.compiler.ir.stable import limits_of
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.plain import decoded, encoded
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.domain import ENOUGH, DomainEdge
