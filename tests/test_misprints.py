@@ -61,6 +61,21 @@ def test_the_example_says_the_same() -> None:
     assert abs(row["exact"] - row["E[Y]"]) < 0.2 * abs(row["ap1"] - row["E[Y]"])
 
 
+def test_approximations_of_a_logistic_unit_are_as_good_as_fifty_samples() -> None:
+    """Figure C.2: it holds for two inputs and more; with one input they are up to 2.6 times as far off."""
+    example = runpy.run_path(str(ROOT / "examples" / "logistic_approximations.py"))
+    bias = torch.linspace(-8, 8, 17, dtype=torch.float64)
+    for inputs in (1, 2, 5):
+        found = {
+            name: values.max().item()
+            for name, values in example["curves"](inputs, bias - 0.5 * sum(example["WEIGHTS"][:inputs])).items()
+        }
+        best = min(found[name] for name in ("AP2a", "AP2b", "PEA"))
+        worst = max(found[name] for name in ("AP2a", "AP2b", "PEA"))
+        assert found["AP1"] > 10 * best
+        assert worst < (2.6 if inputs == 1 else 1.5) * found["50 samples"]
+
+
 def test_the_leaky_relu_s_variance_is_that_of_the_derivation_and_not_of_the_table() -> None:
     alpha = mpmath.mpf(1) / 2
     _, exact = moments(sympy.Max(x, x / 2), 0, 1, digits=15)

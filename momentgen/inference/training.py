@@ -104,6 +104,7 @@ class Trainer:
         *,
         size: int | None = None,
         weights: Tensor | None = None,
+        falling: float = 0.0,
         progress: bool = False,
     ) -> None:
         """Train for so many epochs more.
@@ -114,14 +115,23 @@ class Trainer:
             epochs: passes over the data.
             size: examples of the whole data set, for which the divergence counts once; None for ``n``.
             weights: how often each example counts, shape ``(n,)``; None for once.
+            falling: last part of the epochs, over which the learning rate falls linearly to 0.  At a constant rate the
+                last step leaves the network as far from the optimum as single batches and draws throw it.
             progress: show a bar, with the bound of the last epoch.
 
         Raises:
             InputError: for no data, or numbers of inputs and observations that differ.
             FloatingPointError: where the bound is not finite, which no later step would mend.
         """
-        for _ in self._epochs(x, y, epochs, size, weights, progress):
-            pass
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        try:
+            for done in self._epochs(x, y, epochs, size, weights, progress):
+                left = (epochs - done) / (falling * epochs) if falling else 1.0
+                for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * min(1.0, left)
+        finally:
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
 
     def settle(
         self,

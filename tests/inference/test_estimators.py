@@ -68,10 +68,10 @@ def test_two_fits_with_one_seed_and_a_saved_model_predict_the_same(estimator: An
 
 
 @each
-def test_partial_fits_continue_as_one_fit(estimator: Any) -> None:
+def test_partial_fits_continue_as_one_partial_fit(estimator: Any) -> None:
     X, y = (load_iris if "Classifier" in type(estimator).__name__ else load_diabetes)(return_X_y=True)
     X, y = X[::3], y[::3]
-    whole = type(estimator)(**{**estimator.get_params(), "epochs": 5}).fit(X, y)
+    whole = type(estimator)(**estimator.get_params()).partial_fit(X, y, passes=5)
     parts = type(estimator)(**estimator.get_params())
     for passes in (2, 3):
         parts.partial_fit(X, y, passes=passes)

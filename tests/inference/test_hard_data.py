@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 
 from momentgen.inference import (
@@ -66,6 +67,26 @@ def test_twenty_rows_are_fitted_better_than_by_their_mean(kind: Any, seed: int) 
     mean, std = finite(kind(random_state=seed).fit(x, y), new)
     assert np.mean((mean - targets) ** 2) < np.mean((targets - y.mean()) ** 2)
     assert np.mean(np.abs(mean - targets) < 3 * std) > 0.9
+
+
+@pytest.mark.parametrize("model", [*REGRESSORS[2:], *CLASSIFIERS], ids=lambda one: type(one).__name__)
+def test_twenty_rows_are_fitted(model: Any) -> None:
+    x, y = line(20, 2)
+    model = clone(model)
+    if is_classifier(model):
+        found = model.fit(x, y > 0).predict_proba(x)
+        assert (found > 0).all()
+        np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
+    else:
+        finite(model.fit(x, y), x)
+
+
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=lambda one: type(one).__name__)
+def test_more_features_than_rows_are_classified(model: Any) -> None:
+    x, y = line(60, 500)
+    found = clone(model).set_params(random_state=0).fit(x, y > 0).predict_proba(x)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
 
 
 @each

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import is_classifier
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 
 from momentgen.errors import InputError
 from momentgen.inference import (
     BowTieRegressor,
+    CorrelatedClassifier,
     CorrelatedRegressor,
+    EBPClassifier,
     EBPRegressor,
     PBPClassifier,
     PBPRegressor,
@@ -144,14 +147,24 @@ def test_the_filters_noise_is_that_of_the_last_pass(kind: Any) -> None:
         (VBPRegressor(max_steps=20), "max_steps above 20"),
         (CorrelatedRegressor(epochs=1), "bound still rises"),
         (PBPRegressor(passes=1), "1 passes over 60 rows are few"),
+        (EBPRegressor(passes=1), "1 passes over 60 rows are few"),
         (BowTieRegressor(hidden=(5,), burn_in=1, draws=20, start="random"), "chains disagree"),
+        (VBPClassifier(epochs=1), "bound still rises"),
+        (CorrelatedClassifier(epochs=1), "bound still rises"),
+        (PBPClassifier(passes=1), "1 passes over 60 rows are few"),
+        (EBPClassifier(passes=1), "1 passes over 60 rows are few"),
     ],
     ids=lambda one: type(one).__name__,
 )
 def test_a_fit_that_cannot_be_relied_on_is_said(estimator: Any, said: str) -> None:
     X, y = data(60)
+    fixed: dict[str, Any] = {"random_state": 0}
+    if is_classifier(estimator):
+        y = (y > np.median(y)).astype(int)
+    else:
+        fixed["calibrate"] = None
     with pytest.warns(ConvergenceWarning, match=f"{type(estimator).__name__}: .*{said}"):
-        estimator.set_params(calibrate=None, random_state=0).fit(X, y)
+        estimator.set_params(**fixed).fit(X, y)
     assert estimator.diagnostics_
 
 

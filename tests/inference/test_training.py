@@ -78,6 +78,26 @@ def test_a_linear_model_reaches_the_exact_posterior() -> None:
     assert one.history[-1] * 40 == pytest.approx(evidence.log_prob(y.squeeze()).item(), rel=1e-8)
 
 
+def test_a_falling_rate_ends_nearer_the_exact_posterior() -> None:
+    """Of the same model, trained by draws: at a constant rate the last draws throw the means about."""
+    x = torch.linalg.qr(torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0] * 5
+    y = x @ torch.tensor([[1.0], [-0.5], [0.2]], dtype=torch.float64)
+    exact = torch.linalg.solve(x.mT @ x / 0.5 + torch.eye(3, dtype=torch.float64) / 2.0, x.mT @ y / 0.5).squeeze()
+    off = {}
+    for falling in (0.0, 0.5):
+        found = []
+        for seed in range(5):
+            torch.manual_seed(seed)
+            net = torch.nn.Linear(3, 1, bias=False).double()
+            network = randomise(net, MeanField(std=0.1), prior=Normal(var=2.0))
+            one = Trainer(network, Gaussian(var=0.5), propagation="sample", batch_size=40, lr=0.05, seed=seed)
+            one.run(x, y, 200, falling=falling)
+            found.append(network.posteriors["weight"].mean.squeeze() - exact)
+            assert [group["lr"] for group in one.optimizer.param_groups] == [0.05]  # as before
+        off[falling] = torch.stack(found).square().mean().sqrt().item()
+    assert off[0.5] < 0.5 * off[0.0], off
+
+
 def test_two_processes_have_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))

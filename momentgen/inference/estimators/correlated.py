@@ -97,7 +97,7 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
         hidden: widths of the hidden layers.
         epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
         batch_size: rows per step.
-        lr: learning rate of Adam; it falls to a ninth as the bound settles.
+        lr: learning rate of Adam.  It falls to a ninth as the bound settles, or to 0 in the last half of ``epochs``.
         prior_std: standard deviation of the normal prior of each parameter, around 0.
         kl_weight: factor on the divergence, the paper's ν times the rows.  At 1, the evidence lower bound, long fits
             underfit.  At 0.1 they learn too small a noise, which calibration mends, and overfit targets that are

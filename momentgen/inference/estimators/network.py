@@ -33,6 +33,8 @@ __all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
 
 #: rows of which predictions are made at once
 _ROWS = 1024
+#: last part of a given number of epochs, over which the learning rate falls
+_FALLING = 0.5
 #: a network, or what makes one for a number of features
 Module = torch.nn.Module | Callable[[int], torch.nn.Module]
 #: called with the trainer after each epoch; True ends training
@@ -154,7 +156,8 @@ class Variational(Bayesian):
         if epochs is None:
             self._settled: bool | None = self.trainer_.settle(x, observed, steps=self.max_steps, **options)
         else:
-            self.trainer_.run(x, observed, epochs, **options)
+            # A further pass goes on at the full rate: more may follow.
+            self.trainer_.run(x, observed, epochs, falling=_FALLING if passes is None else 0.0, **options)
             self._settled = None
         self.n_iter_ = len(self.trainer_.history)
 

@@ -83,7 +83,7 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         hidden: widths of the hidden layers.
         epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
         batch_size: rows per step.
-        lr: learning rate of Adam; it falls to a ninth as the bound settles.
+        lr: learning rate of Adam.  It falls to a ninth as the bound settles, or to 0 in the last half of ``epochs``.
         prior_std: standard deviation of the normal prior of each parameter, around 0.
         kl_weight: factor on the divergence; 1 is the evidence lower bound.
         initial_std: standard deviation with which each parameter's posterior begins.
