@@ -171,4 +171,10 @@ def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y
         bound = elbo(network, Gaussian(var=0.1), x.chunk(2)[rank], y.chunk(2)[rank], size=len(x))
     (-bound).backward()
     if rank == 0:
-        torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")
+        torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/bound.pt")
+
+
+def halves(rank: int, folder: str, network: tuple[Any, ...], bound: tuple[Any, ...]) -> None:
+    """Both in the same two processes, which take seconds to begin."""
+    train_distributed(rank, folder, *network)
+    bound_of_half(rank, folder, *bound)

@@ -197,10 +197,12 @@ def test_a_function_of_two_lengths_is_less_accurate_and_says_so(monkeypatch: pyt
     assert np.abs(found - truth.outputs(mean, var)["mean"]).max() <= 2 * error * ALLOWED["mean"]
 
 
-def test_a_function_that_bends_too_sharply_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fine_surface, "_LOOSER", (1.0,))  # what is asked less of takes as many terms
-    monkeypatch.setattr(fine_surface, "_TRIED", 1)
-    f = analyse("steep", split(S(x) + S(200 * x)), {})
+@pytest.mark.parametrize("sharp", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_function_that_bends_too_sharply_is_refused(sharp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does, or one for which no more terms are allowed than for a line."""
+    if not sharp:
+        monkeypatch.setattr(fine_surface, "_LARGEST", 4)
+    f = analyse("steep", split(S(x) + S(200 * x) if sharp else sp.tanh(x)), {})
     with pytest.raises(BuildError, match="no polynomial in two variables for mean in float64"):
         find_fine_surfaces(f, QuadratureTruth(f), ("mean",))
 

@@ -56,7 +56,7 @@ def _seed(name: str) -> int:
 @functools.lru_cache(maxsize=8)
 def _exact(name: str, number: int) -> tuple[tuple[F32, F32], Mapping[str, F64]]:
     """Points and exact values at one of the settings; shared by the variants."""
-    setting, count = settings_of(name)[number], (15_000 if FACTS[name].absolute else 30_000) if number == 0 else 8_000
+    setting, count = settings_of(name)[number], (10_000 if FACTS[name].absolute else 20_000) if number == 0 else 6_000
     stable = stables(name)["exact"]
     groups = [whole_domain(count, _seed(name) + number), edge_points()]
     groups.append(near_points(stable.focus(setting), 2_000, _seed(name)))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch_networks import bound_of_half, two_processes
 
-import momentgen
 from momentgen.errors import InputError
 from momentgen.inference import Categorical, Gaussian, MeanField, Normal, Trainer, Tridiagonal, elbo, randomise
 
@@ -96,20 +93,6 @@ def test_a_falling_rate_ends_nearer_the_exact_posterior() -> None:
             assert [group["lr"] for group in one.optimizer.param_groups] == [0.05]  # as before
         off[falling] = torch.stack(found).square().mean().sqrt().item()
     assert off[0.5] < 0.5 * off[0.0], off
-
-
-def test_two_processes_have_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
-    bayes = randomise(net, MeanField())
-    x, y = data(8)
-    with momentgen.method("ap2"):
-        (-elbo(bayes, Gaussian(var=0.1), x, y, size=8)).backward()
-    two_processes(tmp_path, bound_of_half, net.state_dict(), x, y)
-    found = torch.load(tmp_path / "gradients.pt")
-    for name, value in bayes.named_parameters():
-        assert value.grad is not None
-        assert torch.allclose(found[name], value.grad, atol=1e-6), name
 
 
 @pytest.mark.parametrize(

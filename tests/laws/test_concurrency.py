@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch_networks import close, mlp, moments, train_distributed, two_processes
+from torch_networks import close, mlp, moments
 
 import momentgen
 
@@ -89,12 +88,3 @@ def test_a_network_compiled_by_two_threads_at_once_serves_both() -> None:
         thread.join()
     for name in METHODS:
         close(found[name], expected[name])
-
-
-def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
-    plain, x = mlp(), moments(6, 4)
-    state = {name: value.clone() for name, value in plain.state_dict().items()}
-    two_processes(tmp_path, train_distributed, state, tuple(x))
-    out = momentgen.convert(plain, "ap2")(x)
-    expected = torch.autograd.grad(out.mean.square().mean() + out.var.mean(), list(plain.parameters()))
-    close(torch.load(tmp_path / "gradients.pt"), expected)
