@@ -36,7 +36,7 @@ class BuildError(MomentgenError):
 
     Args:
         rule: name of the rule.
-        stage: ``derive``, ``approximate``, ``stabilise``, ``lower``, ``emit``, ``certify`` or ``write``.
+        stage: ``derive``, ``approximate``, ``strategies``, ``lower``, ``emit``, ``certify`` or ``write``.
         cause: what was expected and what came.
         expression: the expression at fault, if there is one.
         others: (strategy, reason) of the other strategies that were tried; not in the text.

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from momentgen.compiler.ir.program import Op, Program
+from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.program import Program
 from momentgen.errors import BuildError
 
 __all__ = ["TARGETS", "Assembly", "Findings", "compile_triton", "inspect", "lint_amdgcn", "lint_ptx"]

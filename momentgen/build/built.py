@@ -24,8 +24,6 @@ from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x
 
-__all__ = ["UNIVARIATE", "Built", "CommittedKernel", "check_source", "is_deterministic", "read_built"]
-
 F32 = npt.NDArray[np.float32]
 
 #: the inputs of a kernel of one random variable

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from momentgen.errors import RuleError
 
-__all__ = ["chosen_rules", "no_such_rule"]
-
 
 def no_such_rule(name: str, names: Collection[str], where: str) -> RuleError:
     """The error for an unknown name: it lists names that are near, or else all.

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["exchange"]
-
 _AT_FDCWD = -100  # of fcntl.h
 _RENAME_EXCHANGE = 2  # of Linux' renameat2
 _RENAME_SWAP = 2  # of macOS' renamex_np

@@ -35,7 +35,6 @@ from momentgen.keep.compiler_state import CompilerState
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["Finding", "Manifest", "Output", "VariantSummary", "sha256"]
 
 _FORMAT = 2
 _MANIFEST = "manifest.json"

@@ -39,9 +39,6 @@ from momentgen.keep.compiler_state import UNKNOWN, CompilerState, compiler_sourc
 from momentgen.keep.kept import Kept, open_kept
 from momentgen.rule.files import load_rule_sources
 
-__all__ = ["BuildResult", "Reporter", "RuleResult", "build", "check", "default_output"]
-
-
 _LONGEST = 400  # characters of a message that was not written for users
 
 

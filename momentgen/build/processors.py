@@ -11,8 +11,6 @@ import importlib
 import os
 from collections.abc import Mapping
 
-__all__ = ["same_bits_environment"]
-
 _DISABLE, _ENABLE, _CORE = "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "OPENBLAS_CORETYPE"
 
 

@@ -16,8 +16,6 @@ from momentgen.keep.kept import Kept
 from momentgen.keep.meaning import Sources
 from momentgen.rule.files import evidence_path
 
-__all__ = ["Compiled", "Compiler", "RuleCompiler"]
-
 
 class Compiled(Protocol):
     """What the compiler hands back for one rule (``momentgen.compiler.pipeline.CompiledRule``)."""

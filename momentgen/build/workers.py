@@ -24,8 +24,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Lost", "run_all"]
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

@@ -34,8 +34,6 @@ from momentgen.errors import BuildError, MomentgenError
 from momentgen.extras import require
 from momentgen.rule.files import known_rules
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="momentgen",
     help="Compile symbolic rules into certified kernels for the moments of neural activations.",

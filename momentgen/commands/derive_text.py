@@ -27,8 +27,6 @@ from momentgen.rule.files import known_rules
 from momentgen.rule.inputs import COVARIANCE
 from momentgen.rule.symbols import Phi, mu, phi, v, x
 
-__all__ = ["Derived", "derived", "find_rule", "readable"]
-
 _SIGMA = Symbol("sigma", positive=True)
 _A = Symbol("a", real=True)
 _M = Symbol("m", real=True)

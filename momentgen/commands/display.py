@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from momentgen.commands.exhaustive import VariantRun
     from momentgen.commands.verify import VariantCheck
 
-__all__ = ["BuildDisplay", "ReportDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "fitting", "short"]
-
 
 #: characters of a function in a table
 _LONGEST_FORMULA = 36

@@ -25,9 +25,6 @@ from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
 from momentgen.rule.files import evidence_path
 
-__all__ = ["Reporter", "VariantRun", "exhaust_rules"]
-
-
 _TRUSTED = 0.01  # ulp that the screening reference may be off by
 
 

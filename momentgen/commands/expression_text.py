@@ -18,8 +18,6 @@ from sympy.logic.boolalg import Boolean
 from momentgen.errors import RuleError
 from momentgen.rule.symbols import Phi, S, phi, x
 
-__all__ = ["parse"]
-
 #: characters of a text, and how deep operations may be nested in it
 _LONGEST, _DEEPEST = 2000, 50
 #: of a number; its powers are not computed beyond

@@ -7,8 +7,6 @@ from pathlib import Path
 from momentgen.errors import MomentgenError
 from momentgen.rule.names import check_name
 
-__all__ = ["scaffold", "template"]
-
 _TEMPLATE = '''\
 """{title}, f(x), of a normal input."""
 

@@ -41,8 +41,6 @@ from momentgen.errors import MomentgenError
 from momentgen.rule import Rule, load_rules
 from momentgen.rule.inputs import COVARIANCE
 
-__all__ = ["GOAL_MARGIN", "MARGIN", "OutputCheck", "Reporter", "VariantCheck", "stables_of", "verify", "verify_variant"]
-
 POINTS = 3000  # random points a parameter setting
 MARGIN, GOAL_MARGIN = 0.02, 1e-3  # the excess that another sample may show: over a bound, and as a share of the goal
 

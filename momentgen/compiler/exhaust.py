@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.certify.evidence import OutputEvidence, Run, stated_digest
 from momentgen.compiler.certify.sweep import Reference, Sweep, Tally
@@ -19,17 +18,14 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import EDGE_LABELS, ulp_error
 from momentgen.compiler.native import NativeKernel
+from momentgen.compiler.toolchain.arrays import F32
 from momentgen.errors import BuildError
-
-__all__ = ["exhaust"]
 
 _NAMES = (*OUTPUTS, *PARTIALS)
 _SLICE = 256  # chunks between two reports of progress
 _REMEASURED = 200  # inputs an output that are measured again by balls
 _KEPT = 16  # inputs an output that the evidence keeps
 _SUBNORMAL_CHUNKS = 256  # those of |mean| < 2^-126, of either sign
-
-F32 = npt.NDArray[np.float32]
 
 
 def exhaust(

@@ -22,8 +22,6 @@ from momentgen.keep.meaning import Sources
 from momentgen.keep.versions import library_versions
 from momentgen.rule import Rule
 
-__all__ = ["Keeper"]
-
 #: beside those of the way itself
 _OURS = (
     "momentgen.compiler.derive",

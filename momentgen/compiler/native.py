@@ -10,17 +10,10 @@ import ctypes
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from momentgen.compiler.emit.c import render_c
-from momentgen.compiler.emit.header import Header
-from momentgen.compiler.ir.program import Program
+from momentgen.compiler.toolchain.arrays import F32
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import BuildError, InputError
-
-__all__ = ["NativeKernel", "native_program"]
-
-F32 = npt.NDArray[np.float32]
 
 
 class NativeKernel:
@@ -98,19 +91,3 @@ class NativeKernel:
         pointers = [array.ctypes.data for array in (*inputs, scalars, *out)]
         self._function(size, *pointers)
         return tuple(out)
-
-
-def native_program(
-    program: Program,
-    flags: Sequence[str] | None = None,
-    compiler: tuple[str, ...] | None = None,
-) -> NativeKernel:
-    """Render ``program`` to C, compile it, and return its kernel.
-
-    Raises:
-        CompilerError: as :class:`NativeKernel` does.
-    """
-    header = Header(program.name, "native", "none", {program.name: program.operations})
-    source = render_c([program], header)
-    counts = len(program.inputs), len(program.params), len(program.outputs)
-    return NativeKernel(source, program.name, *counts, flags=flags, compiler=compiler)

@@ -16,7 +16,7 @@ from momentgen.compiler.certify.evidence import Evidence, program_digest
 from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
-from momentgen.compiler.derive.affine import affine_parameters
+from momentgen.compiler.derive.derivation import affine_parameters
 from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
 from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
@@ -30,8 +30,6 @@ from momentgen.errors import BuildError
 from momentgen.keep.versions import library_versions
 from momentgen.rule import Rule
 from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE
-
-__all__ = ["CompiledRule", "Memory", "Outcome", "VariantSummary", "compile_rule"]
 
 #: the output that is 0 where the input's variance is
 _LAST = {MEAN_AND_VARIANCE: "variance", COVARIANCE: "covariance"}
@@ -103,7 +101,7 @@ def compile_rule(
     evidence: Evidence | None = None,
     memory: Memory | None = None,
 ) -> CompiledRule:
-    """Derive, stabilise, lower, certify and emit ``rule``.
+    """Derive, find a strategy for, lower, certify and emit ``rule``.
 
     Args:
         rule: a checked rule.
@@ -128,15 +126,15 @@ def compile_rule(
     progress("derive")
     if rule.outputs == COVARIANCE:
         covariance = derive_covariance(rule)
-        progress("stabilise")
+        progress("strategies")
         compiled = [*compiled_by(covariance_way(covariance))]
     elif len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
-        progress("stabilise")
+        progress("strategies")
         compiled = [*compiled_by(joint_way(joint))]
     else:
         derivation = derive(rule)
-        progress("stabilise")
+        progress("strategies")
         compiled = [*_compile_first(rule, plans(derivation), progress, evidence, memory)]
         for way in approximate_ways(derivation):
             compiled += compiled_by(way)
@@ -213,7 +211,7 @@ def _compile_first(
         if outcome.miss is None:
             return outcome.variants
         misses.append((way.what, error or BuildError(rule.name, *outcome.miss)))
-        progress("stabilise")
+        progress("strategies")
     *others, (what, last) = misses
     if not others:
         raise last

@@ -21,13 +21,12 @@ from momentgen.compiler.certify.evidence import OutputEvidence, Run
 from momentgen.compiler.certify.variant import Certified
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Node, Patch, Surface
-from momentgen.compiler.ir.program import Instruction, Op, Program, Type
+from momentgen.compiler.ir.op import Op, Type
+from momentgen.compiler.ir.program import Instruction, Program
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.lower.ablate import Choice
 from momentgen.compiler.strategies.domain import DomainEdge
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
-
-__all__ = ["decoded", "encoded", "rule_data"]
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind

@@ -22,8 +22,6 @@ from momentgen.errors import BuildError
 from momentgen.rule import Reduction, Score
 from momentgen.rule.symbols import Phi, mu1, mu2, v1, v2
 
-__all__ = ["CompiledReduction", "compile_reduction"]
-
 _NAMES = {mu1: "mean", v1: "var", mu2: "other_mean", v2: "other_var"}
 
 

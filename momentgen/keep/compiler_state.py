@@ -23,8 +23,6 @@ from pathlib import Path
 from momentgen.keep.meaning import Sources
 from momentgen.keep.versions import library_versions
 
-__all__ = ["ROOTS", "UNKNOWN", "CompilerState", "compiler_sources"]
-
 _FORMAT = 1
 _PACKAGE = Path(__file__).parents[1]
 #: what a worker of a build calls; all that these import, directly or not, is the compiler

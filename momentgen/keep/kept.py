@@ -21,8 +21,6 @@ from typing import Any
 from momentgen.cache import UntrustedError, cache_directory, check_trusted
 from momentgen.errors import MomentgenError
 
-__all__ = ["LIMIT", "Kept", "kept_directory", "open_kept"]
-
 #: bytes; one state of the compiler and the rules of this repository take some three million
 LIMIT = 200_000_000
 _SHARE = 0.8  # of the limit, down to which is cleared

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ALL_DOCSTRINGS", "Sources", "digest", "meaning", "normal_form"]
-
 #: among the names whose docstrings are read: some are read in a way that does not say whose
 ALL_DOCSTRINGS = "*"
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,8 +8,6 @@ from importlib import metadata
 
 from momentgen import __version__
 
-__all__ = ["LIBRARIES", "library_versions"]
-
 #: besides momentgen itself
 LIBRARIES = ("sympy", "mpmath", "python-flint", "numpy")
 

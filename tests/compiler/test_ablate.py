@@ -7,7 +7,8 @@ import pytest
 
 from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.lower.ablate import Calibration, choose
+from momentgen.compiler.lower.ablate import choose
+from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error
 

@@ -12,8 +12,9 @@ from real_rules import F32, stables
 
 from momentgen.compiler.certify.bounds import Bound, Runner, check_promises, kernel_params, measure
 from momentgen.compiler.certify.variant import _activation
+from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise
-from momentgen.compiler.ir.program import Builder, Op, Program, f32_bits
+from momentgen.compiler.ir.program import Builder, Program, f32_bits
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies.elementary.entire_graph import Edge

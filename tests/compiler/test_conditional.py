@@ -14,15 +14,14 @@ import sympy as sp
 from momentgen.commands.derive_text import derived
 from momentgen.compiler.certify.tolerance import tolerance_of
 from momentgen.compiler.derive import derive
-from momentgen.compiler.derive.conditional import conditional_rule
+from momentgen.compiler.derive.derivation import conditional_rule
 from momentgen.compiler.exact import ball_function
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.ir.graph import Graph, madd
 from momentgen.compiler.ir.stable import PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_mpmath
-from momentgen.compiler.measure.conditional import ConditionalMeasure, ConditionalTruth
-from momentgen.compiler.measure.moments import MomentsMeasure
+from momentgen.compiler.measure.moments import ConditionalMeasure, ConditionalTruth, MomentsMeasure
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
 from momentgen.errors import BuildError, MomentgenError, RuleError

@@ -17,7 +17,7 @@ from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.strategies import stabilise, ways
-from momentgen.compiler.strategies.smooth.draw import DrawTruth
+from momentgen.compiler.strategies.smooth.polynomials import DrawTruth
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule, S, x
 

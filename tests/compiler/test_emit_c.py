@@ -21,8 +21,8 @@ from momentgen.compiler.emit.c import c_float, render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.evaluate import evaluate, fma
 from momentgen.compiler.ir.passes import optimise
-from momentgen.compiler.ir.program import Builder
-from momentgen.compiler.native import NativeKernel, native_program
+from momentgen.compiler.ir.program import Builder, Program
+from momentgen.compiler.native import NativeKernel
 from momentgen.errors import BuildError, InputError
 from momentgen.native.c_compiler import CompilerError, accepted_flags, find_compiler
 
@@ -45,6 +45,14 @@ PROGRAMS = [random_program(random.Random(seed), f"program{seed}", 60) for seed i
 PROGRAMS += [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(20, 30)]
 HEADER = Header("random", "test", "none", {p.name: p.operations for p in PROGRAMS})
 INPUTS = adversarial_inputs(20000)  # enough for several threads
+
+
+def native_program(program: Program, flags: Sequence[str] | None = None) -> NativeKernel:
+    """The kernel of ``program``, rendered to C and compiled."""
+    header = Header(program.name, "native", "none", {program.name: program.operations})
+    source = render_c([program], header)
+    counts = len(program.inputs), len(program.params), len(program.outputs)
+    return NativeKernel(source, program.name, *counts, flags=flags)
 
 
 def _skip_unless_run(build: str) -> None:

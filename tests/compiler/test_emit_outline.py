@@ -14,8 +14,9 @@ from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise
-from momentgen.compiler.ir.program import Builder, Op, Program
+from momentgen.compiler.ir.program import Builder, Program
 from momentgen.compiler.native import NativeKernel
 from momentgen.native.c_compiler import find_compiler
 

@@ -13,8 +13,9 @@ from momentgen.compiler.certify.evidence import program_digest
 from momentgen.compiler.emit._body import body_of
 from momentgen.compiler.emit._statements import Statement, statements
 from momentgen.compiler.emit._text import short_decimal
+from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise
-from momentgen.compiler.ir.program import Builder, Op, Program
+from momentgen.compiler.ir.program import Builder, Program
 
 #: each operation is a call, so that a text says what is computed when
 _FORM = {

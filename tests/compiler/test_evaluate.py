@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from momentgen.compiler.ir.evaluate import compile_program, evaluate, fma
-from momentgen.compiler.ir.program import Builder, Op, Program
+from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.program import Builder, Program
 from momentgen.errors import InputError
 
 F32 = npt.NDArray[np.float32]

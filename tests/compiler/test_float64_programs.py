@@ -32,7 +32,8 @@ from momentgen.compiler.ir.graph import (
     select,
     sqrt,
 )
-from momentgen.compiler.ir.program import Builder, ProgramError, Type
+from momentgen.compiler.ir.op import Type
+from momentgen.compiler.ir.program import Builder, ProgramError
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.float64 import kernels_of, numbered

@@ -16,7 +16,8 @@ from integral_truth import rigorous_integral
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.exact import ball_function, evaluate, evaluate_scaled
+from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.fit._convert import midpoint
 from momentgen.rule import Phi, Rule, S, mu, phi, v, x
 
 RELU = derive(Rule("relu", f=sympy.Max(x, 0)))
@@ -88,17 +89,17 @@ def test_balls_agree_with_mpmath_on_a_grid():
 
 
 def test_scaled_values_reach_where_float64_underflows():
-    mantissa, exponent = evaluate_scaled(Phi(mu), {"mu": -1e4})
+    (ball,) = ball_function(Phi(mu), ["mu"]).accurate([-1e4], floor_bits=1 << 62)
     with mpmath.workdps(30):
         want = mpmath.ncdf(mpmath.mpf(-(10**4)))
-        assert abs(mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent)) / want - 1) < 1e-15
+        assert abs(midpoint(ball) / want - 1) < 1e-15
 
 
 def test_the_small_tail_on_the_right_costs_no_bits():
-    mantissa, exponent = evaluate_scaled(RELU.partials["dvar_dmu"], {"mu": 1e4, "v": 1.0})
+    (ball,) = ball_function(RELU.partials["dvar_dmu"], ["mu", "v"]).accurate([1e4, 1.0], floor_bits=1 << 62)
     with mpmath.workdps(30):
         want = partials(sympy.Max(x, 0), 1e4, 1)["dvar_dmu"]
-        assert abs(mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent)) / want - 1) < 1e-15
+        assert abs(midpoint(ball) / want - 1) < 1e-15
 
 
 def test_what_vanishes_by_symmetry_is_zero():
@@ -138,12 +139,13 @@ def test_unknown_names_functions_and_values_are_refused():
 @pytest.mark.parametrize("at", [-1e4, -3.0, 0.0, 3.0, 1e4])
 def test_softplus_and_dilogarithm_balls_agree_with_mpmath(at):
     y = sympy.Symbol("y", real=True)
-    got = evaluate_scaled([sympy.log(1 + sympy.exp(y)), sympy.polylog(2, -sympy.exp(y)), phi(y)], {"y": at})
+    exprs = [sympy.log(1 + sympy.exp(y)), sympy.polylog(2, -sympy.exp(y)), phi(y)]
+    balls = ball_function(exprs, ["y"]).accurate([at], floor_bits=1 << 62)
     with mpmath.workdps(40):
         z = mpmath.exp(mpmath.mpf(at))
         want = [mpmath.log1p(z), mpmath.polylog(2, -z), mpmath.npdf(mpmath.mpf(at))]
-        for mantissa, exponent, value in zip(got.mantissa, got.exponent, want, strict=True):
-            assert abs(mpmath.ldexp(mpmath.mpf(float(mantissa)), int(exponent)) / value - 1) < 1e-15
+        for ball, value in zip(balls, want, strict=True):
+            assert abs(midpoint(ball) / value - 1) < 1e-15
 
 
 def test_the_fitted_leaky_relu_reaches_the_known_objective():

@@ -75,16 +75,16 @@ def test_stages_are_announced_in_their_order() -> None:
     seen: list[str] = []
     with pytest.raises(BuildError):
         compile_rule(Rule("wobbling", f=WOBBLING), progress=seen.append)
-    assert seen == ["derive", "stabilise"]
+    assert seen == ["derive", "strategies"]
 
 
 @pytest.mark.parametrize(
     ("rule", "stage"),
     [
-        (lambda: Rule("wobbling", f=WOBBLING), "stabilise"),
+        (lambda: Rule("wobbling", f=WOBBLING), "strategies"),
         (lambda: Rule("wrong", f=sympy.Max(x, 0), mean=sympy.Symbol("mu", real=True)), "derive"),
         (lambda: Rule("strict", f=sympy.Max(x, 0), accuracy=Accuracy(ulp={"exact": 0.3})), "lower"),
-        (lambda: Rule("open", f=OPEN.symbol * sympy.Max(x, 0), parameters=(OPEN,)), "stabilise"),
+        (lambda: Rule("open", f=OPEN.symbol * sympy.Max(x, 0), parameters=(OPEN,)), "strategies"),
     ],
     ids=["no strategy", "refuted closed form", "goal out of reach", "unbounded parameter"],
 )

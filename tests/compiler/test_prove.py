@@ -25,10 +25,10 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.prove import bounds, claimed
 from momentgen.compiler.prove.bounds import bound_of, kink_bound
 from momentgen.compiler.prove.moments import PROVABLE, Moments, moments_of
-from momentgen.compiler.strategies.claim import Claim
 from momentgen.compiler.strategies.surfaces.fine_output import BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
+from momentgen.compiler.strategies.tolerated import Claim
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule
 from momentgen.rule.symbols import Phi, S, x

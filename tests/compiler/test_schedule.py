@@ -9,8 +9,9 @@ import pytest
 from compiler.program_strategies import programs
 from hypothesis import given
 
+from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise
-from momentgen.compiler.ir.program import Builder, Op, Program, ProgramError
+from momentgen.compiler.ir.program import Builder, Program, ProgramError
 from momentgen.compiler.ir.schedule import interleave, most_alive, reorder, schedule
 
 

@@ -21,7 +21,8 @@ from momentgen.compiler.ir.evaluate import compile_program
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
-from momentgen.compiler.lower.ablate import Calibration, choose
+from momentgen.compiler.lower.ablate import choose
+from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies.formulas.formula import stable_variants
 from momentgen.compiler.strategies.formulas.rewrite import write
@@ -233,7 +234,7 @@ def _rule(**changes: object) -> Rule:
 
 def test_a_function_outside_the_vocabulary_is_named() -> None:
     rule = _rule(variants={"odd": Formula(mean=sp.sin(mu), var=v)})
-    with pytest.raises(BuildError, match=r"rule some, stage stabilise: variant odd: expected sums, products.*sin"):
+    with pytest.raises(BuildError, match=r"rule some, stage strategies: variant odd: expected sums, products.*sin"):
         stable_variants(derive(rule))
 
 

@@ -25,7 +25,7 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, output_forms
 from momentgen.compiler.strategies.homogeneous.kink import applies, stable_variants
 from momentgen.compiler.strategies.homogeneous.kink_graph import build_graph
-from momentgen.compiler.strategies.precision import FLOAT64
+from momentgen.compiler.strategies.kit import FLOAT64
 from momentgen.rule import Parameter, Rule, x
 from momentgen.rule.symbols import Phi, mu, phi, v
 

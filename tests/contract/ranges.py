@@ -24,14 +24,13 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.stable import PARTIALS
-from momentgen.compiler.measure.conditional import ADDED, ConditionalTruth
-from momentgen.compiler.measure.moments import USUAL, Limits, MomentsMeasure, limits_for
+from momentgen.compiler.measure.moments import ADDED, USUAL, ConditionalTruth, Limits, MomentsMeasure, limits_for
 from momentgen.compiler.measure.ulp import is_normal, unit
 from momentgen.compiler.strategies import ways
 from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.settled import Settled
-from momentgen.compiler.strategies.smooth.draw import DrawTruth
+from momentgen.compiler.strategies.smooth.polynomials import DrawTruth
 from momentgen.rule import Rule, load_rules
 from momentgen.rule.inputs import COVARIANCE, input_symbols, partial_names
 from momentgen.runtime import Op

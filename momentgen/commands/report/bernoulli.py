@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SAMPLES", "BernoulliSums", "bernoulli_sums", "kl_bits", "posterior"]
-
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 #: (mean, var) -> E S(X)

@@ -16,16 +16,6 @@ from matplotlib.figure import Figure
 from momentgen.commands.report.bernoulli import BernoulliSums
 from momentgen.commands.report.measurements import Curves, ErrorMap, MomentCurves, Picture, RelativeErrors
 
-__all__ = [
-    "bernoulli_figure",
-    "curves_figure",
-    "error_figure",
-    "histogram_figure",
-    "moments_figure",
-    "picture_figure",
-    "relative_figure",
-]
-
 _STYLE = {
     "font.size": 9.0,
     "font.family": "sans-serif",

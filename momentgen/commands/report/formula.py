@@ -7,8 +7,6 @@ from typing import Any
 from sympy import Expr, Symbol
 from sympy.printing.mathml import MathMLPresentationPrinter
 
-__all__ = ["mathml"]
-
 #: how the vocabulary of rules is written
 _NAMES = {"Phi": "Φ", "phi": "φ", "S": "S"}
 _LONGEST = 250  # operations; beyond, a formula is nothing to look at

@@ -12,23 +12,6 @@ import numpy.typing as npt
 from momentgen.commands.report.subject import EXACT, Subject, activation
 from momentgen.compiler.certify.points import in_domain
 
-__all__ = [
-    "Comparison",
-    "Curves",
-    "ErrorMap",
-    "MomentCurves",
-    "Picture",
-    "RelativeErrors",
-    "compare",
-    "compare_curves",
-    "error_map",
-    "histogram_of_shares",
-    "kl_normal",
-    "moment_curves",
-    "picture",
-    "relative_errors",
-]
-
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 

@@ -15,8 +15,6 @@ from momentgen import __version__
 from momentgen.commands.report.section import Section, TableData, shown
 from momentgen.errors import MomentgenError
 
-__all__ = ["Costs", "costs_from", "read_results", "render_page", "softmax_table"]
-
 #: the hyphen of an exponent, after which a browser may break the line
 _EXPONENT_HYPHEN = re.compile(r"(?<=\d[e^])-(?=\d)")
 

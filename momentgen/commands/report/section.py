@@ -31,8 +31,6 @@ from momentgen.commands.report.subject import EXACT, Subject, subject_of
 from momentgen.promise import promise, tolerance_in_a_line
 from momentgen.rule import Rule
 
-__all__ = ["Figure", "Section", "TableData", "certificate_table", "logistic_figure", "section_of", "shown"]
-
 _CURVES_SIGMA = 1.0
 _F_OF_X = '<mi>f</mi><mo stretchy="false">(</mo><mi>x</mi><mo stretchy="false">)</mo>'
 _LOGISTIC = ("ap1", "ap2a", "ap2b", "pea", EXACT)

@@ -22,8 +22,6 @@ from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x
 
-__all__ = ["EXACT", "Subject", "activation", "subject_of"]
-
 F64 = npt.NDArray[np.float64]
 EXACT = "exact"
 

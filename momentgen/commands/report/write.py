@@ -16,8 +16,6 @@ from momentgen.commands.report.section import Section, section_of
 from momentgen.errors import MomentgenError
 from momentgen.rule import load_rules
 
-__all__ = ["Written", "write_report"]
-
 #: (rules looked at so far, rules in all, name of the last one)
 Progress = Callable[[int, int, str], None]
 

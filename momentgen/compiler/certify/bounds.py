@@ -26,12 +26,10 @@ from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Edge, Stable
 from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule.inputs import moment_names, partial_names
 
-__all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "kernel_params", "measure", "measure_at"]
-
-F32 = npt.NDArray[np.float32]
 _WORDS = {"var": "variance"}
 _HARD = 150  # points an output that the next attempt is calibrated on
 _CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a square and a sum
@@ -96,9 +94,9 @@ class Bound:
 
     def update(
         self,
-        error: npt.NDArray[np.float64],
+        error: F64,
         computed: F32,
-        exact: npt.NDArray[np.float64],
+        exact: F64,
         at: Points,
         setting: Mapping[str, float],
     ) -> None:
@@ -163,11 +161,11 @@ class Known:
     """Points that do not depend on the program, with exact values: found once for all attempts at a variant."""
 
     def __init__(self) -> None:
-        self._at: dict[tuple[float, ...], tuple[Points, Mapping[str, npt.NDArray[np.float64]]]] = {}
+        self._at: dict[tuple[float, ...], tuple[Points, Mapping[str, F64]]] = {}
 
     def at(
         self, stable: Stable, setting: Mapping[str, float], points: int, seed: int
-    ) -> tuple[Points, Mapping[str, npt.NDArray[np.float64]]]:
+    ) -> tuple[Points, Mapping[str, F64]]:
         """The points for certification at one setting, in the domain, and exact values there."""
         key = tuple(setting.values())
         if key not in self._at:
@@ -269,7 +267,7 @@ def check_promises(
     rule: str,
     runner: Runner,
     params: Mapping[str, float],
-    f: Callable[..., npt.NDArray[np.float64]] | None,
+    f: Callable[..., F64] | None,
     *,
     ulps: float,
     vanishes: bool,
@@ -277,7 +275,7 @@ def check_promises(
     slack: float = 0.0,
     reach: float = np.inf,
     edge: Edge | None = None,
-    conditional: Callable[..., npt.NDArray[np.float64]] | None = None,
+    conditional: Callable[..., F64] | None = None,
     conditional_slack: float = 0.0,
     unit: float = 1.0,
 ) -> int:
@@ -311,7 +309,7 @@ def check_promises(
     points = sampler.finite(seed + 1)
     result = runner(*points, params)
 
-    def demand(holds: npt.NDArray[np.bool_], what: str, at: Points) -> None:
+    def demand(holds: Bools, what: str, at: Points) -> None:
         if not holds.all():
             i = int(np.argmin(holds))
             point = ", ".join(f"{name} = {array[i]:g}" for name, array in zip(runner.inputs, at, strict=True))
@@ -320,7 +318,7 @@ def check_promises(
 
     values_at: Mapping[str, F32] = result
 
-    def lost(at: Points) -> npt.NDArray[np.bool_]:
+    def lost(at: Points) -> Bools:
         """Beyond the edge."""
         none = np.zeros(at[0].shape, np.bool_)
         return none if edge is None else ~edge.inside(*(array.astype(np.float64) for array in at))

@@ -21,8 +21,6 @@ from momentgen.compiler.certify.points import Points
 from momentgen.compiler.ir.program import Program
 from momentgen.errors import MomentgenError, RuleError
 
-__all__ = ["ALL_INPUTS", "Evidence", "OutputEvidence", "Run", "program_digest", "read_evidence", "stated_digest"]
-
 ALL_INPUTS = 1 << 32
 
 

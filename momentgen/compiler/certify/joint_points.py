@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.certify.points import Points
 from momentgen.compiler.certify.search import largest
 from momentgen.compiler.ir.lanes import outputs_over
 from momentgen.compiler.ir.stable import Stable
-
-__all__ = ["DOMAIN", "edges", "in_domain", "near_by", "screened", "spread"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 
 #: where bounds are certified
 DOMAIN = {
@@ -31,7 +26,7 @@ _EDGES = (2.0**-126, 1e-37, 1e-30, 1e-20, 1e-10, 1e-5, 0.01, 0.5, 1.0, 1.5, 3.0,
 _KEPT = (150, 40, 40)  # points an output that each round of the search finds
 
 
-def in_domain(*points: F32) -> npt.NDArray[np.bool_]:
+def in_domain(*points: F32) -> Bools:
     """Whether each point lies in :data:`DOMAIN`."""
     mean1, var1, mean2, var2 = (array.astype(np.float64) for array in points[:4])
     good = np.ones(mean1.shape, np.bool_)

@@ -9,29 +9,16 @@ import zlib
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = [
-    "DOMAIN",
-    "Points",
-    "calibration_points",
-    "edge_points",
-    "in_domain",
-    "near_points",
-    "neighbours",
-    "points_at",
-    "seed_of",
-    "wide_points",
-]
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 
-F32 = npt.NDArray[np.float32]
 Points = tuple[F32, ...]
 
 #: where bounds are certified; beyond it (subnormal input) only the promises that are not about accuracy hold
 DOMAIN = {"mean": "0 or normal: 2^-126 <= |mean| < 2^128", "var": "0 or 2^-127 <= var < 2^128"}
 
 
-def in_domain(mean: F32, var: F32) -> npt.NDArray[np.bool_]:
+def in_domain(mean: F32, var: F32) -> Bools:
     """Whether each point lies in :data:`DOMAIN`, var = 0 excluded."""
     size = np.abs(mean)
     return np.isfinite(mean) & np.isfinite(var) & ((size == 0) | (size >= 2.0**-126)) & (var >= 2.0**-127)
@@ -42,14 +29,14 @@ def seed_of(*names: str) -> int:
     return zlib.crc32("/".join(names).encode())
 
 
-def _from_ratio(a: npt.NDArray[np.float64], var: npt.NDArray[np.float64]) -> Points:
+def _from_ratio(a: F64, var: F64) -> Points:
     v = np.clip(var, 2.0**-149, 3.4e38).astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
         mean = np.clip(a * np.sqrt(v.astype(np.float64)), -3.4e38, 3.4e38).astype(np.float32)
     return mean, v
 
 
-def _log_uniform(rng: np.random.Generator, low: float, high: float, n: int) -> npt.NDArray[np.float64]:
+def _log_uniform(rng: np.random.Generator, low: float, high: float, n: int) -> F64:
     return np.asarray(np.exp2(rng.uniform(low, high, n)))
 
 

@@ -9,17 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.certify import joint_points, points
 from momentgen.compiler.certify.points import Points
 from momentgen.compiler.certify.search import worst_points
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.toolchain.arrays import F32, Bools
 
-__all__ = ["Sampler", "joined", "sampler_of"]
-
-F32 = npt.NDArray[np.float32]
 Run = Callable[..., Mapping[str, F32]]
 _SCREENED = 200_000  # points among which the search for the worst begins
 
@@ -31,7 +28,7 @@ class Sampler(Protocol):
     def domain(self) -> Mapping[str, str]:
         """The domain in words."""
 
-    def in_domain(self, *points: F32) -> npt.NDArray[np.bool_]:
+    def in_domain(self, *points: F32) -> Bools:
         """Whether each point lies in the domain that bounds are certified on."""
 
     def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
@@ -72,7 +69,7 @@ class _Single:
 
     domain = points.DOMAIN
 
-    def in_domain(self, *at: F32) -> npt.NDArray[np.bool_]:
+    def in_domain(self, *at: F32) -> Bools:
         mean, var = at
         return points.in_domain(mean, var)
 
@@ -112,7 +109,7 @@ class _Joint:
     def domain(self) -> Mapping[str, str]:
         return {name: text for name, text in joint_points.DOMAIN.items() if name != "cov" or self.covariance}
 
-    def in_domain(self, *at: F32) -> npt.NDArray[np.bool_]:
+    def in_domain(self, *at: F32) -> Bools:
         return joint_points.in_domain(*at)
 
     def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:

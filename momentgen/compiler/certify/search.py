@@ -18,11 +18,7 @@ from momentgen.compiler.certify.points import Points, in_domain, near_points, po
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.lanes import outputs_over
 from momentgen.compiler.ir.stable import Errors, Stable
-
-__all__ = ["largest", "nearly_exact", "worst_points"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+from momentgen.compiler.toolchain.arrays import F32, F64
 
 _KEPT = (200, 60, 60, 60, 60, 60, 60)  # points an output that each round finds
 _BLOCK = 64  # errors of which the largest is looked at first

@@ -20,12 +20,9 @@ from numpy.polynomial import chebyshev
 from momentgen.compiler.certify.points import seed_of
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.ulp import EDGES, is_normal, unit
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.compiler.toolchain.c_libraries import compiled
 
-__all__ = ["CHUNK", "CHUNKS", "Reference", "Sweep", "Tally"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 NAMES = (*OUTPUTS, *PARTIALS)
 #: inputs are taken by 2^15 consecutive bit patterns, of which there are 2^17
 CHUNK, CHUNKS = 1 << 15, 1 << 17

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mpmath
@@ -17,11 +17,20 @@ import numpy as np
 import numpy.typing as npt
 import sympy
 
-from momentgen.compiler.certify.bounds import Bound, Known, Runner, check_promises, kernel_params, measure, measure_at
+from momentgen.compiler.certify.bounds import (
+    Bound,
+    Known,
+    Measured,
+    Runner,
+    check_promises,
+    kernel_params,
+    measure,
+    measure_at,
+)
 from momentgen.compiler.certify.evidence import Evidence, Run, program_digest
-from momentgen.compiler.certify.points import Points, seed_of
-from momentgen.compiler.certify.recheck import recheck
+from momentgen.compiler.certify.points import Points, in_domain, seed_of, wide_points
 from momentgen.compiler.certify.sampling import joined, sampler_of
+from momentgen.compiler.certify.search import worst_points
 from momentgen.compiler.certify.tolerance import tolerance_of
 from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
@@ -29,14 +38,14 @@ from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Errors, Stable
 from momentgen.compiler.ir.values import outputs_float64
-from momentgen.compiler.lower.ablate import Calibration, Choice, Part, choose
+from momentgen.compiler.lower.ablate import Choice, Part, choose
+from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols
-
-__all__ = ["Certified", "Progress", "certified", "is_activation"]
 
 Progress = Callable[[str], None]
 _CALIBRATION = 2500
@@ -256,7 +265,7 @@ def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Seque
             if not error <= stable.goal:
                 raise BuildError(
                     rule.name,
-                    "stabilise",
+                    "strategies",
                     f"variant {stable.variant}: the float64 form's {output} misses the goal of {stable.goal:g} "
                     f"{stable.unit} by itself: {error:.3g}",
                 )
@@ -297,7 +306,7 @@ def _calibration(
     def errors_of(output: str) -> Errors:
         return stable.errors(output, exact[output], *points)
 
-    def error(output: str, computed: npt.NDArray[np.float32], where: npt.NDArray[np.bool_] | None = None) -> float:
+    def error(output: str, computed: F32, where: Bools | None = None) -> float:
         errors = weight * errors_of(output)(computed)
         return float((errors if where is None else errors[where]).max(initial=0.0))
 
@@ -309,21 +318,17 @@ def is_activation(rule: Rule, stable: Stable) -> bool:
     return stable.variant in ("exact", "tight") and rule.noise is None and "mean" in stable.outputs
 
 
-def _activation(
-    rule: Rule, stable: Stable, setting: Mapping[str, float]
-) -> Callable[..., npt.NDArray[np.float64]] | None:
+def _activation(rule: Rule, stable: Stable, setting: Mapping[str, float]) -> Callable[..., F64] | None:
     """f on arrays, for the variants that are f's moments; None where f is random itself."""
     return _evaluated(rule, rule.f, stable, setting) if is_activation(rule, stable) else None
 
 
-def _evaluated(
-    rule: Rule, f: sympy.Expr, stable: Stable, setting: Mapping[str, float]
-) -> Callable[..., npt.NDArray[np.float64]]:
+def _evaluated(rule: Rule, f: sympy.Expr, stable: Stable, setting: Mapping[str, float]) -> Callable[..., F64]:
     """A function of a rule's inputs on arrays; NaN beyond the reach of the variant."""
     f = f.subs({p.symbol: _exact(setting[p.name]) for p in rule.parameters})
     symbols = input_symbols(rule.inputs)
 
-    def evaluate(*values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def evaluate(*values: F64) -> F64:
         with mpmath.workdps(30):
             rows = [dict(zip(symbols, map(_exact, point), strict=True)) for point in zip(*values, strict=True)]
             near = np.abs(values[0]) <= stable.reach
@@ -335,3 +340,55 @@ def _evaluated(
 def _exact(value: float) -> sympy.Rational:
     """The number itself: with 30 digits a sum such as x + 1 would round."""
     return sympy.Rational(float(value))
+
+
+_WORST, _EVEN, _SCREENED = 20, 60, 20_000
+_DOMAIN = (1e4, 1e-12, 1e8)  # |mean| up to, variance from, to
+
+
+def recheck(
+    stable: Stable,
+    runner: Runner,
+    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
+    measured: Measured,
+    *,
+    seed: int,
+) -> Measured:
+    """``measured``, with the errors at the decisive points by ``stable.rigorous`` taken in; as it is if there is none.
+
+    Args:
+        stable: the variant.
+        runner: its programs.
+        params_of: what they take, at a setting.
+        measured: what quadrature found.
+        seed: of the points.
+    """
+    if stable.rigorous is None:
+        return measured
+    for setting in stable.settings:
+        here = replace(stable.at(setting), settings=(setting,))
+        points = _decisive(here, runner, params_of(setting), setting, seed)
+        measured = measure_at(replace(here, truth=stable.rigorous), runner, params_of, points, measured)
+        if measured.hard:
+            break
+    return measured
+
+
+def _decisive(
+    stable: Stable, runner: Runner, params: Mapping[str, float], setting: Mapping[str, float], seed: int
+) -> Points:
+    candidates = worst_points(
+        stable, lambda mean, var: runner(mean, var, params), setting, points=_SCREENED, seed=seed + 7
+    )
+    far, low, high = _DOMAIN
+    mean, var = candidates
+    usable = in_domain(mean, var) & (np.abs(mean) <= far) & (low <= var) & (var <= high)
+    mean, var = mean[usable], var[usable]
+    exact, computed = stable.truth(mean, var, setting), runner(mean, var, params)
+    errors = (stable.measure(name, computed[name], exact[name], mean, var) for name in exact)
+    chosen = [np.argsort(error, kind="stable")[-_WORST:] for error in errors]
+    picked = np.unique(np.concatenate(chosen))
+    even_mean, even_var = wide_points(4000, seed + 8)
+    inside = in_domain(even_mean, even_var) & (np.abs(even_mean) <= far) & (low <= even_var) & (even_var <= high)
+    even = np.flatnonzero(inside)[:_EVEN]
+    return np.concatenate([mean[picked], even_mean[even]]), np.concatenate([var[picked], even_var[even]])

@@ -2,14 +2,13 @@
 
 The algebra lives in :mod:`.normal` and :mod:`.logistic`, that of several inputs in
 :mod:`.joint`, covariances of two outputs in :mod:`.covariance`; :mod:`.proof` decides
-equalities.  Nothing here looks at floating point: stabilise does.
+equalities.  Nothing here looks at floating point: strategies do.
 """
 
 from __future__ import annotations
 
-from momentgen.compiler.derive.covariance import CovarianceDerivation, derive_covariance
 from momentgen.compiler.derive.derivation import Derivation, derive, derive_mean
-from momentgen.compiler.derive.joint import JointDerivation, derive_joint
+from momentgen.compiler.derive.joint import CovarianceDerivation, JointDerivation, derive_covariance, derive_joint
 from momentgen.compiler.derive.proof import Proof, disprove
 
 __all__ = [

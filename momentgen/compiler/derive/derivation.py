@@ -7,19 +7,115 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
+import mpmath
 import sympy
 from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
-from momentgen.compiler.derive.conditional import conditional_rule
-from momentgen.compiler.derive.proof import Counterexample, Proof, prove
-from momentgen.compiler.derive.rescaled import base_rule, check_rescaled
+from momentgen.compiler.derive.proof import Counterexample, Proof, function, prove
 from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
-from momentgen.rule import Rule
+from momentgen.rule import Rescaled, Rule
+from momentgen.rule.inputs import MEAN_AND_VARIANCE
 from momentgen.rule.symbols import Phi, mu, v, x
 
-__all__ = ["Derivation", "derive", "derive_mean"]
+#: where the sign is looked at, in units of the rule's width
+_PLACES = tuple(side * place for place in (0.01, 0.1, 0.5, 1, 2, 4, 8, 16, 40) for side in (-1, 1))
+_DIGITS = 30
+
+
+def conditional_rule(rule: Rule) -> Rule:
+    """Var(Y | x) as a rule, in the units of the rule itself: scale² times its base, and what is constant in x.
+
+    Raises:
+        BuildError: if it is constant in x, is negative somewhere, or still has parameters in those units.
+
+    >>> from momentgen.rule import Accuracy, S
+    >>> gate = Rule("gate", f=x * S(x), conditional_var=x**2 * S(x) * S(-x), accuracy=Accuracy(moments=True))
+    >>> conditional_rule(gate).f
+    x**2*S(-x)*S(x)
+    """
+    given = rule.conditional_var
+    if given is None:
+        raise BuildError(rule.name, "derive", "expected a conditional variance", rule.f)
+    constant, rest = sympy.expand(given).as_independent(x, as_Add=True)
+    if rest == 0:
+        cause = "conditional_var is constant in x: add it to the variance that the op gives, as nn.InjectedNoise does"
+        raise BuildError(rule.name, "derive", cause, given)
+    _check_sign(rule, given)
+    units = rule.rescaled
+    if units is None:
+        return Rule(rule.name, f=given, parameters=rule.parameters, accuracy=rule.accuracy)
+    of = sympy.expand(rest.subs(x, units.centre + units.width * x) / units.scale**2)
+    if of.free_symbols - {x}:
+        cause = f"conditional_var is not {units.scale**2} times a function of (x - {units.centre})/({units.width})"
+        raise BuildError(rule.name, "derive", cause, given)
+    own = Rescaled(of, centre=units.centre, width=units.width, scale=units.scale**2, offset=constant)
+    return Rule(rule.name, f=given, parameters=rule.parameters, rescaled=own, accuracy=rule.accuracy)
+
+
+def _check_sign(rule: Rule, given: Expr) -> None:
+    """Refute that it is nowhere negative, or fail to.
+
+    Raises:
+        BuildError: with the point.
+    """
+    for sample in samples_of(rule.parameters):
+        centre, width = 0.0, 1.0
+        if rule.rescaled is not None:
+            centre, width = (float(e.subs(sample)) for e in (rule.rescaled.centre, rule.rescaled.width))
+        with mpmath.workdps(_DIGITS):
+            values = function(given.subs(sample), [x])
+            for place in _PLACES:
+                value = values(mpmath.mpf(centre + place * width))
+                if value < 0:
+                    at = ", ".join(f"{symbol} = {float(w):g}" for symbol, w in sample.items())
+                    cause = f"conditional_var must not be negative, got {mpmath.nstr(value, 6)} at x = "
+                    raise BuildError(rule.name, "derive", f"{cause}{centre + place * width:g} {at}".rstrip(), given)
+
+
+def base_rule(rule: Rule, rescaled: Rescaled) -> Rule:
+    """The base as a rule, with those of the parameters that occur in it.
+
+    >>> line = Rule("line", f=2 * x, rescaled=Rescaled(x, scale=sympy.Integer(2)))
+    >>> base_rule(line, line.rescaled).f
+    x
+    """
+    used = tuple(p for p in rule.parameters if p.symbol in rescaled.of.free_symbols)
+    return Rule(rule.name, f=rescaled.of, parameters=used, accuracy=rule.accuracy)
+
+
+def check_rescaled(rule: Rule, rescaled: Rescaled, pieces: Pieces) -> None:
+    """Check f(centre + width·x) = scale·of(x) + offset, piece by piece, breakpoints included.
+
+    Raises:
+        BuildError: where it does not hold, or ``width`` or ``scale`` is not positive for every value of the parameters.
+    """
+    for what in ("width", "scale"):
+        expression: Expr = getattr(rescaled, what)
+        for sample in samples_of(rule.parameters):
+            value = expression.subs(sample)
+            if not (value.is_finite and value > 0):
+                at = ", ".join(f"{symbol} = {float(w):g}" for symbol, w in sample.items())
+                raise BuildError(
+                    rule.name, "derive", f"rescaled: {what} must be positive, got {value} at {at}", expression
+                )
+    base = split(rescaled.of, rule.parameters)
+    inner = rescaled.centre + rescaled.width * x
+    if len(base.pieces) != len(pieces.pieces):
+        cause = f"rescaled: f has {len(pieces.pieces)} pieces, its base {len(base.pieces)}"
+        raise BuildError(rule.name, "derive", cause, rescaled.of)
+    for own, other in zip(pieces, base, strict=True):
+        if own.high != sympy.oo and not vanishes(own.high - inner.subs(x, other.high)):
+            cause = f"rescaled: f breaks at {own.high}, its base where f would at {inner.subs(x, other.high)}"
+            raise BuildError(rule.name, "derive", cause, rescaled.of)
+        difference = own.expr.subs(x, inner) - rescaled.scale * other.expr - rescaled.offset
+        if not vanishes(difference):
+            cause = (
+                f"rescaled: f({inner}) is not {rescaled.scale} times its base plus {rescaled.offset}; they differ by"
+            )
+            raise BuildError(rule.name, "derive", cause, sympy.simplify(difference))
+
 
 _FAMILIES: dict[str, ModuleType] = {"normal": normal, "logistic": logistic}
 
@@ -29,7 +125,7 @@ class Derivation:
     """What derive hands on; all expressions in ``mu``, ``v`` and the parameters' symbols.
 
     ``mean``, ``second`` and ``var`` are None, and ``partials`` empty, where f
-    is outside the algebra: stabilise then works from f itself.
+    is outside the algebra: strategies then work from f itself.
 
     Attributes:
         rule: the rule derived.
@@ -221,3 +317,30 @@ def _check_author(rule: Rule, derived: Mapping[str, Expr], checks: dict[str, Pro
             cause = f"the rule's {what} is wrong, worst {outcome} derived"
             raise BuildError(rule.name, "derive", cause, expression)
         checks[f"{what} by the rule's author"] = outcome
+
+
+def affine_parameters(rule: Rule) -> tuple[str, ...]:
+    """Their names; none of a rule of two inputs, of a covariance, or of an output that is random beyond its input.
+
+    >>> from momentgen.rule import Parameter, x
+    >>> slope = Parameter("slope", default=0.1, low=0, high=1)
+    >>> affine_parameters(Rule("leaky", f=sympy.Max(x, slope.symbol * x), parameters=(slope,)))
+    ('slope',)
+    """
+    plain = len(rule.inputs) == 1 and rule.outputs == MEAN_AND_VARIANCE and rule.noise is None and not rule.bernoulli
+    if not rule.parameters or not plain or rule.conditional_var is not None or rule.input != "normal":
+        return ()
+    try:
+        pieces = split(rule.f, rule.parameters)
+    except PiecesError:
+        return ()
+    moving = set().union(*(kink.free_symbols for kink in pieces.kinks)) if pieces.kinks else set()
+    found = [p for p in rule.parameters if p.symbol not in moving and _bilinear(pieces, p.symbol, p.symbol)]
+    if not all(_bilinear(pieces, p.symbol, q.symbol) for p, q in itertools.combinations(found, 2)):
+        return ()
+    return tuple(p.name for p in found)
+
+
+def _bilinear(pieces: object, p: sympy.Symbol, q: sympy.Symbol) -> bool:
+    """Whether no branch has a second derivative in p and q."""
+    return all(sympy.expand(sympy.diff(piece.expr, p, q)) == 0 for piece in pieces)  # type: ignore[attr-defined]

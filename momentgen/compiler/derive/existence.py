@@ -16,8 +16,6 @@ from momentgen.compiler.function.pieces import Piece
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
 
-__all__ = ["check_second_moment"]
-
 _SAMPLES = (-40.0, -7.3, -1.1, -0.3, 0.0, 0.2, 0.9, 5.7, 40.0)
 _GROWTH = (24.0, 48.0, 96.0)  # where log|f|/x² is looked at
 _LEAST = 1e-3  # of log|f|/x²: below it f grows more slowly

@@ -25,8 +25,6 @@ from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols, partial_names
 from momentgen.rule.symbols import Phi, phi
 
-__all__ = ["JointDerivation", "derive_joint"]
-
 
 @dataclass(frozen=True)
 class JointDerivation:
@@ -194,3 +192,27 @@ def _decide(rule: Rule, what: str, given: Expr, derived: Expr) -> Proof:
     finally:
         ctx.prec = precision
     return "numerical"
+
+
+@dataclass(frozen=True)
+class CovarianceDerivation:
+    """What derive hands on for a rule whose output is a covariance.
+
+    Attributes:
+        rule: the rule; its f, in ``x``, is taken of either input.
+        checks: formulas of the author's -> how they were decided; there are none.
+    """
+
+    rule: Rule
+    checks: Mapping[str, Proof] = field(default_factory=dict, hash=False)
+
+
+def derive_covariance(rule: Rule) -> CovarianceDerivation:
+    """A rule whose output is a covariance.
+
+    Raises:
+        BuildError: if its inputs are not normal.
+    """
+    if rule.input != "normal":
+        raise BuildError(rule.name, "derive", f"expected normal inputs for a covariance, got {rule.input}", rule.f)
+    return CovarianceDerivation(rule)

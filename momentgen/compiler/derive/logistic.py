@@ -17,8 +17,6 @@ from momentgen.compiler.derive.normal import AlgebraError
 from momentgen.compiler.function.pieces import Pieces
 from momentgen.rule.symbols import S, mu, v, x
 
-__all__ = ["differentiate", "expectation", "scale"]
-
 scale: Expr = sqrt(3 * v) / pi
 
 

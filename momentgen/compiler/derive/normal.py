@@ -18,8 +18,6 @@ from sympy import Expr, Integer, exp, log, pi, sqrt
 from momentgen.compiler.function.pieces import Pieces
 from momentgen.rule.symbols import Phi, mu, phi, v, x
 
-__all__ = ["AlgebraError", "DivergentError", "density", "differentiate", "expectation"]
-
 
 class AlgebraError(Exception):
     """An expression is outside the closed algebra; says why, and names the part at fault."""

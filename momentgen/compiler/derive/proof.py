@@ -20,8 +20,6 @@ from momentgen.compiler.exact.balls import BallFunction, ball_function
 from momentgen.rule import Parameter
 from momentgen.rule.symbols import Phi, S, phi
 
-__all__ = ["Counterexample", "Proof", "canonical", "disprove", "function", "prove"]
-
 Proof = Literal["symbolic", "numerical"]
 _MODULES: list[Any] = [
     {

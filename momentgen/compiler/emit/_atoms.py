@@ -9,14 +9,37 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from momentgen.compiler.emit._body import COMMUTATIVE, Body
-from momentgen.compiler.emit._connected import connected
 from momentgen.compiler.emit._parts import Leaf, Part, call, saved
 
-__all__ = ["call_atoms"]
+
+def connected(chosen: Iterable[int], operands: Callable[[int], Sequence[int]]) -> list[set[int]]:
+    """The chosen values in sets, of which each hangs together by operands that are chosen as well.
+
+    >>> connected([1, 2, 3, 5], {1: [], 2: [1], 3: [], 5: [3, 4]}.__getitem__)
+    [{1, 2}, {3, 5}]
+    """
+    order = sorted(chosen)
+    parent = {index: index for index in order}
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for index in order:
+        for a in operands(index):
+            if a in parent:
+                parent[root(index)] = root(a)
+    found: dict[int, set[int]] = defaultdict(set)
+    for index in order:
+        found[root(index)].add(index)
+    return list(found.values())
+
 
 _SMALLEST = 4  # operations
 _LEAST_SAVED = 300  # characters, about

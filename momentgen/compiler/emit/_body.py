@@ -10,9 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from momentgen.compiler.ir.program import CONSTANTS, Op, Program, ProgramError, Type, number_of, verify
-
-__all__ = ["COMMUTATIVE", "Body", "Call", "Polynomial", "Result", "Step", "body_of"]
+from momentgen.compiler.ir.op import CONSTANTS, Op, Type
+from momentgen.compiler.ir.program import Program, ProgramError, number_of, verify
 
 #: operations whose first two operands may change places
 COMMUTATIVE = (Op.FMA, Op.ADD, Op.MUL)

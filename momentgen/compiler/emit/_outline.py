@@ -23,9 +23,8 @@ from typing import Any
 from momentgen.compiler.emit._atoms import call_atoms
 from momentgen.compiler.emit._body import COMMUTATIVE, Body, Call, Polynomial, Step, body_of
 from momentgen.compiler.emit._parts import Leaf, Part, call, saved
-from momentgen.compiler.ir.program import Op, Program
-
-__all__ = ["Outlined", "outlined"]
+from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.program import Program
 
 _SHORTEST_POLYNOMIAL = 3  # multiply-adds
 #: characters that a function saves at least, about: with less, it is a detour for the reader

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from momentgen.compiler.emit._body import Body, Call, Result, Step
-from momentgen.compiler.ir.program import Op, Type
-
-__all__ = ["Leaf", "Part", "call", "saved"]
+from momentgen.compiler.ir.op import Op, Type
 
 _MOST_GIVEN = 20  # arguments of a function
 #: about how many characters a name, a number, an operation, a line of its own, a call and a function's frame take

@@ -13,9 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from momentgen.compiler.emit._body import Body, Call, Result, Step
-from momentgen.compiler.ir.program import Op, Type
-
-__all__ = ["Rows", "Split", "split"]
+from momentgen.compiler.ir.op import Op, Type
 
 #: operations that a loop leaves out at least: with fewer, compilers are quick
 _LEAST_SAVED = 400

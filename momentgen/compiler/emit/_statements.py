@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from momentgen.compiler.emit._body import Body, Call, Result, Step
 
-__all__ = ["Statement", "statements"]
-
 #: expressions within each other; parsers stop at about a hundred brackets, and readers sooner
 _DEEPEST = 24
 _CALL = re.compile(r"[\w.]+\(.*\)")

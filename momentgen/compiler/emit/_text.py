@@ -9,19 +9,6 @@ from decimal import Decimal
 
 import numpy as np
 
-__all__ = [
-    "LINE_LENGTH",
-    "comment_text",
-    "docstring",
-    "json_text",
-    "plain_decimal",
-    "short_decimal",
-    "table_lines",
-    "whole_numbers",
-    "with_arguments",
-    "with_comment",
-]
-
 LINE_LENGTH = 119
 _LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 

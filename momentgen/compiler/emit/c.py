@@ -20,21 +20,9 @@ from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import Statement, statements
 from momentgen.compiler.emit._text import plain_decimal, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.ir.program import Op, Program, ProgramError, Type
+from momentgen.compiler.ir.op import Op, Type
+from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import interleave, vectors
-
-__all__ = [
-    "PARALLEL_THRESHOLD",
-    "c_double",
-    "c_float",
-    "element_name",
-    "element_text",
-    "function_text",
-    "kernel_text",
-    "poly",
-    "poly_macros",
-    "render_c",
-]
 
 #: Elements below which a kernel stays on one thread.
 PARALLEL_THRESHOLD = 8192

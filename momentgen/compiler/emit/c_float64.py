@@ -21,12 +21,10 @@ from momentgen.compiler.emit._text import table_lines, whole_numbers, with_argum
 from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Patch
-from momentgen.compiler.ir.program import Type
+from momentgen.compiler.ir.op import Type
 from momentgen.compiler.ir.schedule import interleave
 from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet
 from momentgen.native.includes import FLOAT64
-
-__all__ = ["render_c_float64"]
 
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
 

@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Header"]
-
 _WIDTH = 116
 
 

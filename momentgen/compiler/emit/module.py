@@ -12,8 +12,6 @@ from momentgen.compiler.emit._text import docstring
 from momentgen.rule import Parameter, Rule
 from momentgen.rule.inputs import MEAN_AND_VARIANCE
 
-__all__ = ["render_module"]
-
 _UNITS = ("centre", "width", "scale", "offset")
 
 

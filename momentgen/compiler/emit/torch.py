@@ -18,13 +18,12 @@ from momentgen.compiler.emit._statements import statements
 from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Patch
-from momentgen.compiler.ir.program import Op, Program, ProgramError
+from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import schedule
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.lower.float64 import SLOPES, Kernel, parameter
 from momentgen.rule.inputs import COVARIANCE
-
-__all__ = ["render_torch"]
 
 #: stands for a space at which no line may end
 _SPACE = "\0"

@@ -17,10 +17,9 @@ from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import statements
 from momentgen.compiler.emit._text import LINE_LENGTH, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.ir.program import Op, Program, ProgramError
+from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import two_fit
-
-__all__ = ["kernel_name", "render_triton"]
 
 #: stands for an equals sign between brackets, where no line may end
 _EQUALS = "\0=\0"

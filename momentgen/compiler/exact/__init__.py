@@ -6,13 +6,12 @@ arithmetic enters a result before its last rounding.
 
 from __future__ import annotations
 
-from momentgen.compiler.exact.balls import BallFunction, Certified, Scaled, ball_function, evaluate, evaluate_scaled
+from momentgen.compiler.exact.balls import BallFunction, Certified, ClosedFormTruth, ball_function, evaluate
 
 __all__ = [
     "BallFunction",
     "Certified",
-    "Scaled",
+    "ClosedFormTruth",
     "ball_function",
     "evaluate",
-    "evaluate_scaled",
 ]

@@ -22,11 +22,9 @@ import sympy
 from flint import acb, arb, ctx, fmpq
 from sympy import Expr, Symbol
 
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.rule.symbols import Phi, S, phi
 
-__all__ = ["BallFunction", "Certified", "Scaled", "ball_function", "evaluate", "evaluate_scaled"]
-
-Array = npt.NDArray[np.float64]
 _MAX_BITS = 1 << 16
 _SERVED = 16  # points after which fewer bits are tried again
 
@@ -34,15 +32,8 @@ _SERVED = 16  # points after which fewer bits are tried again
 class Certified(NamedTuple):
     """Values in float64 and a proven bound on |value - exact|, one row an output (or flat, for one expression)."""
 
-    value: Array
-    radius: Array
-
-
-class Scaled(NamedTuple):
-    """Values mantissa * 2**exponent, |mantissa| in [0.5, 1) or 0; relative error at most 2**-52."""
-
-    mantissa: Array
-    exponent: npt.NDArray[np.int64]
+    value: F64
+    radius: F64
 
 
 def ball_function(expr: Expr | Sequence[Expr], names: Iterable[str | Symbol]) -> BallFunction:
@@ -181,26 +172,26 @@ def _find(function: BallFunction, points: Mapping[bytes, tuple[float, ...]], rel
         found[key] = struct.pack(f"{2 * len(numbers)}d", *numbers, *radii)
 
 
-def evaluate_scaled(
-    expr: Expr | Sequence[Expr] | BallFunction,
-    values: Mapping[str, npt.ArrayLike],
-    relative_bits: int = 60,
-) -> Scaled:
-    """As :func:`evaluate`, for values outside float64's range.
+class ClosedFormTruth:
+    """Exact outputs of closed forms, from rigorous balls; survives pickling.
 
-    A value below 2**-(2**62) in size counts as 0.
-
-    >>> evaluate_scaled(sympy.exp(Symbol("x")), {"x": -1e4})
-    Scaled(mantissa=array(0.51748577), exponent=array(-14426))
+    Args:
+        outputs: by name, in the inputs' and the parameters' names.
+        params: names of the parameters.
+        inputs: names of the inputs.
     """
-    function, points, shape = _prepare(expr, values)
-    mantissa = np.zeros((len(function.exprs), len(points)))
-    exponent = np.zeros(mantissa.shape, dtype=np.int64)
-    for i, point in enumerate(points):
-        for row, ball in enumerate(function.accurate(point, relative_bits, floor_bits=1 << 62)):
-            mantissa[row, i], exponent[row, i] = _frexp(ball)
-    final = shape if isinstance(expr, Expr) else (len(function.exprs), *shape)
-    return Scaled(mantissa.reshape(final), exponent.reshape(final))
+
+    def __init__(
+        self, outputs: Mapping[str, Expr], params: tuple[str, ...] = (), inputs: tuple[str, ...] = ("mu", "v")
+    ) -> None:
+        self.names, self.inputs = tuple(outputs), inputs
+        self.function = ball_function(list(outputs.values()), [*inputs, *params])
+
+    def __call__(self, *given: Any) -> dict[str, F64]:
+        """Exact values at float32 arrays, one an input, then the parameters."""
+        *points, params = given
+        values = {name: array.astype(np.float64) for name, array in zip(self.inputs, points, strict=True)}
+        return dict(zip(self.names, evaluate(self.function, {**values, **params}).value, strict=True))
 
 
 def _prepare(
@@ -234,18 +225,6 @@ def _good(ball: arb, relative_bits: int, floor_bits: int | None) -> bool:
     if floor_bits is None or not ball.is_finite():
         return False
     return bool(abs(ball) < arb(2) ** -floor_bits)
-
-
-def _frexp(ball: arb) -> tuple[float, int]:
-    man, exp = ball.mid().man_exp()
-    number, power = int(man), int(exp)
-    extra = number.bit_length() - 64
-    if extra > 0:
-        number, power = number >> extra, power + extra
-    mantissa, shift = math.frexp(float(number))
-    if mantissa == 0.0 or abs(power + shift) >= 1 << 62:
-        return 0.0, 0
-    return mantissa, power + shift
 
 
 @lru_cache(maxsize=64)

@@ -19,21 +19,16 @@ import numpy.typing as npt
 import sympy as sp
 from flint import arb, ctx
 
-from momentgen.compiler.exact.differences import PANELS, REACH, Differences
-from momentgen.compiler.exact.remembered import ActivationTruth, from_expectations
+from momentgen.compiler.exact.differences import NODES, PANELS, REACH, ActivationTruth, Differences, from_expectations
 from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
 
-__all__ = ["GeneralTruth"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power series converge on all that counts
 _GROWTH = 3.0
 _WIDE = 30.0  # lengths
-_NODES = np.polynomial.legendre.leggauss(16)
 _BITS = 640  # for what f is less its line, far out
 _LEAST = 1e-8  # of sigma: the smallest panel
 _CHUNK = 4000
@@ -76,7 +71,7 @@ class GeneralTruth(ActivationTruth):
     def _rests(self, mean: F64, var: F64, rise: F64, whole: F64) -> dict[str, F64]:
         f = self.f
         if f.left is None or f.right is None:
-            raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+            raise BuildError(f.name, "strategies", "expected f to follow a line on either side", f.pieces)
         on_left = mean < f.centre
         slope, offset = (np.where(on_left, getattr(f.left, n), getattr(f.right, n)) for n in ("slope", "offset"))
         with ctx.workprec(_BITS):
@@ -151,8 +146,8 @@ class GeneralTruth(ActivationTruth):
                 used = half > 0
                 if not used.any():
                     continue
-                z = ((low + high) / 2)[used, None] + half[used, None] * _NODES[0]
-                weight = half[used, None] * _NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+                z = ((low + high) / 2)[used, None] + half[used, None] * NODES[0]
+                weight = half[used, None] * NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
                 rows = terms(mu[used] + sigma[used] * z, z, part[used])
                 if sums is None:
                     sums = np.zeros((len(rows), mean.size))

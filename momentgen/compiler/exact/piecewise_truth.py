@@ -11,19 +11,14 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from flint import arb, arb_mat, ctx
 
-from momentgen.compiler.exact.differences import Differences
-from momentgen.compiler.exact.remembered import ActivationTruth
+from momentgen.compiler.exact.differences import ActivationTruth, Differences
 from momentgen.compiler.exact.smoothing import SMALL, Side
 from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.rule.symbols import x
 
-__all__ = ["BallTruth", "QuadratureTruth"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _RESTS = ("mean_rest", "var_rest")
 _ODD = ("dmean_dmu", "dvar_dmu")  # change sign with the direction of u

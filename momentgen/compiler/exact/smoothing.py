@@ -17,17 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from flint import arb, ctx
 
 from momentgen.compiler.exact.smoothing_sums import ORDERS, density_sums
 from momentgen.compiler.exact.taylor_sums import TaylorTable
 from momentgen.compiler.function.activation import Activation, Line
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-__all__ = ["SMALL", "Side", "normal_derivatives"]
-
-F64 = npt.NDArray[np.float64]
 SMALL = 0.25  # sigma/length below which smooth f is expanded
 _STEP = 1 / 9
 _ORDER = 10  # derivatives of F in the small form
@@ -84,7 +81,7 @@ class Side:
 
     def _line(self, line: Line | None) -> Line:
         if line is None:
-            raise BuildError(self.f.name, "stabilise", "expected f to follow a line on either side", self.f.pieces)
+            raise BuildError(self.f.name, "strategies", "expected f to follow a line on either side", self.f.pieces)
         return Line(self.sign * line.slope, line.offset + line.slope * self.f.centre)
 
     @property

@@ -13,14 +13,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.c_libraries import library
 from momentgen.native.c_compiler import find_compiler
 
-__all__ = ["ORDERS", "density_sums"]
-
-F64 = npt.NDArray[np.float64]
 ORDERS = 4
 _LANES = 16  # nodes at a time; sums are taken lane by lane, so that their bits do not depend on the vectors
 _FAR = 38.6  # exp(-z²/2) is 0 beyond

@@ -12,14 +12,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.c_libraries import library
 from momentgen.native.c_compiler import find_compiler
 
-__all__ = ["TaylorTable"]
-
-F64 = npt.NDArray[np.float64]
 _SOURCE = """
 #include <math.h>
 

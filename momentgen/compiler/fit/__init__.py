@@ -1,4 +1,4 @@
-"""Approximate: minimax fits with a proven bound, for the stages that stabilise and lower.
+"""Approximate: minimax fits with a proven bound, for the stages ``strategies`` and ``lower``.
 
 =====================  ======================================================================
 ``remez``              minimax polynomial of a smooth function on an interval

@@ -8,8 +8,6 @@ from flint import arb
 from mpmath import mp, mpf
 from mpmath.libmp import MPZ, from_man_exp
 
-__all__ = ["Number", "lower", "midpoint", "to_ball", "to_mpf", "upper"]
-
 #: What an interval end or a centre may be given as; strings keep decimal fractions exact to the working precision.
 Number: TypeAlias = int | float | str | mpf
 

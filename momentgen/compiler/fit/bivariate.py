@@ -22,21 +22,8 @@ import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
 from momentgen.compiler.fit.reflections import least_squares
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = [
-    "Bivariate",
-    "BivariateTarget",
-    "columns",
-    "degrees_above",
-    "fit_bivariate",
-    "nodes",
-    "powers",
-    "rows",
-    "terms_needed",
-    "transform",
-]
-
-F64 = npt.NDArray[np.float64]
 Degrees = tuple[int, ...]
 _ROUNDS = 6  # of Lawson's iteration
 _BISECTIONS = 6

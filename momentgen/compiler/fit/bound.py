@@ -22,8 +22,6 @@ from momentgen.compiler.fit._convert import Number, lower, to_ball, to_mpf, uppe
 from momentgen.compiler.fit.remez import Polynomial
 from momentgen.errors import BuildError
 
-__all__ = ["BallFunction", "Maximum", "prove", "prove_maximum"]
-
 #: A function of a power series with ball coefficients: the argument's length is the length wanted.
 BallFunction: TypeAlias = Callable[[arb_series], arb_series]
 

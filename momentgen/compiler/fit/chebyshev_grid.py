@@ -19,10 +19,8 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.fit.bivariate import columns, nodes, rows, transform
 from momentgen.compiler.fit.reflections import least_squares
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["Grid", "powers_of", "values_over"]
-
-F64 = npt.NDArray[np.float64]
 _ORDERS = 0.75  # in z, for each row
 
 

@@ -24,8 +24,6 @@ from momentgen.compiler.fit._convert import Number, to_mpf
 from momentgen.compiler.fit.remez import Function
 from momentgen.errors import BuildError
 
-__all__ = ["Objective", "ParameterFit", "fit_parameter"]
-
 #: ``max_kl``: exact and fitted are variances of normals of one mean; the largest divergence of the fitted from the
 #: exact, KL(N(m, exact) || N(m, fitted)) = (r - 1 - ln r)/2 with r = exact/fitted. ``max_abs``: the largest
 #: |fitted - exact|. ``max_relative``: the largest |fitted/exact - 1|.

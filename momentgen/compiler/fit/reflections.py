@@ -8,14 +8,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.c_libraries import library
 from momentgen.native.c_compiler import find_compiler
 
-__all__ = ["least_squares"]
-
-F64 = npt.NDArray[np.float64]
 #: columns whose reflections are found before the others are reflected; columns that are reflected at a time
 _PANEL, _BLOCK = 8, 32
 _SOURCE = """

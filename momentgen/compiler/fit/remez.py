@@ -20,15 +20,12 @@ from itertools import pairwise
 import numpy as np
 from mpmath import mp, mpf
 from mpmath.libmp import to_fixed
-from numpy.typing import NDArray
 
 from momentgen.compiler.fit._convert import Number, to_mpf
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-__all__ = ["Function", "Polynomial", "lowest_degree", "remez"]
-
 Function = Callable[[mpf], mpf]
-_Array = NDArray[np.float64]
 
 _MAX_SERIES = 4096
 _OVERSAMPLING = 128  # grid points an oscillation: the grid's maximum is within 1e-4 of the true one
@@ -166,7 +163,7 @@ def _cosines_exact(count: int, bits: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def chebyshev_points(count: int) -> _Array:
+def chebyshev_points(count: int) -> F64:
     """Chebyshev points in doubles, from 1 down to -1; not by numpy, whose cosine depends on the processor."""
     return np.array([math.ldexp(c, -100) for c in _cosines_exact(count, 100)])
 
@@ -248,7 +245,7 @@ class _Series:
         """Coefficients of T_0 .. T_degree."""
         return [mp.ldexp(c, -self._shift) for c in self._coefficients[: self._degree + 1]]
 
-    def tail(self, grid: _Array) -> _Array:
+    def tail(self, grid: F64) -> F64:
         """The series beyond ``degree``, over ``scale``, in doubles."""
         if self.exact:
             return np.zeros_like(grid)
@@ -256,13 +253,13 @@ class _Series:
         scaled += [c / self._largest_tail for c in self._coefficients[self._degree + 1 :]]
         return _clenshaw(scaled, grid)
 
-    def values(self, grid: _Array) -> _Array:
+    def values(self, grid: F64) -> F64:
         """The function itself, up to one positive factor, in doubles."""
         top = max(abs(c) for c in self._coefficients) or 1
         return _clenshaw([c / top for c in self._coefficients], grid)
 
 
-def _clenshaw(coefficients: list[float], y: _Array) -> _Array:
+def _clenshaw(coefficients: list[float], y: F64) -> F64:
     after = np.zeros_like(y)
     now = np.zeros_like(y)
     for c in reversed(coefficients[1:]):
@@ -270,7 +267,7 @@ def _clenshaw(coefficients: list[float], y: _Array) -> _Array:
     return np.asarray(coefficients[0] + y * now - after, dtype=np.float64)
 
 
-def _weights(series: _Series, weight: Function | None, grid: _Array, what: str) -> _Array:
+def _weights(series: _Series, weight: Function | None, grid: F64, what: str) -> F64:
     """|weight| on a grid, over one factor that belongs to the function or the weight alone."""
     if weight is None:
         values = series.values(grid)
@@ -287,7 +284,7 @@ def _weights(series: _Series, weight: Function | None, grid: _Array, what: str) 
 
 
 def _exchange(
-    target: Callable[[_Array], _Array], weights: Callable[[_Array], _Array], grid: _Array, degree: int, what: str
+    target: Callable[[F64], F64], weights: Callable[[F64], F64], grid: F64, degree: int, what: str
 ) -> tuple[list[float], list[float]]:
     """Chebyshev coefficients of the weighted minimax fit to ``target``, and the points where it alternates."""
     size, last = degree + 2, len(grid) - 1
@@ -311,7 +308,7 @@ def _exchange(
     return solution, points.tolist()
 
 
-def _level(goal: _Array, weights: _Array, points: _Array) -> list[float]:
+def _level(goal: F64, weights: F64, points: F64) -> list[float]:
     """Coefficients whose weighted errors at the points are equal and alternate, and that error."""
     rows = []
     for i, y in enumerate(points.tolist()):
@@ -322,7 +319,7 @@ def _level(goal: _Array, weights: _Array, points: _Array) -> list[float]:
     return _solve(rows, goal.tolist())
 
 
-def extremum(errors: _Array, index: int, last: int) -> float:
+def extremum(errors: F64, index: int, last: int) -> float:
     """The extremum near a grid point, from the parabola through it and its neighbours."""
     offset = 0.0
     if 0 < index < last:
@@ -333,7 +330,7 @@ def extremum(errors: _Array, index: int, last: int) -> float:
     return float(mp.cospi((index + mpf(offset)) / last))
 
 
-def alternation(errors: _Array, size: int) -> list[int]:
+def alternation(errors: F64, size: int) -> list[int]:
     """``size`` indices at which the errors alternate in sign and are as large as can be."""
     signs = np.signbit(errors)
     starts = [0, *(np.flatnonzero(signs[1:] != signs[:-1]) + 1).tolist(), len(errors)]

@@ -18,8 +18,6 @@ from mpmath import mp, mpf
 
 from momentgen.compiler.fit._convert import Number, midpoint, to_ball, to_mpf
 
-__all__ = ["J", "J_series", "mills"]
-
 _MAX_BITS = 1 << 20
 _FAR = 64
 

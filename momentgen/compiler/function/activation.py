@@ -14,17 +14,14 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 from flint import arb, arb_series, ctx, fmpq
 
 from momentgen.compiler.function.pieces import Piece, Pieces
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
 
-__all__ = ["Activation", "Line", "analyse"]
-
-F64 = npt.NDArray[np.float64]
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
 _LIMIT_BITS = 1200  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
@@ -214,7 +211,7 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
     try:
         every = [_Series(piece.expr) for piece in pieces]
     except ValueError as error:
-        raise BuildError(name, "stabilise", str(error)) from error
+        raise BuildError(name, "strategies", str(error)) from error
     outer = [every[0], every[-1]]
     kinks = [float(sp.N(k, 30)) for k in pieces.kinks]
     left, right = _asymptote(outer[0], -1, kinks), _asymptote(outer[1], 1, kinks)
@@ -268,7 +265,7 @@ def _finite_jet(f: Activation, points: F64) -> F64:
             expr = f.pieces.pieces[f.home(point)].expr
             if _is_removable(expr, point):
                 cause = f"f has a limit at x = {point:.4g}, where it is written as 0/0, which has no power series here"
-            raise BuildError(f.name, "stabilise", cause, expr)
+            raise BuildError(f.name, "strategies", cause, expr)
         rows.append(row)
     return np.array(rows)
 

@@ -20,8 +20,6 @@ from sympy.logic.boolalg import Boolean
 
 from momentgen.rule import Parameter, x
 
-__all__ = ["Piece", "Pieces", "PiecesError", "samples_of", "split", "vanishes"]
-
 _SWITCHES = (Max, Min, Abs, sign, Heaviside, Piecewise)
 
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.ir.program import Instruction, Op, Program, Type
+from momentgen.compiler.ir.op import Op, Type
+from momentgen.compiler.ir.program import Instruction, Program
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import InputError
 
-__all__ = ["CompiledProgram", "compile_program", "evaluate", "fma"]
-
 Array = npt.NDArray[np.generic]
-F32 = npt.NDArray[np.float32]
 
 _BLOCK = 8192
 _DTYPE = {Type.F32: np.dtype(np.float32), Type.I32: np.dtype(np.int32), Type.BOOL: np.dtype(np.bool_)}
@@ -67,7 +66,7 @@ class _Fma:
         np.copyto(out, magnitude)
 
 
-def _to_odd(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], total: npt.NDArray[np.float64]) -> Array:
+def _to_odd(x: F64, y: F64, total: F64) -> Array:
     """x + y rounded to odd, given ``total``, the sum rounded to nearest."""
     part = total - x
     error = (x - (total - part)) + (y - part)
@@ -142,7 +141,7 @@ class CompiledProgram:
         varying_slots = {self._slot[i] for i in self._live if self._varying[i] and instructions[i].args}
         self._buffers = {s: np.empty(_BLOCK, self._types[s]) for s in varying_slots}
 
-    def __call__(self, inputs: Mapping[str, npt.NDArray[np.float32]], params: Mapping[str, float]) -> dict[str, F32]:
+    def __call__(self, inputs: Mapping[str, F32], params: Mapping[str, float]) -> dict[str, F32]:
         """Evaluate; arguments and result as in :func:`evaluate`."""
         program = self.program
         arrays, shape = _check_inputs(program, inputs)
@@ -228,9 +227,7 @@ def compile_program(program: Program) -> CompiledProgram:
     return CompiledProgram(program)
 
 
-def evaluate(
-    program: Program, inputs: Mapping[str, npt.NDArray[np.float32]], params: Mapping[str, float] | None = None
-) -> dict[str, F32]:
+def evaluate(program: Program, inputs: Mapping[str, F32], params: Mapping[str, float] | None = None) -> dict[str, F32]:
     """Evaluate ``program`` once for each element, in IEEE binary32 with gradual underflow.
 
     Args:

@@ -17,29 +17,6 @@ from typing import Any, ClassVar
 import mpmath
 import numpy as np
 
-__all__ = [
-    "LEAVES",
-    "Graph",
-    "Node",
-    "Patch",
-    "Real",
-    "Surface",
-    "equal",
-    "exp_factor",
-    "exp_mantissa",
-    "first_word",
-    "half_square",
-    "horner",
-    "madd",
-    "over_one_plus",
-    "second_word",
-    "select",
-    "shifted_product",
-    "sqrt",
-    "square_difference",
-    "times_exp_mantissa",
-]
-
 LEAVES = frozenset({"input", "param", "const", "exp_factor"})
 
 

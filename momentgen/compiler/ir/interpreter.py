@@ -18,13 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.ir.evaluate import compile_program
-from momentgen.compiler.ir.program import LEAVES, Instruction, Op, Program
-from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.compiler.ir.op import LEAVES, Op
+from momentgen.compiler.ir.program import Instruction, Program
+from momentgen.compiler.toolchain.arrays import F32
+from momentgen.compiler.toolchain.c_libraries import library
 from momentgen.native.c_compiler import find_compiler
-
-__all__ = ["Interpreter", "Points"]
-
-F32 = npt.NDArray[np.float32]
 
 _BLOCK = 128  # elements at a time: some hundred values alive stay in the caches
 _CODES: Mapping[Op, int] = {op: code for code, op in enumerate(Op)}
@@ -233,6 +231,6 @@ class Interpreter:
         return code, names.index(str(ins.name)), -1, -1
 
 
-def _addresses(arrays: npt.NDArray[np.float32]) -> npt.NDArray[np.uintp]:
+def _addresses(arrays: F32) -> npt.NDArray[np.uintp]:
     """The address of each row."""
     return (arrays.ctypes.data + arrays.strides[0] * np.arange(len(arrays))).astype(np.uintp)

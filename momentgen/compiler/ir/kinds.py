@@ -14,8 +14,6 @@ from typing import Any
 import mpmath
 import numpy as np
 
-__all__ = ["CONDITIONS", "KINDS", "Kind"]
-
 
 @dataclass(frozen=True)
 class Kind:

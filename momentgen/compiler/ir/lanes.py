@@ -23,12 +23,10 @@ import numpy.typing as npt
 from momentgen.compiler.ir.graph import LEAVES, Graph, Node
 from momentgen.compiler.ir.kinds import KINDS
 from momentgen.compiler.ir.values import float64_operations, outputs_float64
-from momentgen.compiler.toolchain.c_helpers import library
+from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.c_libraries import library
 from momentgen.native.c_compiler import find_compiler
 
-__all__ = ["LANES", "outputs_over"]
-
-F64 = npt.NDArray[np.float64]
 LANES = 128
 _FEW_NODES, _FEW_POINTS = 300, 1024  # below either NumPy is as good
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CONSTANTS", "LEAVES", "REALS", "Op", "Type"]
+from momentgen.compiler.toolchain.arrays import Bools
 
 Array = npt.NDArray[np.generic]
 Kernel = Callable[..., object]
@@ -39,7 +39,7 @@ def _clear_sign(a: Array, out: Array) -> None:
     np.bitwise_and(a.view(np.int32), np.int32(2**31 - 1), out=out.view(np.int32))
 
 
-def _select(condition: npt.NDArray[np.bool_], if_true: Array, if_false: Array, out: Array) -> None:
+def _select(condition: Bools, if_true: Array, if_false: Array, out: Array) -> None:
     if out is if_true:
         np.copyto(out, if_false, where=np.logical_not(condition))
         return

@@ -12,10 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from momentgen.compiler.ir.evaluate import evaluate
-from momentgen.compiler.ir.program import CONSTANTS, Builder, Instruction, Op, Program
+from momentgen.compiler.ir.op import CONSTANTS, Op
+from momentgen.compiler.ir.program import Builder, Instruction, Program
 from momentgen.compiler.ir.schedule import reorder, schedule
-
-__all__ = ["eliminate_dead", "fold_constants", "optimise", "simplify"]
 
 Pass = Callable[[Program], Program]
 

@@ -17,21 +17,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from momentgen.compiler.ir.op import CONSTANTS, LEAVES, REALS, Op, Type
-
-__all__ = [
-    "CONSTANTS",
-    "LEAVES",
-    "Builder",
-    "Instruction",
-    "Op",
-    "Program",
-    "ProgramError",
-    "Type",
-    "f32_bits",
-    "number_of",
-    "verify",
-]
+from momentgen.compiler.ir.op import CONSTANTS, REALS, Op, Type
 
 #: type -> how its bits and its numbers are packed
 _PACKED = {Type.F32: ("<I", "<f"), Type.F64: ("<Q", "<d"), Type.I32: ("<I", "<i")}
@@ -239,10 +225,6 @@ class Builder:
     def instructions(self) -> Sequence[Instruction]:
         """What is written so far."""
         return self._instructions
-
-    def type_of(self, index: int) -> Type:
-        """Type of a value already written."""
-        return self._instructions[index].type
 
     def instruction(self, index: int) -> Instruction:
         """A value already written."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from momentgen.compiler.ir.program import LEAVES, Instruction, Op, Program, verify
-
-__all__ = ["interleave", "most_alive", "reorder", "schedule", "two_fit", "vectors"]
+from momentgen.compiler.ir.op import LEAVES, Op
+from momentgen.compiler.ir.program import Instruction, Program, verify
 
 _PER_CYCLE = 2.0  # operations that begin in a cycle
 #: values alive at a time, from where on what ends one comes first: several elements are worked on side by side

@@ -1,4 +1,4 @@
-"""What the stabilise stage hands to lower, emit and certify: one variant of one rule."""
+"""What strategies hand to lower, emit and certify: one variant of one rule."""
 
 from __future__ import annotations
 
@@ -7,37 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import partial_names
-
-__all__ = [
-    "OUTPUTS",
-    "PARTIALS",
-    "Edge",
-    "ErrorMeasure",
-    "Errors",
-    "Stable",
-    "Truth",
-    "errors_over",
-    "limits_of",
-    "settings_of",
-]
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 
 #: (a float32 array an input, then the parameters) -> output name -> exact value in float64 (0 or inf beyond its range)
-Truth = Callable[..., Mapping[str, npt.NDArray[np.float64]]]
+Truth = Callable[..., Mapping[str, F64]]
 #: (output name, computed, exact, a float32 array an input) -> error of each element, in the goal's unit
-ErrorMeasure = Callable[..., npt.NDArray[np.float64]]
+ErrorMeasure = Callable[..., F64]
 #: the same where all but what was computed is settled
-Errors = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float64]]
+Errors = Callable[[F32], F64]
 
 
 class Edge(Protocol):
@@ -47,7 +32,7 @@ class Edge(Protocol):
     def words(self) -> str:
         """The inputs for which they are NaN; empty if there are none."""
 
-    def inside(self, mean: npt.NDArray[np.float64], var: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    def inside(self, mean: F64, var: F64) -> Bools:
         """Whether they are certainly numbers."""
 
 
@@ -120,7 +105,7 @@ class Stable:
     doc: str = ""
     way: str = ""
 
-    def errors(self, output: str, exact: npt.NDArray[np.float64], *points: npt.NDArray[np.float32]) -> Errors:
+    def errors(self, output: str, exact: F64, *points: F32) -> Errors:
         """``measure`` of one output at points where many programs are measured."""
         return errors_over(self.measure, output, exact, *points)
 
@@ -146,9 +131,7 @@ class Stable:
         return replace(self, measure=measure, slack=self.slack * unit, conditional_slack=conditional, unit_at=one)
 
 
-def errors_over(
-    measure: ErrorMeasure, output: str, exact: npt.NDArray[np.float64], *points: npt.NDArray[np.float32]
-) -> Errors:
+def errors_over(measure: ErrorMeasure, output: str, exact: F64, *points: F32) -> Errors:
     """A measure of one output at some points; what does not depend on results there is found once, if it can be."""
     over: Callable[..., Errors] | None = getattr(measure, "over", None)
     if over is not None:
@@ -181,7 +164,7 @@ def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
     for p in rule.parameters:
         if not (math.isfinite(p.low) and math.isfinite(p.high)):
             raise BuildError(
-                rule.name, "stabilise", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]"
+                rule.name, "strategies", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]"
             )
         for share in (0.3, 0.0, 1.0):
             setting = {**rule.defaults, p.name: p.low + share * (p.high - p.low)}

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from momentgen.compiler.ir.graph import LEAVES, Patch, Real, Surface, madd, select
 
-__all__ = ["surface_of"]
-
 
 def surface_of(
     y: Real, z: Real, patches: Sequence[Patch], slopes: bool, cell: Real | None = None

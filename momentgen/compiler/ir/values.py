@@ -11,8 +11,6 @@ import numpy as np
 from momentgen.compiler.ir.graph import LEAVES, Graph, Node
 from momentgen.compiler.ir.kinds import KINDS
 
-__all__ = ["evaluate_float64", "evaluate_mpmath", "float64_operations", "outputs_float64"]
-
 
 def _evaluate(
     graph: Graph, leaf: Callable[[Node], Any], ops: Mapping[str, Callable[..., Any]], *, outputs_only: bool = False

@@ -23,8 +23,6 @@ from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.lower.orders import orders_of
 from momentgen.compiler.lower.trials import Calibration, Trial, Trials
 
-__all__ = ["Calibration", "Choice", "Part", "choose"]
-
 _SINGLY = 300  # candidates: where there are more, they are demoted in groups
 _GROUPS = 48  # to begin with
 _TRIALS = 150  # after so many no group is split any more

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from momentgen.compiler.ir.graph import LEAVES, Graph, Patch, Surface, madd
 from momentgen.compiler.ir.kinds import CONDITIONS
-from momentgen.compiler.ir.program import Builder, Op, Program, ProgramError, Type
+from momentgen.compiler.ir.op import Op, Type
+from momentgen.compiler.ir.program import Builder, Program, ProgramError
 from momentgen.compiler.ir.stable import Stable
 from momentgen.rule.inputs import partial_names
-
-__all__ = ["SLOPES", "Kernel", "Sheet", "kernels_of", "numbered", "parameter"]
 
 #: what there is of a polynomial of two values: itself, and its derivatives
 SLOPES = ("surface", "surface_y", "surface_z")

@@ -13,8 +13,6 @@ import numpy as np
 
 from momentgen.compiler.ir.graph import Graph
 
-__all__ = ["orders_of"]
-
 
 def orders_of(graph: Graph, values: Mapping[int, np.ndarray]) -> dict[int, int]:
     """For each sum, which operand is never the smaller: 1 the first, 2 the second, 0 neither.

@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.interpreter import Interpreter
 from momentgen.compiler.ir.kinds import CONDITIONS
-from momentgen.compiler.ir.program import Builder, Op
+from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.lower.words import Lowering, words
-
-__all__ = ["Calibration", "Trial", "Trials"]
+from momentgen.compiler.toolchain.arrays import F32
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Calibration:
             the goal.
     """
 
-    inputs: Mapping[str, npt.NDArray[np.float32]]
+    inputs: Mapping[str, F32]
     params: Mapping[str, float]
     real: Mapping[str, float]
     error: Callable[..., float]

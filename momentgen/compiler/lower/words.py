@@ -26,8 +26,6 @@ from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.program import Builder, Program
 from momentgen.rule.inputs import outputs_of, partial_names
 
-__all__ = ["Lowering", "lower", "round_float32", "split_float32", "words"]
-
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low mantissa bits
 _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 

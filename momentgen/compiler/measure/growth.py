@@ -11,30 +11,33 @@ a distance r from c by its coefficients, and J_k the sum of the magnitudes of th
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.stable import Errors
-from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE, MomentsMeasure, held, shares
-from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.measure.moments import (
+    EXACT_MEAN,
+    MEAN,
+    MEAN_SPREAD,
+    PARTIAL,
+    VARIANCE,
+    VARIANCE_OF_INPUT,
+    MomentsMeasure,
+    Tolerance,
+)
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.rule.symbols import x
 
-__all__ = ["GrowthMeasure"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 _SMALLEST = 2.0**-126
 _ORDERS = 3
 
 
 @dataclass(frozen=True)
-class GrowthMeasure:
+class GrowthMeasure(Tolerance):
     """Errors over what is allowed; survives pickling.
 
     Attributes:
@@ -44,6 +47,7 @@ class GrowthMeasure:
         kinks: J_1.
     """
 
+    of_terms = True
     centre: float
     rows: tuple[float, ...]
     jumps: tuple[tuple[float, float], ...]
@@ -91,14 +95,21 @@ class GrowthMeasure:
         """Σ J² Phi(a) Phi(-a)."""
         return MomentsMeasure(0.0, math.inf, self.jumps, {}).spread(mean, var)
 
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        return self.over(output, exact, mean, var)(computed)
-
-    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
-        """The same as a function of what was computed.
-
-        Terms may be beyond float32 where what they leave is not; what surely is has no such excuse.
-        """
-        allowed = self.allowed(output, held(exact), mean.astype(np.float64), var.astype(np.float64))
-        beyond = np.abs(exact) - allowed > LARGEST
-        return functools.partial(shares, held(exact), np.where(beyond, PARTIAL * LARGEST, allowed))
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        jumps = {"J, a": "the height of each jump of f, and its distance from the mean in sigmas"} if self.jumps else {}
+        return {
+            "mean": f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*B1*sigma",
+            "var": f"{VARIANCE:g}*" + ("(B1^2*v + sum of J^2*Phi(a)*Phi(-a))" if jumps else "B1^2*v"),
+            "partials": f"{PARTIAL:g} of B1, B2/2, sigma^2*B1*B2 and B1^2 + sigma*B1*B2, in the order of the bounds, "
+            "and of what kinks and jumps add to them",
+            "where": {
+                "m": EXACT_MEAN,
+                "v": VARIANCE_OF_INPUT,
+                "Bk": "the most that a branch's k-th derivative is within |mean - c| + sigma of c, by its coefficients",
+                "c": "the middle of the kinks",
+                **jumps,
+            },
+            "values": {"c": self.centre, **({"jumps": [list(jump) for jump in self.jumps]} if jumps else {})},
+            "least": "2^-126, and (1 + v)*2^-126 of var's partials",
+        }

@@ -6,14 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.ir.stable import Edge, Errors, errors_over
-
-__all__ = ["Inside"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+from momentgen.compiler.toolchain.arrays import F32, F64
 
 
 @dataclass(frozen=True)
@@ -27,6 +22,11 @@ class Inside:
         """The measure at a setting of the parameters."""
         at = getattr(self.measure, "at", None)
         return self if at is None else replace(self, measure=at(setting))
+
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        found: dict[str, Any] = self.measure.words()
+        return found
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         return self.over(output, exact, mean, var)(computed)

@@ -13,40 +13,26 @@ partial of the mean, (1 + v) 2^-126.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.stable import PARTIALS, Errors
+from momentgen.compiler.ir.stable import PARTIALS, Errors, Truth
 from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.rule import Accuracy
 
-__all__ = [
-    "MEAN",
-    "MEAN_SPREAD",
-    "PARTIAL",
-    "USUAL",
-    "VARIANCE",
-    "Limits",
-    "MomentsMeasure",
-    "held",
-    "limits_for",
-    "measure_for",
-    "shares",
-]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 MEAN, MEAN_SPREAD, VARIANCE, PARTIAL = 1e-6, 1e-9, 1e-5, 1e-4
 _PARTIAL_ABSOLUTE = 1e-5  # beside absolute goals of outputs
 _SMALLEST = 2.0**-126
 _LOG2_VAR = (-44, 44)
 _erfc = np.vectorize(math.erfc, otypes=[float])
+EXACT_MEAN, VARIANCE_OF_INPUT = "the exact mean", "the input's variance, sigma its root"
+LARGEST_PARTIAL = "{:g} of the largest value that it takes over all means at that variance"
 _FAR = 10.0  # Phi(a) Phi(-a) at a = 10 sqrt(2) is 1e-45, far below _SMALLEST
 
 #: (mean, var, parameters) -> the six outputs, in float64
@@ -89,8 +75,53 @@ def limits_for(accuracy: Accuracy) -> Limits:
     return USUAL if mean == var == math.inf else Limits(mean, var, _PARTIAL_ABSOLUTE)
 
 
+def held(exact: F64) -> F64:
+    """What the exact values are to be in float32: beyond its range the largest number, of the right sign."""
+    return np.clip(exact, -LARGEST, LARGEST)
+
+
+class Tolerance:
+    """A measure of error by what is allowed; survives pickling.
+
+    Attributes:
+        of_terms: whether terms of an output may be beyond float32 where what they leave is not.
+    """
+
+    of_terms = False
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        raise NotImplementedError
+
+    def words(self) -> dict[str, Any]:
+        """The same as data: a formula an output in plain ASCII, what its symbols stand for, and their values."""
+        raise NotImplementedError
+
+    def counted(self, mean: F64, var: F64) -> Bools:
+        """Where errors count."""
+        return np.ones(np.shape(mean), np.bool_)
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        return self.over(output, exact, mean, var)(computed)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed: infinite where that is not finite."""
+        at, target = (mean.astype(np.float64), var.astype(np.float64)), held(exact)
+        allowed, counted = self.allowed(output, target, *at), self.counted(*at)
+        if self.of_terms:  # what surely is beyond float32 has no such excuse
+            with np.errstate(all="ignore"):
+                allowed = np.where(np.abs(exact) - allowed > LARGEST, PARTIAL * LARGEST, allowed)
+
+        def errors(computed: F32) -> F64:
+            with np.errstate(all="ignore"):
+                error = np.abs(computed.astype(np.float64) - target) / allowed
+            return np.where(counted, np.where(np.isfinite(computed), error, np.inf), 0.0)
+
+        return errors
+
+
 @dataclass(frozen=True)
-class MomentsMeasure:
+class MomentsMeasure(Tolerance):
     """Errors over what is allowed; survives pickling.
 
     Attributes:
@@ -140,25 +171,53 @@ class MomentsMeasure:
                 limit = np.maximum(limit, _SMALLEST * (1 + var))
         return np.maximum(limit, _SMALLEST)
 
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        return self.over(output, exact, mean, var)(computed)
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        shape, limits = self.shape(), self.limits
+        said = of_activation(f"{MEAN:g}*max(1, |m|) + {steep(shape)}", shape)
+        if self.draw:  # of 0 or 1
+            said["var"] = f"{VARIANCE / 4:g}"
+        if limits.mean <= MEAN:
+            said["mean"] = f"{limits.mean:g}"
+            del said["where"]["m"]
+            if self.draw:
+                said |= {"where": {}, "values": {}}
+        elif limits.mean < math.inf:
+            said["mean"] = f"min({limits.mean:g}, {said['mean']})"
+        if limits.var < math.inf:
+            said["var"] = f"{min(limits.var, VARIANCE / 4):g}" if self.draw else f"min({limits.var:g}, {said['var']})"
+        return said | {"partials": LARGEST_PARTIAL.format(limits.partial)}
 
-    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
-        """The same as a function of what was computed."""
-        allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
-        return functools.partial(shares, held(exact), allowed)
+    def shape(self) -> dict[str, Any]:
+        """The numbers of f that the words name."""
+        jumps = [[float(at), float(jump)] for at, jump in self.jumps]
+        return {"L": float(self.lipschitz), "range": float(self.span), "jumps": jumps}
 
 
-def shares(exact: F64, allowed: F64, computed: F32) -> F64:
-    """Errors over what is allowed, infinite where a result is not finite."""
-    with np.errstate(all="ignore"):
-        error = np.abs(computed.astype(np.float64) - exact) / allowed
-    return np.where(np.isfinite(computed), error, np.inf)
+def steep(shape: Mapping[str, Any]) -> str:
+    """What is allowed to the mean beside its rounding."""
+    return f"{MEAN_SPREAD:g}*" + ("min(L*sigma, range)" if math.isfinite(shape["range"]) else "L*sigma")
 
 
-def held(exact: F64) -> F64:
-    """What the exact values are to be in float32: beyond its range the largest number, of the right sign."""
-    return np.clip(exact, -LARGEST, LARGEST)
+def of_activation(mean: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Tolerances that follow from how steep f is, how far it ranges, and its jumps."""
+    where = {"m": EXACT_MEAN, "v": VARIANCE_OF_INPUT, "L": "the largest |f'|"}
+    spread = "L^2*v"
+    values = {name: value for name, value in shape.items() if name not in ("range", "jumps")}
+    if math.isfinite(shape["range"]):
+        spread, where["range"], values["range"] = "min(L^2*v, (range/2)^2)", "max f - min f", shape["range"]
+    if shape["jumps"]:
+        spread = f"({spread} + sum of J^2*Phi(a)*Phi(-a))"
+        where["J, a"] = "the height of each jump of f, and its distance from the mean in sigmas"
+        values["jumps"] = shape["jumps"]
+    return {
+        "mean": mean,
+        "var": f"{VARIANCE:g}*{spread}",
+        "partials": LARGEST_PARTIAL.format(PARTIAL),
+        "where": where,
+        "values": values,
+        "least": "2^-126, and (1 + v)*2^-126 of var's partials",
+    }
 
 
 def measure_for(f: Activation, reference: Reference, limits: Limits = USUAL, *, draw: bool = False) -> MomentsMeasure:
@@ -182,3 +241,64 @@ def measure_for(f: Activation, reference: Reference, limits: Limits = USUAL, *, 
         largest = np.abs(values[name]).reshape(len(exponents), -1).max(axis=1)
         scales[name] = tuple(float(w) for w in np.log2(np.maximum(largest, 1e-280)))
     return MomentsMeasure(f.lipschitz, f.span, f.jumps, scales, limits, draw)
+
+
+# --- outputs that are random beyond their input ------------------------------------
+#: output of Y -> what E h adds to it
+ADDED = {"var": "mean", "dvar_dmu": "dmean_dmu", "dvar_dvar": "dmean_dvar"}
+
+
+@dataclass(frozen=True)
+class ConditionalMeasure(Tolerance):
+    """The tolerance of f, and that of E h in the variance and its partials; survives pickling.
+
+    Attributes:
+        own, expected: the measures of f and of h.
+        unit: of h.
+    """
+
+    own: Any
+    expected: Any
+    unit: float
+
+    def at(self, setting: Mapping[str, float]) -> ConditionalMeasure:
+        """The measure at ``setting``."""
+        own, expected = (m.at(setting) if hasattr(m, "at") else m for m in (self.own, self.expected))
+        unit = expected.units.scale if hasattr(expected, "units") else 1.0
+        return ConditionalMeasure(own, expected, unit)
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        limit: F64 = self.own.allowed(output, exact, mean, var)
+        if output == "var":
+            return limit + MEAN * np.maximum(self.unit, np.abs(exact))
+        return limit + self.expected.allowed(ADDED[output], exact, mean, var) if output in ADDED else limit
+
+    def counted(self, mean: F64, var: F64) -> Bools:
+        """Where errors of f count."""
+        found: Bools = self.own.counted(mean, var)
+        return found
+
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        said = self.own.words()
+        unit = "A^2" if "A" in said["where"] else "1"
+        both = "those of var the sum of this for both of its terms, Var E(Y | X) and E Var(Y | X)"
+        return {
+            **said,
+            "var": f"{said['var']} + {MEAN:g}*max({unit}, V)",
+            "partials": f"{said['partials']}, {both}",
+            "where": {**said["where"], "V": "the exact variance"},
+        }
+
+
+@dataclass(frozen=True)
+class ConditionalTruth:
+    """The exact values of f, those of E h added; survives pickling."""
+
+    own: Truth
+    expected: Truth
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        values, more = dict(self.own(mean, var, params)), self.expected(mean, var, params)
+        return values | {name: values[name] + more[of] for name, of in ADDED.items()}

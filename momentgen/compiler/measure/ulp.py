@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["EDGES", "EDGE_LABELS", "LARGEST", "SMALLEST_NORMAL", "is_normal", "to_float64", "ulp_error", "unit"]
-
-Array = npt.NDArray[np.float64]
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.lanes import outputs_over
+from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 
 LARGEST = float(np.finfo(np.float32).max)
 SMALLEST_NORMAL = 2.0**-126
@@ -16,13 +19,7 @@ EDGES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
 EDGE_LABELS = (*(f"<= {edge:g}" for edge in EDGES), f"> {EDGES[-1]:g}")
 
 
-def to_float64(mantissa: Array, exponent: npt.NDArray[np.int64]) -> Array:
-    """mantissa·2^exponent; what float64 cannot hold becomes 0 or infinite, far outside float32 either way."""
-    with np.errstate(over="ignore", under="ignore"):
-        return np.ldexp(mantissa, np.clip(exponent, -2000, 2000).astype(np.int32))
-
-
-def unit(exact: Array) -> Array:
+def unit(exact: F64) -> F64:
     """ulp(x) = 2^(max(exponent(x), -126) - 23).
 
     >>> float(unit(np.array(1.5))) == 2.0**-23
@@ -32,15 +29,135 @@ def unit(exact: Array) -> Array:
     return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, -126) - 23))
 
 
-def is_normal(exact: Array) -> npt.NDArray[np.bool_]:
+def is_normal(exact: F64) -> Bools:
     """Whether the exact value lies in the range of normal float32 numbers."""
     size = np.abs(exact)
     return (size >= SMALLEST_NORMAL) & (size <= LARGEST)
 
 
-def ulp_error(computed: npt.NDArray[np.float32], exact: Array) -> Array:
+def ulp_error(computed: F32, exact: F64) -> F64:
     """|computed - exact| in ulp where the exact value is a normal number, else 0; NaN and inf count as infinite."""
     with np.errstate(all="ignore"):
         error = np.abs(computed.astype(np.float64) - exact) / unit(exact)
     error = np.where(np.isfinite(computed), error, np.inf)
     return np.where(is_normal(exact), error, 0.0)
+
+
+#: close above the smallest normal number there is no room for second words on the way: an ulp is 2^-141 there at least
+_ROOM = 2.0**-118
+_NEAR_ZERO = 2.0**-18  # a variance so near 0, relative to its terms, may be on the other side of 0 in float32
+
+
+class _BySizes:
+    """A measure that takes errors relative to sizes found by graphs; survives pickling."""
+
+    _last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
+
+    def sizes_at(self, points: tuple[F32, ...]) -> dict[str, F64]:
+        """The sizes by output."""
+        raise NotImplementedError
+
+    def scales(self, points: tuple[F32, ...]) -> dict[str, F64]:
+        """The same, cached for the points last seen."""
+        if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
+            self._last = points, self.sizes_at(points)
+        return self._last[1]
+
+
+class TermsUlp(_BySizes):
+    """|computed - exact| in ulp of the sum of the magnitudes of an output's terms, which may cancel.
+
+    At least 2^-118 stands for that sum; where it is subnormal, errors are 0.
+
+    Args:
+        graph: the sums of magnitudes by output, and with ``floored`` the formula's variance as ``value``.
+        params: values of the graph's parameters.
+        held: whether what is beyond float32 has to be its largest number, of the right sign.
+        floored: whether a negative variance is 0: partials, which jump there, are not measured within rounding of it.
+    """
+
+    def __init__(
+        self, graph: Graph, params: Mapping[str, float] | None = None, *, held: bool = False, floored: bool = False
+    ) -> None:
+        self.graph, self.params, self.held, self.floored = graph, dict(params or {}), held, floored
+
+    def at(self, setting: Mapping[str, float]) -> TermsUlp:
+        """The measure at other parameters, where it has some."""
+        same = not self.params or setting == self.params
+        return self if same else TermsUlp(self.graph, setting, held=self.held, floored=self.floored)
+
+    def sizes_at(self, points: tuple[F32, ...]) -> dict[str, F64]:
+        """Sums of magnitudes by output."""
+        named = {n: p.astype(np.float64) for n, p in zip(self.graph.inputs, points, strict=True)}
+        values = outputs_float64(self.graph, {**named, **self.params})
+        return {name: np.broadcast_to(np.abs(value), points[0].shape) for name, value in values.items()}
+
+    def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
+        sizes = self.scales(points)
+        size = np.maximum(sizes[output], np.abs(exact))
+        with np.errstate(all="ignore"):
+            error = np.abs(computed.astype(np.float64) - exact) / unit(np.maximum(size, _ROOM))
+        counted = size >= SMALLEST_NORMAL
+        if self.floored and output.startswith("dvar"):
+            counted &= sizes["value"] > _NEAR_ZERO * sizes["var"]
+        if self.held:  # rounding may go up to infinity from the last numbers below
+            lost = (np.abs(exact) > LARGEST) & (computed != np.copysign(np.float32(LARGEST), exact))
+            error = np.where(lost, np.inf, np.where(size > 0.999 * LARGEST, 0.0, error))
+        return np.where(np.isfinite(computed), np.where(counted, error, 0.0), np.inf)
+
+
+COVARIANCE, PARTIAL = 1e-5, 1e-4
+_LEAST = {True: 2.0**-126, False: 2.0**-120}  # of the covariance, of partials
+
+
+class CovarianceMeasure(_BySizes):
+    """Errors over what is allowed; survives pickling.
+
+    Args:
+        forward: the covariance, from which the variances of f are taken; None where it is measured by its terms.
+        sizes: sums of the magnitudes of the terms of partials, or of all outputs.
+
+    The covariance within 1e-5 of sqrt(V1 V2), the bound of Cauchy and Schwarz, V_i the variances of f(X_i), or where
+    ``forward`` is None within 1e-5 of the sum of the magnitudes of its terms.  Partials within 1e-4 of such a sum.  At
+    least 2^-126 is allowed, 2^-120 to partials, and the largest number stands for what is beyond.
+    """
+
+    def __init__(self, forward: Graph | None, sizes: Graph) -> None:
+        self.forward, self.sizes = forward, sizes
+
+    def sizes_at(self, points: tuple[F32, ...]) -> dict[str, F64]:
+        """What an error is taken relative to, by output."""
+        wide = [array.astype(np.float64) for array in points]
+        named = dict(zip(self.sizes.inputs, wide, strict=True))
+        found = {name: np.abs(value) for name, value in outputs_over(self.sizes, named).items()}
+        if self.forward is not None:
+            spread = np.ones_like(wide[0])
+            for mean, var in (wide[:2], wide[2:4]):
+                itself = dict(zip(self.sizes.inputs, (mean, var, mean, var, var), strict=True))
+                spread = spread * np.sqrt(np.abs(outputs_over(self.forward, itself)["covariance"]))
+            found["covariance"] = spread
+        return found
+
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        by_terms = self.forward is None
+        return {
+            "covariance": f"{COVARIANCE:g}"
+            + (" of the sum of the magnitudes of its terms" if by_terms else "*sqrt(V1*V2)"),
+            "partials": f"{PARTIAL:g} of the sum of the magnitudes of its terms",
+            "where": {} if by_terms else {"V1, V2": "the exact variances of f of either input"},
+            "values": {},
+            "least": "2^-126, and 2^-120 of partials",
+        }
+
+    def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
+        size, share = self.scales(points)[output], COVARIANCE if output == "covariance" else PARTIAL
+        if self.forward is None or output != "covariance":
+            size = np.maximum(size, np.abs(exact))
+        with np.errstate(all="ignore"):
+            error = np.abs(computed.astype(np.float64) - np.clip(exact, -LARGEST, LARGEST))
+            error = error / np.maximum(share * np.minimum(size, LARGEST), _LEAST[output == "covariance"])
+        return np.where(np.isfinite(computed), error, np.inf)

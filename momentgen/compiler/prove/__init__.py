@@ -1,7 +1,7 @@
 r"""Proofs: what float64's polynomials in the place of a mean are off by at most, for every mean and variance.
 
 They run after certification, and nothing but a certificate's facts depends on them.  A strategy hands on what may be
-proven as data (:class:`momentgen.compiler.strategies.claim.Claim`).
+proven as data (:class:`momentgen.compiler.strategies.tolerated.Claim`).
 
 ============  ===================================================================
 ``moments``   E f in closed form, of an f of polynomial pieces or of normal tails; of others nothing is proven
@@ -19,8 +19,8 @@ from typing import Any
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.prove.bounds import bound_of, kink_bound
 from momentgen.compiler.prove.moments import PROVABLE, moments_of
-from momentgen.compiler.strategies.claim import Claim
 from momentgen.compiler.strategies.surfaces.surface import lines_of
+from momentgen.compiler.strategies.tolerated import Claim
 from momentgen.errors import BuildError
 
 __all__ = ["claimed", "proven_facts"]

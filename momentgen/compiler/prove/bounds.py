@@ -33,8 +33,6 @@ from momentgen.compiler.strategies.surfaces.fine_surface_graph import KINK_REACH
 from momentgen.compiler.strategies.surfaces.surface import lines_of
 from momentgen.errors import BuildError
 
-__all__ = ["bound_of", "kink_bound"]
-
 _RATIO = 0.25  # largest half width of a panel over its centre, in ζ
 _FAR = 14.0  # |t| where nothing changes any more: exp(-h²/4) = 5e-22
 _LEFT_OUT = 3e-3  # by a panel's Taylor polynomial, over the error expected

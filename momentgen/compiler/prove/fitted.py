@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from flint import acb, arb, arb_poly, arb_series, ctx, fmpq, fmpq_mat
 
 from momentgen.compiler.function.activation import Activation
@@ -28,10 +27,8 @@ from momentgen.compiler.strategies.surfaces.fine_cells import Span, cut_at
 from momentgen.compiler.strategies.surfaces.fine_output import falls
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
 from momentgen.compiler.strategies.surfaces.surface import Frame, decay, lines_of
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["IN_T", "InCells", "OverStrip", "Part", "Strip"]
-
-F64 = npt.NDArray[np.float64]
 IN_T = 40  # Taylor coefficients in t
 _DISC = 4  # radius of Cauchy's disc over that of a panel in t
 _Q = 1 / _DISC

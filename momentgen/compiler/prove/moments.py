@@ -24,8 +24,6 @@ from momentgen.compiler.function.activation import Activation
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, x
 
-__all__ = ["BITS", "PROVABLE", "Moments", "cramer", "moments_of"]
-
 #: outputs that are proven, sums of atoms, with how many derivatives in u they are and their factor
 PROVABLE: Mapping[str, tuple[int, float]] = {"mean": (0, 1.0), "dmean_dmu": (1, 1.0), "dmean_dvar": (2, 0.5)}
 BITS = 128

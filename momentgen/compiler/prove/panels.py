@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from flint import arb
 
 from momentgen.compiler.prove.fitted import IN_T, InCells, Strip
 from momentgen.compiler.prove.moments import cramer
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["Difference", "Panels"]
-
-F64 = npt.NDArray[np.float64]
 _TOGETHER = 16  # orders of atoms are asked for in multiples of it: outputs and their partials share them
 _NODES = 10  # Chebyshev nodes a coefficient: 1/cos(pi/20) = 1.013 in each variable
 #: of float64, with what is of second order; how many roundings there are in a power of ζ, and in what else a

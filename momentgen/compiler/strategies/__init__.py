@@ -1,18 +1,17 @@
-"""Stabilise: moments in closed form to a graph of real operations in which nothing cancels.
+"""From moments in closed form to a graph of real operations in which nothing cancels.
 
 Here are the list of strategies, tried in order, and what they share:
 
 ================  ===================================================================
-``requirements``  what several strategies ask of a rule
+``tolerated``     f measured by a tolerance: what is asked of a rule, the variant, what is handed to proofs
+                  (:mod:`momentgen.compiler.prove`)
 ``settled``       exact values and measures of an f with parameters, at each setting
-``kit``           what several strategies write into their graphs; ``mills``: integrals of the normal distribution
-``precision``     what a graph is for: float32 or float64, and how close its fits must be
-``saturation``    outputs of a steep f, beyond range
-``jumps``         the value of f at a jump itself, where it is not the one right of it
+``kit``           what several strategies write into their graphs, and what a graph is for: float32 or float64, and how
+                  close its fits must be; ``mills``: integrals of the normal distribution
+``finish``        outputs of a steep f, beyond range; the value of f at a jump itself
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
 ``conditional``   outputs that are random beyond their input: the mean of the variance given x is added to that of f
 ``domain``        the variances and means up to which a variant holds, where that is not all of float32
-``claim``         what a strategy hands to proofs (:mod:`momentgen.compiler.prove`)
 ``logistic_input``  max(x, c x) of a logistic input
 ================  ===================================================================
 
@@ -20,9 +19,9 @@ The strategies:
 
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
-                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation) and ``kink_fits``
-``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables; ``draw``, of a
-                 draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
+                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation)
+``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
+                 a draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
                  ``atom_graph`` has the moments of atoms, ``choosing`` chooses them
 ``surfaces``     polynomials of two variables: ``surface`` and ``surface_graph`` (at v = 0 f itself, ``point``); in
                  float64 ``fine_surface``, of outputs (``fine_output``) in cells (``fine_cells``), ``fine_tails`` of
@@ -30,9 +29,9 @@ The strategies:
 ``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
                  ``piecewise``, power series about the kinks and another form above v*;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
-                 ``quadrature``, the fallback, on ``increments`` and ``fitted_branches``; each with its graph
+                 ``quadrature``, the fallback, on ``increments``; each with its graph
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
-``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph`` on ``tails``
+``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph``
 ``covariance``   of f(X1) and f(X2), in the coordinate of ``correlation``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
                  ``functions`` (sympy to graph), ``formula_truth``
@@ -53,13 +52,12 @@ from momentgen.compiler.strategies.conditional import expected_conditional, with
 from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.elementary import entire
+from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
-from momentgen.compiler.strategies.jumps import with_jumps
 from momentgen.compiler.strategies.kinks import halves, local, piecewise, quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
-from momentgen.compiler.strategies.saturation import saturated
 from momentgen.compiler.strategies.smooth import algebraic, polynomials
 from momentgen.errors import BuildError
 
@@ -74,9 +72,9 @@ __all__ = [
     "joint_way",
     "limits_of",
     "plans",
-    "stabilise",
     "stabilise_covariance",
     "stabilise_joint",
+    "strategies",
     "ways",
 ]
 
@@ -309,7 +307,7 @@ def _exact(
     if not served:
         what, cause = _nearest(derivation, refusals)
         others = tuple((name, why) for name, why, _ in refusals if name != what)
-        raise BuildError(derivation.rule.name, "stabilise", f"{cause} ({what})", derivation.rule.f, others)
+        raise BuildError(derivation.rule.name, "strategies", f"{cause} ({what})", derivation.rule.f, others)
 
 
 def _nearest(derivation: Derivation, refusals: list[tuple[str, str, bool]]) -> tuple[str, str]:

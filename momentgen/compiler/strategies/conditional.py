@@ -14,12 +14,10 @@ from dataclasses import replace
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
-from momentgen.compiler.measure.conditional import ADDED, ConditionalMeasure, ConditionalTruth
+from momentgen.compiler.measure.moments import ADDED, ConditionalMeasure, ConditionalTruth
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.smooth.polynomials import mean_alone
 from momentgen.errors import BuildError
-
-__all__ = ["expected_conditional", "with_conditional_variance"]
 
 
 def expected_conditional(derivation: Derivation) -> Stable:
@@ -46,7 +44,7 @@ def with_conditional_variance(derivation: Derivation, own: Stable, expected: Sta
     rule = derivation.rule
     if own.unit != "tolerance" or not hasattr(own.measure, "allowed") or own.scalars_source:
         cause = "beside a conditional variance, expected an f that is measured by moments, without derived scalars"
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     rigorous: Truth | None = None
     if own.rigorous is not None and expected.rigorous is not None:
         rigorous = ConditionalTruth(own.rigorous, expected.rigorous)

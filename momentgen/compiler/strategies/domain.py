@@ -13,16 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.ir.graph import Graph, select, sqrt
 from momentgen.compiler.ir.stable import Edge, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.inside import Inside
+from momentgen.compiler.toolchain.arrays import F64, Bools
 
-__all__ = ["ENOUGH", "DomainEdge", "restricted", "up_to_its_reach"]
-
-F64 = npt.NDArray[np.float64]
 #: the least variance up to which a form must hold for a domain that no rule asked for
 ENOUGH = 1e6
 _LARGEST_EXPONENT = 38  # of a variance in float32, in tens
@@ -50,7 +47,7 @@ class DomainEdge:
         said = [f"{name} > {most:g}" for name, most in (("|mean|", self.mean), ("var", self.var)) if most < math.inf]
         return " or ".join([*said, *([own] if own else [])])
 
-    def inside(self, mean: F64, var: F64) -> npt.NDArray[np.bool_]:
+    def inside(self, mean: F64, var: F64) -> Bools:
         """Whether they are certainly numbers."""
         within = (np.abs(mean) <= self.mean) & (var <= self.var)
         return within if self.own is None else within & self.own.inside(mean, var)

@@ -1,15 +1,59 @@
-"""What several strategies write into their graphs."""
+"""What several strategies write into their graphs, and what a graph is for."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
+import mpmath
+import sympy as sp
+
+from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.measure.ulp import LARGEST
 
-__all__ = ["bounded_exp", "checked", "deviation", "largest", "plus", "within"]
 
+@dataclass(frozen=True)
+class Precision:
+    """What the graph is for.
+
+    Attributes:
+        fit: relative error allowed to each fitted polynomial.
+        reach: the T at which t is clamped; beyond it every output has its limit or is below the smallest number.
+        scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
+        factors: in how many factors exp's power of two is applied; each must be a normal number.
+        lean: whether to take the shorter of two ways where it costs a rounding: sigma as var·(1/sigma), the remainder
+            of a division by 1 + t² from a rounded difference, an atom by two divisions instead of four.
+    """
+
+    fit: float
+    reach: float
+    scaled: bool
+    factors: int = 2
+    lean: bool = False
+
+
+FLOAT64 = Precision(fit=1e-16, reach=38.5, scaled=False)
+#: of graphs whose densities count as 0 beyond their reach
+NEAR32 = Precision(fit=2e-8, reach=13.0, scaled=True)
+NEAR64 = replace(FLOAT64, reach=37.5)
+
+
+SLACK = 1 + mpmath.mpf(2) ** -18  # a covariance may exceed its bound by what rounding it can do
 _BOUND = 80.0  # of exponents
+
+
+@lru_cache
+def exp_ratio(low: mpmath.mpf, high: mpmath.mpf, goal: float, centre: mpmath.mpf = 0) -> Polynomial:
+    """P with e^y - 1 = y P(y - centre) for low <= y <= high."""
+
+    def target(y: Any) -> Any:
+        return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
+
+    ends = f"|y| <= {sp.nsimplify(high)}" if low == -high else f"{sp.nsimplify(low)} <= y <= {sp.nsimplify(high)}"
+    return lowest_degree(target, (low, high), range(3, 24), goal, f"(exp(y) - 1)/y, {ends}", centre=centre)
 
 
 def bounded_exp(scaled: bool, exponent: Real) -> Real:

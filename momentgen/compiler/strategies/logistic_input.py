@@ -24,18 +24,16 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation, derive
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
-from momentgen.compiler.measure.terms import TermsUlp
+from momentgen.compiler.measure.ulp import TermsUlp
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
-from momentgen.compiler.strategies.joint.joint import JointTruth
-from momentgen.compiler.strategies.precision import FLOAT64, Precision
+from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import LogisticInput
 from momentgen.rule.symbols import mu, v, x
-
-__all__ = ["stable_variants"]
 
 _FLOAT32 = Precision(fit=2e-8, reach=300.0, scaled=True, factors=4)
 _GOAL, _SHARE = 8.0, 0.65
@@ -239,7 +237,7 @@ def _slope(derivation: Derivation) -> sp.Expr | None:
     if [p.expr for p in pieces] == [0, 1] and tuple(derivation.kinks) == (0,):
         return None
     cause = "a logistic input is for a step or max(x, c x), c a number or a parameter"
-    raise BuildError(derivation.rule.name, "stabilise", cause, derivation.rule.f)
+    raise BuildError(derivation.rule.name, "strategies", cause, derivation.rule.f)
 
 
 def _stable(derivation: Derivation, name: str, variant: LogisticInput) -> Stable:
@@ -263,7 +261,7 @@ def _stable(derivation: Derivation, name: str, variant: LogisticInput) -> Stable
         partials=partials,
         forward64=build(FLOAT64, OUTPUTS)[0],
         partials64=build(FLOAT64, PARTIALS)[0],
-        truth=JointTruth({n: exprs[n].subs(inputs) for n in names}, ("mean", "var"), params),
+        truth=ClosedFormTruth({n: exprs[n].subs(inputs) for n in names}, params, ("mean", "var")),
         measure=TermsUlp(build(FLOAT64, names, sizes=True)[0], rule.defaults, held=True),
         goal=_GOAL,
         aim=_GOAL * _SHARE,

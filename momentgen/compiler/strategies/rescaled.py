@@ -1,6 +1,6 @@
 r"""Rules that are another function in other units: f(x) = A g((x - c)/h) + B, A and h positive.
 
-The base g is stabilised as any rule; its graphs are then copied with the input mapped and the outputs mapped back,
+The base g is served as any rule; its graphs are then copied with the input mapped and the outputs mapped back,
 
     m = A m_g + B,   V = A² V_g,   m_mu = A/h m_g,mu,   m_v = A/h² m_g,v,   V_mu = A²/h V_g,mu,   V_v = A²/h² V_g,v
 
@@ -22,25 +22,21 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.function.activation import Line
 from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
-from momentgen.compiler.ir.stable import ErrorMeasure, Errors, Stable, Truth, settings_of
-from momentgen.compiler.measure.moments import MEAN, held, shares
-from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
+from momentgen.compiler.ir.stable import ErrorMeasure, Stable, Truth, settings_of
+from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
 from momentgen.compiler.strategies.kit import largest
-from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
+from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledMeasure, SettledTruth, closed_form_truth
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 
-__all__ = ["Units", "rescaled_variant"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 _HUGE_VAR, _HUGE_MEAN, _LEAST_VAR = 100, 110, -60  # binary exponents: far out, and what may not be scaled down
 _STEP = 16
 _SMALLEST = 2.0**-126
@@ -77,7 +73,7 @@ class Units:
 
 
 @dataclass(frozen=True)
-class RescaledMeasure:
+class RescaledMeasure(Tolerance):
     """The base's tolerance in f's units, at one setting; the mean's rounding is relative to the mean of f."""
 
     base: Any
@@ -104,15 +100,30 @@ class RescaledMeasure:
             limit = np.maximum(limit, _SMALLEST * (1 + var))
         return np.asarray(np.maximum(limit, _SMALLEST), np.float64)
 
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        return self.over(output, exact, mean, var)(computed)
+    def counted(self, mean: F64, var: F64) -> Bools:
+        """Where v/h² is beyond 2^-127."""
+        return np.asarray(var >= 2.0**-127 * self.units.width**2)
 
-    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
-        """The same as a function of what was computed."""
-        allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
-        without = var.astype(np.float64) < 2.0**-127 * self.units.width**2
-        target = held(exact)
-        return lambda computed: np.where(without, 0.0, shares(target, allowed, computed))
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        units, rescaled, base = self.units, self.rescaled, self.base
+        found = base.measure if isinstance(base, SettledMeasure) else base
+        if not isinstance(found, MomentsMeasure):
+            raise NotImplementedError
+        shape = found.shape()
+        shape["L"] = shape["L"] * units.of("dmean_dmu")
+        shape["range"] = shape["range"] * units.scale
+        shape["jumps"] = [[units.centre + units.width * at, units.scale * jump] for at, jump in shape["jumps"]]
+        mean, where = f"{MEAN:g}*max(1, |m|) + {steep(shape)}", {}
+        if rescaled.scale != 1 or rescaled.offset != 0:
+            mean = f"max({MEAN:g}*max(A, |m - B|) + {steep(shape)}, {MEAN:g}*|m|)"
+            where = {"A": str(rescaled.scale), "B": str(rescaled.offset)}
+            shape |= {"A": units.scale, "B": units.offset}
+            if rescaled.offset == 0:
+                mean = f"{MEAN:g}*max(A, |m|) + {steep(shape)}"
+                del where["B"], shape["B"]
+        said = of_activation(mean, shape)
+        return {**said, "where": said["where"] | where}
 
 
 @dataclass(frozen=True)
@@ -248,11 +259,13 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
     """
     rule, rescaled = derivation.rule, derivation.rule.rescaled
     if rescaled is None or base.scalars_source or not hasattr(base.measure, "allowed"):
-        raise BuildError(rule.name, "stabilise", "expected a base measured by moments, without derived scalars", rule.f)
+        raise BuildError(
+            rule.name, "strategies", "expected a base measured by moments, without derived scalars", rule.f
+        )
     settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
     g = own.at({})
     if g.left is None or g.right is None:
-        raise BuildError(rule.name, "stabilise", "expected f to follow a line on either side", rule.f)
+        raise BuildError(rule.name, "strategies", "expected f to follow a line on either side", rule.f)
     lines = g.left, g.right
 
     def copy(graph: Graph, scaled: bool) -> Graph:

@@ -9,24 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.stable import Errors
-from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
-from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
+from momentgen.compiler.measure.moments import MomentsMeasure, Tolerance, measure_for
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.rule import Rule
 
-__all__ = ["Settled", "SettledBalls", "SettledMeasure", "SettledTruth", "closed_form_truth"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 Setting = Mapping[str, float]
 
 
@@ -106,7 +101,7 @@ class SettledBalls:
 
 
 @dataclass(frozen=True)
-class SettledMeasure:
+class SettledMeasure(Tolerance):
     """The tolerance at the defaults; ``at`` has that of a setting."""
 
     settled: Settled
@@ -125,9 +120,6 @@ class SettledMeasure:
         """The error allowed at each point."""
         return self.measure.allowed(output, exact, mean, var)
 
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        return self.measure(output, computed, exact, mean, var)
-
-    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
-        """The same as a function of what was computed."""
-        return self.measure.over(output, exact, mean, var)
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        return self.measure.words()

@@ -1,17 +1,58 @@
-"""The variant ``exact`` of an activation whose errors are measured by a tolerance, as several strategies make it."""
+"""An f measured by a tolerance: what several strategies ask of a rule, the variant, and what of it may be proven."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import BallTruth
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.stable import Stable, Truth
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
 
-__all__ = ["exact_variant", "facts_of"]
+
+def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: bool = False) -> str | None:
+    """What is expected of f and not met; None if all is: one normal input, no parameters, a line on either side.
+
+    Args:
+        derivation: the rule, derived.
+        kinks: whether f is to have kinks or jumps, or to be smooth.
+        exponentially: whether it is to near its lines faster than by a power of x.
+        draw: whether the output is to be a draw of 0 or 1 with probability f, or f itself.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
+    rule = derivation.rule
+    if rule.input != "normal":
+        return f"expected a normal input, got {rule.input}"
+    if rule.bernoulli != draw:
+        return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
+    if rule.parameters:
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if kinks and not derivation.kinks:
+        return "expected kinks"
+    if not kinks and derivation.kinks:
+        return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
+    f = analyse(rule.name, derivation.pieces, {})
+    for line, side in ((f.left, "-oo"), (f.right, "oo")):
+        if line is None:
+            return f"expected f to near a line for x -> {side}, which it does not"
+    if f.algebraic and exponentially:
+        return "expected f to near a line on either side exponentially, not by a power of x"
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """Polynomials, of the mean among others, and the f whose moments they are."""
+
+    f: Activation
+    fine: FineSurfaces
 
 
 def exact_variant(

@@ -1,1 +1,1 @@
-"""C libraries that the compiler uses itself: compiled once, called by ctypes."""
+"""What all other folders stand on: C libraries that the compiler itself calls, and names of array types."""

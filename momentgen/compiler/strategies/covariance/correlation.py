@@ -36,13 +36,9 @@ from momentgen.compiler.ir.graph import (
     square_difference,
 )
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
-from momentgen.compiler.strategies.kit import within
-from momentgen.compiler.strategies.precision import Precision
-
-__all__ = ["INPUTS", "At", "Nodes", "Pair", "gauss_legendre"]
+from momentgen.compiler.strategies.kit import SLACK, Precision, within
 
 INPUTS = ("mean1", "var1", "mean2", "var2", "cov")
-_SLACK = 1 + mpmath.mpf(2) ** -18  # a covariance may exceed its bound by what rounding it can do
 _BITS = 160
 
 
@@ -125,7 +121,7 @@ class Pair:
 
     def _bound(self) -> Real:
         roots = [sqrt(select(self.zero <= var, var, self.zero)) for var in self.var]
-        return roots[0] * roots[1] * _SLACK
+        return roots[0] * roots[1] * SLACK
 
     def _scale(self) -> None:
         """Either variance by a power of two of its own, so that products and their remainders are normal numbers."""

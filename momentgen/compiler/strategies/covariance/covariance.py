@@ -21,16 +21,14 @@ import sympy as sp
 
 from momentgen.compiler.derive import CovarianceDerivation
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.measure.covariance import CovarianceMeasure
+from momentgen.compiler.measure.ulp import CovarianceMeasure
 from momentgen.compiler.strategies.covariance.correlation import Nodes
 from momentgen.compiler.strategies.covariance.covariance_gelu import Gelu
 from momentgen.compiler.strategies.covariance.covariance_graph import OUTPUTS, PARTIALS, Family, Relu, Step, graph_of
 from momentgen.compiler.strategies.covariance.covariance_truth import CovarianceTruth
-from momentgen.compiler.strategies.precision import FLOAT64, Precision
+from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, x
-
-__all__ = ["stabilise_covariance"]
 
 _FLOAT32 = Precision(fit=1e-8, reach=18.8125, scaled=True)
 
@@ -75,10 +73,10 @@ def stabilise_covariance(derivation: CovarianceDerivation) -> tuple[Stable, ...]
     known = _KNOWN.get(rule.f)
     if known is None:
         expected = ", ".join(map(str, _KNOWN))
-        raise BuildError(rule.name, "stabilise", f"expected f to be one of {expected} for a covariance", rule.f)
+        raise BuildError(rule.name, "strategies", f"expected f to be one of {expected} for a covariance", rule.f)
     if not rule.accuracy.moments or rule.accuracy.ulp:
         cause = "expected the accuracy Accuracy(moments=True) for a covariance"
-        raise BuildError(rule.name, "stabilise", cause, rule.accuracy)
+        raise BuildError(rule.name, "strategies", cause, rule.accuracy)
     family, nodes = known.family, known.nodes
     (forward, fits), (partials, more) = (
         graph_of(family, _FLOAT32, nodes[0], OUTPUTS), graph_of(family, _FLOAT32, nodes[1], PARTIALS)

@@ -34,8 +34,6 @@ from momentgen.compiler.strategies.covariance.correlation import At
 from momentgen.compiler.strategies.covariance.covariance_graph import Writer
 from momentgen.compiler.strategies.formulas.functions import Value
 
-__all__ = ["Gelu"]
-
 
 class _Polynomial(NamedTuple):
     """Expectations of a polynomial and of its first two derivatives."""

@@ -31,11 +31,8 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select
 from momentgen.compiler.strategies.covariance.correlation import INPUTS, At, Nodes, Pair, gauss_legendre
 from momentgen.compiler.strategies.formulas.functions import Value
-from momentgen.compiler.strategies.joint.tails import Tails
-from momentgen.compiler.strategies.kit import largest, within
-from momentgen.compiler.strategies.precision import Precision
-
-__all__ = ["OUTPUTS", "PARTIALS", "Family", "Relu", "Step", "Writer", "graph_of"]
+from momentgen.compiler.strategies.kit import Precision, largest, within
+from momentgen.compiler.strategies.mills import Tails
 
 OUTPUTS = ("covariance",)
 PARTIALS = tuple(f"dcovariance_d{name}" for name in ("mu1", "var1", "mu2", "var2", "cov"))
@@ -277,7 +274,7 @@ class Relu(Writer):
         size = self.p.f.size(z, z < self.p.zero)
         most = g.const(self.precision.reach)
         size = select(most < size, most, size)
-        tails = Tails(g, size, goal=self.precision.fit, reach=self.precision.reach, scale=self.precision.scale)
+        tails = Tails(g, size, goal=self.precision.fit, reach=self.precision.reach)
         self.p.f.fits.append(tails.fit)
         e = self.p.f.gauss(size)
         return Value(e.mantissa * tails.j[1], e.factors)

@@ -14,15 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flint import acb, arb, ctx
 
 from momentgen.compiler.strategies.covariance.correlation import gauss_legendre
-
-__all__ = ["CovarianceTruth", "core"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+from momentgen.compiler.toolchain.arrays import F64
 
 _BITS, _CORE_BITS = 256, 128  # the integrand of K is positive: nothing cancels
 _SHARE, _NOTHING = arb(2) ** -70, arb(2) ** -3000  # error of K: relative to it, and where it is enough

@@ -23,7 +23,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
@@ -37,18 +36,14 @@ from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, 
 from momentgen.compiler.strategies.elementary.entire_measure import (
     ElementaryTruth,
     RelativeMeasure,
-    SumTruth,
     TermsMeasure,
 )
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, exponential_terms
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
-__all__ = ["applies", "stable_variants"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 _SPREAD = ("var", "dvar_dmu", "dvar_dvar")
 _PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of 1/b², b the largest rate: variances at which the series may end
 _MOST = 20  # terms of it
@@ -91,7 +86,7 @@ def _steady(terms: Terms) -> bool:
     return all(n <= 1 if b == 0 else n == 0 and sp.re(b) == 0 for b, n in terms.coefficients)
 
 
-def _steady_measure(derivation: Derivation, terms: Terms, truth: SumTruth) -> MomentsMeasure:
+def _steady_measure(derivation: Derivation, terms: Terms, truth: ElementaryTruth) -> MomentsMeasure:
     """The tolerance of all activations: L and the range found on a grid, which understates them by 1e-5 at most."""
     f = next(iter(derivation.pieces)).expr
     rates = [abs(complex(sp.N(b))) for b in terms.rates if b != 0]
@@ -157,7 +152,7 @@ def _split(terms: Terms, allowed: Callable[[str, F64, F64, F64], F64], name: str
             )
             if missed <= 1 / 50:
                 return below, count
-    raise BuildError(name, "stabilise", f"the variance's series misses {missed:.2g} of the tolerance at v = {below}")
+    raise BuildError(name, "strategies", f"the variance's series misses {missed:.2g} of the tolerance at v = {below}")
 
 
 def _series(means: list[Any], v: Any, count: int) -> dict[str, Any]:
@@ -221,8 +216,8 @@ def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
     graphs, fits = _graphs(edge, lambda writer, outputs: _one(f, writer))
     return Stable(
         variant="exact",
-        truth=ElementaryTruth(_outputs(derivation), bounded, far),
-        measure=RelativeMeasure(bounded, amplitude, rate, far),
+        truth=ElementaryTruth(_outputs(derivation), edge.rate, 0.0),
+        measure=Inside(RelativeMeasure(bounded, amplitude, rate), edge),
         goal=1.0,
         aim=0.8,
         unit="tolerance",
@@ -266,7 +261,7 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
         moments = Closed.of(terms, None, 0, True).outputs
         pairs = {(float(sp.re(p)), float(sp.re(q))) for name in OUTPUTS for p, q in moments[name].parts}
         edge = Edge(rate, max(q for _, q in pairs), tuple(sorted(pairs - {(0.0, 0.0)})))
-    truth = SumTruth(_outputs(derivation), edge.rate, edge.rate_var)
+    truth = ElementaryTruth(_outputs(derivation), edge.rate, edge.rate_var)
     steady = _steady(terms)
     measure: Any
     if steady:

@@ -14,7 +14,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
@@ -32,12 +31,9 @@ from momentgen.compiler.ir.graph import (
     sqrt,
 )
 from momentgen.compiler.strategies.kit import largest
+from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.rule.symbols import x
 
-__all__ = ["CANCELS", "LARGEST", "NO_EDGE", "TURNED", "Edge", "Writer"]
-
-F64 = npt.NDArray[np.float64]
-LARGEST = float(np.finfo(np.float32).max)
 TURNED = 1e6  # angles up to there are reduced, and exponents measured
 _EDGE = mpmath.mpf(1) / 2  # of y, up to where 1 - e^-y is y times a polynomial
 _ROUNDED = 1 + 2.0**-12  # by so much the kernels go beyond TURNED, so that rounding leaves none of it out
@@ -61,7 +57,7 @@ class Edge:
     rate_var: float = 0.0
     exponents: tuple[tuple[float, float], ...] = ()
 
-    def inside(self, mean: F64, var: F64) -> npt.NDArray[np.bool_]:
+    def inside(self, mean: F64, var: F64) -> Bools:
         """Whether outputs and partials are certainly numbers."""
         return self.rate * np.abs(mean) + self.rate_var * var <= TURNED
 

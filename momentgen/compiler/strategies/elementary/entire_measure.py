@@ -9,36 +9,37 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
-from momentgen.compiler.exact import evaluate
-from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, held
-from momentgen.compiler.strategies.elementary.entire_graph import LARGEST, TURNED
+from momentgen.compiler.exact import ClosedFormTruth
+from momentgen.compiler.measure.moments import (
+    EXACT_MEAN,
+    LARGEST_PARTIAL,
+    MEAN,
+    PARTIAL,
+    VARIANCE,
+    VARIANCE_OF_INPUT,
+    Tolerance,
+)
+from momentgen.compiler.strategies.elementary.entire_graph import TURNED
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, number
-from momentgen.compiler.strategies.homogeneous.kink import ClosedFormTruth
-
-__all__ = ["ElementaryTruth", "RelativeMeasure", "SumTruth", "TermsMeasure"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+from momentgen.compiler.toolchain.arrays import F64
 
 
 @dataclass(frozen=True)
-class RelativeMeasure:
+class RelativeMeasure(Tolerance):
     """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
 
     With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
-    largest value that it has at that variance.  Beyond ``far`` of |mean| nothing is measured; what float32 does not
-    hold has to be its largest number, of the right sign.
+    largest value that it has at that variance.  What float32 does not hold has to be its largest number, of the right
+    sign.
     """
 
     bounded: bool
     amplitude: float
     rate: float
-    far: float = math.inf
 
-    def allowed(self, output: str, exact: F64, var: F64) -> F64:
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
         """The error allowed at each point."""
         if output == "mean":
             limit = MEAN * np.maximum(1.0, np.abs(exact))
@@ -58,12 +59,19 @@ class RelativeMeasure:
                 }[output]
         return np.maximum(limit, 2.0**-126)
 
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        exact = held(exact)
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - exact) / self.allowed(output, exact, var.astype(np.float64))
-        error = np.where(np.isfinite(computed), error, np.inf)
-        return np.where(np.abs(mean.astype(np.float64)) > self.far, 0.0, error)
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        mean = f"{MEAN:g}*max(1, |m|)"
+        if not self.bounded:
+            said = {"mean": mean, "var": f"{VARIANCE:g}*V", "partials": f"{PARTIAL:g} of its exact value"}
+            return {**said, "where": {"m": EXACT_MEAN, "V": "the exact variance"}, "values": {}}
+        return {
+            "mean": mean,
+            "var": f"{VARIANCE:g}*A^2*min(b^2*v, 1)",
+            "partials": LARGEST_PARTIAL.format(PARTIAL),
+            "where": {"m": EXACT_MEAN, "v": VARIANCE_OF_INPUT, "A, b": "f's amplitude and angular rate"},
+            "values": {"A": self.amplitude, "b": self.rate},
+        }
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ def _odd_factorial(j: int) -> int:
 
 
 @dataclass(frozen=True)
-class TermsMeasure:
+class TermsMeasure(Tolerance):
     """Errors over what is allowed, for an f without a Lipschitz constant whose terms may cancel.
 
     With M_k the sum of the magnitudes of the terms of E f^(k), G_k = E Σ t², t the terms of f^(k), and
@@ -137,6 +145,7 @@ class TermsMeasure:
     float32 does not hold has to be its largest number, of the right sign.
     """
 
+    of_terms = True
     magnitudes: tuple[_Magnitude, ...]
     powers: tuple[_Power, ...]
 
@@ -168,50 +177,33 @@ class TermsMeasure:
                 }[output]
         return np.maximum(np.where(np.isnan(limit), np.inf, limit), 2.0**-126)
 
-    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        allowed = self.allowed(output, held(exact), mean.astype(np.float64), var.astype(np.float64))
-        with np.errstate(all="ignore"):
-            # Terms may be beyond float32 where what they leave is not; what surely is has no such excuse.
-            beyond = np.abs(exact) - allowed > LARGEST
-            allowed = np.where(beyond, PARTIAL * LARGEST, allowed)
-            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
-        return np.where(np.isfinite(computed), error, np.inf)
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        return {
+            "mean": f"{MEAN:g}*max(1, M0)",
+            "var": f"{VARIANCE:g}*s0",
+            "partials": f"{PARTIAL:g} of M1, M2/2, 2*sqrt(s0*s1) and G1 + sqrt(s0*s2), in the order of the bounds",
+            "where": {
+                "Mk": "the sum of the magnitudes of the terms of E of f's k-th derivative",
+                "Gk": "E of the sum of the squared terms of that derivative",
+                "sk": f"min(v*G(k+1), Gk), v {VARIANCE_OF_INPUT}",
+            },
+            "values": {},
+        }
 
 
 class ElementaryTruth(ClosedFormTruth):
-    """Exact values from rigorous balls; for |mean| beyond ``edge`` infinite, not evaluated; survives pickling."""
-
-    def __init__(self, outputs: dict[str, Any], bounded: bool, edge: float) -> None:
-        super().__init__(outputs, ())
-        self.bounded, self.edge = bounded, edge
-
-    def __call__(self, mean: F32, var: F32, params: Any) -> dict[str, F64]:
-        mu, v = mean.astype(np.float64), var.astype(np.float64)
-        # All is 0 where exp(-v/2) is; exponentials overflow there.
-        inside = np.abs(mu) <= self.edge
-        v = np.minimum(v, 1e4) if self.bounded else v
-        result = {name: np.full(mean.shape, np.inf) for name in self.names}
-        if inside.any():
-            exact = evaluate(self.function, {"mu": mu[inside], "v": v[inside]}).value
-            for name, values in zip(self.names, exact, strict=True):
-                result[name][inside] = values
-        return result
-
-
-class SumTruth:
-    """Exact values from rigorous balls for a sum of terms; infinite where the measure does not look, not evaluated;
-    survives pickling.
-    """
+    """Exact values from rigorous balls; infinite where the measure does not look, not evaluated."""
 
     def __init__(self, outputs: Mapping[str, Any], rate: float, rate_var: float) -> None:
+        super().__init__(outputs)
         self.rate, self.rate_var = rate, rate_var
-        self.closed = ClosedFormTruth(outputs, ())
 
-    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
-        mu, v = mean.astype(np.float64), var.astype(np.float64)
-        inside = self.rate * np.abs(mu) + self.rate_var * v <= TURNED
-        result = {name: np.full(mean.shape, np.inf) for name in self.closed.names}
+    def __call__(self, *given: Any) -> dict[str, F64]:
+        mean, var, params = given
+        inside = self.rate * np.abs(mean.astype(np.float64)) + self.rate_var * var.astype(np.float64) <= TURNED
+        result = {name: np.full(mean.shape, np.inf) for name in self.names}
         if inside.any():
-            for name, values in self.closed(mean[inside], var[inside], params).items():
+            for name, values in super().__call__(mean[inside], var[inside], params).items():
                 result[name][inside] = values
         return result

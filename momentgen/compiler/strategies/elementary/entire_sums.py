@@ -26,8 +26,6 @@ from momentgen.compiler.strategies.elementary.entire_graph import CANCELS, TURNE
 from momentgen.compiler.strategies.elementary.exponentials import Coefficients, Moment, Terms, number
 from momentgen.compiler.strategies.kit import within
 
-__all__ = ["Closed", "SumWriter"]
-
 _LARGE = 60  # an exponent from which on it is the unit: e^60 leaves room for 2^41 in what it multiplies
 _LOST, _LITTLE = (
     2.0**20,

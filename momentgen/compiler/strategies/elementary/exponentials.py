@@ -17,8 +17,6 @@ import sympy as sp
 
 from momentgen.rule.symbols import x
 
-__all__ = ["Moment", "Terms", "exponential_terms"]
-
 #: (i, j) -> coefficient of mu^i v^j
 Coefficients = dict[tuple[int, int], sp.Expr]
 

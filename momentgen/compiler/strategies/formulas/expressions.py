@@ -18,8 +18,6 @@ from momentgen.compiler.strategies.kit import plus
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, mu, phi, v
 
-__all__ = ["MagnitudeTranslator", "Translator", "exponent_of"]
-
 _FUNCTIONS = (Phi, S, phi, sp.exp)
 
 
@@ -79,7 +77,7 @@ class _Product:
             self.powers.append((base, power))
         else:
             cause = "expected sums, products and powers of mu, v, Phi, phi, S, exp and Heaviside"
-            raise BuildError("", "stabilise", cause, factor)
+            raise BuildError("", "strategies", cause, factor)
 
     def grows(self) -> bool:
         """Whether the algebraic part is unbounded, for v -> 0, v -> oo or |mu| -> oo."""
@@ -175,7 +173,7 @@ class Translator:
         for step in steps:
             z, at_zero = step.args
             if z not in (mu, -mu) or at_zero not in (0, 1):
-                raise BuildError("", "stabilise", "expected a step in mu or -mu that is 0 or 1 at 0", step)
+                raise BuildError("", "strategies", "expected a step in mu or -mu that is 0 or 1 at 0", step)
             place = self.node(z)
             node = select(place >= 0 if at_zero == 1 else place > 0, node, nothing)
         return node

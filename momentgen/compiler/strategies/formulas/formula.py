@@ -25,20 +25,18 @@ from momentgen.compiler.fit import Polynomial, fit_parameter
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ir.values import evaluate_float64
-from momentgen.compiler.measure.terms import TermsUlp
-from momentgen.compiler.measure.ulp import ulp_error
+from momentgen.compiler.measure.ulp import TermsUlp, ulp_error
 from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator
-from momentgen.compiler.strategies.formulas.formula_truth import F32, F64, FormulaTruth
+from momentgen.compiler.strategies.formulas.formula_truth import FormulaTruth
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
 from momentgen.compiler.strategies.formulas.rewrite import Written, write
 from momentgen.compiler.strategies.homogeneous import kink, kink_graph
 from momentgen.compiler.strategies.homogeneous.forms import output_forms
-from momentgen.compiler.strategies.precision import FLOAT64, Precision
+from momentgen.compiler.strategies.kit import FLOAT64, Precision
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, LogisticInput, Rule
 from momentgen.rule.symbols import Phi, S, mu, phi, v
-
-__all__ = ["applies", "exact_variant", "stable_variants"]
 
 _FLOAT32 = Precision(fit=1e-9, reach=18.7, scaled=True)
 _GOAL, _SHARE = 8.0, 0.65
@@ -137,7 +135,7 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
             stables.append(_stable(derivation, name, variant))
         except BuildError as error:
             cause = error.cause if f"variant {name}" in error.cause else f"variant {name}: {error.cause}"
-            raise BuildError(derivation.rule.name, "stabilise", cause, error.expression) from error
+            raise BuildError(derivation.rule.name, "strategies", cause, error.expression) from error
     return stables
 
 
@@ -149,7 +147,7 @@ def applies(derivation: Derivation) -> bool:
 def exact_variant(derivation: Derivation) -> Stable:
     """The variant ``exact`` of a draw of 0 or 1: mean m in closed form, variance m(1 - m)."""
     if derivation.mean is None:
-        raise BuildError(derivation.rule.name, "stabilise", "expected a mean in closed form", derivation.rule.f)
+        raise BuildError(derivation.rule.name, "strategies", "expected a mean in closed form", derivation.rule.f)
     return _stable(derivation, "exact", Formula(mean=derivation.mean, var=derivation.mean * (1 - derivation.mean)))
 
 
@@ -161,7 +159,7 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
     if mean is None:
         if not kink.applies(derivation) or not rule.accuracy.ulp:
             cause = "expected a mean of its own, as the rule has no exact one with one kink and an accuracy in ulp"
-            raise BuildError(rule.name, "stabilise", cause, rule.f)
+            raise BuildError(rule.name, "strategies", cause, rule.f)
         exact, mean = kink.stable_variants(derivation)[0], derivation.mean
     written = write(mean, var, rule.parameters, rule.name)
     settings = settings_of(rule)
@@ -248,10 +246,10 @@ def _fit(derivation: Derivation, variant: Fitted) -> tuple[sp.Expr, dict[str, An
     rule = derivation.rule
     if len(variant.free) != 1:
         cause = f"expected one free symbol, got {', '.join(variant.free)}"
-        raise BuildError(rule.name, "stabilise", cause, variant.var)
+        raise BuildError(rule.name, "strategies", cause, variant.var)
     if derivation.var is None or derivation.degree is None:
         cause = "a fit over a = mu/sigma needs an exact variance in closed form, and f homogeneous"
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     ((free, bounds),) = variant.free.items()
     (symbol,) = (s for s in variant.var.free_symbols if str(s) == free)
     _, low, high = variant.domain

@@ -6,19 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 from flint import arb
 
 from momentgen.compiler.exact import BallFunction, ball_function, evaluate
 from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.compiler.strategies.formulas.rewrite import Written
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.rule.symbols import Phi
 
-__all__ = ["FormulaTruth"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 _TINY_VARIANCE = 1e-300  # stands for v = 0 in exact values: what differs from the limit is below 1e-140
 _DIVERGES = 1e100  # and what is larger there is a term in 1/sigma, which counts as 0 at v = 0
 

@@ -21,9 +21,7 @@ import mpmath
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
-from momentgen.compiler.strategies.precision import Precision
-
-__all__ = ["FunctionWriter", "Value", "mills_core"]
+from momentgen.compiler.strategies.kit import Precision
 
 _CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
 _FACTORS = 4

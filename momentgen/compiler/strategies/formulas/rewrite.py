@@ -24,8 +24,6 @@ from momentgen.errors import BuildError
 from momentgen.rule import Parameter
 from momentgen.rule.symbols import Phi, S, mu, phi, v
 
-__all__ = ["Written", "write"]
-
 _CHECK_MU, _CHECK_V, _CHECK_BITS = (-7.0, -0.75, 0.0, 1.5, 4.0), (0.03125, 1.0, 50.0), 1024
 _M, _N, _M_MU, _M_V = (sp.Symbol(f"_{name}", real=True) for name in ("mean", "complement", "mean_mu", "mean_v"))
 
@@ -40,7 +38,7 @@ def _stepped(expr: sp.Expr) -> sp.Expr:
     def step(*args: sp.Expr) -> sp.Expr:
         others = [z for z in args if z != 0]
         if len(args) != 2 or len(others) != 1:
-            raise BuildError("", "stabilise", "expected Max of an expression and 0", sp.Max(*args))
+            raise BuildError("", "strategies", "expected Max of an expression and 0", sp.Max(*args))
         return others[0] * sp.Heaviside(others[0], 0)
 
     return expr.replace(sp.Max, step)
@@ -195,7 +193,7 @@ def _check(written: Written, original: Mapping[str, sp.Expr], parameters: tuple[
                     if not (form.overlaps(balls[i]) and form.rad() < 1e-30 and balls[i].rad() < 1e-30):
                         at = ", ".join(f"{n} = {value:g}" for n, value in zip(names, point, strict=True))
                         cause = f"{name} rewritten is {form.str(12)} at {at}, by the formula {balls[i].str(12)}"
-                        raise BuildError(rule, "stabilise", cause, expr)
+                        raise BuildError(rule, "strategies", cause, expr)
     finally:
         ctx.prec = precision
 

@@ -21,10 +21,11 @@ from typing import Any
 import mpmath
 import sympy as sp
 
-from momentgen.compiler.fit import J
+from momentgen.compiler.fit import J, Polynomial, lowest_degree
+from momentgen.compiler.strategies.mills import DEGREES
 from momentgen.rule.symbols import Phi, mu, phi, v
 
-__all__ = ["Linear", "OutputForm", "Side", "T", "output_forms", "without_t"]
+LOSS = 4.0  # conditioning beyond which an output gets its own expansion at a = 0
 
 T = sp.Symbol("_t", nonnegative=True)  # |mu|/sigma; the underscore keeps it apart from parameters
 
@@ -234,3 +235,27 @@ def without_t(side: Side) -> dict[int, sp.Expr] | None:
     if side.plain != 0 or side.factor != 0 or any(b.subs(T, 0) != 0 for b in side.first.values()):
         return None
     return {n: sp.cancel(b / T) for n, b in side.first.items()}
+
+
+def vanishing_order(side: Side, params: Mapping[str, Any]) -> int:
+    """m with O(t) ~ t^m at 0."""
+    with mpmath.workdps(60):
+        small = mpmath.mpf("1e-12")
+        ratio = abs(side.value(2 * small, params) / side.value(small, params))
+        return int(mpmath.nint(mpmath.log(ratio, 2)))
+
+
+def near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: float) -> tuple[Polynomial, float]:
+    """W with O(t) = t^order W(t²) on 0 <= t <= edge, and the edge: where the general form is well conditioned."""
+    edge = next(
+        k / 8 for k in range(1, 60) if all(form.plus.condition(j / 8, params) <= LOSS / 2 for j in range(k, 60))
+    )
+
+    def target(h: Any) -> Any:
+        with mpmath.workdps(90):
+            root = mpmath.sqrt(h) if h > mpmath.mpf("1e-30") else mpmath.mpf("1e-15")
+            return form.plus.value(root, params) / root**order
+
+    what = f"{form.name}/(sigma^{form.power} t^{order}) in t², 0 <= t <= {edge}"
+    interval = (mpmath.mpf(0), mpmath.mpf(edge) ** 2)
+    return lowest_degree(target, interval, DEGREES, goal, what), edge

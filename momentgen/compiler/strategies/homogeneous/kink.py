@@ -12,26 +12,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mpmath
-import numpy as np
-import numpy.typing as npt
 import sympy as sp
 from sympy.printing.pycode import MpmathPrinter
 
 from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, equal, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
 from momentgen.compiler.measure.ulp import LARGEST, ulp_error
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph, changes_sign
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
-from momentgen.compiler.strategies.kit import within
-from momentgen.compiler.strategies.precision import FLOAT64, Precision
+from momentgen.compiler.strategies.kit import FLOAT64, Precision, within
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
-
-__all__ = ["ClosedFormTruth", "applies", "stable_variants"]
 
 #: per variant: relative error of the fits, and whether to be lean where that costs a rounding
 _VARIANTS = {"exact": (2.2e-8, True), "tight": (1e-9, False)}
@@ -48,7 +44,7 @@ def sign_function(side: Side, parameters: tuple[str, ...]) -> str:
     """A side of a mean as a Python expression in ``t``, mpmath and the parameters, for generated code."""
     names = {s.name: s.name for e in (side.plain, *side.first.values()) for s in e.free_symbols}
     if side.factor != 0 or set(names) - {*parameters, T.name}:
-        raise BuildError("", "stabilise", "a mean is linear in Phi and phi", side)
+        raise BuildError("", "strategies", "a mean is linear in Phi and phi", side)
     code = MpmathPrinter({"fully_qualified_modules": False}).doprint
     terms = [f"({code(side.plain)})"]
     terms += [f"npdf(t) * ({code(b)}) * truncated_moment({n}, t)" for n, b in side.first.items()]
@@ -77,27 +73,13 @@ class SignScalars:
         return (-(at_hi + at_lo),) if width > 0 else ()
 
 
-class ClosedFormTruth:
-    """Exact outputs of a closed form, from rigorous balls; survives pickling."""
-
-    def __init__(self, outputs: Mapping[str, sp.Expr], params: tuple[str, ...]) -> None:
-        self.names, self.params = tuple(outputs), params
-        self.function = ball_function(list(outputs.values()), ["mu", "v", *params])
-
-    def __call__(
-        self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32], params: Mapping[str, float]
-    ) -> dict[str, npt.NDArray[np.float64]]:
-        values: dict[str, npt.ArrayLike] = {"mu": mean.astype(np.float64), "v": var.astype(np.float64), **params}
-        return dict(zip(self.names, evaluate(self.function, values).value, strict=True))
-
-
 def _ulp(
     output: str,
-    computed: npt.NDArray[np.float32],
-    exact: npt.NDArray[np.float64],
-    mean: npt.NDArray[np.float32],
-    var: npt.NDArray[np.float32],
-) -> npt.NDArray[np.float64]:
+    computed: F32,
+    exact: F64,
+    mean: F32,
+    var: F32,
+) -> F64:
     return ulp_error(computed, exact)
 
 

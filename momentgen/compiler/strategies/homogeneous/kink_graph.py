@@ -44,13 +44,18 @@ from momentgen.compiler.ir.graph import (
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.homogeneous import kink_powers
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, without_t
-from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, LOSS, core, near_zero, slope_of, vanishing_order
-from momentgen.compiler.strategies.kit import within
-from momentgen.compiler.strategies.precision import Precision
+from momentgen.compiler.strategies.homogeneous.forms import (
+    LOSS,
+    OutputForm,
+    Side,
+    T,
+    near_zero,
+    vanishing_order,
+    without_t,
+)
+from momentgen.compiler.strategies.kit import Precision, within
+from momentgen.compiler.strategies.mills import CENTRE, SCALE, core, slope_of
 from momentgen.errors import BuildError
-
-__all__ = ["Traits", "build_graph", "changes_sign"]
 
 
 class _Writer:
@@ -131,10 +136,9 @@ class _Writer:
 
     def fit(self, order: int) -> Real:
         g = self.g
-        fitted = core(order, self.precision.reach, self.precision.fit, self.precision.scale)
+        fitted = core(order, self.precision.reach, self.precision.fit)
         self.fits.append(fitted)
-        c = self.precision.scale
-        exact = (1 / madd(self.t, 1 / mpmath.mpf(c), 1)).named(f"u = 1/(1 + t/{c:g})")
+        exact = (1 / madd(self.t, 1 / mpmath.mpf(SCALE), 1)).named(f"u = 1/(1 + t/{SCALE:g})")
         # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
         u = first_word(exact) if self.precision.scaled else exact
         value = horner(u - CENTRE, fitted.coefficients)
@@ -143,7 +147,7 @@ class _Writer:
             power = power * u
         if not self.precision.scaled:
             return (value * (power * u)).named(f"J_{order}/sqrt(2 pi)")
-        slope = horner(u, slope_of(order, self.precision.reach, c).coefficients) * power
+        slope = horner(u, slope_of(order, self.precision.reach).coefficients) * power
         return shifted_product(value, power * u, slope, exact).named(f"J_{order}/sqrt(2 pi)")
 
     # --- expressions -------------------------------------------------------------
@@ -343,7 +347,7 @@ class _Writer:
         elif degrees == {1} and p == 1:
             values, unit = [self.expression(sp.cancel(e / T)) for e in plains], self.size
         else:
-            raise BuildError("", "stabilise", f"{form.name}: a leading term of this degree is not supported", plains)
+            raise BuildError("", "strategies", f"{form.name}: a leading term of this degree is not supported", plains)
         plain = values[0] if len(values) == 1 else select(self.negative, values[1], values[0])
         if lean:
             return madd(self.scale(p), z, plain * unit)

@@ -19,15 +19,13 @@ from typing import Protocol
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.ir.graph import Graph, Real, equal, select
 from momentgen.compiler.measure.ulp import LARGEST, is_normal, unit
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, T
 from momentgen.compiler.strategies.kit import largest
-
-__all__ = ["Shared", "UlpOfTerms", "assemble", "saturated"]
+from momentgen.compiler.toolchain.arrays import F32, F64
 
 _SPARE = mpmath.mpf(2) ** 10
 _SCALE = 72  # binary places that a variance above 2^40 is taken down by; a multiple of the factors over v's power
@@ -138,11 +136,11 @@ class UlpOfTerms:
     def __call__(
         self,
         output: str,
-        computed: npt.NDArray[np.float32],
-        exact: npt.NDArray[np.float64],
-        mean: npt.NDArray[np.float32],
-        var: npt.NDArray[np.float32],
-    ) -> npt.NDArray[np.float64]:
+        computed: F32,
+        exact: F64,
+        mean: F32,
+        var: F32,
+    ) -> F64:
         size = np.abs(exact)
         with np.errstate(all="ignore"):
             if output in self.forms:
@@ -155,9 +153,7 @@ class UlpOfTerms:
             error = np.abs(computed.astype(np.float64) - exact) / unit(size)
         return np.where(is_normal(size), np.where(np.isfinite(computed), error, np.inf), 0.0)
 
-    def _part(
-        self, plain: sp.Expr, power: int, size: npt.NDArray[np.float64], v: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
+    def _part(self, plain: sp.Expr, power: int, size: F64, v: F64) -> F64:
         """|C0| sigma^power."""
         total = np.zeros_like(size)
         for (k,), c in sp.Poly(plain, T).terms() if plain != 0 else ():

@@ -15,30 +15,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import mpmath
-import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.derive import JointDerivation
 from momentgen.compiler.derive.proof import function
-from momentgen.compiler.exact import ball_function, evaluate
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial, fit_parameter
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.measure.terms import TermsUlp
-from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.measure.ulp import LARGEST, TermsUlp
 from momentgen.compiler.strategies.joint.maximum_graph import maximum_graph, maximum_sizes
 from momentgen.compiler.strategies.joint.polynomial import polynomial_graph, polynomial_sizes
-from momentgen.compiler.strategies.precision import FLOAT64, Precision
+from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted
 from momentgen.rule.inputs import partial_names
 from momentgen.rule.symbols import S, mu1, mu2, v1, v2, x1, x2
-
-__all__ = ["JointTruth", "stabilise_joint"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 
 #: the variance of the input with the smaller mean may be 2^254 times the other's: exp(-t²/2) must fall below 2^-278
 #: before t is clamped
@@ -46,24 +38,6 @@ _FORWARD = Precision(fit=2.2e-8, reach=20.5, scaled=True, factors=4)
 _PARTIALS = Precision(fit=2.2e-8, reach=18.6875, scaled=True)
 _AIM, _AIM_FITTED = 0.8, 0.65
 _BOX = {"log2_var": (-50.0, 50.0)}
-_ROOM = 2.0**-118
-
-
-class JointTruth:
-    """Exact outputs of closed forms in several inputs, from rigorous balls; survives pickling."""
-
-    def __init__(self, outputs: Mapping[str, sp.Expr], inputs: tuple[str, ...], params: tuple[str, ...]) -> None:
-        self.names = tuple(outputs)
-        self.function = ball_function(list(outputs.values()), [*inputs, *params])
-        self.inputs = inputs
-
-    def __call__(self, *given: Any) -> dict[str, F64]:
-        *points, params = given
-        values: dict[str, npt.ArrayLike] = {
-            name: array.astype(np.float64) for name, array in zip(self.inputs, points, strict=True)
-        }
-        rows = evaluate(self.function, {**values, **params}).value
-        return dict(zip(self.names, rows, strict=True))
 
 
 def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
@@ -75,12 +49,12 @@ def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
     rule = derivation.rule
     if set(rule.accuracy.ulp) != {"exact"}:
         cause = "expected an accuracy in ulp of the variant exact, and of no other"
-        raise BuildError(rule.name, "stabilise", cause, rule.accuracy)
+        raise BuildError(rule.name, "strategies", cause, rule.accuracy)
     if derivation.kinked:
         return _maximum(derivation)
     if rule.variants or rule.covariance:
         cause = "a polynomial rule has the exact variant alone, and independent inputs"
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     return (_polynomial(derivation),)
 
 
@@ -100,7 +74,7 @@ def _stable(
     goal = rule.accuracy.ulp["exact"]
     return Stable(
         variant=variant,
-        truth=JointTruth(outputs, tuple(rule.moments), tuple(p.name for p in rule.parameters)),
+        truth=ClosedFormTruth(outputs, tuple(p.name for p in rule.parameters), tuple(rule.moments)),
         measure=TermsUlp(sizes, rule.defaults, held=True),
         goal=goal,
         aim=goal * (_AIM if variant == "exact" else _AIM_FITTED),
@@ -133,12 +107,12 @@ def _polynomial(derivation: JointDerivation) -> Stable:
 def _maximum(derivation: JointDerivation) -> tuple[Stable, ...]:
     rule = derivation.rule
     if rule.f != sp.Max(x1, x2) or rule.parameters:
-        raise BuildError(rule.name, "stabilise", "of the rules with a kink and two inputs, only Max(x1, x2)", rule.f)
+        raise BuildError(rule.name, "strategies", "of the rules with a kink and two inputs, only Max(x1, x2)", rule.f)
     stables = [_maximum_variant(derivation, "exact", None, {})]
     for name, variant in rule.variants.items():
         if not isinstance(variant, Fitted) or variant.mean is not None or rule.covariance:
             cause = f"variant {name}: expected a Fitted with the exact mean, of independent inputs"
-            raise BuildError(rule.name, "stabilise", cause, rule.f)
+            raise BuildError(rule.name, "strategies", cause, rule.f)
         tau, facts = _fit(derivation, name, variant)
         stables.append(_maximum_variant(derivation, name, tau, facts))
     return tuple(stables)
@@ -188,7 +162,7 @@ def _fit(derivation: JointDerivation, name: str, variant: Fitted) -> tuple[sp.Ra
     a = (mu1 - mu2) / sp.sqrt(v1 + v2)
     if sp.simplify(variant.var - v1 * S(a / symbol) - v2 * S(-a / symbol)) != 0:
         cause = f"variant {name}: expected the variance v1*S(a/{free}) + v2*S(-a/{free})"
-        raise BuildError(rule.name, "stabilise", cause, variant.var)
+        raise BuildError(rule.name, "strategies", cause, variant.var)
     at = {mu2: 0, v2: 0, v1: 1}
     exact, family = function(derivation.var.subs(at), [mu1]), function(variant.var.subs(at), [symbol, mu1])
     _, low, high = variant.domain

@@ -6,7 +6,7 @@ With D = X1 - X2, theta² = Var D, a = (mu1 - mu2)/theta, t = |a|; ``+`` the inp
 
 where g = E(Z - t)_+, R(a) is the variance of (a + Z)_+ and G = g (t + g): Clark's formula with R(a) - Phi(a) = -G put
 in, in which every term is positive for c >= 0, and nearly nothing cancels for c < 0 (|terms| <= 2.8 var).  With
-J_n the repeated integrals over sqrt(2 pi) (:mod:`momentgen.compiler.strategies.joint.tails`) and E = exp(-t²/2),
+J_n the repeated integrals over sqrt(2 pi) (:mod:`momentgen.compiler.strategies.mills`) and E = exp(-t²/2),
 
     g = E J_1,    R(-t) = E (2 J_2 - g J_1),    R(t) = 1 - E (2 J_2 + J_1 (2 t + g)),    Phi(-t) = E J_0.
 
@@ -26,12 +26,9 @@ import mpmath
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
-from momentgen.compiler.strategies.joint.tails import Tails
-from momentgen.compiler.strategies.precision import Precision
+from momentgen.compiler.strategies.kit import SLACK, Precision
+from momentgen.compiler.strategies.mills import Tails
 
-__all__ = ["maximum_graph", "maximum_sizes"]
-
-_SLACK = 1 + mpmath.mpf(2) ** -18  # a covariance may exceed its bound by what rounding it can do
 #: exponent at which exp is clamped: 2^-125 a factor, which keeps each normal
 _FLUSH = 87
 
@@ -74,7 +71,7 @@ class _Maximum:
         self.swap = self.mean[0] < self.mean[1]
         self.scale()
         self.ratio()
-        self.tails = Tails(g, self.t, goal=precision.fit, reach=precision.reach, scale=precision.scale)
+        self.tails = Tails(g, self.t, goal=precision.fit, reach=precision.reach)
         self.tail()
         self.outputs = {"mean": self.of_mean, "var": self.of_var}
         for i in (1, 2):
@@ -104,7 +101,7 @@ class _Maximum:
             w = w1 + w2
         else:
             wc = self.cov * c * c
-            bound = sqrt(v1) * _SLACK * sqrt(v2)
+            bound = sqrt(v1) * SLACK * sqrt(v2)
             usable = usable & (abs(self.cov) <= bound)
             # In this order the first difference is exact wherever the sum cancels, so that its correction stays small.
             first = v1 < v2

@@ -20,8 +20,6 @@ from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.strategies.kit import plus
 from momentgen.errors import BuildError
 
-__all__ = ["parameter_node", "polynomial_graph", "polynomial_sizes"]
-
 
 def polynomial_graph(derivation: JointDerivation, outputs: tuple[str, ...], largest: float) -> Graph:
     """The graph of the named outputs.
@@ -75,7 +73,7 @@ def parameter_node(g: Graph, expr: sp.Expr, name: str) -> Real:
         for part in rest:
             first = first + part if isinstance(expr, sp.Add) else first * part
         return first
-    raise BuildError(name, "stabilise", "expected a rational function of the parameters", expr)
+    raise BuildError(name, "strategies", "expected a rational function of the parameters", expr)
 
 
 class _Polynomials:
@@ -93,7 +91,7 @@ class _Polynomials:
         expr = sp.expand(self.exprs[name])
         poly = expr.as_poly(*self.moments.values())
         if poly is None:
-            raise BuildError(self.rule.name, "stabilise", f"expected {name} to be a polynomial in the moments", expr)
+            raise BuildError(self.rule.name, "strategies", f"expected {name} to be a polynomial in the moments", expr)
         nodes = []
         for powers, coefficient in sorted(poly.terms(), key=lambda term: default_sort_key(term[0])):
             monomial = [s for s, n in zip(self.moments.values(), powers, strict=True) for _ in range(n)]

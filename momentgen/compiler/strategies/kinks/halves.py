@@ -15,11 +15,10 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
-from momentgen.compiler.strategies.kinks.halves_graph import FLOAT32, FLOAT64, Halves, build_halves
+from momentgen.compiler.strategies.kinks.halves_graph import FLOAT32, LOCAL, Halves, build_halves
+from momentgen.compiler.strategies.kit import NEAR64
 from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledMeasure, SettledTruth, closed_form_truth
 from momentgen.rule.symbols import x
-
-__all__ = ["applies", "halves_of", "stable_variants"]
 
 
 def halves_of(derivation: Derivation) -> Halves | None:
@@ -52,12 +51,12 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = settled.at({})
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
-    for suffix, precision in (("", FLOAT32), ("64", FLOAT64)):
+    for suffix, precision in (("", FLOAT32), ("64", NEAR64)):
         for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
             graphs[name + suffix], made = build_halves(halves, precision, outputs)
             fits += made if not suffix else ()
     closed = halves.kind == "constant"
-    below = f"; below v = {FLOAT32.switch:.4g} power series of {FLOAT32.terms} terms"
+    below = f"; below v = {LOCAL[True][0]:.4g} power series of {LOCAL[True][1]} terms"
     yield Stable(
         variant="exact",
         truth=closed_form_truth(derivation) if closed else SettledTruth(settled),

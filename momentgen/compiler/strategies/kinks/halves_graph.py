@@ -22,14 +22,14 @@ nothing cancels where f has no kink, b = c, and the partial is of the order v.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
 import mpmath
 import sympy as sp
 
-from momentgen.compiler.fit import Polynomial, lowest_degree
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import (
     Graph,
     Real,
@@ -44,12 +44,9 @@ from momentgen.compiler.ir.graph import (
 )
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core, slope_of
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
-from momentgen.compiler.strategies.kit import checked, deviation, within
-from momentgen.compiler.strategies.mills import integrals
-
-__all__ = ["FLOAT32", "FLOAT64", "Halves", "HalvesPrecision", "Left", "build_halves"]
+from momentgen.compiler.strategies.kit import NEAR32, Precision, checked, deviation, exp_ratio, within
+from momentgen.compiler.strategies.mills import CENTRE, core, integrals, slope_of
 
 Left = Literal["exponential", "constant"]
 _FAR = 2.0**20  # M's fit in u = 1/(1 + w/4) holds up to here, and u·P(u) beyond: P hardly moves any more
@@ -75,45 +72,17 @@ class Halves:
     params: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class HalvesPrecision:
-    """What the graph is for.
-
-    Attributes:
-        fit: relative error of the fitted polynomials.
-        reach: t from where on φ(t) counts as 0.
-        scaled: whether exponentials keep their power of two apart, and 1/sigma is held finite.
-        switch: v*.
-        terms: of the sums of sigma^n I_n below v*.
-    """
-
-    fit: float
-    reach: float
-    scaled: bool
-    switch: float
-    terms: int
-
-
-FLOAT32 = HalvesPrecision(fit=3e-8, reach=13.0, scaled=True, switch=2.0**-4, terms=10)
-FLOAT64 = HalvesPrecision(fit=1e-16, reach=37.5, scaled=False, switch=2.0**-10, terms=12)
-
-
-@lru_cache
-def _expm1(goal: float) -> Polynomial:
-    """P with e^y - 1 = y P(y + 1/4), -1/2 <= y <= 1/16."""
-
-    def target(y: Any) -> Any:
-        return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
-
-    what = "(exp(y) - 1)/y, -1/2 <= y <= 1/16"
-    return lowest_degree(target, (-_EDGE, _EDGE / 8), range(3, 24), goal, what, centre=-_EDGE / 2)
+FLOAT32 = replace(NEAR32, fit=3e-8)
+#: by whether it is for float32: v*, and the terms of the sums of sigma^n I_n below it
+LOCAL = {True: (2.0**-4, 10), False: (2.0**-10, 12)}
 
 
 class _Writer:
     """Writes what the outputs share, and the outputs."""
 
-    def __init__(self, graph: Graph, halves: Halves, precision: HalvesPrecision) -> None:
+    def __init__(self, graph: Graph, halves: Halves, precision: Precision) -> None:
         self.g, self.precision, self.kind = graph, precision, halves.kind
+        self.switch, self.terms = LOCAL[precision.scaled]
         self.fits: list[Polynomial] = []
         g = graph
         self.b, self.c = (parameter_node(g, e, halves.name) for e in (halves.right, halves.left))
@@ -140,7 +109,7 @@ class _Writer:
         self.e = select(beyond, 0, e)
         with mpmath.workdps(40):
             self.density = (self.e * (1 / mpmath.sqrt(2 * mpmath.pi))).named("phi(t)")
-        self.near = self.v < precision.switch
+        self.near = self.v < self.switch
 
     def exp(self, exponent: Real) -> Real:
         """e^x, whose power of two is a normal number."""
@@ -158,7 +127,7 @@ class _Writer:
     def mills(self, n: int, at: Real, reach: float) -> Real:
         """J_n/sqrt(2 pi); u's second word, where it has one, by the slope."""
         g = self.g
-        fitted, steep = core(n, reach, self.precision.fit, 4.0), slope_of(n, reach, 4.0)
+        fitted, steep = core(n, reach, self.precision.fit), slope_of(n, reach)
         self.fits.append(fitted)
         u = 1 / madd(at, 0.25, 1)
         head = first_word(u) if self.precision.scaled else u
@@ -175,7 +144,7 @@ class _Writer:
     def j(self) -> list[Real]:
         """J_n(t)/sqrt(2 pi), n = 0, 1, ..."""
         second = self.mills(2, self.t, self.precision.reach)
-        top = self.precision.terms if self.kind == "exponential" else 2
+        top = self.terms if self.kind == "exponential" else 2
         return integrals(self.t, self.h, second, top)
 
     # --- X⁺ ------------------------------------------------------------------------
@@ -255,7 +224,7 @@ class _Writer:
         sigma = select(self.near, self.sigma, 0)
         step = select(self.below, sigma, -sigma)
         one, two = g.const(0), g.const(0)
-        for n in range(self.precision.terms, 0, -1):
+        for n in range(self.terms, 0, -1):
             one = madd(one, step, self.j[n])
             if n > 1:
                 two = madd(two, step, (2**n - 2) * self.j[n])
@@ -270,7 +239,7 @@ class _Writer:
         one, _ = self.sums
         y = madd(self.v, 0.5, self.mu)
         far = y < -_EDGE
-        fit = _expm1(self.precision.fit)
+        fit = exp_ratio(-_EDGE, _EDGE / 8, self.precision.fit, centre=-_EDGE / 2)
         self.fits.append(fit)
         held = select(self.below & (self.near & ~far), y, 0)
         bent = held * horner(held + _EDGE / 2, fit.coefficients)
@@ -360,7 +329,7 @@ class _Writer:
 
 
 def build_halves(
-    halves: Halves, precision: HalvesPrecision, outputs: tuple[str, ...]
+    halves: Halves, precision: Precision, outputs: tuple[str, ...]
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""
     graph = Graph(("mean", "var"), halves.params)

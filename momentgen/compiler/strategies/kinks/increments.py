@@ -9,21 +9,22 @@ A polynomial that is all of f is taken in powers of x less a centre: written in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache, reduce
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
 
 import mpmath
+import numpy as np
 import sympy as sp
 
-from momentgen.compiler.fit import Polynomial, lowest_degree
+from momentgen.compiler.fit import Polynomial
+from momentgen.compiler.fit.reflections import least_squares
+from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.function.pieces import Piece, Pieces
 from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select, sqrt
-from momentgen.compiler.strategies.kit import bounded_exp
-from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision
+from momentgen.compiler.strategies.kit import Precision, bounded_exp, exp_ratio
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import S, x
-
-__all__ = ["Increments", "plain", "unknown_function"]
 
 _EDGE = mpmath.mpf(1) / 2  # up to where exp(y) - 1 is a polynomial
 
@@ -74,17 +75,6 @@ def _is_half_whole(power: sp.Expr) -> bool:
     return bool((2 * power).is_Integer)
 
 
-@lru_cache
-def _expm1(goal: float) -> Polynomial:
-    """P with exp(y) - 1 = y P(y), |y| <= 1/2."""
-
-    def target(y: Any) -> Any:
-        return mpmath.expm1(y) / y if abs(y) > mpmath.mpf("1e-30") else mpmath.mpf(1)
-
-    what = "(exp(y) - 1)/y, |y| <= 1/2"
-    return lowest_degree(target, (-_EDGE, _EDGE), range(3, 24), goal, what)
-
-
 @dataclass(frozen=True)
 class _Change:
     """An expression at u, at u + d, and the difference; each by itself, since none follows from the others safely."""
@@ -111,7 +101,7 @@ class Increments:
         graph: Graph,
         start: Real,
         step: Real,
-        precision: GraphPrecision,
+        precision: Precision,
         fits: list[Polynomial],
         centre: float = 0.0,
     ) -> None:
@@ -164,7 +154,9 @@ class Increments:
             )
         if isinstance(expr, sp.Pow) and _is_half_whole(expr.exp):
             return self._power(expr.base, expr.exp)
-        raise BuildError("", "stabilise", f"the function {type(expr).__name__} has no form in float32 primitives", expr)
+        raise BuildError(
+            "", "strategies", f"the function {type(expr).__name__} has no form in float32 primitives", expr
+        )
 
     def _polynomial(self, expr: sp.Expr) -> _Change:
         """In powers of x - centre, and the change in powers of the step."""
@@ -206,10 +198,66 @@ class Increments:
 
     def _exp_less_one(self, y: Real) -> Real:
         g = self.g
-        fitted = _expm1(self.precision.fit)
+        fitted = exp_ratio(-_EDGE, _EDGE, self.precision.fit)
         if fitted not in self.fits:
             self.fits.append(fitted)
         edge = g.const(_EDGE)
         small = abs(y) <= edge
         near = select(small, y, 0)
         return select(small, near * horner(near, fitted.coefficients), bounded_exp(self.precision.scaled, y) - 1)
+
+
+# --- branches that have no form in float32 primitives ------------------------------
+#: errors of value, slope and bend: of max(1, abs(f)), of the largest slope, of the largest bend
+_GOALS = (3e-8, 5e-7, 5e-6)
+_POINTS, _DEGREES = 160, range(3, 21)
+
+
+def with_fitted_branches(f: Activation) -> Activation:
+    """f, polynomials for those of its inner branches that are no functions of float32 primitives.
+
+    Raises:
+        BuildError: for an outer branch of that kind, or one that no polynomial follows.
+    """
+    pieces = list(f.pieces)
+    for index, (low, high) in enumerate(pairwise([None, *f.kinks, None])):
+        piece, name = pieces[index], unknown_function(pieces[index].expr)
+        if name is None:
+            continue
+        if low is None or high is None:
+            cause = f"expected {name} between kinks alone, got it on a branch that has no end"
+            raise BuildError(f.name, "strategies", cause, piece.expr)
+        pieces[index] = Piece(piece.low, piece.high, _polynomial(f, index, low, high))
+    return replace(f, pieces=Pieces(tuple(pieces)))
+
+
+def _polynomial(f: Activation, index: int, low: float, high: float) -> sp.Expr:
+    """The polynomial of the lowest degree that is as close as the tolerance takes.
+
+    Raises:
+        BuildError: if there is none.
+    """
+    middle, half = (low + high) / 2, (high - low) / 2
+    at = np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)
+    rows = [[float(c) for c in f.taylor(index, float(middle + half * p), 3)] for p in at]
+    wanted = np.array(rows).T * np.array([[1.0], [1.0], [2.0]])
+    by_value, by_slope, by_bend = _GOALS
+    allowed = np.stack(
+        [
+            by_value * np.maximum(1.0, np.abs(wanted[0])),
+            np.full(_POINTS, by_slope * f.lipschitz),
+            np.full(_POINTS, by_bend * max(f.bend, 1e-3 * f.lipschitz / f.length)),
+        ]
+    )
+    target = (wanted / allowed).ravel()
+    for degree in _DEGREES:
+        k = np.arange(degree + 1)
+        powers = [at[:, None] ** np.maximum(k - n, 0) for n in range(3)]
+        basis = np.array([powers[0], k * powers[1] / half, k * (k - 1) * powers[2] / half**2])
+        matrix = (basis / allowed[:, :, None]).reshape(-1, degree + 1)
+        found = least_squares(matrix, target)
+        if np.abs(target - np.einsum("ij,j->i", matrix, found)).max() <= 1.0:
+            unit = (x - sp.Rational(middle)) / sp.Rational(half)
+            return sp.expand(sum(sp.Rational(float(c)) * unit ** int(n) for n, c in enumerate(found)))
+    cause = f"expected branches that a polynomial of degree {_DEGREES[-1]} follows"
+    raise BuildError(f.name, "strategies", cause, f.pieces.pieces[index].expr)

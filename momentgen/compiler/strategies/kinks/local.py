@@ -28,16 +28,14 @@ from momentgen.compiler.measure.moments import measure_for
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.kinks.piecewise import branches_of
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, PiecewiseWriter
+from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
 from momentgen.compiler.strategies.settled import closed_form_truth
-from momentgen.compiler.strategies.smooth.atom_graph import FLOAT32, FLOAT64, GraphPrecision
 from momentgen.compiler.strategies.tolerated import exact_variant
 from momentgen.rule.symbols import x
 
-__all__ = ["stable_variants", "why_not"]
-
 _HIGHEST = 5  # powers of a branch: sigma's power in the variance is twice that
 _SHARE = 2.0**-6  # of f, that is computed
-_FLOAT32 = replace(FLOAT32, reach=13.2)  # so far that the variance between steps is below 2^-126
+_FLOAT32 = replace(NEAR32, reach=13.2)  # so far that the variance between steps is below 2^-126
 
 
 def why_not(derivation: Derivation) -> str | None:
@@ -170,7 +168,7 @@ def _sign(expr: sp.Expr, side: int, name: str) -> float:
 
 
 def _graph(
-    branches: Branches, precision: GraphPrecision, outputs: tuple[str, ...], largest: float, share: float
+    branches: Branches, precision: Precision, outputs: tuple[str, ...], largest: float, share: float
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     graph = Graph(("mean", "var"))
     writer = _Writer(graph, branches, precision, largest, None)
@@ -195,7 +193,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
         graphs[name], made = _graph(branches, _FLOAT32, outputs, LARGEST, share)
         fits += made
-        graphs[f"{name}64"], _ = _graph(branches, FLOAT64, outputs, sys.float_info.max, share)
+        graphs[f"{name}64"], _ = _graph(branches, NEAR64, outputs, sys.float_info.max, share)
     wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     stable = exact_variant(
         f,

@@ -29,21 +29,17 @@ from momentgen.compiler.ir.graph import Graph, Real
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
-from momentgen.compiler.strategies.claim import Claim
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
-from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.atom_graph import FLOAT32, FLOAT64
+from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
-from momentgen.compiler.strategies.tolerated import exact_variant
+from momentgen.compiler.strategies.tolerated import Claim, exact_variant, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
-
-__all__ = ["branches_of", "closer_variants", "stable_variants", "why_not"]
 
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
@@ -174,7 +170,7 @@ def _local_errors(
     exact = truth(mean, var, {})
     found = {}
     for outputs in (OUTPUTS, PARTIALS):
-        graph, _ = build_piecewise(branches, FLOAT64, outputs, switch)
+        graph, _ = build_piecewise(branches, NEAR64, outputs, switch)
         for name, computed in outputs_float64(graph, {"mean": mean, "var": var}).items():
             found[name] = float(measure(name, np.broadcast_to(computed, mean.shape), exact[name], mean, var).max())
     return found
@@ -198,7 +194,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Quad
     """
     if f.lipschitz == 0:
         cause = "expected a tolerance that is nowhere 0, as that of steps is far out"
-        raise BuildError(f.name, "stabilise", cause, f.pieces)
+        raise BuildError(f.name, "strategies", cause, f.pieces)
     ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
     tried = []
     # Long series last: they serve a larger v*, but rounding in them grows with it.
@@ -216,7 +212,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Quad
             except BuildError as error:
                 cause = error.cause
         tried.append(f"v* = {switch:.4g}: {cause}")
-    raise BuildError(f.name, "stabilise", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
+    raise BuildError(f.name, "strategies", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
 
 
 def _far(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
@@ -258,10 +254,10 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
     fits: list[Polynomial] = []
     for name, outputs in _GRAPHS.items():
         far = _far(f, chosen.surfaces[name])
-        graphs[name], made = build_piecewise(chosen.branches, FLOAT32, outputs, switch, far)
+        graphs[name], made = build_piecewise(chosen.branches, NEAR32, outputs, switch, far)
         fits += made
         above, far = (fine.switch, _fine_far(f, fine.surfaces)) if fine else (switch, far)
-        graphs[f"{name}64"], _ = build_piecewise(more, FLOAT64, outputs, above, far)
+        graphs[f"{name}64"], _ = build_piecewise(more, NEAR64, outputs, above, far)
     in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
     count = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())
     wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))

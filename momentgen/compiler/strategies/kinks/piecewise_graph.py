@@ -21,22 +21,17 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.kit import bounded_exp, checked, deviation, within
+from momentgen.compiler.strategies.kit import Precision, bounded_exp, checked, deviation, within
 from momentgen.compiler.strategies.mills import integrals
-from momentgen.compiler.strategies.smooth.atom_graph import GraphPrecision, mills_ratio
+from momentgen.compiler.strategies.smooth.atom_graph import mills_ratio
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
-
-__all__ = ["Branches", "Far", "PiecewiseWriter", "build_piecewise"]
-
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +75,7 @@ class PiecewiseWriter:
         far: what writes the form above it; None for the local form alone.
     """
 
-    def __init__(
-        self, graph: Graph, branches: Branches, precision: GraphPrecision, switch: float, far: Far | None
-    ) -> None:
+    def __init__(self, graph: Graph, branches: Branches, precision: Precision, switch: float, far: Far | None) -> None:
         self.g, self.branches, self.precision, self.far = graph, branches, precision, far
         self.fits: list[Polynomial] = []
         g, one = graph, graph.const(1)
@@ -326,7 +319,7 @@ class PiecewiseWriter:
 class _Translator:
     """Writes polynomials, exponentials and whole powers of them at a point."""
 
-    def __init__(self, graph: Graph, point: Real, precision: GraphPrecision) -> None:
+    def __init__(self, graph: Graph, point: Real, precision: Precision) -> None:
         self.g, self.point, self.precision = graph, point, precision
 
     def node(self, expr: sp.Expr) -> Real:
@@ -360,11 +353,11 @@ class _Translator:
             for _ in range(abs(int(expr.exp)) - 1):
                 total = total * base
             return total if expr.exp > 0 else 1 / total
-        raise BuildError("", "stabilise", "expected branches made of polynomials and exponentials", expr)
+        raise BuildError("", "strategies", "expected branches made of polynomials and exponentials", expr)
 
 
 def build_piecewise(
-    branches: Branches, precision: GraphPrecision, outputs: tuple[str, ...], switch: float, far: Far | None = None
+    branches: Branches, precision: Precision, outputs: tuple[str, ...], switch: float, far: Far | None = None
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of ``OUTPUTS`` or ``PARTIALS``, and what was fitted for it; without ``far`` of the local form alone."""
     graph = Graph(("mean", "var"))

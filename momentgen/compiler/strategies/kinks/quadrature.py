@@ -20,17 +20,15 @@ from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
-from momentgen.compiler.strategies.kinks.fitted_branches import with_fitted_branches
+from momentgen.compiler.strategies.kinks.increments import with_fitted_branches
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature
-from momentgen.compiler.strategies.requirements import unmet
+from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
 from momentgen.compiler.strategies.smooth.algebraic import find_ladder
-from momentgen.compiler.strategies.smooth.atom_graph import FLOAT32, FLOAT64, AtomSum, GraphPrecision
+from momentgen.compiler.strategies.smooth.atom_graph import AtomSum
 from momentgen.compiler.strategies.smooth.choosing import atom_facts
 from momentgen.compiler.strategies.smooth.ladder import outskirts
-from momentgen.compiler.strategies.tolerated import exact_variant
+from momentgen.compiler.strategies.tolerated import exact_variant, unmet
 from momentgen.errors import BuildError
-
-__all__ = ["stable_variants", "why_not"]
 
 _CHOICES = ((5, 4), (6, 5), (8, 5), (10, 5), (12, 5), (12, 6), (14, 6), (16, 6), (18, 6), (20, 6), (22, 6))
 _FINE = ((20, 6),)
@@ -70,7 +68,7 @@ class _Builder:
         self.slopes = tuple(slopes)
         self.branches = tuple(piece.expr for piece in with_fitted_branches(f).pieces)
 
-    def __call__(self, atoms: AtomSum, rule: PanelRule, precision: GraphPrecision, outputs: tuple[str, ...]) -> Any:
+    def __call__(self, atoms: AtomSum, rule: PanelRule, precision: Precision, outputs: tuple[str, ...]) -> Any:
         f = self.f
         return build_quadrature(atoms, f.kinks, self.branches, self.slopes, self.hold, rule, precision, outputs)
 
@@ -78,7 +76,7 @@ class _Builder:
         """The largest error of the panels below the switch, over the tolerance."""
         f, none = self.f, np.zeros((1, 1))
         if f.left is None or f.right is None:
-            raise BuildError(f.name, "stabilise", "expected f to near a line on either side", f.pieces)
+            raise BuildError(f.name, "strategies", "expected f to near a line on either side", f.pieces)
         atoms = AtomSum(f.centre, f.left, f.right, (0.0,), none, (none, none), (1, 1), switch, 0)
         sigma = math.sqrt(switch)
         spread = np.linspace(-9, 9, 73)
@@ -87,7 +85,7 @@ class _Builder:
         var = np.repeat([switch * 0.999, switch * 0.5, switch * 0.05], points.size).astype(np.float32)
         exact, worst = truth(mean, var, {}), 0.0
         for outputs in (OUTPUTS, PARTIALS):
-            graph, _ = self(atoms, rule, FLOAT64, outputs)
+            graph, _ = self(atoms, rule, NEAR64, outputs)
             values = evaluate_float64(graph, {"mean": mean, "var": var})
             for name, index in graph.outputs.items():
                 computed = np.broadcast_to(values[index], mean.shape)
@@ -116,7 +114,7 @@ def _choose(
             if local <= _LOCAL:
                 return switch, rule, local
             tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {local:.3g}")
-    raise BuildError(f.name, "stabilise", f"panels miss {_LOCAL} of the tolerance ({'; '.join(tried)})", f.pieces)
+    raise BuildError(f.name, "strategies", f"panels miss {_LOCAL} of the tolerance ({'; '.join(tried)})", f.pieces)
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -134,13 +132,13 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     found = find_ladder(f, truth, _CHOICES, switch, 0, switch)
     if found.share > _HOPELESS:
         cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     fine = find_ladder(f, truth, _FINE, switch, 0, switch)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     for suffix, atoms, chosen, precision in (
-        ("", found.atoms, panels, FLOAT32),
-        ("64", fine.atoms, _RULE_FINE, FLOAT64),
+        ("", found.atoms, panels, NEAR32),
+        ("64", fine.atoms, _RULE_FINE, NEAR64),
     ):
         for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
             graphs[name + suffix], made = build(atoms, chosen, precision, outputs)

@@ -29,11 +29,9 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.strategies.kinks.increments import Increments, plain
-from momentgen.compiler.strategies.kit import deviation
-from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, GraphPrecision, SurrogateWriter
+from momentgen.compiler.strategies.kit import Precision, deviation
+from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, SurrogateWriter
 from momentgen.rule.symbols import x
-
-__all__ = ["PanelRule", "QuadratureWriter", "build_quadrature"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class QuadratureWriter(SurrogateWriter):
         slopes: tuple[float, ...],
         hold: float,
         rule: PanelRule,
-        precision: GraphPrecision,
+        precision: Precision,
     ) -> None:
         super().__init__(graph, atoms, precision, held=True)
         growing = [table for k, table in enumerate(self.tables) if atoms.grows(k)]
@@ -279,7 +277,7 @@ def build_quadrature(
     slopes: tuple[float, ...],
     hold: float,
     rule: PanelRule,
-    precision: GraphPrecision,
+    precision: Precision,
     outputs: tuple[str, ...],
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.general_truth import GeneralTruth
@@ -30,31 +29,23 @@ from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import VARIANCE, measure_for
 from momentgen.compiler.strategies.domain import up_to_its_reach
-from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.atom_graph import (
-    FLOAT32,
-    FLOAT64,
-    AtomSum,
-    GraphPrecision,
-    SurrogateWriter,
-)
+from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
+from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, SurrogateWriter
 from momentgen.compiler.strategies.smooth.choosing import Found, atom_facts, choose_atoms, found_atoms
 from momentgen.compiler.strategies.smooth.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
-from momentgen.compiler.strategies.tolerated import exact_variant
+from momentgen.compiler.strategies.tolerated import exact_variant, unmet
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-__all__ = ["find_ladder", "stable_variants", "why_not"]
-
-F64 = npt.NDArray[np.float64]
 #: (atoms, highest order), cheap first
 _CHOICES = ((8, 4), (10, 4), (12, 4), (12, 5), (14, 5), (16, 5), (16, 6), (18, 6), (20, 6), (22, 6), (24, 6))
 #: tried where the best of these is hopeless
 _MORE = ((30, 6), (36, 6))
 _FINE = ((22, 6),)
-_QUICK = replace(FLOAT64, quick=True)  # ladders are off by far more than by rounding
+_QUICK = replace(NEAR64, lean=True)  # ladders are off by far more than by rounding
 #: the smallest root in units of the length, or of sigma at v*; how much wider steps become; the largest, of the reach
 _FIRST, _FIRST_SMOOTHED, _WIDENING, _LAST = (0.2, 0.35, 0.5, 0.8), (0.8, 1.0), (2.0, 3.0), (0.1, 0.3, 1.0)
 _PROMISING, _HOPELESS = 3.0, 3.0
@@ -95,7 +86,7 @@ def find_switch(f: Activation, truth: GeneralTruth, terms: int) -> tuple[float, 
         if error <= _SHARE * VARIANCE:
             return float(np.float32(v)), error
     cause = f"a local form of {terms} terms leaves {error:.2g} of the variance at v = {v:.3g}"
-    raise BuildError(f.name, "stabilise", cause, f.pieces)
+    raise BuildError(f.name, "strategies", cause, f.pieces)
 
 
 def find_ladder(
@@ -137,7 +128,7 @@ def find_ladder(
 class LadderWriter(SurrogateWriter):
     """Leaves out of the higher derivatives what is nothing beside the variance."""
 
-    def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision, lipschitz: float) -> None:
+    def __init__(self, graph: Graph, atoms: AtomSum, precision: Precision, lipschitz: float) -> None:
         self.lipschitz = lipschitz
         super().__init__(graph, atoms, precision)
 
@@ -183,7 +174,7 @@ def _surfaces(f: Activation, truth: GeneralTruth) -> FineSurfaces | None:
 
 
 def _graph(
-    f: Activation, atoms: AtomSum, precision: GraphPrecision, outputs: tuple[str, ...]
+    f: Activation, atoms: AtomSum, precision: Precision, outputs: tuple[str, ...]
 ) -> tuple[Graph, list[Polynomial]]:
     """The graph of a ladder, with its fits."""
     graph = Graph(("mean", "var"))
@@ -207,13 +198,13 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         found = min(found, find_ladder(f, truth, _MORE, switch, _TERMS, 0.0), key=lambda one: one.share)
     if found.share > _HOPELESS:
         cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     surfaces = _surfaces(f, truth)
     fine = None if surfaces else find_ladder(f, truth, _FINE, switch, _TERMS + 2, 0.0)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        graphs[name], made = _graph(f, found.atoms, FLOAT32, outputs)
+        graphs[name], made = _graph(f, found.atoms, NEAR32, outputs)
         fits += made
         if fine:
             graphs[f"{name}64"], _ = _graph(f, fine.atoms, _QUICK, outputs)

@@ -24,36 +24,16 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Line
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
-from momentgen.compiler.strategies.kit import checked
+from momentgen.compiler.strategies.kit import Precision, checked
+from momentgen.compiler.strategies.mills import CENTRE, core
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter", "mills_ratio"]
-
-F64 = npt.NDArray[np.float64]
 _SHORT = 0.05  # v* below which the local form takes f's length as its unit
-
-
-@dataclass(frozen=True)
-class GraphPrecision:
-    """What the graph is for: float32 with the exponential's power of two kept apart, or float64.
-
-    ``quick``: an atom takes two divisions instead of four, for an error of some units in its last place.
-    """
-
-    fit: float
-    reach: float
-    scaled: bool
-    quick: bool = False
-
-
-FLOAT32 = GraphPrecision(fit=2e-8, reach=13.0, scaled=True)
-FLOAT64 = GraphPrecision(fit=1e-16, reach=37.5, scaled=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +72,9 @@ class AtomSum:
         return self.lows[0] < 0 and bool(self.mean[atom, : -self.lows[0]].any())
 
 
-def mills_ratio(precision: GraphPrecision, n: int, u: Real) -> tuple[Real, Polynomial]:
+def mills_ratio(precision: Precision, n: int, u: Real) -> tuple[Real, Polynomial]:
     """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4), and what was fitted."""
-    fitted = core(n, precision.reach, precision.fit, 4.0)
+    fitted = core(n, precision.reach, precision.fit)
     value = horner(u - CENTRE, fitted.coefficients)
     for _ in range(n + 1):
         value = value * u
@@ -111,7 +91,7 @@ class SurrogateWriter:
         held: whether the global form is only right from v* on, and is evaluated at v* below.
     """
 
-    def __init__(self, graph: Graph, atoms: AtomSum, precision: GraphPrecision, held: bool = False) -> None:
+    def __init__(self, graph: Graph, atoms: AtomSum, precision: Precision, held: bool = False) -> None:
         self.g, self.atoms, self.precision = graph, atoms, precision
         g = graph
         self.fits: list[Polynomial] = []
@@ -152,7 +132,7 @@ class SurrogateWriter:
         raw = self.size * r
         beyond = reach < raw
         t = select(beyond, reach, raw)
-        if self.precision.quick:
+        if self.precision.lean:
             w, direct = w2 * r, t * t
             h = direct
         else:  # not t², which would double the rounding of the root in the exponent
@@ -163,7 +143,7 @@ class SurrogateWriter:
         if self.precision.scaled:
             e = e * exp_factor(exponent, 0, 1)
         nearer, farther = madd(t, 0.25, 1), h + 1
-        if min(self.atoms.lows) < 0 and self.precision.quick:
+        if min(self.atoms.lows) < 0 and self.precision.lean:
             both = 1 / (nearer * farther)
             u, over = both * farther, both * nearer
         else:

@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.fit.atoms import AtomFit
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.strategies.smooth.atom_graph import AtomSum
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-__all__ = ["Chosen", "Found", "atom_facts", "choose_atoms", "found_atoms"]
-
-F64 = npt.NDArray[np.float64]
 Taus = tuple[float, ...]
 _ROUNDS = 8  # of a fit that looks promising
 
@@ -82,10 +79,10 @@ class Found:
 def found_atoms(f: Activation, chosen: Chosen, switch: float, terms: int) -> Found:
     """The atoms chosen, with what else their form is made of."""
     if f.left is None or f.right is None:
-        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+        raise BuildError(f.name, "strategies", "expected f to follow a line on either side", f.pieces)
     if not chosen.taus:
         raise BuildError(
-            f.name, "stabilise", "expected a tolerance that is nowhere 0, as that of steps is far out", f.pieces
+            f.name, "strategies", "expected a tolerance that is nowhere 0, as that of steps is far out", f.pieces
         )
     mean, second = chosen.fits[0], (chosen.fits[1], chosen.fits[-1])
     tables = [_without_dust(fit.coefficients) for fit in (mean, *second)]

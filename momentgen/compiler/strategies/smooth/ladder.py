@@ -15,7 +15,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from flint import arb, ctx
 
 from momentgen.compiler.exact.general_truth import GeneralTruth
@@ -24,10 +23,8 @@ from momentgen.compiler.fit.atoms import AtomFit, atoms
 from momentgen.compiler.fit.reflections import least_squares
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD, PARTIAL, VARIANCE
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["LadderTarget", "fit_ladder", "grid", "ladder", "mean_target", "outskirts", "second_target"]
-
-F64 = npt.NDArray[np.float64]
 _SHARES = {"mean": 0.2, "var": 0.15, "partial": 0.1}
 _ROUNDING = 1.5 * 2.0**-24  # what a unit coefficient costs
 _STEP = 0.1  # of the logarithm of u: atoms of order 6 turn within a fifth of their distance
@@ -178,7 +175,7 @@ def ladder(count: int, first: float, last: float, widening: float, start: float)
 def fit_ladder(
     target: LadderTarget, taus: tuple[float, ...], high: int, rounds: int, lasting: int | None = None
 ) -> AtomFit:
-    """The coefficients for atoms of given variances, orders ``target.low`` to ``high``, as in ``fit_atoms``.
+    """The coefficients for atoms of given variances, orders ``target.low`` to ``high``.
 
     Args:
         target: what to fit.

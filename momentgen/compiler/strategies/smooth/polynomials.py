@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import select
+from momentgen.compiler.ir.graph import Graph, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
 from momentgen.compiler.measure.moments import (
     MEAN,
@@ -27,29 +27,16 @@ from momentgen.compiler.measure.moments import (
     limits_for,
     measure_for,
 )
-from momentgen.compiler.strategies.claim import Claim
-from momentgen.compiler.strategies.requirements import unmet
-from momentgen.compiler.strategies.smooth.draw import DrawTruth, add_draw
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph
-from momentgen.compiler.strategies.tolerated import exact_variant
+from momentgen.compiler.strategies.tolerated import Claim, exact_variant, unmet
+from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-
-__all__ = [
-    "draw_variants",
-    "fine_facts",
-    "in_words",
-    "mean_alone",
-    "stable_variants",
-    "surface_facts",
-    "why_no_draw",
-    "why_not",
-]
 
 #: outputs by graph: all; of a draw, whose partials take its mean; of a mean alone
 _ALL = {"forward": OUTPUTS, "partials": PARTIALS}
@@ -115,7 +102,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     """
     rule = derivation.rule
     if cause := why_not(derivation):
-        raise BuildError(rule.name, "stabilise", cause, rule.f)
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
@@ -241,7 +228,7 @@ def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
     size = surfaces["mean"].fit.size if "mean" in surfaces else 0.0
     if size * _UNIT > _ROUNDED * MEAN:
         cause = f"the mean's polynomial has coefficients of {size:.3g} in all, which float32 does not hold to {MEAN:g}"
-        raise BuildError(f.name, "stabilise", cause, f.pieces)
+        raise BuildError(f.name, "strategies", cause, f.pieces)
 
 
 def surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
@@ -269,3 +256,35 @@ def fine_facts(fine: FineSurfaces | None) -> dict[str, Any]:
 
 def _digits(value: Any) -> float:
     return float(f"{float(value):.3g}")
+
+
+# --- draws of 0 or 1 ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DrawTruth:
+    """The exact values of a draw, from those of f; survives pickling."""
+
+    own: Truth
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        values = dict(self.own(mean, var, params))
+        m, slope = values["mean"], 1 - 2 * values["mean"]
+        of_mean = {"dvar_dmu": slope * values["dmean_dmu"], "dvar_dvar": slope * values["dmean_dvar"]}
+        return values | {"var": m * (1 - m)} | of_mean
+
+
+def add_draw(graph: Graph) -> None:
+    """Give a graph with the output ``mean`` the variance of the draw; one with partials of the mean, those of both."""
+    g = graph
+    if "dmean_dmu" not in g.outputs:
+        m = g.result("mean")
+        var, zero = m * (1 - m), g.const(0)
+        made = {"mean": m, "var": select(var < zero, zero, var)}
+    else:
+        slope = madd(-2, g.result("mean"), 1)
+        made = {name: g.result(name) for name in ("dmean_dmu", "dmean_dvar")}
+        made |= {f"dvar_{by}": slope * g.result(f"dmean_{by}") for by in ("dmu", "dvar")}
+    g.outputs.clear()
+    for name in (name for name in (*OUTPUTS, *PARTIALS) if name in made):
+        g.output(name, made[name])

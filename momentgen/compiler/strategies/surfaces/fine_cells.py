@@ -15,13 +15,10 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.strategies.surfaces.surface import Frame
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["Cells", "Shape", "Span", "cut_at", "cut_below", "to_unit"]
-
-F64 = npt.NDArray[np.float64]
 Span = tuple[float, float]
 
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
@@ -33,21 +32,8 @@ from momentgen.compiler.strategies.surfaces.surface import (
     plain_of,
     steps,
 )
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = [
-    "ALLOWED",
-    "BEYOND",
-    "OF_TAILS",
-    "PARTIALS_OF",
-    "Exact",
-    "Output",
-    "Points",
-    "falls",
-    "growth_of",
-    "slope_share",
-]
-
-F64 = npt.NDArray[np.float64]
 #: errors of a mean, over its least at a variance where that grows and f nears its lines slowly; of a variance over L² v
 #: or (range/2)²; of partials over their largest value at a variance
 ALLOWED: Mapping[str, float] = {

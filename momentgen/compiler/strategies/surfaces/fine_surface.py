@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
 from momentgen.compiler.exact.general_truth import GeneralTruth
@@ -35,11 +34,9 @@ from momentgen.compiler.strategies.surfaces.fine_cells import Cells, Shape, Span
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_TAILS, Exact, Output, Points
 from momentgen.compiler.strategies.surfaces.fine_tails import far_out, follows_even_powers, slow_rows
 from momentgen.compiler.strategies.surfaces.surface import Frame, end_of, steps
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-__all__ = ["FineSurface", "FineSurfaces", "find_fine_surfaces"]
-
-F64 = npt.NDArray[np.float64]
 Rows = tuple[tuple[float, ...], ...]
 _SHARE, _END = 0.9, 0.1  # of what is allowed: for the series, for what lies beyond the reach
 #: |t| at which what is left of a normal distribution is less than that of all, and of its first moment
@@ -120,7 +117,7 @@ def find_fine_surfaces(
     """
     if f.algebraic and not follows_even_powers(f):
         cause = "expected an odd f that nears levels by even powers of 1/x, or an even f that nears lines by odd ones"
-        raise BuildError(f.name, "stabilise", cause, f.pieces)
+        raise BuildError(f.name, "strategies", cause, f.pieces)
     goals = goals or (OF_TAILS if f.smoothings and not start else ALLOWED)
     exact = Exact(truth)
     plans: list[_Plan] = []
@@ -145,7 +142,7 @@ def find_fine_surfaces(
             return best
     if best is None:
         cause = f"no polynomial in two variables for {', '.join(outputs)} in float64"
-        raise BuildError(f.name, "stabilise", cause, f.length)
+        raise BuildError(f.name, "strategies", cause, f.length)
     return best
 
 

@@ -16,15 +16,13 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.surface import surface_of
-from momentgen.compiler.strategies.homogeneous.kink_fits import CENTRE, core
+from momentgen.compiler.strategies.mills import CENTRE, core
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import PARTIALS_OF, falls, growth_of, slope_share
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
 from momentgen.compiler.strategies.surfaces.fine_tails import fades
 from momentgen.compiler.strategies.surfaces.surface import lines_of, steps
 from momentgen.compiler.strategies.surfaces.surface_graph import Variables, held
-
-__all__ = ["KINK_REACH", "KINK_UNIT", "FineWriter", "build_fine_graph", "fine_core"]
 
 #: of the smoothed kink: its largest |t|, the error of its fit, and the unit of t in it
 KINK_REACH, _FIT, KINK_UNIT = 37.5, 1e-16, 4.0

@@ -15,15 +15,12 @@ import itertools
 import math
 
 import numpy as np
-import numpy.typing as npt
 from flint import arb, ctx
 
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.strategies.surfaces.surface import lines_of, steps
+from momentgen.compiler.toolchain.arrays import F64
 
-__all__ = ["fades", "far_out", "follows_even_powers", "least_mean", "slow_rows"]
-
-F64 = npt.NDArray[np.float64]
 _WIDENING = 1.8  # power of what is left of the row's number
 _NEAR, _FAR = (0.3, 1.0, 3.0, 10.0), (1e3, 2e3, 4e3)  # lengths, where f's symmetry is looked at, and its power of 1/x
 _CLOSE = 0.01  # of a whole number

@@ -26,8 +26,6 @@ from momentgen.compiler.strategies.formulas.functions import mills_core
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
 
-__all__ = ["PointWriter", "has_point_form"]
-
 _LEAST = -87.25  # exp of it is still a normal float32
 _FIT = 1e-8
 _NEAR = {"tanh": 0.55, "erf": 0.75}  # below it a polynomial
@@ -143,7 +141,7 @@ class PointWriter:
             return self.tanh_softplus(self.node(within))
         writers = {S: self.logistic, Phi: self.normal_cdf, sp.tanh: self.tanh, sp.erf: self.erf}
         if type(expr) not in writers:
-            raise BuildError("", "stabilise", "expected sums, products, S, Phi, tanh, erf and log(1 + exp)", expr)
+            raise BuildError("", "strategies", "expected sums, products, S, Phi, tanh, erf and log(1 + exp)", expr)
         return writers[type(expr)](self.node(expr.args[0]))
 
     # --- functions ---------------------------------------------------------------

@@ -27,32 +27,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, fit_bivariate, rows, terms_needed
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.measure.moments import USUAL, VARIANCE, Limits
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-__all__ = [
-    "VANISHING",
-    "Frame",
-    "Surface",
-    "Targets",
-    "decay",
-    "end_of",
-    "find_surfaces",
-    "flip_of",
-    "is_level",
-    "kink_of",
-    "lines_of",
-    "plain_of",
-    "steps",
-]
-
-F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
 _SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
 _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
@@ -211,7 +194,7 @@ def steps(f: Activation) -> bool:
 def lines_of(f: Activation) -> tuple[float, float, float, float]:
     """Slope and value at the centre of the line on the left, then of that on the right."""
     if f.left is None or f.right is None:
-        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+        raise BuildError(f.name, "strategies", "expected f to follow a line on either side", f.pieces)
     left, right = f.left, f.right
     at = f.centre
     return left.slope, left.offset + left.slope * at, right.slope, right.offset + right.slope * at
@@ -226,7 +209,7 @@ def end_of(f: Activation, mean: float, var: float) -> float:
     for sign, line in ((-1, f.left), (1, f.right)):
         jet = f.jet(f.centre + sign * u, 2)
         if line is None:
-            raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+            raise BuildError(f.name, "strategies", "expected f to follow a line on either side", f.pieces)
         value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > mean
         slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > var * f.lipschitz**2
         end = max([end, *(float(u[mask].max()) for mask in (value, slope) if mask.any())])
@@ -265,7 +248,7 @@ def find_surfaces(
     if shared:
         return shared
     cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
-    raise BuildError(f.name, "stabilise", cause, f.pieces)
+    raise BuildError(f.name, "strategies", cause, f.pieces)
 
 
 def groups_of(f: Activation, outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:

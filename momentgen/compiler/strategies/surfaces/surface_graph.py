@@ -31,14 +31,12 @@ from momentgen.compiler.ir.graph import (
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
+from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.rule.symbols import x
 
-__all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "held"]
-
 _FARTHEST = 13.0  # exp(-t²/2) is a normal float32 up to here
-_LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
 
 
 @lru_cache
@@ -189,7 +187,7 @@ class SurfaceWriter:
         self.fits += writer.fits
         certain = equal(self.v, 0)
         if self.grows_inside(self.point):  # beyond range the point's form may leave it first
-            certain = certain & (abs(value) <= _LARGEST)
+            certain = certain & (abs(value) <= LARGEST)
         return select(certain, value, mean)
 
     def grows_inside(self, expr: sp.Expr) -> bool:
@@ -202,7 +200,7 @@ class SurfaceWriter:
         """At least 0, and finite where v is."""
         value = self.unit("var") * self.surface("var")
         value = select(value < 0, 0, value)
-        return value if is_level(self.f) else select(value > _LARGEST, _LARGEST, value)
+        return value if is_level(self.f) else select(value > LARGEST, LARGEST, value)
 
     def partials(self, names: tuple[str, ...]) -> dict[str, Real]:
         """Each its polynomial times what it grows or vanishes with."""
