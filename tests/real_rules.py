@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +18,14 @@ import pytest
 import torch
 
 import momentgen.generated
-from momentgen.compiler.derive import derive
+from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, unit
 from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
+from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.rule import Rule, load_rules
+from momentgen.rule.inputs import COVARIANCE
 from momentgen.runtime import Op
 
 F32 = npt.NDArray[np.float32]
@@ -114,8 +117,15 @@ def rules() -> Mapping[str, Rule]:
 
 @functools.lru_cache
 def stables(name: str) -> Mapping[str, Stable]:
-    """The stable form of each variant, with its exact values."""
-    return {stable.variant: stable for stable in stabilise(derive(rules()[name]))}
+    """The stable form of each variant, with its exact values; of rules of one value or of two."""
+    rule = rules()[name]
+    if rule.outputs == COVARIANCE:
+        found = stabilise_covariance(derive_covariance(rule))
+    elif len(rule.inputs) > 1 or rule.noise is not None:
+        found = stabilise_joint(derive_joint(rule))
+    else:
+        found = stabilise(derive(rule))
+    return {stable.variant: stable for stable in found}
 
 
 def settings_of(name: str) -> list[dict[str, float]]:
@@ -142,6 +152,18 @@ def six(name: str, variant: str, mean: F32, var: F32, setting: Setting, backend:
     pull = op.kernel("backward", variant=variant, backend=backend)
     results += [*pull(m, v, one, zero, **setting), *pull(m, v, zero, one, **setting)]
     return {key: value.numpy() for key, value in zip((*OUTPUTS, *PARTIALS), results, strict=True)}
+
+
+def all_of(name: str, variant: str, points: Sequence[F32], **params: float) -> dict[str, F32]:
+    """Every output and partial of an op of any inputs, by the generated C."""
+    op = op_of(name)
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in points]
+    one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
+    results = list(op.kernel("forward", variant=variant)(*tensors, **params))
+    for seeded in range(len(op.outputs)):
+        seeds = [one if k == seeded else zero for k in range(len(op.outputs))]
+        results += op.kernel("backward", variant=variant)(*tensors, *seeds, **params)
+    return {key: tensor.numpy() for key, tensor in zip(stables(name)[variant].outputs, results, strict=True)}
 
 
 def goal_of(name: str, variant: str) -> float:

@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
-from real_rules import fresh_seed, op_of, rules
+from real_rules import all_of, fresh_seed, op_of, stables
 
 from momentgen.compiler.certify import joint_points
-from momentgen.compiler.certify.points import Points
-from momentgen.compiler.certify.sampling import sampler_of
-from momentgen.compiler.derive import derive_joint
-from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.ulp import ulp_error
-from momentgen.compiler.strategies.joint.joint import stabilise_joint
 
 F32 = npt.NDArray[np.float32]
-TWO = ("product", "difference", "maximum", "maximum_correlated")
-PAIRS = [(name, variant) for name in (*TWO, "bernoulli_noise") for variant in op_of(name).variants]
-
-
-@functools.lru_cache
-def stables(name: str) -> dict[str, Stable]:
-    return {stable.variant: stable for stable in stabilise_joint(derive_joint(rules()[name]))}
-
-
-def all_of(name: str, variant: str, points: Points, **params: float) -> dict[str, F32]:
-    """Outputs and partials by the generated C."""
-    op, stable = op_of(name), stables(name)[variant]
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in points]
-    one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
-    results = list(op.kernel("forward", variant=variant)(*tensors, **params))
-    for seeds in ((one, zero), (zero, one)):
-        results += op.kernel("backward", variant=variant)(*tensors, *seeds, **params)
-    return {name: tensor.numpy() for name, tensor in zip(stable.outputs, results, strict=True)}
-
-
-@pytest.mark.parametrize(("name", "variant"), PAIRS)
-def test_within_eight_ulp_of_the_terms_anywhere(name: str, variant: str) -> None:
-    stable = stables(name)[variant]
-    seed = fresh_seed(name, variant, "ulp")
-    sampler = sampler_of(stable.forward.inputs)
-    for setting in stable.settings:
-        stable = stable.at(setting)
-        points = sampler.calibration(stable, stable.forward, setting, 2000, seed)
-        points = tuple(array[sampler.in_domain(*points)] for array in points)
-        computed, exact = all_of(name, variant, points, **setting), stable.truth(*points, setting)
-        for output in stable.outputs:
-            error = stable.measure(output, computed[output], exact[output], *points)
-            worst = int(np.argmax(error))
-            at = [float(array[worst]) for array in points]
-            assert error[worst] <= 8, f"{output} at {at}, {setting}, seed {seed}"
 
 
 def test_the_maximum_s_variance_is_within_eight_ulp_of_itself() -> None:
