@@ -15,15 +15,11 @@ from momentgen.rule import Rule
 
 #: functions that no strategy takes -> the first reason
 REFUSED = {
-    "sine_relu": "expected f to near a line for x -> -oo",
     "sinc": "f has a limit at x = 0, where it is written as 0/0",
-    "xielu": "expected f to near a line for x -> oo",
     "symlog": "expected f to near a line for x -> -oo",
     "asinh": "the compiler does not know the function asinh",
     "log_relu": "expected f to near a line for x -> oo",
     "log_square": "expected f to near a line for x -> -oo",
-    "call": "expected f to near a line for x -> oo",
-    "relu_sine": "expected f to near a line for x -> oo",
     "sinlu": "expected f to near a line for x -> oo",
     "root_relu": "f or one of its first two derivatives is not finite near x = 0",
     "exp_square": "the moment diverges for v >= 1/(2p), p the factor of x**2 in `exp(2*x**2)`",
@@ -31,7 +27,7 @@ REFUSED = {
     "double_exponential": "the second moment diverges for every v > 0",
 }
 #: functions that a strategy takes, and whose accuracy none reaches
-MISSED = {"morlet", "multiquadratic", "rational", "window", "relu6_cubed"}
+MISSED = {"multiquadratic", "rational", "window", "relu6_cubed"}
 #: of some functions that are quick to look at, the strategy that is tried first
 FIRST = {
     "identity_exponential": "elementary",
@@ -44,6 +40,13 @@ FIRST = {
     "starrelu": "polynomials between kinks, in closed form",
     "quantised": "polynomials between kinks, in closed form",
     "ternary": "polynomials between kinks, in closed form",
+    "call": "elementary beside a kink",
+    "xielu": "elementary beside a kink",
+    "relu_sine": "elementary beside a kink",
+    "sine_relu": "elementary beside a kink",
+    "morlet": "Gaussians, in closed form",
+    "gaussian_sine": "Gaussians, in closed form",
+    "clipped_sine": "with kinks, by power series",
     "srelu": "with kinks, by power series",
     "smu": "smooth, by polynomials",
     "xatlu": "smooth, by a ladder of atoms",

@@ -22,6 +22,7 @@ The strategies:
                  and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation)
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
                  a draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
+                 ``gaussians``, times sines and cosines, in closed form;
                  ``atom_graph`` has the moments of atoms, ``choosing`` chooses them
 ``surfaces``     polynomials of two variables: ``surface`` and ``surface_graph`` (at v = 0 f itself, ``point``); in
                  float64 ``fine_surface``, of outputs (``fine_output``) in cells (``fine_cells``), ``fine_tails`` of
@@ -29,6 +30,7 @@ The strategies:
 ``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
                  ``piecewise``, power series about the kinks and another form above v*;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
+                 ``growing``, elementary branches of any growth beside one kink, in closed form;
                  ``quadrature``, the fallback, on ``increments``; each with its graph
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph``
@@ -56,9 +58,9 @@ from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
-from momentgen.compiler.strategies.kinks import halves, local, piecewise, quadrature
+from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise, quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
-from momentgen.compiler.strategies.smooth import algebraic, polynomials
+from momentgen.compiler.strategies.smooth import algebraic, gaussians, polynomials
 from momentgen.errors import BuildError
 
 __all__ = [
@@ -176,6 +178,7 @@ _STRATEGIES = (
         entire.stable_variants,
     ),
     _Strategy("polynomials between kinks, in closed form", local.why_not, local.stable_variants),
+    _Strategy("Gaussians, in closed form", gaussians.why_not, gaussians.stable_variants),
     _Strategy("smooth, by polynomials", polynomials.why_not, polynomials.stable_variants, lines=True, absolute=True),
     _Strategy("draw, by polynomials", polynomials.why_no_draw, polynomials.draw_variants, absolute=True),
     _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
@@ -183,6 +186,7 @@ _STRATEGIES = (
         "with kinks, by power series and closer polynomials", piecewise.why_not, piecewise.closer_variants, lines=True
     ),
     _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
+    _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )
 

@@ -105,6 +105,29 @@ def _trigonometric(kind: str, goal: float) -> Polynomial:
     return lowest_degree(target, (mpmath.mpf(0), top), range(2, 16), goal, what)
 
 
+def sine_and_cosine(goal: float, turned: Real, fits: list[Polynomial]) -> tuple[Real, Real]:
+    """Sine and cosine of an angle below 2^13 by polynomials of that relative error, after multiples of pi/2."""
+    n = round(turned * (2 / mpmath.pi))
+    # pi/2 in three parts; n times the first is exact while n < 2^13.
+    r, left = turned, mpmath.pi / 2
+    for bits in (11, 11, 0):
+        part = mpmath.nint(mpmath.ldexp(left, bits)) / mpmath.mpf(2) ** bits if bits == 11 else left
+        if bits and left < 1:
+            part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
+        left = left - part
+        r = madd(-n, part, r)
+    quarter = n - turned.graph.const(4) * round(n * 0.25)  # -2, -1, 0, 1 or 2
+    s = r * r
+    sine, cosine = _trigonometric("sin", goal), _trigonometric("cos", goal)
+    fits += [sine, cosine]
+    small, large = r * horner(s, sine.coefficients), horner(s, cosine.coefficients)
+    odd = equal(quarter * quarter, 1)
+    high, low = select(odd, large, small), select(odd, small, large)
+    minus_sin = equal(quarter, -1) | equal(abs(quarter), 2)
+    minus_cos = equal(quarter, 1) | equal(abs(quarter), 2)
+    return select(minus_sin, -high, high), select(minus_cos, -low, low)
+
+
 class Writer:
     """Writes to one graph; its fits are those that were asked for.
 
@@ -310,26 +333,7 @@ class Writer:
 
     def reduced(self, turned: Real) -> tuple[Real, Real]:
         """Sine and cosine by polynomials, after multiples of pi/2."""
-        g = self.g
-        n = round(turned * (2 / mpmath.pi))
-        # pi/2 in three parts; n times the first is exact while n < 2^13.
-        r, left = turned, mpmath.pi / 2
-        for bits in (11, 11, 0):
-            part = mpmath.nint(mpmath.ldexp(left, bits)) / mpmath.mpf(2) ** bits if bits == 11 else left
-            if bits and left < 1:
-                part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
-            left = left - part
-            r = madd(-n, part, r)
-        quarter = n - g.const(4) * round(n * 0.25)  # -2, -1, 0, 1 or 2
-        s = r * r
-        sine, cosine = _trigonometric("sin", self.goal), _trigonometric("cos", self.goal)
-        self.fits += [sine, cosine]
-        small, large = r * horner(s, sine.coefficients), horner(s, cosine.coefficients)
-        odd = equal(quarter * quarter, 1)
-        high, low = select(odd, large, small), select(odd, small, large)
-        minus_sin = equal(quarter, -1) | equal(abs(quarter), 2)
-        minus_cos = equal(quarter, 1) | equal(abs(quarter), 2)
-        return select(minus_sin, -high, high), select(minus_cos, -low, low)
+        return sine_and_cosine(self.goal, turned, self.fits)
 
     def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:
         half = self.g.const(0.5)

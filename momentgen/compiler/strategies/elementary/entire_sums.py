@@ -68,7 +68,7 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class _Unit:
+class Unit:
     """e^value, value = by_mu·mu + by_v·v: the largest of some exponentials where that is large, else 1; nodes."""
 
     by_mu: Real
@@ -105,7 +105,7 @@ class SumWriter:
             means = [w.finite(value) for value in means]
         below = select(small, w.v, closed.below)
         series = w.series(lambda k, sigmas: sigmas * means[k], closed.count, below)
-        unit: _Unit | Real | None = of_var
+        unit: Unit | Real | None = of_var
         if of_mean is not None and of_var is not None:
             unit = select(small, of_mean.value * 2, of_var.value)
         for name in spread:
@@ -115,7 +115,7 @@ class SumWriter:
             self.sure = sqrt(select(functools.reduce(operator.or_, self.lost), -1, 1))
         return values
 
-    def unit(self, moment: Moment) -> _Unit | None:
+    def unit(self, moment: Moment) -> Unit | None:
         """The largest exponential of the terms; None if none of them grows."""
         g = self.g
         with mpmath.workdps(50):
@@ -131,7 +131,7 @@ class SumWriter:
             return None
         large = self.exponent(*top) > _LARGE
         by_mu, by_v = (select(large, rate, 0) for rate in top)
-        return _Unit(by_mu, by_v, self.exponent(by_mu, by_v))
+        return Unit(by_mu, by_v, self.exponent(by_mu, by_v))
 
     def exponent(self, by_mu: Real, by_v: Real) -> Real:
         """by_mu·mu + by_v·v."""
@@ -144,7 +144,7 @@ class SumWriter:
         v = self.writer.v
         return within(self.writer.mu, _EXPONENT), select(v > _EXPONENT, _EXPONENT, v)
 
-    def beside(self, by_mu: Any, by_v: Any, unit: _Unit | None) -> Real | None:
+    def beside(self, by_mu: Any, by_v: Any, unit: Unit | None) -> Real | None:
         """The exponent by_mu·mu + by_v·v less that of the unit; None if it is 0."""
         g = self.g
         rates = g.const(by_mu), g.const(by_v)
@@ -159,11 +159,11 @@ class SumWriter:
             self.lost.append(lost)
         return exponent
 
-    def times_unit(self, value: Real, unit: _Unit | Real | None) -> Real:
+    def times_unit(self, value: Real, unit: Unit | Real | None) -> Real:
         """``value`` in units of an exponential, given as such or by its exponent, as a number."""
         if unit is None:
             return value
-        if isinstance(unit, _Unit):
+        if isinstance(unit, Unit):
             unit = unit.value
         g, w = self.g, self.writer
         most = g.const(_MOST64 if w.float64 else _MOST)
@@ -177,14 +177,14 @@ class SumWriter:
             value = value * exp_factor(held, i, 4)
         return value
 
-    def moment(self, moment: Moment, unit: _Unit | None) -> Real:
+    def moment(self, moment: Moment, unit: Unit | None) -> Real:
         """A moment, in units of ``unit``."""
         total = self.g.const(0)
         for (p, q), row in moment.real_parts():
             total = total + self.term(p, q, row, unit)
         return total
 
-    def term(self, p: sp.Expr, q: sp.Expr, row: Coefficients, unit: _Unit | None) -> Real:
+    def term(self, p: sp.Expr, q: sp.Expr, row: Coefficients, unit: Unit | None) -> Real:
         """Re P(mu, v) e^(p mu + q v), in units of ``unit``."""
         g, w = self.g, self.writer
         with mpmath.workdps(50):

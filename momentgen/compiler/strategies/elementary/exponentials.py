@@ -31,6 +31,12 @@ class Terms:
 
     coefficients: Mapping[tuple[sp.Expr, int], sp.Expr]
 
+    def __sub__(self, other: Terms) -> Terms:
+        total = dict(self.coefficients)
+        for key, c in other.coefficients.items():
+            total[key] = total.get(key, sp.Integer(0)) - c
+        return Terms({key: w for key, c in total.items() if (w := sp.expand(c)) != 0})
+
     def derivative(self) -> Terms:
         """f'."""
         total: dict[tuple[sp.Expr, int], sp.Expr] = {}
@@ -57,6 +63,11 @@ class Terms:
             for key, value in _hermite(b, n).items():
                 row[key] = row.get(key, sp.Integer(0)) + c * value
         return Moment.of(total)
+
+    @property
+    def at_zero(self) -> sp.Expr:
+        """f(0)."""
+        return sp.expand(sp.Add(*(c for (_, n), c in self.coefficients.items() if n == 0)), complex=True)
 
     @property
     def rates(self) -> tuple[sp.Expr, ...]:

@@ -27,6 +27,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.elementary.entire_graph import sine_and_cosine
 from momentgen.compiler.strategies.kit import Precision, bounded_exp, checked, deviation, within
 from momentgen.compiler.strategies.mills import integrals
 from momentgen.compiler.strategies.smooth.atom_graph import mills_ratio
@@ -122,7 +123,10 @@ class PiecewiseWriter:
 
     @cached_property
     def _translators(self) -> list[Callable[[sp.Expr], Real]]:
-        return [_Translator(self.g, self.point(i), self.precision).node for i in range(len(self.branches.branches))]
+        return [
+            _Translator(self.g, self.point(i), self.precision, self.fits).node
+            for i in range(len(self.branches.branches))
+        ]
 
     def p(self, k: int) -> Real:
         """P_k."""
@@ -317,10 +321,10 @@ class PiecewiseWriter:
 
 
 class _Translator:
-    """Writes polynomials, exponentials and whole powers of them at a point."""
+    """Writes polynomials, exponentials, sines and cosines and whole powers of them at a point."""
 
-    def __init__(self, graph: Graph, point: Real, precision: Precision) -> None:
-        self.g, self.point, self.precision = graph, point, precision
+    def __init__(self, graph: Graph, point: Real, precision: Precision, fits: list[Polynomial]) -> None:
+        self.g, self.point, self.precision, self.fits = graph, point, precision, fits
 
     def node(self, expr: sp.Expr) -> Real:
         """The value of ``expr``.
@@ -336,6 +340,9 @@ class _Translator:
             return self.point
         if isinstance(expr, sp.exp):
             return bounded_exp(self.precision.scaled, self.node(expr.args[0]))
+        if isinstance(expr, (sp.sin, sp.cos)):
+            both = sine_and_cosine(self.precision.fit, self.node(expr.args[0]), self.fits)
+            return both[0 if isinstance(expr, sp.sin) else 1]
         if isinstance(expr, sp.Add):
             constant, rest = expr.as_coeff_Add()
             total = self.node(constant)
@@ -353,7 +360,9 @@ class _Translator:
             for _ in range(abs(int(expr.exp)) - 1):
                 total = total * base
             return total if expr.exp > 0 else 1 / total
-        raise BuildError("", "strategies", "expected branches made of polynomials and exponentials", expr)
+        raise BuildError(
+            "", "strategies", "expected branches made of polynomials, exponentials, sines and cosines", expr
+        )
 
 
 def build_piecewise(

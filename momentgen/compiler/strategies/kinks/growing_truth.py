@@ -1,0 +1,315 @@
+r"""What moments of an f with elementary branches are measured by: exact values by balls, and the errors allowed.
+
+With y = x - kink, m = mu - kink and R_n(b) = E[y^n e^(b y); y > 0],
+
+    R_0 = e^(b m + b² v/2) erfc(-(m + b v)/sqrt(2 v))/2,   R_1 = (m + b v) R_0 + v φ(m/sigma)/sigma,
+    R_n = (m + b v) R_(n-1) + (n - 1) v R_(n-2),
+
+b complex; left of the kink the same with the other tail and sign.  Derivatives of moments are moments of derivatives,
+f's jumps included.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+from flint import acb, arb, ctx
+
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.measure.moments import (
+    EXACT_MEAN,
+    MEAN,
+    MEAN_SPREAD,
+    PARTIAL,
+    VARIANCE,
+    VARIANCE_OF_INPUT,
+    Tolerance,
+)
+from momentgen.compiler.strategies.elementary.entire_graph import Edge
+from momentgen.compiler.strategies.elementary.exponentials import Terms, number
+from momentgen.compiler.toolchain.arrays import F32, F64
+
+_SMALLEST = 2.0**-126
+_BITS, _MOST_BITS = 192, 1 << 14
+_GOOD, _NOTHING = 60, 200  # bits of a value; 2^-200 counts as 0
+_ORDERS, _NEAR = 4, 2  # derivatives that count, and further ones that say how large these are near the kink
+
+
+@dataclass(frozen=True)
+class Sides:
+    """f by what it is on either side of its kink, in y = x - kink.
+
+    Attributes:
+        kink: a rational number.
+        left, right: terms of f.
+    """
+
+    kink: sp.Rational
+    left: Terms
+    right: Terms
+
+    def derivative(self) -> Sides:
+        """f', without what is at the kink."""
+        return Sides(self.kink, self.left.derivative(), self.right.derivative())
+
+    def squared(self) -> Sides:
+        """f²."""
+        return Sides(self.kink, self.left.squared(), self.right.squared())
+
+    @cached_property
+    def jump(self) -> sp.Expr:
+        """f right of the kink less f left of it."""
+        return sp.expand(self.right.at_zero - self.left.at_zero)
+
+    @property
+    def rates(self) -> tuple[complex, ...]:
+        """The b of either side."""
+        return tuple(complex(sp.N(b)) for terms in (self.left, self.right) for b in terms.rates)
+
+
+# --- exact values ----------------------------------------------------------------
+class GrowingTruth:
+    """The six outputs by balls; infinite beyond ``edge``, not evaluated.
+
+    Survives pickling.
+    """
+
+    def __init__(self, sides: Sides, edge: Edge) -> None:
+        self.sides, self.edge = sides, edge
+        self._found: dict[tuple[float, float], tuple[float, ...]] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.sides, self.edge)
+
+    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
+        inside = self.edge.inside(mean.astype(np.float64), var.astype(np.float64))
+        points = zip(mean.tolist(), var.tolist(), inside.tolist(), strict=True)
+        rows = [self._kept(m, v) if known else (math.inf,) * 6 for m, v, known in points]
+        return dict(zip((*OUTPUTS, *PARTIALS), np.array(rows).reshape(-1, 6).T, strict=True))
+
+    def _kept(self, mean: float, var: float) -> tuple[float, ...]:
+        if (mean, var) not in self._found:
+            self._found[mean, var] = tuple(map(float, self.at(mean, var)))
+        return self._found[mean, var]
+
+    def at(self, mean: float, var: float) -> list[arb]:
+        """Mean, variance and the four partials at one point, var > 0, to 60 bits each.
+
+        Raises:
+            ArithmeticError: if 2^14 bits are too few.
+        """
+        bits = _BITS + 4 * max(0, -math.frexp(var)[1]) + 8 * max(0, math.frexp(mean)[1])
+        while bits <= _MOST_BITS:
+            with ctx.workprec(bits):
+                values = self._outputs(arb(mean), arb(var), bits)
+                if all(w.rel_accuracy_bits() >= _GOOD or bool(abs(w) < arb(2) ** -_NOTHING) for w in values):
+                    return values
+            bits *= 2
+        raise ArithmeticError(f"no exact value at mean = {mean!r}, var = {var!r}")
+
+    def _outputs(self, mean: arb, var: arb, bits: int) -> list[arb]:
+        m, sigma = mean - _real(self.sides.kink, bits), var.sqrt()
+        density = (-m * m / (2 * var)).exp() / (2 * arb.pi() * var).sqrt()
+        slope = -m / var * density
+        tails: dict[tuple[sp.Expr, int], list[acb]] = {}
+
+        def moment(sides: Sides) -> arb:
+            total = arb(0)
+            for side, terms in ((-1, sides.left), (1, sides.right)):
+                top = max((n for _, n in terms.coefficients), default=0)
+                for (b, n), c in terms.coefficients.items():
+                    turn = sp.im(b)
+                    if turn < 0:  # the conjugate of another
+                        continue
+                    row = tails.get((b, side))
+                    if row is None or len(row) <= top:
+                        row = tails[b, side] = _tail(_complex(b, bits), side, max(top, 4), m, var, sigma, density)
+                    total += (_complex(c, bits) * row[n]).real * (2 if turn > 0 else 1)
+            return total
+
+        first: list[arb] = []
+        second: list[arb] = []
+        for rows, derivatives in ((first, self._derivatives), (second, self._squares)):
+            jumps = [_real(g.jump, bits) for g in derivatives[:2]]
+            rows.append(moment(derivatives[0]))
+            rows.append(moment(derivatives[1]) + jumps[0] * density)
+            rows.append(moment(derivatives[2]) + jumps[1] * density + jumps[0] * slope)
+        e, e1, e2 = first
+        s, s1, s2 = second
+        return [e, s - e * e, e1, e2 / 2, s1 - 2 * e * e1, s2 / 2 - e * e2]
+
+    @cached_property
+    def _derivatives(self) -> list[Sides]:
+        return _three(self.sides)
+
+    @cached_property
+    def _squares(self) -> list[Sides]:
+        return _three(self.sides.squared())
+
+
+def _three(sides: Sides) -> list[Sides]:
+    first = sides.derivative()
+    return [sides, first, first.derivative()]
+
+
+@functools.lru_cache(maxsize=4096)
+def _complex(value: sp.Expr, bits: int) -> acb:
+    with mpmath.workprec(bits + 20):
+        exact = mpmath.mpc(number(value))
+    with ctx.workprec(bits + 20):
+        radius = arb(0, 2) * arb(2) ** -bits
+        parts = [arb(part) for part in (exact.real, exact.imag)]
+        return acb(*(part if part.is_integer() else part + part * radius for part in parts))
+
+
+def _real(value: sp.Expr, bits: int) -> arb:
+    return _complex(value, bits).real
+
+
+def _tail(b: acb, side: int, top: int, m: arb, var: arb, sigma: arb, density: arb) -> list[acb]:
+    """E[y^n e^(b y)] beyond the kink on one side, n = 0 .. ``top``."""
+    centre = m + b * var
+    root = arb(2).sqrt() * sigma
+    row = [(b * m + b * b * var / 2).exp() * (-side * centre / root).erfc() / 2]
+    for n in range(1, top + 1):
+        row.append(centre * row[-1] + (side * var * density if n == 1 else (n - 1) * var * row[-2]))
+    return row
+
+
+# --- tolerance -------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Power:
+    """E Σ t² over the terms t of a function beyond the kink on one side, bounded; a sine or cosine by its amplitude."""
+
+    rows: tuple[tuple[float, int, float], ...]
+
+    @staticmethod
+    def of(terms: Terms, side: int) -> _Power:
+        rows = []
+        for (b, n), c in terms.coefficients.items():
+            turn = sp.im(b)
+            if turn >= 0:
+                size = abs(complex(sp.N(c))) * (math.sqrt(2) if turn > 0 else 1)
+                rows.append((side * float(sp.re(b)), n, size**2))
+        return _Power(tuple(rows))
+
+    def __call__(self, m: F64, var: F64) -> F64:
+        total, sigma = np.zeros_like(m), np.sqrt(var)
+        for b, n, c in self.rows:
+            moved, inner = m + 2 * b * var, np.zeros_like(m)
+            beyond = np.maximum(moved, 0.0)
+            for j in range(n + 1):  # E (m + sigma Z)^(2n): all terms are positive
+                factor = math.comb(2 * n, 2 * j) * math.prod(range(1, 2 * j, 2))
+                inner = inner + factor * beyond ** (2 * (n - j)) * var**j
+            total = total + c * inner * np.exp(2 * b * m + 2 * b**2 * var + _log_tail(moved / sigma))
+        return total
+
+
+def _log_tail(z: F64) -> F64:
+    """log Phi(z)."""
+    far = z < -5
+    near = np.array([math.log(math.erfc(-w / math.sqrt(2)) / 2) for w in np.where(far, 0.0, z).ravel()])
+    size = np.where(far, -z, 5.0)
+    return np.where(far, -size * size / 2 - np.log(size * math.sqrt(2 * math.pi)), near.reshape(z.shape))
+
+
+@dataclass(frozen=True)
+class GrowingMeasure(Tolerance):
+    """Errors over what is allowed, by how large f's terms and their derivatives are where the input is.
+
+    With ℓ the inverse of the largest rate, G_k = E Σ t², t the terms of f^(k) on their own side of the kink, L_k the
+    largest of f^(k), ℓ f^(k+1) and ℓ² f^(k+2) at the kink on either side, J_k the jump of f^(k) there,
+    q = Phi(a) Phi(-a), a = (mu - kink)/sigma, and
+    s_k = L_(k+1)² min(v, ℓ²) + min(v G_(k+1), G_k) + J_k² q:
+
+    - mean: 1e-6 max(1, |m|) + 1e-9 sqrt(G_0);
+    - variance: 1e-5 s_0;
+    - partials: 1e-4 of L_1 + sqrt(G_1) + J_0/sigma, of (L_2 + sqrt(G_2) + J_1/sigma + J_0/v)/2, of
+      2 sqrt(s_0 s_1) + J_0²/sigma, and of L_1² + G_1 + sqrt(s_0 s_2) + J_1 (L_1 + sqrt(G_1)) + J_0²/v: the sizes of
+      E f', E f''/2, 2 Cov(f, f') and E f'² + Cov(f, f'').
+
+    What float32 does not hold has to be its largest number, of the right sign.
+    """
+
+    of_terms = True
+    kink: float
+    powers: tuple[tuple[_Power, _Power], ...]
+    sizes: tuple[float, ...]
+    jumps: tuple[float, ...]
+    length: float
+
+    @staticmethod
+    def of(sides: Sides) -> GrowingMeasure:
+        """The measure of f."""
+        every = [sides]
+        for _ in range(_ORDERS + _NEAR - 1):
+            every.append(every[-1].derivative())
+        length = 1 / max(map(abs, sides.rates))
+        at_kink = [max(abs(complex(sp.N(t.at_zero))) for t in (g.left, g.right)) for g in every]
+        sizes = [max(at_kink[k + j] * length**j for j in range(_NEAR + 1)) for k in range(_ORDERS)]
+        return GrowingMeasure(
+            float(sides.kink),
+            tuple((_Power.of(g.left, -1), _Power.of(g.right, 1)) for g in every[:_ORDERS]),
+            tuple(sizes),
+            tuple(abs(float(sp.N(g.jump))) for g in every[:_ORDERS]),
+            length,
+        )
+
+    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The error allowed at each point."""
+        sigma, m = np.sqrt(np.maximum(var, 1e-300)), mean - self.kink
+        with np.errstate(all="ignore"):
+            g = [left(-m, var) + right(m, var) for left, right in self.powers]
+            slope, bend = (self.sizes[k] + np.sqrt(g[k]) for k in (1, 2))
+            leap, turn = self.jumps[:2]
+            if output == "mean":
+                limit = MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * np.sqrt(g[0])
+            elif output == "dmean_dmu":
+                limit = PARTIAL * (slope + leap / sigma)
+            elif output == "dmean_dvar":
+                limit = PARTIAL / 2 * (bend + turn / sigma + leap / var)
+            else:
+                s = [self._spread(k, g, m / sigma, var) for k in range(3)]
+                if output == "var":
+                    limit = VARIANCE * s[0]
+                elif output == "dvar_dmu":
+                    limit = PARTIAL * (2 * np.sqrt(s[0]) * np.sqrt(s[1]) + leap**2 / sigma)
+                else:
+                    steep = self.sizes[1] ** 2 + g[1] + turn * slope
+                    limit = PARTIAL * (steep + np.sqrt(s[0]) * np.sqrt(s[2]) + leap**2 / var)
+                if output != "var":  # they contain v times a partial of the mean
+                    limit = np.maximum(limit, _SMALLEST * (1 + var))
+        return np.maximum(np.where(np.isnan(limit), np.inf, limit), _SMALLEST)
+
+    def _spread(self, order: int, g: list[F64], a: F64, var: F64) -> F64:
+        """s_k."""
+        floor = self.sizes[order + 1] ** 2 * np.minimum(var, self.length**2)
+        tails = np.exp(_log_tail(a) + _log_tail(-a))
+        return np.asarray(floor + np.minimum(var * g[order + 1], g[order]) + self.jumps[order] ** 2 * tails)
+
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        return {
+            "mean": f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*sqrt(G0)",
+            "var": f"{VARIANCE:g}*s0",
+            "partials": f"{PARTIAL:g} of L1 + sqrt(G1), (L2 + sqrt(G2) + J1/sigma)/2, 2*sqrt(s0*s1) and L1^2 + G1 + "
+            "sqrt(s0*s2) + J1*(L1 + sqrt(G1)), in the order of the bounds, and of what a jump adds to them",
+            "where": {
+                "m": EXACT_MEAN,
+                "v": VARIANCE_OF_INPUT,
+                "Gk": "E of the sum of the squared terms of f's k-th derivative, each on its own side of the kink",
+                "Lk": "the largest of f's k-th derivative and of l and l^2 times the next two, at the kink",
+                "Jk": "the jump of f's k-th derivative",
+                "sk": "L(k+1)^2*min(v, l^2) + min(v*G(k+1), Gk) + Jk^2*Phi(a)*Phi(-a), a = (mean - kink)/sigma",
+            },
+            "values": {"kink": self.kink, "l": self.length},
+            "least": "2^-126, and (1 + v)*2^-126 of var's partials",
+        }
