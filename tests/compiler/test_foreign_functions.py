@@ -44,8 +44,6 @@ FIRST = {
     "xielu": "elementary beside a kink",
     "relu_sine": "elementary beside a kink",
     "sine_relu": "elementary beside a kink",
-    "morlet": "Gaussians, in closed form",
-    "gaussian_sine": "Gaussians, in closed form",
     "clipped_sine": "with kinks, by power series",
     "srelu": "with kinks, by power series",
     "smu": "smooth, by polynomials",
