@@ -38,8 +38,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python examples/digits_noise.py
 
+# The tests of a file share what they build, so one worker takes them all.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The oldest torch of the range in pyproject.toml is that of constraints.txt, on which `make test` runs; this is the newest.
 # What torch brings or pins itself (triton, setuptools, ...) is left as it is, and so is the torchvision that fits it.
@@ -54,7 +55,7 @@ $(NEW)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 test-versions: $(NEW)/.ready
-	$(NEW)/bin/python -m pytest -n 2 tests/laws tests/nn tests/runtime tests/inference
+	$(NEW)/bin/python -m pytest -n 2 --dist loadfile tests/laws tests/nn tests/runtime tests/inference
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow --timeout 14400

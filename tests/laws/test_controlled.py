@@ -22,11 +22,6 @@ from momentgen.laws import listening
 DRAWS = 20_000
 
 
-@pytest.fixture(autouse=True)
-def _fixed() -> None:
-    torch.manual_seed(0)
-
-
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

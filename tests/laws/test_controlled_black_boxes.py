@@ -16,11 +16,6 @@ from momentgen.errors import UnsupportedError
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
-@pytest.fixture(autouse=True)
-def _fixed() -> None:
-    torch.manual_seed(0)
-
-
 def _plain() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 30), nn.Tanh(), nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
 

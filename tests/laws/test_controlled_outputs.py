@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from laws.small_networks import Of
 from torch import Tensor, nn
@@ -10,11 +9,6 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import noisy
 from momentgen.laws.controlled.linear import _dimension
-
-
-@pytest.fixture(autouse=True)
-def _fixed() -> None:
-    torch.manual_seed(0)
 
 
 def test_large_outputs_do_not_mix_into_small_ones_where_there_are_many() -> None:

@@ -18,11 +18,6 @@ from momentgen import noisy
 from momentgen.laws.controlled import facts as facts_module
 
 
-@pytest.fixture(autouse=True)
-def _fixed() -> None:
-    torch.manual_seed(0)
-
-
 def _sizes(network: nn.Module, calls: list[int]) -> nn.Module:
     """The network, which writes the number of examples of each call into a list."""
 

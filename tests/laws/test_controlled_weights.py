@@ -25,11 +25,6 @@ FAMILIES: dict[str, Callable[[], Posterior]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fixed() -> None:
-    torch.manual_seed(0)
-
-
 class Recurrent(nn.Module):
     """Uses its weight three times."""
 

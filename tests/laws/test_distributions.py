@@ -32,11 +32,6 @@ DISTRIBUTIONS: dict[str, td.Distribution] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fixed() -> None:
-    torch.manual_seed(0)
-
-
 def _network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
 
