@@ -127,15 +127,6 @@ def test_the_regressor_finds_a_bend_and_its_noise(data: tuple[np.ndarray, np.nda
     np.testing.assert_allclose(model.log_prob(X, y), expected, rtol=1e-9)
 
 
-def test_several_targets_have_predictions_each(data: tuple[np.ndarray, np.ndarray]) -> None:
-    X, y = data
-    model = small().fit(X, np.stack([y, -2 * y], 1))
-    mean, std = model.predict(X[:5], return_std=True)
-    assert mean.shape == std.shape == (5, 2)
-    assert model.predict_quantiles(X[:5], [0.1, 0.9]).shape == (2, 5, 2)
-    assert model.log_prob(X[:5], np.stack([y, -2 * y], 1)[:5]).shape == (5,)
-
-
 @pytest.mark.parametrize("by", ["pickle", "joblib"])
 def test_a_regressor_that_was_saved_predicts_and_goes_on_as_before(
     data: tuple[np.ndarray, np.ndarray], by: str, tmp_path: Path

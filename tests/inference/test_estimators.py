@@ -118,15 +118,6 @@ def test_credible_intervals_of_a_classifier_hold_its_probabilities() -> None:
     assert table["right certain"] > 90
 
 
-def test_several_targets_are_regressed_together() -> None:
-    X, y = load_diabetes(return_X_y=True)
-    both = np.stack([y, -10 * y], 1)
-    model = VBPRegressor(epochs=30, propagation="ap2", random_state=0).fit(X, both)
-    mean, std = model.predict(X, return_std=True)
-    assert mean.shape == std.shape == both.shape
-    assert np.corrcoef(mean[:, 0], mean[:, 1])[0, 1] < -0.9
-
-
 @pytest.mark.parametrize("kind", [VBPRegressor, CorrelatedRegressor])
 @pytest.mark.parametrize("scale", [1e6, 1e-6])
 def test_scales_of_the_data_do_not_matter(kind: Any, scale: float) -> None:

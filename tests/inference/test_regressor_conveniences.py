@@ -74,6 +74,9 @@ def test_conformal_intervals_hold_what_they_say(estimator: Any) -> None:
 def test_parts_quantiles_and_draws_are_of_one_distribution(estimator: Any) -> None:
     X, y = data(60)
     model = type(estimator)(**{**estimator.get_params(), "calibrate": "split"}).fit(X, np.stack([y, 100 - 10 * y], 1))
+    first, second = model.predict(X).T
+    assert np.corrcoef(first, y)[0, 1] > 0.8
+    assert np.corrcoef(second, y)[0, 1] < -0.8
     mean, std = model.predict(X[:4], return_std=True)
     parts = model.predict_parts(X[:4])
     np.testing.assert_array_equal(parts.mean, mean)
