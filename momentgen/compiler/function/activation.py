@@ -44,6 +44,7 @@ def _elementary(expr: sp.Expr) -> sp.Expr:
     expr = expr.replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
     expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
     expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
+    expr = expr.replace(sp.asinh, lambda z: sp.log(z + sp.sqrt(z**2 + 1)))
     expr = expr.replace(sp.sinh, lambda z: (sp.exp(z) - sp.exp(-z)) / 2)
     return expr.replace(sp.cosh, lambda z: (sp.exp(z) + sp.exp(-z)) / 2)
 

@@ -19,7 +19,8 @@ The strategies:
 
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
-                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation)
+                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation); ``roots``, whose slope
+                 at 0 has no bound, on ``root_truth``
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
                  a draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
                  ``gaussians``, times sines and cosines, in closed form;
@@ -56,7 +57,7 @@ from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.elementary import entire
 from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
-from momentgen.compiler.strategies.homogeneous import kink
+from momentgen.compiler.strategies.homogeneous import kink, roots
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise, quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
@@ -161,6 +162,7 @@ _STRATEGIES = (
         _unless(kink.applies, "polynomials of one degree on either side of a kink at 0"),
         kink.stable_variants,
     ),
+    _Strategy("roots on either side of 0", roots.why_not, roots.stable_variants),
     _Strategy(
         "draw of 0 or 1",
         _unless(formula.applies, "a draw of 0 or 1 with a mean in closed form"),

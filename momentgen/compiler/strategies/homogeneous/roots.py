@@ -1,0 +1,225 @@
+r"""Roots on either side of 0: sqrt(max(x, 0)), sqrt(|x|), sign(x) |x|^(3/4), whose slope at 0 has no bound.
+
+Homogeneous of a degree p between 0 and 1, a multiple of 1/8, so that powers are square roots.  With t = mu/sigma,
+s = t/sqrt(κ² + t²) and r = sigma sqrt(κ² + t²), each output is a power of r, that of the variance and its derivative by
+mu times v too, and a Chebyshev series in s.  Far out, r is |mu| and s its sign.  Of a side where f is 0 nothing is left
+beyond some sigmas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from numpy.polynomial import chebyshev
+
+from momentgen.compiler.derive import Derivation
+from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select, sqrt
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE
+from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, RootTruth
+from momentgen.compiler.toolchain.arrays import F64
+from momentgen.errors import BuildError
+from momentgen.rule.symbols import x
+
+_BENDS = (3.0, 4.0, 5.0)  # κ
+_FAR = 2.0**15  # |t| beyond which r is |mu|
+_FLAT = 7.0  # sigmas into a side where f is 0, beyond which nothing is left of it
+_LEAST = 2.0**-64  # of r, where partials divide by it: below that of any v in the domain
+_NODES, _LONGEST = 240, 160
+_SHARE, _FINE = 0.15, 1e-12  # of what is allowed to an output, for its series; in float64 of its size
+_EIGHTHS = 8
+#: output -> factors r^(n p + k), as (n, k), each times sigma or not
+_POWERS = {
+    "mean": ((1, 0, False),),
+    "var": ((1, -1, True), (1, -1, True)),
+    "dmean_dmu": ((1, -1, False),),
+    "dmean_dvar": ((1, -2, False),),
+    "dvar_dmu": ((1, -1, True), (1, -2, True)),
+    "dvar_dvar": ((2, -2, False),),
+}
+_ALLOWED = {"mean": MEAN, "var": VARIANCE} | dict.fromkeys(PARTIALS, PARTIAL)
+
+
+def why_not(derivation: Derivation) -> str | None:
+    """Why f is not served; None if it is: left |x|^p and right x^p of one normal input, p a multiple of 1/8 below 1."""
+    rule = derivation.rule
+    if rule.input != "normal" or rule.bernoulli or rule.parameters:
+        return "expected f itself of a normal input, without parameters"
+    if _roots(derivation) is None:
+        return "expected roots on either side of 0, x^p with p a multiple of 1/8 between 0 and 1"
+    return None
+
+
+def _roots(derivation: Derivation) -> RootTruth | None:
+    """f as roots; None where it is something else."""
+    pieces = derivation.pieces.pieces
+    if tuple(derivation.kinks) != (0,) or len(pieces) != 2:
+        return None
+    place = sp.Symbol("place", positive=True)
+    found = [_root(piece.expr.subs(x, side * place), place) for piece, side in zip(pieces, (-1, 1), strict=True)]
+    known = [root for root in found if root is not None]
+    powers = {power for power, factor in known if factor != 0}
+    if len(known) < 2 or len(powers) != 1:
+        return None
+    eighths = _EIGHTHS * powers.pop()
+    if not eighths.is_Integer or not 0 < eighths < _EIGHTHS:
+        return None
+    return RootTruth(int(eighths), *(float(factor) for _, factor in known))
+
+
+def _root(expr: sp.Expr, place: sp.Symbol) -> tuple[sp.Expr, sp.Expr] | None:
+    """(power, factor) of factor·place^power; None where it is something else."""
+    factor, rest = sp.powdenest(sp.expand_power_base(expr), force=True).as_independent(place, as_Add=False)
+    if factor == 0 or not factor.is_number or not factor.is_real:
+        return (sp.S.Zero, sp.S.Zero) if expr == 0 else None
+    base, power = rest.as_base_exp()
+    return (power, factor) if base == place else None
+
+
+# --- series ----------------------------------------------------------------------
+class _Series:
+    """Chebyshev series in s of the outputs, normalised.
+
+    Args:
+        truth: f.
+        bend: κ.
+    """
+
+    def __init__(self, truth: RootTruth, bend: float) -> None:
+        self.bend = bend
+        s = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+        t = bend * s / np.sqrt(1 - s * s)
+        values = np.array([truth.unit(at) for at in t.tolist()]).T
+        root = np.sqrt(bend**2 + t * t)
+        self.series: dict[str, F64] = {}
+        for (name, factors), value in zip(_POWERS.items(), values, strict=True):
+            power = sum(n * truth.eighths / _EIGHTHS + k for n, k, _ in factors)
+            self.series[name] = chebyshev.chebfit(s, value / root**power, _LONGEST)
+
+    def cut(self, name: str, allowed: float) -> F64:
+        """The shortest beginning of a series that leaves out no more than is allowed."""
+        series = self.series[name]
+        rest = np.cumsum(np.abs(series[::-1]))[::-1]
+        return series[: max(1, int(np.argmax(rest <= allowed)) if (rest <= allowed).any() else len(series))]
+
+
+# --- graphs ----------------------------------------------------------------------
+class _Writer:
+    """Writes outputs to a graph."""
+
+    def __init__(self, g: Graph, truth: RootTruth, bend: float) -> None:
+        self.g, self.truth = g, truth
+        mu, v = g.input("mean"), g.input("var")
+        certain = equal(v, 0)
+        sigma = sqrt(select(certain, 1, v))
+        size = abs(mu)
+        away = certain | (sigma * _FAR < size)
+        t = select(away, 0, mu / sigma).named("mean/sigma")
+        square = madd(t, t, bend * bend)
+        root = sqrt(square)
+        left = mu < 0
+        side = select(left, -1, 1)
+        self.s = select(away, side, t / root).named("s")
+        self.r = select(away, size, sigma * root).named("r")
+        self.sigma = select(certain, 0, sigma).named("sigma")
+        self.twice = self.s + self.s
+        self.nothing = self.flat(left, certain, size, sigma)
+
+    def flat(self, left: Real, certain: Real, size: Real, sigma: Real) -> Real | None:
+        """Whether mu lies far into a side where f is 0."""
+        if self.truth.left != 0 and self.truth.right != 0:
+            return None
+        here = left if self.truth.left == 0 else ~left
+        return here & (certain | (sigma * _FLAT < size))
+
+    def power(self, eighths: int, base: Real) -> Real:
+        """base^(eighths/8)."""
+        g = self.g
+        whole, part = divmod(abs(eighths), _EIGHTHS)
+        value, root = g.const(1), base
+        for _ in range(whole):
+            value = value * base
+        for bit in (4, 2, 1):
+            root = sqrt(root)
+            if part & bit:
+                value = value * root
+        return 1 / value if eighths < 0 else value
+
+    def sum(self, series: F64) -> Real:
+        """A Chebyshev series at s, by Clenshaw's recurrence."""
+        g = self.g
+        one, two = g.const(0), g.const(0)
+        for c in reversed(series[1:].tolist()):
+            one, two = madd(self.twice, one, -two) + c, one
+        return madd(self.s, one, -two) + float(series[0])
+
+    def output(self, name: str, series: F64) -> Real:
+        """One output, within the range of the dtype."""
+        g = self.g
+        p, value = self.truth.eighths, self.sum(series)
+        for powers, ones, sigmas in _POWERS[name]:  # a factor at a time: none leaves the range before the output does
+            least = g.const(_LEAST)
+            base = select(self.r < least, least, self.r) if ones else self.r
+            factor = self.power(powers * p + ones * _EIGHTHS, base)
+            value = value * (self.sigma * factor if sigmas else factor)
+        if name == "var":
+            value = select(value < 0, 0, value)
+        return value if self.nothing is None else select(self.nothing, 0, value)
+
+
+def _graph(truth: RootTruth, bend: float, series: Mapping[str, F64], outputs: tuple[str, ...]) -> Graph:
+    graph = Graph(("mean", "var"))
+    writer = _Writer(graph, truth, bend)
+    for name in outputs:
+        graph.output(name, writer.output(name, series[name]))
+    return graph
+
+
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
+
+    Raises:
+        BuildError: if f is no root.
+    """
+    rule, truth = derivation.rule, _roots(derivation)
+    if truth is None:
+        raise BuildError(rule.name, "stabilise", "expected roots on either side of 0", rule.f)
+    factor = max(abs(truth.left), abs(truth.right))
+    measure = RootMeasure(truth.eighths, factor)
+
+    def within(name: str, share: float) -> float:
+        return share * factor ** sum(n for n, _, _ in _POWERS[name])
+
+    tried = [_Series(truth, bend) for bend in _BENDS]
+    coarse = [{name: one.cut(name, within(name, _SHARE * _ALLOWED[name])) for name in _POWERS} for one in tried]
+    best = min(range(len(tried)), key=lambda i: sum(map(len, coarse[i].values())))
+    chosen, series = tried[best], coarse[best]
+    fine = {name: chosen.cut(name, within(name, _FINE)) for name in _POWERS}
+    graphs: dict[str, Any] = {}
+    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+        graphs[name] = _graph(truth, chosen.bend, series, outputs)
+        graphs[f"{name}64"] = _graph(truth, chosen.bend, fine, outputs)
+    terms = sum(map(len, series.values()))
+    yield Stable(
+        variant="exact",
+        truth=truth,
+        measure=measure,
+        goal=1.0,
+        aim=0.8,
+        unit="tolerance",
+        slack=MEAN,
+        box={"a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
+        facts={
+            "power": truth.eighths / _EIGHTHS,
+            "factors": [truth.left, truth.right],
+            "kappa": chosen.bend,
+            "terms": {name: len(row) for name, row in series.items()},
+            "terms_float64": {name: len(row) for name, row in fine.items()},
+            "series": {name: row.tolist() for name, row in series.items()},
+        },
+        doc=f"powers of r times Chebyshev series in mean/r, r² = mean² + {chosen.bend**2:g} var; {terms} terms in all",
+        **graphs,
+    )

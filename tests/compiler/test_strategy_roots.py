@@ -1,0 +1,122 @@
+"""Roots on either side of 0: which are served, exact values against quadrature, graphs, and words on errors."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+
+from momentgen.compiler.derive import derive
+from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.strategies import plans
+from momentgen.compiler.strategies.homogeneous import roots
+from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, RootTruth
+from momentgen.rule import Rule
+from momentgen.rule.symbols import x
+
+SERVED = {
+    "root_relu": (sp.sqrt(sp.Max(x, 0)), RootTruth(4, 0.0, 1.0)),
+    "signed_root": (sp.sign(x) * sp.sqrt(sp.Abs(x)), RootTruth(4, -1.0, 1.0)),
+    "leaky_root": (
+        sp.Piecewise((3 * x ** sp.Rational(3, 4), x > 0), (-((-x) ** sp.Rational(3, 4)), True)),
+        RootTruth(6, -1.0, 3.0),
+    ),
+}
+OTHERS = (sp.Max(x, 0), sp.Abs(x) ** sp.Rational(1, 3), sp.sqrt(sp.Max(x - 1, 0)), sp.sqrt(1 + x**2), x * sp.Abs(x))
+
+
+def stable(name: str) -> Stable:
+    (found,) = roots.stable_variants(derive(Rule(name, f=SERVED[name][0])))
+    return found
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_root_is_known_however_it_is_written(name: str) -> None:
+    f, truth = SERVED[name]
+    derivation = derive(Rule(name, f=f))
+    assert roots._roots(derivation) == truth
+    assert next(iter(plans(derivation))).what == "roots on either side of 0"
+
+
+@pytest.mark.parametrize("f", OTHERS, ids=str)
+def test_no_root_is_refused(f: sp.Expr) -> None:
+    assert "expected roots on either side of 0" in str(roots.why_not(derive(Rule("f", f=f))))
+
+
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("a", [-3.0, -0.2, 0.0, 1.5, 12.0])
+def test_exact_values_are_those_of_quadrature(name: str, a: float) -> None:
+    truth = SERVED[name][1]
+    p = truth.eighths / 8
+    with mpmath.workdps(40):
+
+        def moments(mu: mpmath.mpf, v: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+            # in y with x = ±y^8 no root is left at 0
+            def power(n: int) -> mpmath.mpf:
+                total = mpmath.mpf(0)
+                for side, factor in ((-1, truth.left), (1, truth.right)):
+                    middle = max(side * mu, 0) ** (mpmath.mpf(1) / 8)
+                    cuts = sorted({mpmath.mpf(0), middle, middle + 0.3, middle + 1, mpmath.mpf(3)})
+                    total += mpmath.quad(
+                        lambda y, side=side, factor=factor: (
+                            (factor * y**truth.eighths) ** n * mpmath.npdf(side * y**8, mu, mpmath.sqrt(v)) * 8 * y**7
+                        ),
+                        cuts,
+                    )
+                return total
+
+            mean = power(1)
+            return mean, power(2) - mean**2
+
+        mu, one = mpmath.mpf(a), mpmath.mpf(1)
+        found = truth.unit(a)
+        for value, exact in zip(found[:2], moments(mu, one), strict=True):
+            assert abs(value - float(exact)) < 1e-12
+        if a == -0.2:
+            step = mpmath.mpf("1e-6")
+            by_mu = [
+                (u - w) / (2 * step) for u, w in zip(moments(mu + step, one), moments(mu - step, one), strict=True)
+            ]
+            by_v = [(u - w) / (2 * step) for u, w in zip(moments(mu, one + step), moments(mu, one - step), strict=True)]
+            for value, slope in zip(found[2:], (by_mu[0], by_v[0], by_mu[1], by_v[1]), strict=True):
+                assert abs(value - float(slope)) < 1e-9
+    here = truth(np.array([4 * a], np.float32), np.array([16.0], np.float32), {})
+    assert float(here["mean"][0]) == pytest.approx(found[0] * 4**p, rel=1e-7, abs=1e-9)
+    assert float(here["dvar_dmu"][0]) == pytest.approx(found[4] * 4 ** (2 * p - 1), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_graphs_hold_over_all_of_float32_and_at_variance_0_give_f(name: str) -> None:
+    made, rng = stable(name), np.random.default_rng(0)
+    var = np.exp2(rng.uniform(-120, 120, 400)).astype(np.float32)
+    ratio = np.concatenate([rng.uniform(-12, 12, 200), np.sinh(rng.uniform(-20, 20, 200))])
+    mean = (np.sqrt(var.astype(np.float64)) * ratio).clip(-3e38, 3e38).astype(np.float32)
+    exact, at = made.truth(mean, var, {}), {"mean": mean.astype(np.float64), "var": var.astype(np.float64)}
+    for graph, most in (
+        (made.forward, 0.3),
+        (made.partials, 0.3),
+        (made.forward64, 0.07),
+        (made.partials64, 0.01),
+    ):  # half an ulp is 0.06
+        for output, values in outputs_float64(graph, at).items():
+            assert made.measure(output, values.astype(np.float32), exact[output], mean, var).max() < most, output
+    certain = np.array([-1e38, -2.5, 0.0, 1e-30, 4.0, 1e38])
+    found = outputs_float64(made.forward64, {"mean": certain, "var": np.zeros(6)})
+    truth = SERVED[name][1]
+    want = np.where(certain < 0, truth.left, truth.right) * np.abs(certain) ** (truth.eighths / 8)
+    np.testing.assert_allclose(found["mean"], want, rtol=1e-9)
+    assert (found["var"] == 0).all()
+
+
+def test_the_words_on_roots_are_what_is_measured() -> None:
+    from compiler.test_tolerance import value, words
+
+    rng = np.random.default_rng(1)
+    m, mu, v = rng.normal(size=30), rng.normal(size=30) * 10, np.exp(rng.normal(size=30) * 3)
+    measure = RootMeasure(6, 3.0)
+    said = words(measure)
+    for output in ("mean", "var"):
+        stated = value(said[output], said, m=m, v=v, r=np.hypot(mu, np.sqrt(v)))
+        np.testing.assert_allclose(stated, measure.allowed(output, m, mu, v), rtol=1e-9)
