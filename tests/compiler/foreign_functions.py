@@ -215,6 +215,8 @@ def built(name: str) -> dict[str, Any]:
         for program in compiled.programs["exact"]:
             found |= _values(program, mean, variance, params)
         for output, values in found.items():
+            if output not in want[0]:
+                continue
             exact = np.array([float(w[output]) for w in want])
             size = np.maximum(1.0, np.abs(exact)) if output == "mean" else np.maximum(np.abs(exact).max(), 1e-30)
             errors[output] = max(errors.get(output, 0.0), float((np.abs(values - exact) / size).max()))
@@ -229,7 +231,10 @@ def built(name: str) -> dict[str, Any]:
 
 def _truth(f: Expr, mean: float, var: float) -> dict[str, Any]:
     own = dict(zip(("mean", "var"), moments(f, mean, var, digits=12), strict=True))
-    return own | partials(f, mean, var, digits=12)
+    try:
+        return own | partials(f, mean, var, digits=12)
+    except ZeroDivisionError:  # the slope of a root is infinite at 0, which no quadrature of it sees
+        return own
 
 
 def _values(program: Any, mean: Any, var: Any, params: Mapping[str, float]) -> dict[str, Any]:

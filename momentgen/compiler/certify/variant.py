@@ -228,7 +228,7 @@ def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], go
 
     ends = [10.0**k for k in range(_TENS)] if {"mean", "var"} <= set(graph.inputs) else []
     most = max(itertools.takewhile(holds, ends), default=0.0)
-    domain = f"; up to var = {most:g} none is, which `domain={{'var': {most:g}}}` asks for alone" if most else ""
+    domain = f"; up to var = {most:g} no output is, and `domain={{'var': {most:g}}}` asks for no more" if most else ""
     return f"{output} is furthest off at {at}{domain}"
 
 

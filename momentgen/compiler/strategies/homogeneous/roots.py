@@ -135,18 +135,18 @@ class _Writer:
         here = left if self.truth.left == 0 else ~left
         return here & (certain | (sigma * _FLAT < size))
 
-    def power(self, eighths: int, base: Real) -> Real:
-        """base^(eighths/8)."""
-        g = self.g
+    def power(self, eighths: int, base: Real, times: Real) -> Real:
+        """times base^(eighths/8), a factor at a time: none leaves the range before the product does."""
         whole, part = divmod(abs(eighths), _EIGHTHS)
-        value, root = g.const(1), base
+        base = 1 / base if eighths < 0 else base
+        value, root = times, base
         for _ in range(whole):
             value = value * base
         for bit in (4, 2, 1):
             root = sqrt(root)
             if part & bit:
                 value = value * root
-        return 1 / value if eighths < 0 else value
+        return value
 
     def sum(self, series: F64) -> Real:
         """A Chebyshev series at s, by Clenshaw's recurrence."""
@@ -160,11 +160,10 @@ class _Writer:
         """One output, within the range of the dtype."""
         g = self.g
         p, value = self.truth.eighths, self.sum(series)
-        for powers, ones, sigmas in _POWERS[name]:  # a factor at a time: none leaves the range before the output does
+        for powers, ones, sigmas in _POWERS[name]:
             least = g.const(_LEAST)
             base = select(self.r < least, least, self.r) if ones else self.r
-            factor = self.power(powers * p + ones * _EIGHTHS, base)
-            value = value * (self.sigma * factor if sigmas else factor)
+            value = value * self.power(powers * p + ones * _EIGHTHS, base, self.sigma if sigmas else g.const(1))
         if name == "var":
             value = select(value < 0, 0, value)
         return value if self.nothing is None else select(self.nothing, 0, value)
