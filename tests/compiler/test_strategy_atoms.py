@@ -12,12 +12,9 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Line, analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.surfaces.fine_surface import find_fine_surfaces
-from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.rule import Rule
 from momentgen.rule.symbols import S, x
 
@@ -49,15 +46,6 @@ def test_what_f_is_is_found_from_its_expression() -> None:
     assert abs(silu.lipschitz - 1.0998393194) < 1e-5
     assert analyse("tanh", split(sp.tanh(x)), {}).span == pytest.approx(2.0, abs=1e-9)
     assert analyse("shrink", split(SHRINK), {}).jumps == ((-0.5, 0.5), (0.5, 0.5))
-
-
-def test_the_float64_form_of_a_rule_from_f_alone_is_right_where_the_naive_variance_cancels() -> None:
-    f = analyse("silu", split(x * S(x)), {})
-    graph = build_fine_graph(f, find_fine_surfaces(f, QuadratureTruth(f), OUTPUTS), OUTPUTS)
-    mean, var = np.array([0.7, -3.0], np.float32), np.array([1e-10, 1e-8], np.float32)
-    values = evaluate_float64(graph, {"mean": mean, "var": var})[graph.outputs["var"]]
-    for value, m, v in zip(values, mean.tolist(), var.tolist(), strict=True):
-        assert abs(value / float(moments(x * S(x), m, v, digits=20)[1]) - 1) < 1e-6
 
 
 def test_the_torch_form_of_a_kinked_rule_is_right_beyond_the_points_of_its_fit() -> None:

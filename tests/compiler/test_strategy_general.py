@@ -33,7 +33,9 @@ HUBER = sp.sqrt(1 + x**2) - 1
 POINTS = [(0.3, 1e-6), (-2.5, 4.0), (40.0, 2500.0), (-900.0, 0.5)]
 
 
-@pytest.mark.parametrize("f", [SOFTSIGN, HUBER, sp.atan(x)], ids=["softsign", "huber", "atan"])
+@pytest.mark.parametrize(
+    "f", [SOFTSIGN, HUBER, pytest.param(sp.atan(x), marks=pytest.mark.slow)], ids=["softsign", "huber", "atan"]
+)
 def test_both_truths_of_slow_tails_agree_with_the_oracle(f: sp.Expr) -> None:
     activation = analyse("f", split(f), {})
     mean, var = (np.array(column, np.float32) for column in zip(*POINTS, strict=True))

@@ -74,7 +74,7 @@ def test_noise_that_a_datum_tells_adds_to_the_noise_of_all() -> None:
 # ------------------------------------------------------------------ estimators
 
 
-@pytest.mark.parametrize("kind", [VBPRegressor, CorrelatedRegressor])
+@pytest.mark.parametrize("kind", [VBPRegressor, pytest.param(CorrelatedRegressor, marks=pytest.mark.slow)])
 def test_noise_that_depends_on_the_input_is_found_where_it_is(kind: Any) -> None:
     x, y = fan()
     own = {"propagation": "ap2"} if kind is VBPRegressor else {"kl_weight": 0.1}
