@@ -11,8 +11,7 @@ Each split is one row of ``benchmarks/results/estimators.json``, written when it
     cover              share of the test data within the intervals of 50, 90 and 95 %
     seconds            of fit, by the clock and of the processor, of which the table has the latter
 
-NGBoost and laplace-torch take part where they are installed (``pip install ngboost laplace-torch``).  The committed
-results leave laplace-torch out: its recipe here overfits where the noise is large, and would be unfair to it.
+NGBoost and laplace-torch take part where they are installed (``pip install ngboost laplace-torch``).
 """
 
 from __future__ import annotations
