@@ -7,8 +7,8 @@ A kernel takes numbers for its parameters.  Where f is another function in other
 its moments are those of the kernel at its defaults, or at p0.  Torch maps mean and variance before and after, so that
 gradients in p follow from the certified partials.  Where f is affine in its parameters, the mean is too.  The variance
 is then a quadratic form, which the kernel's values at a few numbers determine.  Maps are in float64 where the device
-has it: a difference from a kink, and what interpolation cancels, keep their digits.  Kernels run in float64 on the CPU,
-and in float32 on a GPU, where Triton runs them; float64 tensors on a GPU take the PyTorch code.
+has it: a difference from a kink, and what interpolation cancels, keep their digits.  Kernels run in
+float64 on the CPU.  On a GPU Triton's run in float32, and float64 tensors take the PyTorch code.
 """
 
 from __future__ import annotations

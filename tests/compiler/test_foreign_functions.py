@@ -33,6 +33,7 @@ FIRST = {
     "snake": "elementary",
     "gcu": "elementary",
     "crossing": "homogeneous",
+    "root_relu": "roots on either side of 0",
     "pinball": "homogeneous",
     "sign_step": "homogeneous",
     "put": "halves",

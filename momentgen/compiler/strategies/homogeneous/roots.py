@@ -1,9 +1,11 @@
 r"""Roots on either side of 0: sqrt(max(x, 0)), sqrt(|x|), sign(x) |x|^(3/4), whose slope at 0 has no bound.
 
-Homogeneous of a degree p between 0 and 1, a multiple of 1/8, so that powers are square roots.  With t = mu/sigma,
-s = t/sqrt(κ² + t²) and r = sigma sqrt(κ² + t²), each output is a power of r, that of the variance and its derivative by
-mu times v too, and a Chebyshev series in s.  Far out, r is |mu| and s its sign.  Of a side where f is 0 nothing is left
-beyond some sigmas.
+f is homogeneous of a degree p between 0 and 1, a multiple of 1/8, so that powers are square roots.  With t = mu/sigma,
+
+    s = t/sqrt(κ² + t²),    r = sigma sqrt(κ² + t²),
+
+each output is a power of r times a Chebyshev series in s.  The variance and its derivative by mu have a factor v, too.
+Far out, r is |mu| and s its sign.  Of a side where f is 0 nothing is left beyond some sigmas.
 """
 
 from __future__ import annotations
