@@ -274,10 +274,14 @@ class ConditionalMeasure(Tolerance):
             return limit + MEAN * np.maximum(self.unit, np.abs(exact))
         return limit + self.expected.allowed(ADDED[output], exact, mean, var) if output in ADDED else limit
 
-    def counted(self, mean: F64, var: F64) -> Bools:
-        """Where errors of f count."""
-        found: Bools = self.own.counted(mean, var)
-        return found
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The errors of f as they are measured, as a share of what is allowed to both."""
+        own: Errors = self.own.over(output, exact, mean, var)
+        if output not in ADDED:
+            return own
+        at = mean.astype(np.float64), var.astype(np.float64)
+        share: F64 = self.own.allowed(output, exact, *at) / self.allowed(output, exact, *at)
+        return lambda computed: own(computed) * share
 
     def words(self) -> dict[str, Any]:
         """What is allowed, in words."""
