@@ -187,7 +187,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """
     rule, truth = derivation.rule, _roots(derivation)
     if truth is None:
-        raise BuildError(rule.name, "stabilise", "expected roots on either side of 0", rule.f)
+        raise BuildError(rule.name, "strategies", "expected roots on either side of 0", rule.f)
     factor = max(abs(truth.left), abs(truth.right))
     measure = RootMeasure(truth.eighths, factor)
 
