@@ -26,7 +26,8 @@ from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
-from momentgen.errors import BuildError
+from momentgen.compiler.strategies.domain import ENOUGH, restricted
+from momentgen.errors import BuildError, MissedError
 from momentgen.keep.versions import library_versions
 from momentgen.rule import Rule
 from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE
@@ -62,13 +63,13 @@ class Outcome:
         promised: unit and goal of each variant, sorted.
         variants: certified, where all of them reached their goals.
         refusal: why the way does not serve, in words; empty where it does.
-        miss: stage and cause, where a variant misses its goal.
+        miss: stage and cause, where a variant misses its goal, and up to which variance none does.
     """
 
     promised: tuple[tuple[str, float], ...] = ()
     variants: tuple[Certified, ...] = ()
     refusal: str = ""
-    miss: tuple[str, str] | None = None
+    miss: tuple[str, str, float] | None = None
 
     @property
     def is_final(self) -> bool:
@@ -189,13 +190,14 @@ def _compile_first(
 ) -> tuple[Certified, ...]:
     """The variants by the first way that reaches the accuracy asked.
 
+    Where none does, but one misses it at variances beyond :data:`ENOUGH` alone, its variants up to there.
     A way that promises less than the first is none, but where the rule takes goals by ``moments`` for those in ulp,
     and the latter are missed: as by the slopes of a mean that falls and rises.
 
     Raises:
         BuildError: if none does; says by how much the last misses it, and among ``others`` by how much each does.
     """
-    misses: list[tuple[str, BuildError]] = []
+    misses: list[tuple[Way, BuildError, float]] = []
     promised: tuple[tuple[str, float], ...] = ()
     for way in tried:
         wanted = () if misses and rule.accuracy.moments else promised
@@ -210,13 +212,25 @@ def _compile_first(
             continue
         if outcome.miss is None:
             return outcome.variants
-        misses.append((way.what, error or BuildError(rule.name, *outcome.miss)))
+        stage, cause, up_to = outcome.miss
+        misses.append((way, error or BuildError(rule.name, stage, cause), up_to))
         progress("strategies")
-    *others, (what, last) = misses
+    for way, _, up_to in misses:
+        if up_to >= ENOUGH and not rule.domain:
+            outcome, _ = _outcome(rule, _up_to(way, up_to), (), progress, evidence, memory)
+            if outcome.variants:
+                return outcome.variants
+    *others, (way, last, _) = misses
     if not others:
         raise last
-    said = tuple((way, f"stage {miss.stage}, {miss.cause}") for way, miss in others)
-    raise BuildError(rule.name, last.stage, f"{last.cause} ({what})", last.expression, said)
+    said = tuple((other.what, f"stage {miss.stage}, {miss.cause}") for other, miss, _ in others)
+    raise BuildError(rule.name, last.stage, f"{last.cause} ({way.what})", last.expression, said)
+
+
+def _up_to(way: Way, var: float) -> Way:
+    """A way, on the domain of variances up to ``var``."""
+    modules = (*way.modules, restricted.__module__)
+    return Way(f"{way.what}, up to {var:g}", modules, lambda: [restricted(one, {"var": var}) for one in way.stables()])
 
 
 def _outcome(
@@ -239,7 +253,8 @@ def _outcome(
             made = tuple(_certified(rule, stable, progress, evidence) for stable in stables)
             outcome = Outcome(goals, made)
         except BuildError as error:
-            outcome, missed = Outcome(goals, miss=(error.stage, error.cause)), error
+            up_to = error.up_to if isinstance(error, MissedError) else 0.0
+            outcome, missed = Outcome(goals, miss=(error.stage, error.cause, up_to)), error
     # An error of a tool deep down, that knows no rules, may be one of this machine at this time.
     if missed is None or (missed.rule == rule.name and missed.expression is None):
         memory.keep(way, outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.strategies import Way, stabilise, ways
 from momentgen.compiler.strategies.kinks.increments import plain
-from momentgen.errors import BuildError
+from momentgen.errors import BuildError, MissedError
 from momentgen.rule import Accuracy, Rule
 from momentgen.rule.symbols import x
 
@@ -40,7 +40,13 @@ def test_a_way_can_be_asked_for_by_its_name_and_is_missed_by_name() -> None:
         stabilise(derive(SMOOTH), "with kinks, by quadrature")
 
 
-def first(misses: Sequence[str], tried: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> object:
+def first(
+    misses: Sequence[str],
+    tried: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    certified: Callable[..., str] | None = None,
+    rule: Rule = SMOOTH,
+) -> object:
     """What comes of ways of these names, some of which miss the accuracy."""
 
     def compiled(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
@@ -52,10 +58,8 @@ def first(misses: Sequence[str], tried: Sequence[str], monkeypatch: pytest.Monke
         made: Any = SimpleNamespace(way=name, unit="tolerance", goal=1.0)
         return Way(name, (), lambda: (made,))
 
-    monkeypatch.setattr(pipeline, "_certified", compiled)
-    return pipeline._compile_first(
-        SMOOTH, map(way, tried), lambda stage: None, Evidence("smooth"), pipeline._NoMemory()
-    )
+    monkeypatch.setattr(pipeline, "_certified", certified or compiled)
+    return pipeline._compile_first(rule, map(way, tried), lambda stage: None, Evidence("smooth"), pipeline._NoMemory())
 
 
 def test_a_way_that_misses_the_accuracy_gives_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +77,32 @@ def test_a_way_that_promises_less_is_not_taken_instead() -> None:
 def test_where_all_ways_miss_the_error_says_by_how_much_each(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BuildError) as error:
         first(WAYS, WAYS, monkeypatch)
-    for way in WAYS:
-        assert f"{way}: stage certify, the variance is off by {len(way)} tolerances" in str(error.value)
+    *others, last = WAYS
+    said = [f"stage certify, the variance is off by {len(way)} tolerances" for way in WAYS]
+    assert error.value.others == tuple(zip(others, said, strict=False))
+    assert str(error.value) == f"rule smooth, {said[-1].replace(',', ':')} ({last})"
     with pytest.raises(BuildError, match=r"^rule smooth, stage certify: the variance is off by 28 tolerances$"):
         first(WAYS, WAYS[1:], monkeypatch)
+
+
+def test_where_all_ways_miss_far_out_alone_the_first_of_them_is_taken_up_to_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missed(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
+        if "up to" in stable.way:
+            return str(stable.way)
+        error = MissedError(rule.name, "lower", "off")
+        error.up_to = {WAYS[0]: 1e3, WAYS[1]: 1e9}[stable.way]
+        raise error
+
+    def restricted(stable: SimpleNamespace, most: dict[str, float]) -> SimpleNamespace:
+        return SimpleNamespace(way=f"{stable.way} up to {most['var']:g}", unit="tolerance", goal=1.0)
+
+    monkeypatch.setattr(pipeline, "restricted", restricted)
+    assert first([], WAYS, monkeypatch, missed) == (f"{WAYS[1]} up to 1e+09",)
+    stated = Rule("smooth", f=sp.tanh(x), domain={"mean": 10.0})
+    with pytest.raises(BuildError, match="off"):
+        first([], WAYS, monkeypatch, missed, stated)
 
 
 @pytest.mark.parametrize("towards", [1, -1])

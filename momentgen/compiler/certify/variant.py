@@ -43,7 +43,7 @@ from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
-from momentgen.errors import BuildError
+from momentgen.errors import BuildError, MissedError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols
 
@@ -190,18 +190,20 @@ def _lower(
     calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
     choice = choose(graph, name, calibrations, aim, order)
     if max(choice.error.values()) > stable.goal:
-        raise BuildError(
+        place, up_to = _place(graph, choice, calibrations, stable.goal)
+        missed = MissedError(
             rule.name,
             "lower",
             f"variant {stable.variant}: even with double-floats throughout, the error is "
-            f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}; "
-            f"{_place(graph, choice, calibrations, stable.goal)}",
+            f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}; {place}",
         )
+        missed.up_to = up_to
+        raise missed
     _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
 
 
-def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], goal: float) -> str:
+def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], goal: float) -> tuple[str, float]:
     """Where an output is furthest off, in words, and up to which variance none is off."""
     program = lower(graph, "missed", choice.double, choice.orders)
 
@@ -229,7 +231,7 @@ def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], go
     ends = [10.0**k for k in range(_TENS)] if {"mean", "var"} <= set(graph.inputs) else []
     most = max(itertools.takewhile(holds, ends), default=0.0)
     domain = f"; up to var = {most:g} no output is, and `domain={{'var': {most:g}}}` asks for no more" if most else ""
-    return f"{output} is furthest off at {at}{domain}"
+    return f"{output} is furthest off at {at}{domain}", most
 
 
 def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:

@@ -44,6 +44,7 @@ from momentgen.rule.symbols import x
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
+_BENT = 1.4  # lengths, of a sigma that power series about the kinks of an f that bends between them serve
 _SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
 _CLOSER = Limits(mean=MEAN / 2, partial=PARTIAL / 2)
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
@@ -119,7 +120,9 @@ def _unit(f: Activation) -> float:
 
 
 def _switches(f: Activation) -> tuple[float, ...]:
-    sigmas = (_unit(f) * s for s in (_SWITCHES if len(f.kinks) > 1 else _SINGLE))
+    sigmas = [_unit(f) * s for s in (_SWITCHES if len(f.kinks) > 1 else _SINGLE)]
+    if _BENT * f.length < sigmas[-1]:  # a sine turns often between its kinks
+        sigmas.append(_BENT * f.length)
     return tuple(float(np.float32(s * s)) for s in sigmas)
 
 
