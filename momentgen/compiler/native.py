@@ -30,10 +30,12 @@ class NativeKernel:
         CompilerError: if there is no compiler, or it fails.
         BuildError: if the source exports no such symbol.
 
+    >>> from momentgen.compiler.emit import Header, render_c
     >>> from momentgen.compiler.ir.program import Builder
     >>> b = Builder("twice", inputs=("x",))
     >>> b.output("y", b.add(b.input("x"), b.input("x")))
-    >>> native_program(b.build())(np.float32([1.5]))
+    >>> source = render_c([b.build()], Header("twice", "exact", "none", {"twice": 1}))
+    >>> NativeKernel(source, "twice", 1, 0, 1)(np.float32([1.5]))
     (array([3.], dtype=float32),)
     """
 
