@@ -199,7 +199,7 @@ def test_a_refusal_names_rule_stage_expression_and_the_true_reason(f: sp.Expr, s
 def test_a_refusal_says_of_every_way_why_it_does_not_serve() -> None:
     with pytest.raises(BuildError) as caught:
         stabilise(derive(Rule("mine", f=sp.log(1 + x**2))))
-    first = "expected f to near a line for x -> -oo, which it does not (smooth, by a ladder of atoms)"
+    first = "expected f to near a line for x -> -oo, which it does not (smooth, by a multi-scale expansion)"
     assert caught.value.cause == first
     others = dict(caught.value.others)
     for way in ("homogeneous", "elementary", "smooth, by polynomials", "with kinks, by quadrature"):

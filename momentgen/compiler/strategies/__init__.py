@@ -187,7 +187,7 @@ _STRATEGIES = (
     _Strategy(
         "with kinks, by power series and closer polynomials", piecewise.why_not, piecewise.closer_variants, lines=True
     ),
-    _Strategy("smooth, by a ladder of atoms", algebraic.why_not, algebraic.stable_variants, lines=True),
+    _Strategy("smooth, by a multi-scale expansion", algebraic.why_not, algebraic.stable_variants, lines=True),
     _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )

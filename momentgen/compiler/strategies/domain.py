@@ -1,7 +1,9 @@
 """A domain that a rule states, or that its strategy cannot pass: beyond it outputs and partials are NaN.
 
 A goal may be missed only at variances that no network has.  ``Rule(domain={"var": 1e8})`` says up to where goals must
-hold.  A strategy whose form ends at a variance of at least :data:`ENOUGH` states that domain itself.
+hold.  A strategy whose form ends at a variance of at least :data:`ENOUGH` states that domain itself.  Where all
+strategies miss a goal, and one of them beyond that variance alone, :mod:`momentgen.compiler.pipeline` takes its
+variants up to there.
 """
 
 from __future__ import annotations

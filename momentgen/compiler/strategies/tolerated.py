@@ -13,6 +13,23 @@ from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.stable import Stable, Truth
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
+from momentgen.rule import Rule
+
+
+def unmet_by_input(rule: Rule, *, draw: bool = False) -> str | None:
+    """What is expected of a rule's input and parameters and not met: one normal input, no parameters; None if all is.
+
+    Args:
+        rule: the rule.
+        draw: whether the output is to be a draw of 0 or 1 with probability f, or f itself.
+    """
+    if rule.input != "normal":
+        return f"expected a normal input, got {rule.input}"
+    if rule.bernoulli != draw:
+        return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
+    if rule.parameters:
+        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    return None
 
 
 def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: bool = False) -> str | None:
@@ -28,12 +45,8 @@ def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: boo
         BuildError: if f cannot be looked at.
     """
     rule = derivation.rule
-    if rule.input != "normal":
-        return f"expected a normal input, got {rule.input}"
-    if rule.bernoulli != draw:
-        return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
-    if rule.parameters:
-        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+    if cause := unmet_by_input(rule, draw=draw):
+        return cause
     if kinks and not derivation.kinks:
         return "expected kinks"
     if not kinks and derivation.kinks:

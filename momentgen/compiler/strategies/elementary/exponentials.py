@@ -171,15 +171,14 @@ def number(value: sp.Expr) -> Any:
     return mpmath.mpc(*parts) if parts[1] else parts[0]
 
 
-def exponential_terms(f: sp.Expr) -> Terms | None:
-    """f as such a sum with exact numbers; None if it is none.
+def factored_terms(f: sp.Expr) -> list[tuple[sp.Expr, int, sp.Poly]] | None:
+    """(c, n, p) of each term c x^n e^(p(x)) of f, p a polynomial without constant; None if f is no sum of such.
 
-    >>> exponential_terms(sp.tanh(x)) is None
-    True
+    >>> factored_terms(x * sp.exp(1 - x**2))
+    [(E, 1, Poly(-x**2, x, domain='ZZ'))]
     """
-    total: dict[tuple[sp.Expr, int], sp.Expr] = {}
-    expanded = sp.expand(f.rewrite([sp.sinh, sp.cosh, sp.sin, sp.cos], sp.exp))
-    for term in sp.Add.make_args(expanded):
+    found = []
+    for term in sp.Add.make_args(sp.expand(f.rewrite([sp.sinh, sp.cosh, sp.sin, sp.cos], sp.exp))):
         c, n, exponent = sp.Integer(1), 0, sp.Integer(0)
         for factor in sp.Mul.make_args(sp.powsimp(term)):
             base, index = factor.as_base_exp()
@@ -193,11 +192,27 @@ def exponential_terms(f: sp.Expr) -> Terms | None:
                 exponent += index * sp.log(base)
             else:
                 return None
-        poly = sp.Poly(sp.expand(exponent), x) if exponent.is_polynomial(x) else None
-        if poly is None or poly.degree() > 1:
+        exponent = sp.expand(exponent)
+        if not exponent.is_polynomial(x):
             return None
-        c, b = c * sp.exp(poly.nth(0)), sp.expand(poly.nth(1))
-        if not (c.is_number and b.is_number):
+        poly = sp.Poly(exponent, x)
+        found.append((c * sp.exp(poly.nth(0)), n, poly - poly.nth(0)))
+    return found
+
+
+def exponential_terms(f: sp.Expr) -> Terms | None:
+    """f as such a sum with exact numbers; None if it is none.
+
+    >>> exponential_terms(sp.tanh(x)) is None
+    True
+    """
+    total: dict[tuple[sp.Expr, int], sp.Expr] = {}
+    factored = factored_terms(f)
+    if factored is None:
+        return None
+    for c, n, poly in factored:
+        b = sp.expand(poly.nth(1))
+        if poly.degree() > 1 or not (c.is_number and b.is_number):
             return None
         total[b, n] = total.get((b, n), sp.Integer(0)) + c
     return Terms({key: w for key, c in total.items() if (w := sp.expand(c, complex=True)) != 0})

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import mpmath
@@ -259,3 +259,10 @@ def near_zero(form: OutputForm, order: int, params: Mapping[str, Any], goal: flo
     what = f"{form.name}/(sigma^{form.power} t^{order}) in t², 0 <= t <= {edge}"
     interval = (mpmath.mpf(0), mpmath.mpf(edge) ** 2)
     return lowest_degree(target, interval, DEGREES, goal, what), edge
+
+
+def changes_sign(side: Side, parameters: Mapping[str, Any]) -> bool:
+    """Whether an output changes sign inside a side at the parameters given."""
+    with mpmath.workdps(40):
+        values = [side.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
+    return any(a * b < 0 for a, b in pairwise(values))

@@ -21,8 +21,8 @@ from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, equal, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
 from momentgen.compiler.measure.ulp import LARGEST, ulp_error
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
-from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph, changes_sign
+from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, changes_sign, output_forms
+from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
 from momentgen.compiler.strategies.kit import FLOAT64, Precision, within
 from momentgen.compiler.toolchain.arrays import F32, F64

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -49,6 +48,7 @@ from momentgen.compiler.strategies.homogeneous.forms import (
     OutputForm,
     Side,
     T,
+    changes_sign,
     near_zero,
     vanishing_order,
     without_t,
@@ -451,10 +451,3 @@ def build_graph(
             value = writer.saturated(value)
         graph.output(name, value)
     return graph, tuple(writer.fits)
-
-
-def changes_sign(side: Side, parameters: Mapping[str, Any]) -> bool:
-    """Whether an output changes sign inside a side at the parameters given."""
-    with mpmath.workdps(40):
-        values = [side.value(mpmath.mpf(k) / 8, parameters) for k in range(1, 160)]
-    return any(a * b < 0 for a, b in pairwise(values))

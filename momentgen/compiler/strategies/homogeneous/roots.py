@@ -22,6 +22,7 @@ from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, RootTruth
+from momentgen.compiler.strategies.tolerated import unmet_by_input
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -46,10 +47,9 @@ _ALLOWED = {"mean": MEAN, "var": VARIANCE} | dict.fromkeys(PARTIALS, PARTIAL)
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: left |x|^p and right x^p of one normal input, p a multiple of 1/8 below 1."""
-    rule = derivation.rule
-    if rule.input != "normal" or rule.bernoulli or rule.parameters:
-        return "expected f itself of a normal input, without parameters"
+    """Why this strategy cannot handle f, or None; it is for |x|^p beside 0, p a multiple of 1/8 below 1."""
+    if cause := unmet_by_input(derivation.rule):
+        return cause
     if _roots(derivation) is None:
         return "expected roots on either side of 0, x^p with p a multiple of 1/8 between 0 and 1"
     return None

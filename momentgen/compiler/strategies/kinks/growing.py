@@ -27,6 +27,7 @@ from momentgen.compiler.strategies.kinks.growing_truth import GrowingMeasure, Gr
 from momentgen.compiler.strategies.kinks.piecewise import branches_of
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
+from momentgen.compiler.strategies.tolerated import unmet_by_input
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -49,10 +50,9 @@ def sides_of(derivation: Derivation) -> Sides | None:
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is."""
-    rule = derivation.rule
-    if rule.input != "normal" or rule.bernoulli or rule.parameters:
-        return "expected f itself of a normal input, without parameters"
+    """Why this strategy cannot handle f, or None."""
+    if cause := unmet_by_input(derivation.rule):
+        return cause
     sides = sides_of(derivation)
     if sides is None:
         return "expected one kink, at a rational number, and sums of x^n exp(b x), x^n sin(b x), x^n cos(b x) beside it"

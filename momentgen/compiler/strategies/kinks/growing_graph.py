@@ -44,7 +44,6 @@ class _Growing(PiecewiseWriter):
     ) -> None:
         super().__init__(graph, branches, precision, switch, None)
         self.seen = tuple(Seen.of(sides, side) for side in (-1, 1))
-        _g = graph
         writer = Writer(graph, not precision.scaled, edge)
         (offset,), (left,) = self.gaps, self.below
         self.halves = HalfLines(graph, precision, offset, left, self.wide, self.seen)

@@ -30,7 +30,7 @@ from momentgen.compiler.strategies.kinks.piecewise import branches_of
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, PiecewiseWriter
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
 from momentgen.compiler.strategies.settled import closed_form_truth
-from momentgen.compiler.strategies.tolerated import exact_variant
+from momentgen.compiler.strategies.tolerated import exact_variant, unmet_by_input
 from momentgen.rule.symbols import x
 
 _HIGHEST = 5  # powers of a branch: sigma's power in the variance is twice that
@@ -39,10 +39,12 @@ _FLOAT32 = replace(NEAR32, reach=13.2)  # so far that the variance between steps
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: polynomials without parameters, that are steps or grow faster than lines."""
-    rule, pieces = derivation.rule, derivation.pieces.pieces
-    if rule.input != "normal" or rule.bernoulli or rule.parameters or not derivation.kinks:
-        return "expected f itself of a normal input, with kinks and without parameters"
+    """Why this strategy cannot handle f, or None; it is for steps, and polynomials steeper than lines."""
+    if cause := unmet_by_input(derivation.rule):
+        return cause
+    if not derivation.kinks:
+        return "expected kinks"
+    pieces = derivation.pieces.pieces
     if not derivation.is_piecewise_polynomial or derivation.mean is None:
         return "expected branches that are polynomials"
     degrees = [_degree(p.expr) for p in pieces]

@@ -58,7 +58,7 @@ _DEGREE = 2  # of a polynomial branch; cubics range so far between their kinks t
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: with kinks, and soon a line on either side.
+    """Why this strategy cannot handle f, or None; it is for f with kinks that are soon a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.

@@ -44,7 +44,7 @@ _UNITS = 40 * 2.0**-24  # of L²: what the sums of dV/dv = E f'² + Cov(f, f'') 
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: continuous, with kinks, a line on either side and branches known here."""
+    """Why this strategy cannot handle f, or None; it is for continuous f with kinks and a line on either side."""
     cause = unmet(derivation, kinks=True, exponentially=False)
     if cause is not None:
         return cause
@@ -131,7 +131,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     switch, panels, local = _choose(f, build, measure, truth)
     found = find_ladder(f, truth, _CHOICES, switch, 0, switch)
     if found.share > _HOPELESS:
-        cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
+        cause = f"the best multi-scale expansion misses what is allowed to it {found.share:.3g}-fold"
         raise BuildError(rule.name, "strategies", cause, rule.f)
     fine = find_ladder(f, truth, _FINE, switch, 0, switch)
     graphs: dict[str, Any] = {}
@@ -159,6 +159,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         },
         doc=(
             f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at kinks; "
-            f"above, a ladder of atoms of {len(found.atoms.taus)} variances fitted to f smoothed by that variance"
+            f"above, a multi-scale expansion, atoms of {len(found.atoms.taus)} variances, "
+            "fitted to f smoothed by that variance"
         ),
     )

@@ -1,1 +1,1 @@
-"""Smooth f that follow a line on either side, by surfaces; those that near it slowly, by a ladder of atoms."""
+"""Smooth f that follow a line on either side, by surfaces; those that near it slowly, by multi-scale expansions."""

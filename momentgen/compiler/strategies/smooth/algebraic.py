@@ -58,7 +58,7 @@ _NEGLIGIBLE = 2e-9  # of L sigma, at v*
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: smooth, with a line on either side."""
+    """Why this strategy cannot handle f, or None; it is for smooth f with a line on either side."""
     return unmet(derivation, kinks=False, exponentially=False)
 
 
@@ -187,7 +187,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact``.
 
     Raises:
-        BuildError: if no ladder of atoms comes within the tolerance.
+        BuildError: if no multi-scale expansion comes within the tolerance.
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
@@ -197,7 +197,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     if found.share > _HOPELESS:
         found = min(found, find_ladder(f, truth, _MORE, switch, _TERMS, 0.0), key=lambda one: one.share)
     if found.share > _HOPELESS:
-        cause = f"the best ladder of {len(found.atoms.taus)} atoms misses what is allowed to it {found.share:.3g}-fold"
+        cause = f"the best multi-scale expansion misses what is allowed to it {found.share:.3g}-fold"
         raise BuildError(rule.name, "strategies", cause, rule.f)
     surfaces = _surfaces(f, truth)
     fine = None if surfaces else find_ladder(f, truth, _FINE, switch, _TERMS + 2, 0.0)
@@ -226,8 +226,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             "local_form_leaves_out": float(f"{left_out:.3g}"),
         },
         doc=(
-            f"the general fallback: a ladder of atoms of {len(found.atoms.taus)} variances; below v = {switch:.4g} the "
-            f"Hermite expansion of the variance, {_TERMS} terms{in_float64}"
+            f"the general fallback: a multi-scale expansion, atoms of {len(found.atoms.taus)} variances; below "
+            f"v = {switch:.4g} the Hermite expansion of the variance, {_TERMS} terms{in_float64}"
         ),
     )
     yield exact if rule.domain else up_to_its_reach(exact)

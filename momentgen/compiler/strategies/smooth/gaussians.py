@@ -31,10 +31,10 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import sine_and_cosine
+from momentgen.compiler.strategies.elementary.exponentials import factored_terms
 from momentgen.compiler.strategies.kit import checked, within
 from momentgen.compiler.strategies.tolerated import exact_variant, unmet
 from momentgen.errors import BuildError
-from momentgen.rule.symbols import x
 
 _LOWEST = -100.0  # of exponents; what is below counts as 0
 _WIDEST = 2.0**126  # of s
@@ -65,27 +65,19 @@ _Terms = Mapping[_Bell, Sequence[sp.Expr]]
 def terms_of(f: sp.Expr) -> dict[tuple[sp.Expr, sp.Expr, int], sp.Expr] | None:
     """(a, b, n) -> c with f = Σ c x^n exp(-a x² + b x), a > 0; None if f is no such sum.
 
+    >>> from momentgen.rule.symbols import x
     >>> terms_of(x * sp.exp(1 - x**2))
     {(1, 0, 1): E}
     """
     total: dict[tuple[sp.Expr, sp.Expr, int], sp.Expr] = {}
-    for term in sp.Add.make_args(sp.expand(f.rewrite([sp.sin, sp.cos, sp.sinh, sp.cosh], sp.exp))):
-        c, n, exponent = sp.Integer(1), 0, sp.Integer(0)
-        for factor in sp.Mul.make_args(sp.powsimp(term)):
-            base, index = factor.as_base_exp()
-            if not factor.has(x):
-                c *= factor
-            elif isinstance(factor, sp.exp):
-                exponent += factor.args[0]
-            elif base == x and index.is_Integer and index > 0:
-                n += int(index)
-            else:
-                return None
-        poly = sp.Poly(sp.expand(exponent), x) if exponent.is_polynomial(x) else None
-        if poly is None or poly.degree() != 2 or not poly.nth(2).is_negative or not (c * poly.nth(1)).is_number:
+    factored = factored_terms(f)
+    if factored is None:
+        return None
+    for c, n, poly in factored:
+        if poly.degree() != 2 or not poly.nth(2).is_negative or not (c * poly.nth(1)).is_number:
             return None
         key = -poly.nth(2), sp.expand(poly.nth(1)), n
-        total[key] = total.get(key, sp.Integer(0)) + c * sp.exp(poly.nth(0))
+        total[key] = total.get(key, sp.Integer(0)) + c
     return total
 
 
@@ -125,7 +117,7 @@ def _squared(terms: Mapping[tuple[sp.Expr, sp.Expr, int], sp.Expr]) -> dict[tupl
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is.
+    """Why this strategy cannot handle f, or None.
 
     Raises:
         BuildError: if f cannot be looked at.

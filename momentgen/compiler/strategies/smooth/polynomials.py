@@ -54,7 +54,7 @@ _UNIT, _ROUNDED = 2.0**-24, 6.0
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why f is not served; None if it is: smooth, and soon a line on either side.
+    """Why this strategy cannot handle f, or None; it is for smooth f that are soon a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.
@@ -63,7 +63,7 @@ def why_not(derivation: Derivation) -> str | None:
 
 
 def why_no_draw(derivation: Derivation) -> str | None:
-    """Why a draw of 0 or 1 with probability f is not served; None if it is.
+    """Why this strategy cannot handle a draw of 0 or 1 with probability f, or None.
 
     Raises:
         BuildError: if f cannot be looked at.
@@ -98,7 +98,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     """Only the mean of a smooth f that is nowhere negative, and its partials; what else they have is not promised.
 
     Raises:
-        BuildError: if f is not served, or none is within the tolerance.
+        BuildError: if this strategy cannot handle f, or none is within the tolerance.
     """
     rule = derivation.rule
     if cause := why_not(derivation):
