@@ -19,6 +19,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.adjoint import Adjoint, adjoint, foreign
 from momentgen.laws.border import entered
+from momentgen.laws.context import within
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.draws import Draws
@@ -31,7 +32,7 @@ from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_adjoint import planned_per_example
 from momentgen.laws.precision import HALVES
-from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
+from momentgen.laws.sources import OF_MANY, SOURCES, Sources, probes_for
 from momentgen.laws.unbatched import of_any_batch
 from momentgen.laws.values import certain
 from momentgen.runtime import JointMoments, Moments
@@ -126,7 +127,7 @@ def derivatives(
             typed: Tensor = example,
         ) -> tuple[Tensor, list[Tensor]]:
             met.append(Sources(shifts, typed.dtype, probes))
-            with recording(met[-1]):
+            with within(SOURCES, met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
                 outputs, means, certain = _outputs(forward(*own_args, **own_kwargs))
             found.append(outputs)

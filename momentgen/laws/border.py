@@ -13,8 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar, Token
-from types import TracebackType
+from contextvars import ContextVar
 from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws import einops, half, lost
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
+from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
@@ -54,16 +54,6 @@ _method: ContextVar[str] = ContextVar("momentgen_method")
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
 
 
-class _Active:
-    """What is in force in this thread and task.
-
-    Properties written in C: ``torch.compile`` reads them while it traces, and guards the compiled code on what they say
-    (it can do neither with :meth:`ContextVar.get`).  Where nothing is set the value is this object.
-    """
-
-    method = property(_method.get)
-
-
 class _Tracing:
     """What is in force in code that ``torch.compile`` traces, which cannot set a context variable.
 
@@ -78,7 +68,7 @@ class _Tracing:
         self.method: str | None = None
 
 
-_active: Any = _Active()
+_seen: Any = seen_by_compiler(_method)
 _tracing = _Tracing()
 
 
@@ -119,9 +109,8 @@ class method:  # noqa: N801 - a context manager, named as it is used
     ) -> None:
         _known(name)
         self._name: str = name
-        self._accuracy = asked("method", name, rtol, max_rows, seed)
-        self._accuracies: list[Token[Any]] = []
-        self._tokens: list[Token[str]] = []
+        accuracy = asked("method", name, rtol, max_rows, seed)
+        self._set = [within(_method, name), *([] if accuracy is None else [within(ACCURACY, accuracy)])]
         self._outer: list[str | None] = []
 
     def __enter__(self) -> None:
@@ -129,19 +118,15 @@ class method:  # noqa: N801 - a context manager, named as it is used
             self._outer.append(_tracing.method)
             _tracing.method = self._name
         else:
-            self._tokens.append(_method.set(self._name))
-            if self._accuracy is not None:
-                self._accuracies.append(ACCURACY.set(self._accuracy))
+            for one in self._set:
+                one.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if torch.compiler.is_dynamo_compiling():
             _tracing.method = self._outer.pop()
         else:
-            _method.reset(self._tokens.pop())
-            if self._accuracy is not None:
-                ACCURACY.reset(self._accuracies.pop())
+            for one in self._set:
+                one.__exit__()
 
 
 def _known(name: str) -> None:
@@ -158,8 +143,8 @@ def current_method(own: str | None = None) -> str:
     """The method in force: the context's, else the network's ``own``, else ``ap2``."""
     if torch.compiler.is_dynamo_compiling() and _tracing.method is not None:
         return _tracing.method
-    found = _active.method
-    return own or "ap2" if found is _active else cast(str, found)
+    found = _seen.value
+    return own or "ap2" if found is _seen else cast(str, found)
 
 
 # ------------------------------------------------------------------------ lift
@@ -283,17 +268,17 @@ class entered:  # noqa: N801 - a context manager, named as it is used
     def __enter__(self) -> None:
         if not einops.registered and "einops" in sys.modules:
             einops.register()
-        self._inside, self._recording = _inside.set(True), lost.RECORDING.set(torch.is_grad_enabled())
+        self._set = within(_inside, True), within(lost.RECORDING, torch.is_grad_enabled())
+        for one in self._set:
+            one.__enter__()
         if self._draws is not None:
             self._draws.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._draws is not None:
             self._draws.__exit__(kind, error, trace)
-        _inside.reset(self._inside)
-        lost.RECORDING.reset(self._recording)
+        for one in self._set:
+            one.__exit__()
         if isinstance(error, RuntimeError | TypeError) and not isinstance(error, MomentgenError):
             explained = lost.explained(error)
             if explained is not None:

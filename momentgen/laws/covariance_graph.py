@@ -12,14 +12,14 @@ import itertools
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar, Token
-from types import TracebackType
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.laws.context import within
 from momentgen.laws.numerics.hermite import MOST_TERMS
 from momentgen.laws.unsupported import place
 
@@ -48,7 +48,7 @@ class Node:
         self.roots: frozenset[int] = frozenset((self.age,)).union(*[parent.roots for parent, _ in parents])
 
 
-class options:  # noqa: N801 - a context manager, named as it is used
+class options(within):  # noqa: N801 - a context manager, named as it is used
     """How the method ``covariance`` propagates, within the context.
 
     Args:
@@ -74,15 +74,7 @@ class options:  # noqa: N801 - a context manager, named as it is used
         if not memory > 0:
             raise InputError(f"options: expected a positive number of bytes, got {memory!r}")
         self.terms, self.memory = terms, memory
-        self._tokens: list[Token[options]] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(_options.set(self))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _options.reset(self._tokens.pop())
+        super().__init__(_options, self)
 
 
 _options: ContextVar[options] = ContextVar("momentgen_covariance_options")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.border import entered
+from momentgen.laws.context import within
 from momentgen.laws.covariance import Covariance, source
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Run
 from momentgen.laws.draws import Draws
@@ -40,24 +41,18 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         return source(moments.mean, moments.var, factor, type(where).__name__)
 
     def one(own: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        token = CURRENT.set(Run(width))
-        try:
-            with entered(Draws(Covariance)):
-                own, named = lifted((own, named), law, Covariance, training)
-                return _lowered(where, forward(*own, **named), layout)
-        finally:
-            CURRENT.reset(token)
+        with within(CURRENT, Run(width)), entered(Draws(Covariance)):
+            own, named = lifted((own, named), law, Covariance, training)
+            return _lowered(where, forward(*own, **named), layout)
 
     width, chunk, plan = batch, None, Plan()
     while True:
-        lift_token = LIFT.set(functools.partial(random_parameter, plan))
         try:
-            parts = per_example(where, forward, one, args, kwargs, chunk)
+            with within(LIFT, functools.partial(random_parameter, plan)):
+                parts = per_example(where, forward, one, args, kwargs, chunk)
         except Narrower as fewer:
             width = chunk = fewer.batch
             continue
-        finally:
-            LIFT.reset(lift_token)
         return stacked([(*own[:2], _root(own[2])) if len(own) == 3 else own for own in parts], layout[0])
 
 

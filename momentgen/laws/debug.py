@@ -5,11 +5,11 @@ Off by default: to look at values stops a GPU, and compiled code has none.
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
-from types import TracebackType
+from contextvars import ContextVar
 from typing import Any
 
 from momentgen.errors import MomentgenError
+from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.unsupported import place
 
 __all__ = ["debug", "inspect"]
@@ -17,16 +17,10 @@ __all__ = ["debug", "inspect"]
 _on: ContextVar[bool] = ContextVar("momentgen_debug")
 
 
-class _Active:
-    """A property in C, which ``torch.compile`` reads and guards; this object where nothing is set."""
-
-    on = property(_on.get)
+active: Any = seen_by_compiler(_on)
 
 
-active: Any = _Active()
-
-
-class debug:  # noqa: N801 - a context manager, named as it is used
+class debug(within):  # noqa: N801 - a context manager, named as it is used
     """Within the context every rule's result is looked at; NaN, infinity or a negative variance raises where it arises.
 
     For eager mode: the values of compiled code are not looked at.
@@ -44,15 +38,7 @@ class debug:  # noqa: N801 - a context manager, named as it is used
     """
 
     def __init__(self) -> None:
-        self._tokens: list[Token[bool]] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(_on.set(True))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _on.reset(self._tokens.pop())
+        super().__init__(_on, True)
 
 
 def inspect(name: str, laws: list[Any]) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
+from momentgen.laws.context import within
 from momentgen.laws.covariance_graph import Narrower
 from momentgen.laws.example_arguments import Examples, Run, first_tensor, is_moments, is_real, parts_of
 from momentgen.laws.example_check import check_alone, check_norms, fails_alone
@@ -134,17 +135,15 @@ def per_example(
                 if chunk_size is None and rows is not None and examples.device == "cpu":
                     chunk_size = _at_once(batch, seen.widest * rows(seen.outputs))
                 break
-    token = _SQUEEZED.set(squeezed)
     try:
-        return examples.alone(run, chunk_size)
+        with within(_SQUEEZED, squeezed):
+            return examples.alone(run, chunk_size)
     except (MomentgenError, Narrower):
         raise
     except Exception as error:
         if batch > 1 and examples.readable and fails_alone(where, forward, examples):
             raise FailsAlone from error
         raise
-    finally:
-        _SQUEEZED.reset(token)
 
 
 def has_batch(where: object, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

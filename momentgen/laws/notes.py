@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from contextvars import ContextVar
 
 import torch
+
+from momentgen.laws.context import within
 
 __all__ = ["listening", "note"]
 
@@ -22,12 +22,6 @@ def note(text: str) -> None:
         found[text] = found.get(text, 0) + 1
 
 
-@contextlib.contextmanager
-def listening() -> Iterator[dict[str, int]]:
+def listening() -> within:
     """Collect the notes of what runs within: text -> how often."""
-    found: dict[str, int] = {}
-    token = _listener.set(found)
-    try:
-        yield found
-    finally:
-        _listener.reset(token)
+    return within(_listener, {})

@@ -13,6 +13,7 @@ from momentgen.errors import InputError
 from momentgen.laws.adjoint import Adjoint, shifted_law
 from momentgen.laws.affine import VARIANCE
 from momentgen.laws.coefficients import noise_of_weight
+from momentgen.laws.context import within
 from momentgen.laws.covariance_graph import Narrower, memory_allowed
 from momentgen.laws.diagonal import Diagonal, pair
 from momentgen.laws.examples import batch_of, per_example
@@ -46,13 +47,11 @@ def planned_per_example(
     width = batch_of(args, kwargs)
     width = width if chunk is None else min(width, chunk)
     while True:
-        token = LIFT.set(_lift(width))
         try:
-            return per_example(where, forward, one, args, kwargs, chunk, rows)
+            with within(LIFT, _lift(width)):
+                return per_example(where, forward, one, args, kwargs, chunk, rows)
         except Narrower as fewer:
             width = chunk = fewer.batch
-        finally:
-            LIFT.reset(token)
 
 
 def _lift(batch: int) -> Lift:

@@ -6,11 +6,12 @@ A value of half precision is a law in float32 that knows its dtype (:mod:`moment
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar, Token
-from types import TracebackType
+from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
+
+from momentgen.laws.context import seen_by_compiler, within
 
 __all__ = ["HALVES", "internally", "is_internal", "running"]
 
@@ -20,45 +21,25 @@ HALVES: Final = (torch.float16, torch.bfloat16)
 _internal: ContextVar[bool] = ContextVar("momentgen_internal")
 
 
-class _Active:
-    """A property in C, which ``torch.compile`` reads and guards; this object where nothing is set."""
-
-    internal = property(_internal.get)
-
-
 class _Tracing:
-    """The same in code that ``torch.compile`` traces; always False outside."""
+    """Whether a rule runs in code that ``torch.compile`` traces; always False outside."""
 
     def __init__(self) -> None:
         self.internal = False
 
 
-_active: Any = _Active()
+_seen: Any = seen_by_compiler(_internal)
 _tracing = _Tracing()
 
 
 def is_internal() -> bool:
     """Whether a rule or a method runs, and not the network."""
-    return _tracing.internal or _active.internal is True
+    return _tracing.internal or _seen.value is True
 
 
-class running:  # noqa: N801 - a context manager, named as it is used
-    """Within the context a rule or a method runs, or the network again.
-
-    Args:
-        internal: whether it is not the network.
-    """
-
-    def __init__(self, internal: bool) -> None:
-        self._is = internal
-
-    def __enter__(self) -> None:
-        self._token: Token[bool] = _internal.set(self._is)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _internal.reset(self._token)
+def running(internal: bool) -> within:
+    """Within the context a rule or a method runs if ``internal``, else the network again."""
+    return within(_internal, internal)
 
 
 def internally(function: Callable[..., Any], *args: Any) -> Any:

@@ -8,8 +8,7 @@ of :mod:`momentgen.laws.probes` by one standard deviation up or down.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from momentgen.laws.numerics.root import square_root
 
-__all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "recording", "stopped"]
+__all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "stopped"]
 
 
 class Sources:
@@ -76,16 +75,6 @@ class Sources:
 
 #: the sources of the run that is under way in this thread and task
 SOURCES: ContextVar[Sources] = ContextVar("momentgen_sources")
-
-
-@contextmanager
-def recording(sources: Sources) -> Iterator[None]:
-    """Within the context, laws of this class tell ``sources`` of the randomness that they meet."""
-    token = SOURCES.set(sources)
-    try:
-        yield
-    finally:
-        SOURCES.reset(token)
 
 
 def constant(value: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ parameter at each run.  Its result becomes the module's attribute, and torch's f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.laws.context import within
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.half import marked
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
@@ -40,14 +40,9 @@ RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callab
 _ROW: ContextVar[RowWeight | None] = ContextVar("momentgen_row_weight", default=None)
 
 
-@contextmanager
-def each_row(weight: RowWeight) -> Iterator[None]:
+def each_row(weight: RowWeight) -> within:
     """Within the context, weights that are drawn come from ``weight``."""
-    token = _ROW.set(weight)
-    try:
-        yield
-    finally:
-        _ROW.reset(token)
+    return within(_ROW, weight)
 
 
 def drawn_weight(
