@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import affine
+from momentgen.laws.arguments import all_replaced, rebuilt
 from momentgen.laws.covariance import Covariance, covariance, source, symmetric
 from momentgen.laws.covariance_graph import Node, Push, current
 from momentgen.laws.diagonal import Diagonal, diagonal
@@ -27,7 +28,6 @@ from momentgen.laws.point import Point
 from momentgen.laws.table import Entry
 
 __all__ = [
-    "all_replaced",
     "by_jacobian",
     "by_rows",
     "certain_as_tensor",
@@ -152,23 +152,6 @@ def stretched(x: Covariance, shape: torch.Size) -> Push | None:
     return None if x.shape == shape else picked(numbered(x._mean).expand(shape))
 
 
-def _replaced(value: Any, change: Callable[[Law], Any]) -> Any:
-    if isinstance(value, Law):
-        return change(value)
-    if type(value) in (tuple, list):
-        return type(value)([_replaced(item, change) for item in value])
-    return value
-
-
-def all_replaced(
-    args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Law], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with what ``change`` makes of each law in its place."""
-    return tuple(_replaced(value, change) for value in args), {
-        name: _replaced(value, change) for name, value in kwargs.items()
-    }
-
-
 def random_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Covariance]:
     """The laws among arguments that are random, each once."""
     found = [law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Covariance)]
@@ -283,7 +266,7 @@ def by_jacobian(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return whole.view(found.shape)
     pieces = iter(whole.split([law.numel() for law in _results(found)]))
     items = [next(pieces).view(item.shape) if isinstance(item, Diagonal) else item for item in found]
-    return type(found)(*items) if hasattr(found, "_fields") else type(found)(items)
+    return rebuilt(found, items)
 
 
 #: numbers that a rule holds at once for each value of its argument, such as nodes of an integral

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import half, precision
-from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree, tensor_of
+from momentgen.laws.arguments import tensor_of
+from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree
 from momentgen.laws.point import Point
 from momentgen.laws.table import Entry
 from momentgen.runtime import Moments

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from momentgen.laws.arguments import rebuilt
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.nests import each_part, leaves_of, mapped
 from momentgen.laws.precision import HALVES, internally, running
@@ -142,7 +143,7 @@ def computed(
         return found
     if isinstance(found, tuple | list):
         parts = [_of_dtype(item, dtype, own) for item in found]
-        return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+        return rebuilt(found, parts)
     return _of_dtype(found, dtype, own)
 
 

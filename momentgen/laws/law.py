@@ -39,8 +39,6 @@ __all__ = [
     "remember",
     "rule",
     "rule_of",
-    "tensor_of",
-    "tensors_of",
 ]
 
 #: mean and variance of a function of one value, from those of the value
@@ -66,6 +64,11 @@ class History(NamedTuple):
     depth: int
     seen: tuple[tuple[Law | Tensor, int], ...]
     later: Callable[[Law], None] | None = None
+
+
+def _of_form(name: str) -> Any:
+    """A property of a law: that of the tensor of its form."""
+    return property(lambda self: getattr(self._form(), name))
 
 
 class Law:
@@ -131,65 +134,14 @@ class Law:
             return self._dtype
         return self._form().dtype
 
-    @property
-    def device(self) -> torch.device:
-        return self._form().device
-
-    @property
-    def ndim(self) -> int:
-        return self._form().dim()
-
-    @property
-    def layout(self) -> torch.layout:
-        return self._form().layout
+    device, ndim, layout = _of_form("device"), _of_form("ndim"), _of_form("layout")
+    is_cuda, is_cpu, is_meta = _of_form("is_cuda"), _of_form("is_cpu"), _of_form("is_meta")
+    is_mps, is_xpu, itemsize = _of_form("is_mps"), _of_form("is_xpu"), _of_form("itemsize")
+    is_leaf = is_sparse = is_nested = is_quantized = is_mkldnn = False
 
     @property
     def requires_grad(self) -> bool:
         return any(part.requires_grad for part in self._parts())
-
-    @property
-    def is_leaf(self) -> bool:
-        return False
-
-    @property
-    def is_cuda(self) -> bool:
-        return self._form().is_cuda
-
-    @property
-    def is_cpu(self) -> bool:
-        return self._form().is_cpu
-
-    @property
-    def is_meta(self) -> bool:
-        return self._form().is_meta
-
-    @property
-    def is_mps(self) -> bool:
-        return self._form().is_mps
-
-    @property
-    def is_xpu(self) -> bool:
-        return self._form().is_xpu
-
-    @property
-    def is_sparse(self) -> bool:
-        return False
-
-    @property
-    def is_nested(self) -> bool:
-        return False
-
-    @property
-    def is_quantized(self) -> bool:
-        return False
-
-    @property
-    def is_mkldnn(self) -> bool:
-        return False
-
-    @property
-    def itemsize(self) -> int:
-        return self._form().itemsize
 
     @property
     def T(self) -> Any:  # noqa: N802 - torch's name
@@ -199,13 +151,11 @@ class Law:
     def mT(self) -> Any:  # noqa: N802
         return self.transpose(-2, -1)
 
+    mH = mT  # noqa: N815
+
     @property
     def H(self) -> Any:  # noqa: N802
         return self.t() if self.ndim else self
-
-    @property
-    def mH(self) -> Any:  # noqa: N802
-        return self.transpose(-2, -1)
 
     @property
     def data(self) -> Any:
@@ -483,20 +433,6 @@ def laws_in(args: Any) -> list[Law]:
         elif type(value) in (tuple, list):
             found.extend([item for item in value if isinstance(item, Law)])
     return found
-
-
-def tensor_of(value: Any) -> Any:
-    """The first part (mean, or value) of a law; anything else as it is, tuples and lists item by item."""
-    if isinstance(value, Law):
-        return value._form()
-    if type(value) in (tuple, list):
-        return type(value)([tensor_of(item) for item in value])
-    return value
-
-
-def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments with the first part of each law in its place."""
-    return [tensor_of(value) for value in args], {name: tensor_of(value) for name, value in kwargs.items()}
 
 
 def _flatten(law: Law) -> tuple[list[Tensor], tuple[type[Law], Any]]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import affine
+from momentgen.laws.arguments import all_replaced
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.law import Law, laws_in, new_law, rule
 from momentgen.laws.numerics.root import square_root
@@ -68,16 +69,8 @@ def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raise unsupported(entry.call, law, "under the method local a network runs on tensors", entry)
     if is_linear_map(entry.name) and not isinstance(args[0], Local):
         return _drawn_output(entry, args, kwargs)
-    values = tuple(_drawn(value) for value in args)
-    return entry.call(*values, **{name: _drawn(value) for name, value in kwargs.items()})
-
-
-def _drawn(value: Any) -> Any:
-    if isinstance(value, Local):
-        return value.drawn()
-    if type(value) in (tuple, list):
-        return type(value)([_drawn(item) for item in value])
-    return value
+    values, named = all_replaced(args, kwargs, lambda law: cast(Local, law).drawn())
+    return entry.call(*values, **named)
 
 
 def _drawn_output(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

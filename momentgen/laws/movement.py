@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.law import Law, Rule, remember, tensor_of
+from momentgen.laws.arguments import tensors_of
+from momentgen.laws.law import Law, Rule, remember
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 
@@ -53,8 +54,7 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     law = args[0]
     if not isinstance(law, Law):
         return NotImplemented
-    rest = [tensor_of(value) for value in args[1:]]
-    named = {name: tensor_of(value) for name, value in kwargs.items()} if kwargs else kwargs
+    rest, named = tensors_of(args[1:], kwargs)
     results = [moved_part(entry, part, rest, named) for part in law._parts()]
     first = results[0]
     if isinstance(first, Tensor):
@@ -75,7 +75,7 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return type(first)(outputs) if type(first) in (tuple, list) else tuple(outputs)
 
 
-def moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
+def moved_part(entry: Entry, part: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """What a movement makes of one tensor."""
     if entry.name in ("view", "view_as") and not part.is_contiguous():
         if torch.compiler.is_compiling():  # it can catch no error; reshape copies where view raises one
@@ -88,14 +88,14 @@ def moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any
 
 
 def _remember_view(
-    made: Law, law: Law, entry: Entry, rest: list[Any], named: dict[str, Any], place: int | None, part: Tensor
+    made: Law, law: Law, entry: Entry, rest: tuple[Any, ...], named: dict[str, Any], place: int | None, part: Tensor
 ) -> None:
     remember(made, entry, (law, *rest, place), named, law)
     if shares_memory(entry, law._mean, part, rest):
         made._view = (law, entry, tuple(rest), named, place, law._version)
 
 
-def shares_memory(entry: Entry, whole: Tensor, part: Tensor, rest: list[Any]) -> bool:
+def shares_memory(entry: Entry, whole: Tensor, part: Tensor, rest: tuple[Any, ...]) -> bool:
     """Whether ``part``, a result of the function of ``whole`` and the arguments ``rest``, is a view of it."""
     if entry.name not in _VIEWS or entry.call is torch.nn.functional.unfold:
         return False

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws import affine
+from momentgen.laws.arguments import all_replaced
 from momentgen.laws.coefficients import is_linear_map
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.dispatch import dispatch
@@ -232,17 +233,14 @@ def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Lifted) and law.neighbour is not None and not law._joint.keeper.keeps_pairs:
                 raise unsupported(entry.call, law, LOST, entry)
-    values = tuple(_law_of(value) for value in args)
-    return dispatch(entry, entry.call, values, {name: _law_of(value) for name, value in kwargs.items()})
+    return dispatch(entry, entry.call, *all_replaced(args, kwargs, _used))
 
 
-def _law_of(value: Any) -> Any:
-    if isinstance(value, Lifted):
-        value._joint.used()
-        return value.law()
-    if type(value) in (tuple, list):
-        return type(value)([_law_of(item) for item in value])
-    return value
+def _used(law: Law) -> Law:
+    if not isinstance(law, Lifted):
+        return law
+    law._joint.used()
+    return law.law()
 
 
 def _linear_map(entry: Entry, x: Any, weight: Any, bias: Any, options: dict[str, Any]) -> Any:

@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentgen.laws.arguments import tensor_of
 from momentgen.laws.covariance import Covariance, covariance, source, symmetric
 from momentgen.laws.covariance_functions import numbered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run
-from momentgen.laws.law import Law, tensor_of
+from momentgen.laws.law import Law
 from momentgen.laws.parameters import Lifted, Plan, lifted
 from momentgen.laws.table import Entry
 

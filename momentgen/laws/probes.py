@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import affine
+from momentgen.laws.arguments import all_replaced, tensors_of
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Law, laws_in, tensor_of, tensors_of
+from momentgen.laws.law import Law, laws_in
 from momentgen.laws.movement import ONCE
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.shrinkage import shrunk
@@ -122,7 +123,7 @@ def _linear_part(
     own, named = tensors_of(args[1:], kwargs)
     shape = mean.shape
     if entry.name == "linear" or entry.name.startswith("conv"):
-        bound = {**affine.bind(entry.name, tuple(own), named), "bias": None}
+        bound = {**affine.bind(entry.name, own, named), "bias": None}
 
         def linear(x: Tensor) -> Tensor:
             return cast(Tensor, entry.call(x, **bound))
@@ -170,15 +171,7 @@ def probes_along(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], ra
 
     def call(*means: Tensor) -> Any:
         place = {id(law): mean for law, mean in zip(random, means, strict=True)}
-
-        def value(given: Any) -> Any:
-            if isinstance(given, Law):
-                return place[id(given)] if id(given) in place else tensor_of(given)
-            if type(given) in (tuple, list):
-                return type(given)([value(item) for item in given])
-            return given
-
-        own, named = [value(given) for given in args], {name: value(given) for name, given in kwargs.items()}
+        own, named = all_replaced(args, kwargs, lambda law: place[id(law)] if id(law) in place else law._form())
         return _attention(*own, **named) if entry.name == _ATTENTION else entry.call(*own, **named)
 
     at = [constant(law._parts()[0]) for law in random]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.affine import bind
-from momentgen.laws.law import tensor_of
+from momentgen.laws.arguments import tensors_of
 from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.laws.table import Entry
 
@@ -45,8 +45,7 @@ def slope_of(
         The function, but for a constant; None for a function that has none here, or of which more than the first
         argument is random.
     """
-    rest = [tensor_of(value) for value in args[1:]]
-    named = {key: tensor_of(value) for key, value in kwargs.items()}
+    rest, named = tensors_of(args[1:], kwargs)
     make = _MAKERS.get(entry.name)
     return None if make is None else make(rest, named, var, (out, spread))
 

@@ -12,11 +12,12 @@ from momentgen.laws import noise
 from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
 from momentgen.laws.adjoint import Adjoint, along, foreign, shifted_law, with_own
 from momentgen.laws.affine import dense, pooled_to_one
+from momentgen.laws.arguments import rebuilt, tensor_of
 from momentgen.laws.attention import gram
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.expressions import chained, settle
 from momentgen.laws.history import await_writes
-from momentgen.laws.law import DEPTH, History, Law, Rule, laws_in, new_law, remember, rule_of, tensor_of
+from momentgen.laws.law import DEPTH, History, Law, Rule, laws_in, new_law, remember, rule_of
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
@@ -114,8 +115,7 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
     if type(found) is Diagonal:
         return function(found)
     if isinstance(found, tuple | list):
-        parts = [_each(part, function) for part in found]
-        return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+        return rebuilt(found, [_each(part, function) for part in found])
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from momentgen.laws.arguments import tensor_of
 from momentgen.laws.covariance import Covariance, covariance
 from momentgen.laws.covariance_functions import (
     certain_as_tensor,
@@ -24,7 +25,7 @@ from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.expressions import pending
 from momentgen.laws.history import is_inside, operand, start_of
-from momentgen.laws.law import laws_in, remember, rule, tensor_of
+from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.point import Point
 from momentgen.laws.recognise import combined

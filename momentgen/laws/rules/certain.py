@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import noise
+from momentgen.laws.arguments import rebuilt, tensors_of
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of, tensors_of
+from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of
 from momentgen.laws.movement import moved
 from momentgen.laws.point import Point
 from momentgen.laws.precision import HALVES
@@ -38,10 +39,7 @@ def _wrapped(found: Any, like: Point) -> Any:
             return law
         return like._like(found) if kept else found
     if isinstance(found, tuple | list):
-        parts = [_wrapped(part, like) for part in found]
-        return (
-            type(found)(parts) if type(found) in (tuple, list) or not hasattr(found, "_fields") else type(found)(*parts)
-        )
+        return rebuilt(found, [_wrapped(part, like) for part in found])
     return found
 
 

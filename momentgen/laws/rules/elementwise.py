@@ -16,8 +16,9 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
+from momentgen.laws.arguments import all_replaced
 from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import all_replaced, certain_as_tensor, function_of, joint, random_in
+from momentgen.laws.covariance_functions import certain_as_tensor, function_of, joint, random_in
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
 from momentgen.laws.expressions import chained, pending
 from momentgen.laws.law import laws_in, remember, rule

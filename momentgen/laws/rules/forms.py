@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws.arguments import tensor_of, tensors_of
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import joint, linear_of, numbered, random_in
 from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, is_random
 from momentgen.laws.dispatch import OVERWRITTEN
-from momentgen.laws.law import Law, laws_in, new_law, remember, rule, tensor_of, tensors_of
+from momentgen.laws.law import Law, laws_in, new_law, remember, rule
 from momentgen.laws.point import Point, point
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from momentgen.laws import affine
 from momentgen.laws.affine import VARIANCE
+from momentgen.laws.arguments import all_replaced
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import all_replaced, by_jacobian, by_rows, certain_as_tensor, joint, linear_of
+from momentgen.laws.covariance_functions import by_jacobian, by_rows, certain_as_tensor, joint, linear_of
 from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var_of
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics.dust import product

@@ -9,12 +9,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from momentgen.laws.arguments import tensor_of, tensors_of
 from momentgen.laws.covariance import Covariance, covariance
 from momentgen.laws.covariance_functions import by_rows, joint, linear_of, numbered, picked, random_in, room
 from momentgen.laws.covariance_graph import Node, Push
 from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
 from momentgen.laws.history import CHOICES, common_source, is_pointwise
-from momentgen.laws.law import Law, laws_in, remember, rule, tensor_of, tensors_of
+from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.movement import moved, shares_memory
 from momentgen.laws.recognise import CASTS, RESHAPES
 from momentgen.laws.table import TABLE, Entry
@@ -154,8 +155,7 @@ def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
     if entry.name not in _LIKE_ANOTHER and random_in(args[1:], kwargs):
         raise unsupported(entry.call, x, "indices cannot be random", entry)
-    rest = [tensor_of(value) for value in args[1:]]
-    named = {name: tensor_of(value) for name, value in kwargs.items()}
+    rest, named = tensors_of(args[1:], kwargs)
     mean = entry.call(x._mean, *rest, **named)
     if isinstance(mean, Tensor) and not mean.is_floating_point():
         raise unsupported(entry.call, x, f"a random value cannot become {mean.dtype}", entry)
@@ -179,7 +179,7 @@ def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return type(mean)(parts) if type(mean) in (tuple, list) else tuple(parts)
 
 
-def _moved(entry: Entry, x: Covariance, mean: Tensor, index: Tensor, rest: list[Any]) -> Covariance:
+def _moved(entry: Entry, x: Covariance, mean: Tensor, index: Tensor, rest: tuple[Any, ...]) -> Covariance:
     room(entry, mean)
     push = picked(index)
     node = Node(push(push(x.cov).mT), [(x.node, push)])

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from momentgen.laws import noise
+from momentgen.laws.arguments import tensor_of, tensors_of
 from momentgen.laws.covariance import covariance, fixed, source, symmetric
 from momentgen.laws.covariance_functions import joint, of_diagonal
 from momentgen.laws.covariance_graph import Node
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
-from momentgen.laws.law import remember, rule, tensor_of, tensors_of
+from momentgen.laws.law import remember, rule
 from momentgen.laws.point import Point
 from momentgen.laws.rules.elementwise import pointwise_jointly, random_slope
 from momentgen.laws.table import Entry, names

@@ -15,9 +15,9 @@ from torch import Tensor
 from momentgen.laws import attention as by_hand
 from momentgen.laws import places
 from momentgen.laws.affine import squared
+from momentgen.laws.arguments import all_replaced, tensor_of
 from momentgen.laws.covariance import Covariance, covariance, symmetric
 from momentgen.laws.covariance_functions import (
-    all_replaced,
     by_jacobian,
     by_rows,
     certain_as_tensor,
@@ -31,7 +31,7 @@ from momentgen.laws.covariance_functions import (
 )
 from momentgen.laws.covariance_graph import Node, Push, current
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
-from momentgen.laws.law import laws_in, remember, rule, tensor_of
+from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.dust import product, without_dust
 from momentgen.laws.table import TABLE, Entry
