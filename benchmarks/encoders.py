@@ -14,7 +14,7 @@ trained, under independent noise on every input.  Measured at five places:
 Each cell tells the ratio of σ to that of sampling the plain network, the geometric mean over the units; its spread, the
 standard deviation of the logarithm; and the error of the mean in σ of sampling, the average over the units.  By chance
 alone the last two are 0.011 and 0.013 with 4,000 samples.  Compared are momentgen (three passes of the attention's
-log-odds), with one and with two passes, and with ``exact_query``; SUQ's rule, queries and keys certain, so that the
+log-odds), with one and with two passes; SUQ's rule, queries and keys certain, so that the
 weights are those of the means, all else as in momentgen; and the delta method, the full Jacobian of the plain network
 or module at the mean, which knows all correlations but no curvature.
 
@@ -73,7 +73,7 @@ SIZES = {
 SITES = ("attention", "hidden", "logits")
 #: inputs, hidden states and projections of the attention, sampled to feed it alone
 INNER = ("states", "query", "key", "value")
-METHODS = ("momentgen", "one pass", "two passes", "exact query", "SUQ", "delta")
+METHODS = ("momentgen", "one pass", "two passes", "SUQ", "delta")
 #: samples, and outputs of a Jacobian, taken at a time; more of them only cost memory
 CHUNK = 32
 
@@ -266,7 +266,6 @@ def variant(name: str) -> Iterator[None]:
     options: dict[str, dict[str, Any]] = {
         "one pass": {"passes": 1},
         "two passes": {"passes": 2},
-        "exact query": {"exact_query": True},
     }
     if name == "SUQ":
         with mock.patch.object(attention, "attended", functools.partial(suq, attention.attended)):

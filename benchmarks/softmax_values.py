@@ -107,7 +107,6 @@ def attention_rows() -> Any:
                         "one pass": attention(*pairs, scale, passes=1),
                         "momentgen": attention(*pairs, scale),
                         "two passes": attention(*pairs, scale, passes=2),
-                        "exact query": attention(*pairs, scale, exact_query=True),
                         "delta": attention_delta(*given),
                         "queries and keys certain": attention((given[0], None), (given[2], None), pairs[2], scale),
                     }
@@ -165,7 +164,6 @@ def times(length: int) -> dict[str, Any]:
             "one pass": lambda: attention((q, vq), (k, vk), (v, vv), 0.125, passes=1),
             "momentgen": lambda: attention((q, vq), (k, vk), (v, vv), 0.125),
             "two passes": lambda: attention((q, vq), (k, vk), (v, vv), 0.125, passes=2),
-            "exact query": lambda: attention((q, vq), (k, vk), (v, vv), 0.125, exact_query=True),
         },
         rounds=15,
     )

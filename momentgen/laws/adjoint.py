@@ -112,7 +112,7 @@ def foreign(entry: Entry | None, law: Law) -> UnsupportedError:
     why = "its noise is not among the sources that adjoint knows, as that of a random weight is not"
     if entry is None:
         return UnsupportedError(f"an output is random, {type(law).__name__} of shape {tuple(law.shape)}: {why}")
-    return unsupported(entry.call, law, why, entry)
+    return unsupported(entry, law, why)
 
 
 def with_own(rows: Any, left: Tensor) -> Probes | None:

@@ -129,19 +129,19 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if entry.name == "cat":
         parts = args[0]
         if not all(isinstance(part, Channels) for part in parts):
-            raise unsupported(entry.call, laws_in(args)[0], "statistics join with statistics only", entry)
+            raise unsupported(entry, laws_in(args)[0], "statistics join with statistics only")
         return _made(torch.cat([p._mean for p in parts]), torch.cat([p._var for p in parts]), parts[0]._dims)
     x = args[0]
     out = entry.call(x._form(), *[tensor_of(value) for value in args[1:]], **kwargs)
     if not isinstance(out, Tensor) or out.dim() < 2 or tuple(out.shape[:2]) != (1, x._mean.shape[0]):
-        raise unsupported(entry.call, x, "channels do not stay what they are", entry)
+        raise unsupported(entry, x, "channels do not stay what they are")
     return _made(x._mean.to(out.dtype), x._var.to(out.dtype), out.dim())
 
 
 @rule(Channels, "pad")
 def _pad(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("mode", args[2] if len(args) > 2 else "constant") == "constant":
-        raise unsupported(entry.call, args[0], "a constant has other statistics than the channel", entry)
+        raise unsupported(entry, args[0], "a constant has other statistics than the channel")
     return args[0]
 
 
@@ -170,9 +170,7 @@ def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     first = laws_in(args)[0]
     for value in args:
         if isinstance(value, Tensor) and value.dim():
-            raise unsupported(
-                entry.call, first, "a tensor of several numbers has places, and channels have none", entry
-            )
+            raise unsupported(entry, first, "a tensor of several numbers has places, and channels have none")
     inner = tuple(value._values if isinstance(value, Channels) else value for value in args)
     out = cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, inner, kwargs)
     if not isinstance(out, Diagonal):

@@ -68,14 +68,14 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         return half.computed(dispatch, entry, func, args, kwargs)
     rule = rule_of(type(law), entry.name, entry.kind)
     if rule is None:
-        raise unsupported(func, law, None, entry)
+        raise unsupported(entry, law)
     overwrites = entry.overwrites
     if entry.flag is not None:
         args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
     if kwargs:
         if "out" in kwargs:
             if kwargs["out"] is not None:
-                raise unsupported(func, law, "`out=` cannot be written to; use the result", entry)
+                raise unsupported(entry, law, "`out=` cannot be written to; use the result")
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if not args and "input" in kwargs and entry.name != "where":
             args = (kwargs["input"],)
@@ -94,7 +94,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
                 target._overwrite(result)
             return target
         if not entry.rebinds:
-            raise unsupported(func, law, OVERWRITTEN, entry)
+            raise unsupported(entry, law, OVERWRITTEN)
     return result
 
 

@@ -66,7 +66,7 @@ def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[]
 def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for law in laws_in((*args, *kwargs.values())):
         if not isinstance(law, Local):
-            raise unsupported(entry.call, law, "under the method local a network runs on tensors", entry)
+            raise unsupported(entry, law, "under the method local a network runs on tensors")
     if is_linear_map(entry.name) and not isinstance(args[0], Local):
         return _drawn_output(entry, args, kwargs)
     values, named = all_replaced(args, kwargs, lambda law: cast(Local, law).drawn())

@@ -232,7 +232,7 @@ def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name not in ONE_BY_ONE:
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Lifted) and law.neighbour is not None and not law._joint.keeper.keeps_pairs:
-                raise unsupported(entry.call, law, LOST, entry)
+                raise unsupported(entry, law, LOST)
     return dispatch(entry, entry.call, *all_replaced(args, kwargs, _used))
 
 

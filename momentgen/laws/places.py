@@ -84,7 +84,7 @@ def common(entry: Entry, a: Any, b: Any, noted: bool = False) -> Common | None:
             note(f"{entry.name}: a value and a function of several values, itself among them: taken as independent")
         return None
     if torch.compiler.is_compiling():
-        raise unsupported(entry.call, a, _UNSEEN, entry)
+        raise unsupported(entry, a, _UNSEEN)
     if any(map(torch._C._functorch.is_batchedtensor, (first, second))):
         return None
     met_first = torch.zeros(source.numel() + 1, dtype=torch.bool, device=source.device)

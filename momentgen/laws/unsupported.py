@@ -10,6 +10,7 @@ import torch
 
 from momentgen.errors import UnsupportedError
 from momentgen.extras import SITE
+from momentgen.laws.table import Entry
 
 __all__ = ["DEFAULT_INSTEAD", "place", "unsupported"]
 
@@ -26,21 +27,20 @@ _REASONS = {"decision": _DECISIONS, "sampled": _SAMPLED}
 _HERE = __name__.rpartition(".")[0]
 
 
-def unsupported(func: Any, law: object, why: str | None = None, entry: Any = None) -> UnsupportedError:
+def unsupported(func: Any, law: object, why: str | None = None) -> UnsupportedError:
     """The error that names ``func``, the law, the module path and the line of the network's code.
 
     Args:
-        func: the function object of torch.
+        func: the function object of torch, or its entry in the table.
         law: the law that met it.
         why: the reason, to end a sentence; None for the usual one of the function's kind.
-        entry: the function's entry in the table, if it has one.
     """
     if isinstance(func, torch._C.ScriptMethod):
         why = "a module by torch.jit.script takes tensors only; convert the network with the module that was scripted"
-    name = entry.name if entry is not None else _name(func)
+    entry = func if isinstance(func, Entry) else None
+    name = _name(func) if entry is None else entry.name
     if why is None:
-        why = _NO_RULE if entry is None else _REASONS.get(entry.kind, _NO_RULE)
-        why = f"{why}; {DEFAULT_INSTEAD}"
+        why = f"{_NO_RULE if entry is None else _REASONS.get(entry.kind, _NO_RULE)}; {DEFAULT_INSTEAD}"
     shape = "" if torch.compiler.is_compiling() else f" of shape {tuple(law.shape)}"  # type: ignore[attr-defined]
     return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}")
 

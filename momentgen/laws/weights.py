@@ -206,4 +206,4 @@ def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
 @rule(Weight, "*")
 def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The rule of all functions that would lose the covariances."""
-    raise unsupported(entry.call, _weights(args, kwargs)[0], LOST, entry)
+    raise unsupported(entry, _weights(args, kwargs)[0], LOST)

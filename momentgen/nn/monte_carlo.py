@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -275,22 +276,18 @@ def layer_names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
 
 
 @contextlib.contextmanager
-def _recording(model: torch.nn.Module, layers: dict[str, RunningMoments], batch: int) -> Iterator[None]:
-    """Within it, every layer's output is merged into ``layers``."""
-    calls: dict[str, int] = {}
+def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Iterator[None]:
+    """Within it ``take`` gets every layer's output by its name; that of a later call in a pass is ``NAME:1``, ..."""
+    calls: Counter[str] = Counter()
 
-    def record(name: str) -> Callable[..., None]:
+    def hook_of(name: str) -> Callable[..., None]:
         def hook(_module: torch.nn.Module, _inputs: object, out: object) -> None:
-            call = calls.get(name, 0)
-            calls[name] = call + 1
-            value = out.mean if isinstance(out, Moments) else out
-            if isinstance(value, Tensor) and value.is_floating_point() and value.dim() and value.shape[0] % batch == 0:
-                key = name if call == 0 else f"{name}:{call}"
-                layers.setdefault(key, RunningMoments()).update(value.unflatten(0, (-1, batch)))
+            calls[name] += 1
+            take(name if calls[name] == 1 else f"{name}:{calls[name] - 1}", out)
 
         return hook
 
-    handles = [part.register_forward_hook(record(name)) for part, name in layer_names(model).items()]
+    handles = [part.register_forward_hook(hook_of(name)) for part, name in layer_names(model).items()]
     handles.append(model.register_forward_pre_hook(lambda *_: calls.clear()))
     try:
         yield
@@ -299,27 +296,27 @@ def _recording(model: torch.nn.Module, layers: dict[str, RunningMoments], batch:
             handle.remove()
 
 
+def _recording(
+    model: torch.nn.Module, layers: dict[str, RunningMoments], batch: int
+) -> contextlib.AbstractContextManager[None]:
+    """Within it, every layer's output is merged into ``layers``."""
+
+    def take(name: str, out: Any) -> None:
+        value = out.mean if isinstance(out, Moments) else out
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() and value.shape[0] % batch == 0:
+            layers.setdefault(name, RunningMoments()).update(value.unflatten(0, (-1, batch)))
+
+    return _each_layer(model, take)
+
+
 def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:
     """One pass by the method in force: the output, and every layer's output under the names of ``monte_carlo``."""
     found: dict[str, Moments] = {}
-    calls: dict[str, int] = {}
 
-    def record(name: str) -> Callable[..., None]:
-        def hook(_module: torch.nn.Module, _inputs: object, out: object) -> None:
-            call = calls.get(name, 0)
-            calls[name] = call + 1
-            if isinstance(out, Moments | Tensor | Law) and not (
-                isinstance(out, Tensor) and not out.is_floating_point()
-            ):
-                found[name if call == 0 else f"{name}:{call}"] = lower(out)
+    def take(name: str, out: Any) -> None:
+        if isinstance(out, Moments | Law) or (isinstance(out, Tensor) and out.is_floating_point()):
+            found[name] = lower(out)
 
-        return hook
-
-    handles = [part.register_forward_hook(record(name)) for part, name in layer_names(model).items()]
-    try:
-        with torch.no_grad():
-            out = model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), _each_layer(model, take):
+        out = model(x)
     return out if isinstance(out, Moments) else certain(_value(out)), found

@@ -14,10 +14,6 @@ The denominator makes the first term exact for two keys.  For more keys it is ex
 independent and alike, and the probabilities change linearly.  It is also right on average for the correlated part
 where keys and values are unrelated.  (Without it, as in Σ u_j (V_j - o)², σ is 30 % too small for two keys.)
 
-With ``exact_query`` the correlated part is carried to the output in full.  That takes ``L S E Ev`` multiplications per
-head, where plain attention has ``L S (E + Ev)``.  It matters where values are nearly certain and related to the keys,
-as when both are projections of a few directions.
-
 All variances are variances, not standard deviations.
 """
 
@@ -50,7 +46,6 @@ def attention(
     drop: float = 0.0,
     *,
     nothing: float = math.nan,
-    exact_query: bool = False,
     passes: int = 3,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``softmax(scale Q Kᵀ + bias) V``, all entries of Q, K and V independent and normal.
@@ -64,8 +59,6 @@ def attention(
         drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
         nothing: the mean of an output whose query has all of its keys masked.  A softmax of such logits is NaN in
             torch, as is attention written by hand; ``F.scaled_dot_product_attention`` gives 0 for certain.
-        exact_query: whether the noise that the logits of one query share is carried to the output in full; see the
-            module.
         passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; the
             third matters for logits of σ above 2.
 
@@ -92,7 +85,7 @@ def attention(
         mean = weights @ v
         var = torch.zeros_like(mean)
     else:
-        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, masked, exact_query, passes)
+        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, masked, passes)
     if vv is not None and second is not None:
         var = var + second @ vv
     if drop and second is not None:
@@ -114,7 +107,6 @@ def _random_weights(
     v: Tensor,
     scale: float,
     masked: Tensor | None,
-    exact_query: bool,
     passes: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Second moments of the weights; mean of the output, and its variance for certain values."""
@@ -145,30 +137,9 @@ def _random_weights(
     middle = v.detach().mean(-2, keepdim=True)
     values = v - middle
     mean = p @ values
-    total = (p * p).sum(-1, keepdim=True)
-    if exact_query and vq is not None and shared is not None:
-        h, correlated = _query_noise(p, u, own, shared(p), centred_key, square * vq, values, mean)
-    else:
-        h, correlated = u / (1 - 2 * p + total).clamp_min(_SMALLEST), None
+    h = u / (1 - 2 * p + (p * p).sum(-1, keepdim=True)).clamp_min(_SMALLEST)
     var = h @ (values * values) + mean * (mean * h.sum(-1, keepdim=True) - 2 * (h @ values))
-    var = at_least(var, 0)
-    if correlated is not None:
-        var = var + correlated
-    return u + p * p, mean + middle, var
-
-
-def _query_noise(
-    p: Tensor, u: Tensor, own: Tensor, common: Tensor, key: Tensor, noise: Tensor, values: Tensor, mean: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Weights h of the independent part of the noise alone, and the variance that the shared part gives in full."""
-    first_order = (1 - 2 * p) * own + (p * p * own).sum(-1, keepdim=True) + common
-    usable = first_order > torch.finfo(p.dtype).tiny
-    gain = torch.where(usable, u / torch.where(usable, first_order, 1.0), p * p)  # (dp_j/dx_j)² to first order
-    positive = gain > torch.finfo(p.dtype).tiny
-    root = torch.where(positive, torch.where(positive, gain, 1.0).sqrt(), 0.0)
-    pairs = (key.mT[..., None, :, :] * root[..., :, None, :]) @ values[..., None, :, :]
-    pairs = pairs - (root @ key)[..., :, None] * mean[..., None, :]
-    return gain * own, (noise[..., None] * pairs * pairs).sum(-2)
+    return u + p * p, mean + middle, at_least(var, 0)
 
 
 def _full_precision(pair: Pair) -> Pair:

@@ -69,19 +69,7 @@ def softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]
     >>> q, round(v[0].item(), 4)
     (tensor([0.5000, 0.5000]), 0.0684)
     """
-    if var is None:
-        certain = torch.softmax(mean, dim)
-        return certain, torch.zeros_like(certain)
-    x, v, z, masked = _prepare(mean, var, dim)
-    odds, spread = _log_odds(z, v)
-    q, w = probabilities(odds, spread)
-    # Certain rows are torch's own; the difference carries the gradient of q and is otherwise exactly 0.
-    sure = _is_certain(v, masked)
-    q = torch.where(sure, torch.softmax(x, -1).detach() + (q - q.detach()), q)
-    nothing = masked.all(-1, keepdim=True)
-    w = torch.where(sure, w - w.detach(), w).masked_fill(nothing, math.nan)
-    q, w = q.masked_fill(masked & ~nothing, 0.0), w.masked_fill(masked & ~nothing, 0.0)
-    return q.movedim(-1, dim).to(mean.dtype), w.movedim(-1, dim).to(mean.dtype)
+    return _moments(mean, var, dim, torch.softmax)
 
 
 def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
@@ -93,18 +81,24 @@ def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Ten
     >>> round(m[0].item(), 4), round(v[0].item(), 4)
     (-0.9027, 0.5671)
     """
+    return _moments(mean, var, dim, torch.log_softmax)
+
+
+def _moments(mean: Tensor, var: Tensor | None, dim: int, plain: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
     if var is None:
-        certain = torch.log_softmax(mean, dim)
+        certain = plain(mean, dim)
         return certain, torch.zeros_like(certain)
     x, v, z, masked = _prepare(mean, var, dim)
-    m, w = logsigmoid(*_log_odds(z, v))
-    sure = _is_certain(v, masked)
-    exact = torch.log_softmax(x, -1).detach()
-    m = torch.where(sure, exact + (m - m.detach()), m)
+    odds = _log_odds(z, v)
+    q, w = probabilities(*odds) if plain is torch.softmax else logsigmoid(*odds)
+    # Certain rows are torch's own; the difference carries the gradient of q and is otherwise exactly 0.
+    sure, exact = _is_certain(v, masked), plain(x, -1).detach()
     nothing = masked.all(-1, keepdim=True)
+    q = torch.where(sure, exact + (q - q.detach()), q)
+    q = torch.where(masked & ~nothing if plain is torch.softmax else masked, exact, q)
     w = torch.where(sure, w - w.detach(), at_least(w, 0)).masked_fill(nothing, math.nan)
-    m, w = torch.where(masked, exact, m), w.masked_fill(masked & ~nothing, 0.0)
-    return m.movedim(-1, dim).to(mean.dtype), w.movedim(-1, dim).to(mean.dtype)
+    w = w.masked_fill(masked & ~nothing, 0.0)
+    return q.movedim(-1, dim).to(mean.dtype), w.movedim(-1, dim).to(mean.dtype)
 
 
 def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:

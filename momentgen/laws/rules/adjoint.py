@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import noise
-from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
-from momentgen.laws.adjoint import Adjoint, along, foreign, shifted_law, with_own
+from momentgen.laws.activations import BY_FUNCTION, SWITCHES
+from momentgen.laws.adjoint import Adjoint, along, foreign, with_own
 from momentgen.laws.affine import dense, pooled_to_one
-from momentgen.laws.arguments import rebuilt, tensor_of
+from momentgen.laws.arguments import rebuilt
 from momentgen.laws.attention import gram
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.expressions import chained, settle
@@ -21,11 +21,11 @@ from momentgen.laws.law import DEPTH, History, Law, Rule, laws_in, new_law, reme
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
-from momentgen.laws.recognise import combined
 from momentgen.laws.registered import REGISTERED
+from momentgen.laws.rules.adjoint_maxima import maximum
 from momentgen.laws.rules.composite import attention_by_parts
 from momentgen.laws.rules.elementwise import op_and_parameters
-from momentgen.laws.rules.maxima import is_monotone, tree_of_pairs
+from momentgen.laws.rules.maxima import is_monotone
 from momentgen.laws.rules.products import bilinear_remainder
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.sources import SOURCES, constant, stopped
@@ -36,7 +36,7 @@ __all__ = []
 
 def _rule(name: str, kind: str) -> Rule:
     if kind == "maximum":
-        return _maximum
+        return maximum
 
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
@@ -247,52 +247,6 @@ def _explained(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwar
     slopes = pull(torch.ones_like(out))[0]
     tangent: Tensor = torch.func.jvp(mean, (given,), (slopes * spread,))[1]
     return tangent.to(given.dtype)
-
-
-def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A tree of pairs: its derivatives take a small part of the exact maximum's time.
-
-    A pool of a monotone function is that function of the pool, the same number but nearer to normal values.
-    """
-    x = args[0]
-    if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
-        before, (source, *rest), named = made
-        return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
-    second = kwargs.get("other", args[1] if len(args) > 1 else None)
-    if isinstance(x, Diagonal) and isinstance(second, Diagonal):
-        found = combined(Entry(entry.name, "arithmetic", entry.call), x, second, {})
-        if found is not None:
-            return found
-    return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _of_parts)
-
-
-def _of_parts(parts: tuple[Tensor, ...]) -> Adjoint:
-    law = shifted_law(*parts[:2])
-    law._joint = Probes(parts[2])
-    return law
-
-
-def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
-    """Mean, *variance* and probes."""
-    if isinstance(value, Diagonal):
-        return *value._parts(), probes_of(value).rows
-    mean = tensor_of(value)
-    mean = torch.as_tensor(mean, dtype=like.dtype, device=like.device)
-    zero = torch.zeros_like(mean)
-    return mean, zero, zero.expand(len(probes_of(like).rows), *zero.shape)
-
-
-def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    (m1, v1, rows1), (m2, v2, rows2) = a, b
-    op = generated_op("maximum", "a maximum of random values")
-    given = constant(m1), constant(v1), constant(m2), constant(v2)
-    (mean, var), share = op(*given), op.mean_gradients(*given)[0]
-    # Written as linear in the input, so that a derivative is one product for each output.
-    off = m2 - given[2]
-    mean = mean + (off + share * (m1 - given[0] - off))
-
-    sources, left = SOURCES.get(), at_least(var - share.square() * v1 - (1 - share).square() * v2, 0)
-    return sources.shifted(mean, left), var, torch.lerp(rows2, rows1, share) + sources.moved(constant(left))
 
 
 class _Rules(dict[str, Rule]):

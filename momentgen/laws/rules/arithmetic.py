@@ -50,7 +50,7 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if isinstance(x, Point) or isinstance(y, Point):  # a constant, as a tensor is
         x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
     if kwargs.get("rounding_mode") is not None:
-        raise unsupported(entry.call, laws_in(args)[0], "rounding is a decision on a random value", entry)
+        raise unsupported(entry, laws_in(args)[0], "rounding is a decision on a random value")
     over, under = (y, x) if name == "rdiv" else (x, y)
     if name in ("div", "rdiv") and isinstance(over, int | float) and operand(under, "exp") is not None:
         return torch.reciprocal(under) * over
@@ -145,7 +145,7 @@ def _computed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if name == "neg":
         return linear_of(entry, -x._mean, [(x, torch.neg)])
     if kwargs.get("rounding_mode") is not None:
-        raise unsupported(entry.call, random_in(args, {})[0], "rounding is a decision on a random value", entry)
+        raise unsupported(entry, random_in(args, {})[0], "rounding is a decision on a random value")
     a, b = args
     dtype = torch.result_type(tensor_of(a), tensor_of(b))
     a, b = (value.to(dtype) if isinstance(value, Covariance) else value for value in (a, b))

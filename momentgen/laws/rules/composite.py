@@ -75,7 +75,7 @@ def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     dtype, device = query.dtype, query.device
     if isinstance(mask, Law):
         if mask.RANK:
-            raise unsupported(entry.call, mask, "a mask or bias that is random has no rule", entry)
+            raise unsupported(entry, mask, "a mask or bias that is random has no rule")
         mask = mask._form()
     if bound.get("is_causal"):
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=device).tril()
@@ -231,9 +231,7 @@ def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {**dict(zip(("x1", "x2", "p"), args, strict=False)), **kwargs}
     x, y = bound["x1"], bound["x2"]
     if bound.get("p", 2.0) != 2:
-        raise unsupported(
-            entry.call, laws_in((x, y))[0], f"the distance of p = 2 has a rule, got {bound['p']!r}", entry
-        )
+        raise unsupported(entry, laws_in((x, y))[0], f"the distance of p = 2 has a rule, got {bound['p']!r}")
     return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
 
 

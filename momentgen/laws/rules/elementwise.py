@@ -90,12 +90,12 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
         law = laws_in((*args, *kwargs.values()))[0]
         if name == "pow":
-            raise unsupported(entry.call, law, "only the base of a power may be random", entry)
-        raise unsupported(entry.call, law, "only its first argument may be random", entry)
+            raise unsupported(entry, law, "only the base of a power may be random")
+        raise unsupported(entry, law, "only its first argument may be random")
     if (found := chained(entry, args, kwargs)) is not None:
         return found
     if name in UNDEFINED:
-        raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
+        raise unsupported(entry, x, "it is not defined for every value that a normal variable takes")
     row = BY_FUNCTION.get(name)
     if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in REGISTERED:
         known = _DEFAULTS[name] = (row, *op_and_parameters(row, (), {}))
@@ -131,9 +131,7 @@ def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: di
         return torch.reciprocal(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
         return pending(entry, args, kwargs, x)
-    raise unsupported(
-        entry.call, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}", entry
-    )
+    raise unsupported(entry, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}")
 
 
 #: 24 nodes integrate polynomials up to degree 47 exactly, and a variance has twice the exponent
@@ -151,7 +149,7 @@ def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     low: Any = bound.get("min")
     high: Any = bound.get("max")
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        raise unsupported(entry.call, x, "bounds must be numbers", entry)
+        raise unsupported(entry, x, "bounds must be numbers")
     mean, var = pair(x)
     low, high = (None if bound is not None and abs(bound) == math.inf else bound for bound in (low, high))
     if high is None and low is None:
@@ -254,7 +252,7 @@ def pointwise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any
     x = args[0]
     args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
     if not isinstance(x, Covariance) or len(laws_in((*args, *kwargs.values()))) > 1:
-        raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
+        raise unsupported(entry, random_in(args, kwargs)[0], "only its first argument may be random")
     if entry.kind == "pointwise" and (whole := chained(entry, args, kwargs, function_of)) is not None:
         return whole
     exact = None if entry.name in REGISTERED else covariance_op(entry, args[1:], kwargs)

@@ -42,7 +42,7 @@ def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
     x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
     if any(map(is_random, (*args[1:], *kwargs.values()))):
-        raise unsupported(entry.call, x, "a random value cannot be copied so; use clone()", entry)
+        raise unsupported(entry, x, "a random value cannot be copied so; use clone()")
     values, named = tensors_of(args, kwargs)
     out = entry.call(*values, **named)
     return point(out, x._noise or Diagonal) if out.is_floating_point() else out
@@ -58,10 +58,10 @@ def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     target, rest = args[0], args[1:]
     if not isinstance(target, Law):
         law = laws_in((*args, *kwargs.values()))[0]
-        raise unsupported(entry.call, law, OVERWRITTEN, entry)
+        raise unsupported(entry, law, OVERWRITTEN)
     parts = []
     if entry.name in ("setitem", "index_put_") and any(law.RANK for law in laws_in((rest[0],))):
-        raise unsupported(entry.call, laws_in((rest[0],))[0], "indices cannot be random", entry)
+        raise unsupported(entry, laws_in((rest[0],))[0], "indices cannot be random")
     source = next((value for value in rest if isinstance(value, Law) and value is not rest[0]), None)
     if entry.name not in ("setitem", "index_put_") and rest and isinstance(rest[0], Law):
         source = rest[0]
@@ -119,7 +119,7 @@ def _written_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     target, *rest = args
     law = random_in(args, kwargs)[0]
     if not isinstance(target, Law):
-        raise unsupported(entry.call, law, OVERWRITTEN, entry)
+        raise unsupported(entry, law, OVERWRITTEN)
     if entry.name in ("fill_", "zero_"):
         value = rest[0] if rest else 0.0
         if isinstance(value, Covariance):
@@ -138,9 +138,9 @@ def _written_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
         target._assign(value.expand(target.shape).to(target.dtype))
         return target
     if entry.name == "set_" or kwargs.get("accumulate", rest[2] if len(rest) > 2 else False):
-        raise unsupported(entry.call, law, "it is not written in place under this law; use the result", entry)
+        raise unsupported(entry, law, "it is not written in place under this law; use the result")
     if random_in((rest[0],), {}):
-        raise unsupported(entry.call, law, "indices cannot be random", entry)
+        raise unsupported(entry, law, "indices cannot be random")
     index, value = tensor_of(rest[0]), rest[1] if isinstance(rest[1], Covariance) else tensor_of(rest[1])
     mean = target._form()
     picked = numbered(mean)[index]

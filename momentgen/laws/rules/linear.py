@@ -36,7 +36,7 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _random_coefficients(entry, args, kwargs)
     mean, var = pair(x)
     if var is None:
-        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+        raise unsupported(entry, laws_in(args)[0], "only its first argument may be random")
     if kwargs and "dtype" in kwargs:
         mean, var = mean.to(kwargs["dtype"]), var.to(kwargs["dtype"])
         kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
@@ -92,7 +92,7 @@ def _is_real(value: object) -> bool:
 def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A linear map or convolution whose weight or bias is random: W_m² v + W_v (v + m²), two products."""
     if not is_linear_map(entry.name):
-        raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+        raise unsupported(entry, laws_in(args)[0], "only its first argument may be random")
     bound = affine.bind(entry.name, args[1:], kwargs)
     weight, bias = bound.pop("weight"), bound.pop("bias", None)
     (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)

@@ -6,6 +6,7 @@ promises is kept.  ``Adjoint`` has a tree of maxima of two, whose derivatives ta
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from momentgen.laws.recognise import combined
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["is_monotone", "tree_of_pairs"]
+__all__ = ["by_form", "is_monotone"]
 
 
 class Extremum(NamedTuple):
@@ -63,22 +64,43 @@ for _operator in names(
     setattr(_NoIndices, f"__{_operator}__", _asked)
 
 
+def by_form(
+    entry: Entry,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    pool: Callable[[Any, list[list[list[int]]]], Any],
+    over: Callable[[Any, Any, bool, bool], Any],
+    of_two: Callable[[Any, Any, bool], Any],
+) -> Any:
+    """A maximum or minimum, by what it is taken over.
+
+    Args:
+        entry: of the function.
+        args: of the call.
+        kwargs: of the call.
+        pool: of a value, and the inputs of its windows as :func:`pool_places` says them.
+        over: of a value, over dimensions that are kept or not; all where there are none.  Last, whether a minimum.
+        of_two: of two values; last, whether it is the smaller.
+
+    Raises:
+        UnsupportedError: if the place of the largest value is asked for.
+    """
+    x, lower = args[0], "min" in entry.name
+    if "pool" in entry.name:
+        return pool(x, pool_places(entry, args, kwargs))
+    second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
+    if isinstance(second, Law | Tensor):
+        return of_two(x, second, lower)
+    dim = () if second is None else second
+    values = over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
+    if entry.name in ("amax", "amin") or second is None:
+        return values
+    return Extremum(values, _NoIndices(unsupported(_DECISION, x)))
+
+
 @rule(Diagonal, "maximum")
 def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name, x = entry.name, args[0]
-    if "pool" in name:
-        return _max_pool(entry, args, kwargs)
-    lower = "min" in name
-    if name in ("amax", "amin"):
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else ())
-        return _over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
-    second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
-    if second is None:
-        return _over(x, (), False, lower)
-    if isinstance(second, int):
-        values = _over(x, second, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
-        return Extremum(values, _NoIndices(unsupported(entry.call, x, None, _DECISION)))
-    return _of_two(entry, x, second, lower)
+    return by_form(entry, args, kwargs, _max_pool, _over, functools.partial(_of_two, entry))
 
 
 _DECISION = Entry("argmax", "decision", torch.argmax)
@@ -125,9 +147,8 @@ _AMAX = Entry("amax", "maximum", torch.amax)
 _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 
 
-def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    mean, var = pair(args[0])
-    places = pool_places(entry, args, kwargs)
+def _max_pool(x: Any, places: list[list[list[int]]]) -> Any:
+    mean, var = pair(x)
     first = mean.dim() - len(places)
     table = _table(places, mean.shape[first:], mean.device)
     shape = (*mean.shape[:first], *(len(windows) for windows in places))
@@ -176,7 +197,7 @@ def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             offsets = [dilation[d] * k for k in range(kernel[d])]
             places.append([[start + k if 0 <= start + k < size else -1 for k in offsets] for start in starts])
     if bound.get("return_indices"):
-        raise unsupported(entry.call, args[0], "a maximum of random inputs has no indices to return", entry)
+        raise unsupported(entry, args[0], "a maximum of random inputs has no indices to return")
     return places
 
 
@@ -184,45 +205,7 @@ def _tuple(value: Any, dims: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
 
 
-def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outside: float) -> Tensor:
-    """Each window's values in a dimension of their own before the last ``rank``, so that loops over units stay long.
-
-    Args:
-        values: the spatial dimensions last.
-        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
-        rank: of the values, less leading dimensions.
-        outside: the value at places that no input has.
-    """
-    dims = len(places)
-    first, leading = values.dim() - dims, values.dim() - rank
-    for d, windows in enumerate(places):
-        # Each dimension becomes two: windows, and places within one, which move to the end.
-        count, size = len(windows), len(windows[0])
-        if [k for window in windows for k in window] == list(range(count * size)):  # side by side: nothing is copied
-            if values.shape[first + d] != count * size:
-                values = values.narrow(first + d, 0, count * size)
-            values = values.unflatten(first + d, (count, size))
-            values = values.movedim(first + d + 1, -1)
-            continue
-        index = torch.tensor([max(k, 0) for window in windows for k in window], device=values.device)
-        values = torch.unflatten(values.index_select(first + d, index), first + d, (len(windows), len(windows[0])))
-        values = values.movedim(first + d + 1, -1)
-    values = values.movedim(list(range(-dims, 0)), list(range(leading, leading + dims)))
-    values = values.flatten(leading, leading + dims - 1)
-    if not any(k < 0 for windows in places for window in windows for k in window):
-        return values
-    valid = torch.tensor([[True]], device=values.device)
-    for d, windows in enumerate(places):
-        own = torch.tensor([[k >= 0 for k in window] for window in windows], device=values.device).mT
-        grid = [1] * (2 * dims)
-        grid[d], grid[dims + d] = own.shape
-        valid = own.reshape(grid) if d == 0 else valid & own.reshape(grid)
-    valid = valid.flatten(0, dims - 1)
-    valid = valid.view(len(valid), *[1] * (rank - dims), *valid.shape[1:])
-    return torch.where(valid, values, outside)
-
-
-# -------------------------------------------------------- trees of pairs
+# ----------------------------------------------------- functions before a maximum
 
 
 #: functions that keep the order of values, so that the largest stays the largest
@@ -243,96 +226,6 @@ def is_monotone(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if entry.name in ("elu", "celu"):
         return bool(kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) > 0)
     return not any(isinstance(value, Tensor) and value.dim() for value in (*args[1:], *kwargs.values()))
-
-
-#: mean of what is outside a window, of variance 0: below all else, and finite
-_OUTSIDE = -1e30
-#: a value as its parts, the mean first; further parts may have dimensions before those of the mean
-Parts = tuple[Tensor, ...]
-#: places of parts that the negative of a value has too: its variance, and what is explained of it
-_EVEN = (1, 4)
-
-
-def tree_of_pairs(
-    entry: Entry,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    parts_of: Callable[[Any, Any], Parts],
-    larger: Callable[[Parts, Parts], Parts],
-    law_of: Callable[[Parts], Any],
-) -> Any:
-    """Maxima and minima as a tree of maxima of two, for laws that know how to take the larger of two values.
-
-    Args:
-        entry: of the function.
-        args: of the call.
-        kwargs: of the call.
-        parts_of: the parts of a law, or of a certain value beside that law.
-        larger: the larger of two values, elementwise.
-        law_of: a law of its parts.
-
-    Raises:
-        UnsupportedError: if the place of the largest value is asked for.
-    """
-    x, name = args[0], entry.name
-    if "pool" in name:
-        places = pool_places(entry, args, kwargs)
-        own = parts_of(x, x)
-        fill = (_OUTSIDE, *[0.0] * (len(own) - 1))
-        windows = tuple(_in_windows(part, places, x.dim(), value) for part, value in zip(own, fill, strict=True))
-        return law_of(_tree(windows, larger))
-    lower = "min" in name
-    if name in ("amax", "amin"):
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else ())
-        keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
-        return _tree_over(parts_of(x, x), dim, keepdim, lower, larger, law_of)
-    second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
-    if second is None:
-        return _tree_over(parts_of(x, x), (), False, lower, larger, law_of)
-    if isinstance(second, int):
-        keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
-        values = _tree_over(parts_of(x, x), second, keepdim, lower, larger, law_of)
-        return Extremum(values, _NoIndices(unsupported(entry.call, laws_in(args)[0], None, _DECISION)))
-    like = laws_in(args)[0] if isinstance(laws_in(args)[0], Law) and laws_in(args)[0].RANK else second
-    both = [parts_of(value, like) for value in (x, second)]
-    shape = torch.broadcast_shapes(*[parts[0].shape for parts in both])
-    first, other = (
-        tuple(part.expand(*part.shape[: part.dim() - parts[0].dim()], *shape) for part in parts) for parts in both
-    )
-    return law_of(_turned(larger(_turned(first, lower), _turned(other, lower)), lower))
-
-
-def _turned(parts: Parts, lower: bool) -> Parts:
-    """Of the value with the other sign, for minima."""
-    return tuple(part if place in _EVEN else -part for place, part in enumerate(parts)) if lower else parts
-
-
-def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, law_of: Any) -> Any:
-    n, shape = parts[0].dim(), parts[0].shape
-    if not n:
-        return law_of(parts)
-    dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(n))
-    dims = tuple(sorted(d % n for d in dims))
-    starts = list(range(-n, len(dims) - n))
-    moved = tuple(part.movedim([d - n for d in dims], starts) for part in parts)
-    moved = tuple(part.flatten(part.dim() - n, part.dim() - n + len(dims) - 1) for part in moved)
-    found = _turned(_tree(_turned(moved, lower), larger), lower)
-    if keepdim:
-        kept = [1 if d in dims else size for d, size in enumerate(shape)]
-        found = tuple(part.reshape(*part.shape[: part.dim() - found[0].dim()], *kept) for part in found)
-    return law_of(found)
-
-
-def _tree(parts: Parts, larger: Callable[[Parts, Parts], Parts]) -> Parts:
-    """The maximum over the first dimension of the mean, which further dimensions of other parts stand before."""
-    dim = -parts[0].dim()
-    while (n := parts[0].shape[dim]) > 1:
-        # Split, not sliced: the derivative of a slice is a whole tensor, mostly of zeros.
-        first, second, *odd = zip(*[part.split([n // 2, n // 2] + [1] * (n % 2), dim) for part in parts], strict=True)
-        parts = larger(first, second)
-        if odd:
-            parts = tuple(torch.cat(both, dim) for both in zip(parts, odd[0], strict=True))
-    return tuple(part.squeeze(dim) for part in parts)
 
 
 # ------------------------------------------------------------ Covariance

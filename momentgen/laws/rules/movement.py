@@ -41,7 +41,7 @@ def _where(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     bound = {**dict(zip(names, args, strict=False)), **kwargs}
     bound.setdefault("input", bound.pop("self", None))
     if len(bound) != 3 or is_random(bound["condition"]):
-        raise unsupported(entry.call, laws_in(bound.values())[0], "where a random value is not 0 is a decision", entry)
+        raise unsupported(entry, laws_in(bound.values())[0], "where a random value is not 0 is a decision")
     return bound["condition"], bound["input"], bound["other"]
 
 
@@ -75,9 +75,9 @@ def _together(
         places = (0,)
     law = laws_in((*args, *kwargs.values()))[0]
     if any(place not in places and is_random(value) for place, value in enumerate(args)):
-        raise unsupported(entry.call, law, "indices and masks cannot be random", entry)
+        raise unsupported(entry, law, "indices and masks cannot be random")
     if kwargs.get("reduce", "add") not in ("add", "sum"):
-        raise unsupported(entry.call, law, "of reductions sums have a rule", entry)
+        raise unsupported(entry, law, "of reductions sums have a rule")
     return entry, args, kwargs, places
 
 
@@ -100,12 +100,12 @@ def _of_real_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name not in _VALUES:
         if not isinstance(args[0], Law):
-            raise unsupported(entry.call, laws_in(args)[0], "only its first argument may be random", entry)
+            raise unsupported(entry, laws_in(args)[0], "only its first argument may be random")
         if entry.name not in _LIKE_ANOTHER and any(map(is_random, (*args[1:], *kwargs.values()))):
-            raise unsupported(entry.call, args[0], "indices cannot be random", entry)
+            raise unsupported(entry, args[0], "indices cannot be random")
         found = moved(entry, args, kwargs)
         if isinstance(found, Law) and not found.dtype.is_floating_point:
-            raise unsupported(entry.call, args[0], f"a random value cannot become {found.dtype}", entry)
+            raise unsupported(entry, args[0], f"a random value cannot become {found.dtype}")
         return found
     if entry.name == "cat" and isinstance(args[0], Law):
         return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
@@ -152,13 +152,13 @@ def _movement_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any
 def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if not isinstance(x, Covariance):
-        raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
+        raise unsupported(entry, random_in(args, kwargs)[0], "only its first argument may be random")
     if entry.name not in _LIKE_ANOTHER and random_in(args[1:], kwargs):
-        raise unsupported(entry.call, x, "indices cannot be random", entry)
+        raise unsupported(entry, x, "indices cannot be random")
     rest, named = tensors_of(args[1:], kwargs)
     mean = entry.call(x._mean, *rest, **named)
     if isinstance(mean, Tensor) and not mean.is_floating_point():
-        raise unsupported(entry.call, x, f"a random value cannot become {mean.dtype}", entry)
+        raise unsupported(entry, x, f"a random value cannot become {mean.dtype}")
     if mean is x._mean:
         return x
     if entry.name in _CASTS:

@@ -64,7 +64,7 @@ def _noise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         )._parts()
         return source(mean, var, name=entry.name)
     if entry.name == "feature_alpha_dropout":
-        raise unsupported(entry.call, x, "what the values of a dropped channel have in common has no rule", entry)
+        raise unsupported(entry, x, "what the values of a dropped channel have in common has no rule")
     if together:
         return _channel_dropout(entry, x, noise.probability(entry, args, kwargs))
     return pointwise_jointly(entry, args, kwargs, terms=1 if "dropout" in entry.name else None)

@@ -92,7 +92,7 @@ def _instance_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if not own:
         return _batch_norm(entry, args[:1], {**bound, "training": False})
     if bound.get("running_mean") is not None:
-        raise unsupported(entry.call, args[0], "running statistics are not kept over random values", entry)
+        raise unsupported(entry, args[0], "running statistics are not kept over random values")
     return _grouped(args[0], args[0].shape[1], bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5))
 
 
@@ -152,7 +152,7 @@ def _evaluated(
 def _l2(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = {**dict(zip(("p", "dim", "eps"), args[1:], strict=False)), **kwargs}
     if bound.get("p", 2.0) != 2 or not isinstance(bound.get("dim", 1), int):
-        raise unsupported(entry.call, args[0], "p = 2 over one dimension has a rule", entry)
+        raise unsupported(entry, args[0], "p = 2 over one dimension has a rule")
     mean, var = pair(args[0])
     return made(*normalise.l2_normalise(mean, var, bound.get("dim", 1), bound.get("eps", 1e-12)))
 
@@ -178,7 +178,7 @@ def _batch_norm_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, A
     bound = {**dict(zip(order, args[1:], strict=False)), **kwargs}
     if bound.get("training"):
         why = "the examples of a batch are propagated one by one, so that a batch has no statistics; use eval()"
-        raise unsupported(entry.call, random_in(args, kwargs)[0], why, entry)
+        raise unsupported(entry, random_in(args, kwargs)[0], why)
     if isinstance(args[0], Covariance) and len(random_in(args, kwargs)) == 1:
         return pointwise_jointly(entry, args, kwargs, terms=1)
     return by_jacobian(entry, args, kwargs)

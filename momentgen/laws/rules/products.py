@@ -86,7 +86,7 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if found is not None:
             return remember(found, entry, (x, y), {}, x)
     if x is y:
-        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
+        raise unsupported(entry, x, "a random matrix times itself has no rule")
     call = torch.matmul if entry.name == "rmatmul" else entry.call
     mean, var = bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y))
     if of_squares is not None:  # the diagonal is a sum of squares: mean Σ v more, and variance Σ (v² + 2 m² v)
@@ -138,7 +138,7 @@ def _meeting(entry: Entry, equation: str, x: Any, y: Any) -> Any:
     every = torch.cat([part.reshape(*part.shape[: len(out)], -1) for part in (first, second)], -1).sort(-1).values
     if bool(((every[..., 1:] == every[..., :-1]) & (every[..., 1:] > 0)).any()):
         why = "a random value times itself in another order has no rule where one sum has a value twice"
-        raise unsupported(entry.call, x, why, entry)
+        raise unsupported(entry, x, why)
     law = by_hand.arranged(x, a, letters) * by_hand.arranged(y, b, letters)
     return law.sum(tuple(range(len(out), len(letters)))) if summed else law
 
@@ -171,9 +171,7 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
         return made(torch.einsum(equation, mean), torch.einsum(equation, var))
     random = [k for k, operand in enumerate(operands) if isinstance(operand, Diagonal)]
     if not isinstance(equation, str) or (len(operands) > 2 and len(random) > 1):
-        raise unsupported(
-            entry.call, laws_in(operands)[0], "an equation of up to two random operands has a rule", entry
-        )
+        raise unsupported(entry, laws_in(operands)[0], "an equation of up to two random operands has a rule")
     parts, out = _spelled(equation, operands)
     if len(operands) > 2:  # all but the random one first
         (k,) = random
@@ -198,7 +196,7 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
         if found is not None:
             return found
     if x is y:
-        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
+        raise unsupported(entry, x, "a random matrix times itself has no rule")
     law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
     return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
 
@@ -216,7 +214,7 @@ def _embedding_bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     samples = bound.pop("per_sample_weights", None)
     if not isinstance(samples, Diagonal) or isinstance(bound["weight"], Diagonal):
         law = laws_in((*args, *kwargs.values()))[0]
-        raise unsupported(entry.call, law, "only the samples' weights may be random", entry)
+        raise unsupported(entry, law, "only the samples' weights may be random")
     mean, var = pair(samples)
     indices, weight = tensor_of(args[0]), tensor_of(bound.pop("weight"))
     rest = {name: tensor_of(value) for name, value in bound.items()}
@@ -318,7 +316,7 @@ def _product_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     if entry.name == "bilinear" and count > 1:
         return by_jacobian(entry, args, kwargs)
     if count > 2 or (entry.name == "einsum" and not isinstance(args[0], str)):
-        raise unsupported(entry.call, args[places[0]], "an equation of up to two random operands has a rule", entry)
+        raise unsupported(entry, args[places[0]], "an equation of up to two random operands has a rule")
     means = [tensor_of(value) for value in args]
 
     def call(values: dict[int, Tensor], bias: bool = False) -> Tensor:
