@@ -176,7 +176,9 @@ def test_the_compiler_needs_no_torch() -> None:
 
 
 #: parts of momentgen.laws from the lowest up; what is not named here stands between ``law`` and ``rules``
-LOWEST = ("table", "unsupported", "notes", "precision", "lost", "debug", "accuracy", "propagations", "activations")
+LOWEST = (
+    "context", "table", "unsupported", "notes", "precision", "lost", "debug", "accuracy", "propagations", "activations",
+)  # fmt: skip
 HIGHEST = (
     "rules", "border", "convert", "example_check", "examples", "unbatched", "backward", "parameters_adjoint",
     "adjoint_outputs", "covariance_outputs", "controlled",

@@ -7,6 +7,7 @@ each unit; that a channel's units fall together is not carried on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -109,7 +110,7 @@ def slopes(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[float, floa
         raise InputError(cause) from error
 
 
-def expectation(entry: Entry, args: list[Any], kwargs: dict[str, Any]) -> Tensor | None:
+def expectation(entry: Entry, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor | None:
     """What AP1 takes for the call on certain values: its mean; None where torch's own function does not draw."""
     if not active(entry, args, kwargs):
         return None

@@ -154,7 +154,7 @@ def _followed(law: Law, source: Law, x: Tensor, compute: Callable[..., Any]) -> 
             if first is None or entry.name in _IN_PLACE:
                 return first
             *rest, place = args[1:]
-            found = moved_part(entry, first, rest, kwargs)
+            found = moved_part(entry, first, tuple(rest), kwargs)
             return found if place is None else found[place]
         if entry.kind not in ("pointwise", "arithmetic") or is_closed(given):
             return None

@@ -50,7 +50,7 @@ def slope_of(
     return None if make is None else make(rest, named, var, (out, spread))
 
 
-def _bound(names: tuple[str, ...], rest: list[Any], named: dict[str, Any]) -> dict[str, Any]:
+def _bound(names: tuple[str, ...], rest: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(names, rest, strict=False)), **named}
 
 
@@ -75,13 +75,13 @@ def _scaled(inner: Function, weight: Tensor | None, channels: bool) -> Function:
     return function
 
 
-def _layer_norm(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function:
+def _layer_norm(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
     bound = _bound(("normalized_shape", "weight", "bias", "eps"), rest, named)
     dims = tuple(range(-len(bound["normalized_shape"]), 0))
     return _scaled(_normed(var, dims, bound.get("eps", 1e-5), True), bound.get("weight"), False)
 
 
-def _rms_norm(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function:
+def _rms_norm(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
     bound = _bound(("normalized_shape", "weight", "eps"), rest, named)
     dims, eps = tuple(range(-len(bound["normalized_shape"]), 0)), bound.get("eps")
     own = torch.finfo(var.dtype).eps if eps is None else eps
@@ -97,12 +97,12 @@ def _grouped(groups: int, eps: float, weight: Tensor | None, var: Tensor) -> Fun
     return _scaled(function, weight, True)
 
 
-def _group_norm(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function:
+def _group_norm(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
     bound = _bound(("num_groups", "weight", "bias", "eps"), rest, named)
     return _grouped(bound["num_groups"], bound.get("eps", 1e-5), bound.get("weight"), var)
 
 
-def _softmax(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function:
+def _softmax(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
     """The Jacobian at the mean probabilities q; E p (1 - p) is q - q² less the variance, hence the share."""
     dim = named.get("dim", rest[0] if rest else -1)
     mean, spread = out
@@ -118,7 +118,7 @@ def _softmax(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -
     return function
 
 
-def _convolution(rest: list[Any], named: dict[str, Any], var: Tensor, out: Result) -> Function | None:
+def _convolution(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function | None:
     """Of images of one channel on a CPU, without stride and dilation."""
     bound = bind("conv2d", tuple(rest), named)
     weight, padding = bound["weight"], bound.get("padding", 0)
@@ -137,7 +137,7 @@ def _pair(value: Any) -> tuple[int, int]:
     return numbers[0], numbers[-1]
 
 
-_MAKERS: dict[str, Callable[[list[Any], dict[str, Any], Tensor, Result], Function | None]] = {
+_MAKERS: dict[str, Callable[[tuple[Any, ...], dict[str, Any], Tensor, Result], Function | None]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,

@@ -12,7 +12,6 @@ from momentgen.laws.activations import generated_op
 from momentgen.laws.adjoint import Adjoint, shifted_law
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.law import Law
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.probes import Probes, probes_of
 from momentgen.laws.recognise import combined
@@ -69,7 +68,7 @@ def _of_two(entry: Entry, x: Any, y: Any, lower: bool) -> Any:
         found = combined(Entry(entry.name, "arithmetic", entry.call), x, y, {})
         if found is not None:
             return found
-    like = x if isinstance(x, Law) and x.RANK else y
+    like = x if isinstance(x, Diagonal) else y
     both = [_parts_of(value, like) for value in (x, y)]
     shape = torch.broadcast_shapes(*[parts[0].shape for parts in both])
     first, other = (

@@ -72,15 +72,7 @@ def by_form(
     over: Callable[[Any, Any, bool, bool], Any],
     of_two: Callable[[Any, Any, bool], Any],
 ) -> Any:
-    """A maximum or minimum, by what it is taken over.
-
-    Args:
-        entry: of the function.
-        args: of the call.
-        kwargs: of the call.
-        pool: of a value, and the inputs of its windows as :func:`pool_places` says them.
-        over: of a value, over dimensions that are kept or not; all where there are none.  Last, whether a minimum.
-        of_two: of two values; last, whether it is the smaller.
+    """A maximum or minimum by its form: of the windows of :func:`pool_places`, over dimensions (all for none), of two.
 
     Raises:
         UnsupportedError: if the place of the largest value is asked for.
