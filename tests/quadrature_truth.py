@@ -208,6 +208,7 @@ class _Integrals:
         self.digits, self.mu, self.v = digits, problem.mu, problem.v
         self.normal = problem.input == "normal"
         self.scale = mp.sqrt(self.v) if self.normal else mp.sqrt(3 * self.v) / mp.pi
+        self.level = 1 / mp.sqrt(2 * mp.pi)
         self.slope, self.offset = sympy.Integer(0), sympy.Integer(0)
         pieces = problem.pieces
         if self.normal:
@@ -301,13 +302,17 @@ class _Integrals:
             yield point, [jet(after) - jet(before) for jet in jets[:order]]
 
     def density(self, point: mpf, order: int = 0) -> mpf:
-        """Density, or its first or second derivative."""
+        """Density of X, or its first or second derivative."""
         z = (point - self.mu) / self.scale
+        value = self.standard_density(z) / self.scale
+        return value * (1, -z / self.scale, (z * z - 1) / self.scale**2)[order] if order else value
+
+    def standard_density(self, z: mpf) -> mpf:
+        """Density of (X - mu)/scale."""
         if self.normal:
-            value = mp.exp(-z * z / 2) / mp.sqrt(2 * mp.pi) / self.scale
-            return value * (1, -z / self.scale, (z * z - 1) / self.scale**2)[order]
+            return mp.exp(-z * z / 2) * self.level
         e = mp.exp(-abs(z))
-        return e / (1 + e) ** 2 / self.scale
+        return e / (1 + e) ** 2
 
     def log_density(self, z: mpf) -> mpf:
         return -z * z / 2 if self.normal else -abs(z)
@@ -363,7 +368,7 @@ class _Integrals:
             cuts.add(mpf(0))
 
         def integrand(z: mpf) -> mpf:
-            return value(self.mu + self.scale * z) * self.density(self.mu + self.scale * z) * self.scale
+            return value(self.mu + self.scale * z) * self.standard_density(z)
 
         panels = itertools.pairwise(sorted(cuts))
         # From the peak outwards: what is far out then counts against what is there already.

@@ -12,6 +12,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+from real_rules import ROOT, rules
 
 from momentgen.build.built import CommittedKernel, read_built
 from momentgen.commands.cli import main
@@ -20,16 +21,14 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import stabilise
 from momentgen.errors import MomentgenError, RuleError
-from momentgen.rule import Rule, load_rules
+from momentgen.rule import Rule
 
-ROOT = Path(__file__).parents[1]
 RULES, GENERATED = ROOT / "rules", ROOT / "generated"
 
 
 @functools.lru_cache
 def stables() -> dict[str, Stable]:
-    (rule,) = load_rules(RULES / "heaviside.py")
-    return {stable.variant: stable for stable in stabilise(derive(rule))}
+    return {stable.variant: stable for stable in stabilise(derive(rules()["heaviside"]))}
 
 
 def check(package: Path, variant: str = "exact", points: int = 400) -> VariantCheck:
@@ -58,7 +57,7 @@ def test_committed_certificates_hold_at_fresh_points() -> None:
         assert all(output.measured > 0.9 * output.certified for output in found.outputs)
 
 
-@pytest.mark.parametrize("rule", load_rules(RULES), ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", rules().values(), ids=rules())
 def test_every_committed_kernel_is_given_as_many_values_as_it_reads(rule: Rule) -> None:
     for built in read_built(GENERATED, rule.name):
         built.parameters(rule.defaults)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_rules import rules
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import function
@@ -27,9 +27,9 @@ from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies.formulas.formula import stable_variants
 from momentgen.compiler.strategies.formulas.rewrite import write
 from momentgen.errors import BuildError
-from momentgen.rule import Accuracy, Fitted, Formula, Phi, Rule, S, a, load_rules, mu, phi, sigma, v, x
+from momentgen.rule import Accuracy, Fitted, Formula, Phi, Rule, S, a, mu, phi, sigma, v, x
 
-RULES = {rule.name: rule for rule in load_rules(Path(__file__).parents[2] / "rules")}
+RULES = rules()
 PAPER = ["ap1", "ap2a", "ap2b", "pea", "practical", "large_variance"]
 F32 = npt.NDArray[np.float32]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import sympy as sp
 import torch
+from real_rules import rules
 
 import momentgen.generated
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
@@ -31,7 +31,7 @@ from momentgen.compiler.strategies.covariance.covariance import stabilise_covari
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth.polynomials import DrawTruth
-from momentgen.rule import Rule, load_rules
+from momentgen.rule import Rule
 from momentgen.rule.inputs import COVARIANCE, input_symbols, partial_names
 from momentgen.runtime import Op
 
@@ -39,13 +39,12 @@ F64 = npt.NDArray[np.float64]
 Points = tuple[F64, ...]
 Values = Mapping[str, F64]
 Errors = Callable[[str, F64, F64, Points], F64]
-ROOT = Path(__file__).parents[2]
 LARGEST = {torch.float32: float(np.finfo(np.float32).max), torch.float64: float(np.finfo(np.float64).max)}
 _SMALLEST = 2.0**-126
 _MEANS = 1.25  # the largest partial over all means is looked for at some of them
 _MAX = LARGEST[torch.float32]
 
-RULES: Mapping[str, Rule] = {rule.name: rule for rule in load_rules(ROOT / "rules") if isinstance(rule, Rule)}
+RULES = rules()
 OPS: Mapping[str, Op] = {name: op for name in RULES if isinstance(op := getattr(momentgen.generated, name, None), Op)}
 
 
