@@ -14,7 +14,7 @@ from real_rules import ALL, F32, FACTS, FAITHFUL, NAMES, each, moments, six, sla
 
 from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL
 
-FEW = settings(max_examples=60)
+FEW = settings(max_examples=20)
 HOMOGENEOUS = [(n, v) for n, v in FAITHFUL if FACTS[n].degree is not None]
 PARTIALS_DEGREE = {"mean": 0, "var": 0, "dmean_dmu": 1, "dmean_dvar": 2, "dvar_dmu": 1, "dvar_dvar": 2}
 VARIANTS_OF_BOTH = [v for v in ("exact", "tight") if ("relu", v) in FAITHFUL]
@@ -238,11 +238,12 @@ def test_signs_and_sizes_of_the_gradients(name: str, variant: str, data: st.Data
     (mean, var), setting = data.draw(points()), data.draw(parameters(name))
     facts, out = FACTS[name], six(name, variant, mean, var, setting)
     if facts.increasing:
-        least = np.zeros(SIZE)
-        if facts.absolute:
-            exact = stables(name)[variant].truth(mean, var, setting)["dmean_dmu"]
-            least = -stables(name)[variant].measure.allowed("dmean_dmu", exact, mean, var)
-        assert (out["dmean_dmu"] >= least).all()
+        below = out["dmean_dmu"] < 0
+        if facts.absolute and below.any():
+            exact = stables(name)[variant].truth(mean[below], var[below], setting)["dmean_dmu"]
+            allowed = stables(name)[variant].measure.allowed("dmean_dmu", exact, mean[below], var[below])
+            below[below] = out["dmean_dmu"][below] < -allowed
+        assert not below.any()
     if facts.convex:  # dE f/dv = E f''/2
         assert (out["dmean_dvar"] >= 0).all()
     if facts.lipschitz is not None:  # dE f/dmu = E f'
