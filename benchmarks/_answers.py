@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments
 
-__all__ = ["METHODS", "SAMPLES", "Answer", "Truth", "contestant", "inputs", "log_ratios", "truth"]
+__all__ = ["METHODS", "SAMPLES", "Answer", "Truth", "contestant", "inputs", "truth"]
 
 #: samples of the plain baselines
 SAMPLES = 64

@@ -349,18 +349,6 @@ def test_the_same_bits_twice() -> None:
     assert torch.equal(first.factor, second.factor)
 
 
-def test_networks_in_a_row_hand_the_covariance_on() -> None:
-    first, second, x = mlp(nn.Tanh)[:2], mlp(nn.Tanh)[2:], noisy(2, 16)
-    torch.testing.assert_close(joint(second, joint(first, x)).covariance, joint(mlp(nn.Tanh), x).covariance)
-
-
-def test_one_value_given_twice_is_one_value_and_two_are_independent() -> None:
-    x, y = noisy(2, 3), noisy(2, 3, seed=1)
-    difference = Of(lambda x, y: x - y)
-    assert not joint(difference, x, x).var.any()
-    torch.testing.assert_close(joint(difference, x, y).var, x.var + y.var)
-
-
 def test_outputs_of_any_structure_come_back_as_moments() -> None:
     layer = nn.Linear(3, 2)
     network = Of(lambda x: {"a": (layer(x), [x.shape[1], None]), "b": torch.ones(1, 4), "c": torch.tensor([7])})
