@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.distributions import Normal
 from momentgen.errors import InputError
 from momentgen.inference.adf import DensityFilter
 from momentgen.inference.adf.network import count_weights
-from momentgen.inference.estimators.base import Bayesian, BayesianClassifier
+from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, parameters
 from momentgen.inference.estimators.passes import Chosen, choose
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
@@ -41,19 +42,22 @@ _DRAW = 100
 _UNKNOWN = -10.0
 
 
+@parameters
 class _Filtering(Bayesian):
     """What the four share: the networks, their passes over the data, and what was skipped."""
 
     _rule: ClassVar[Literal["pbp", "ebp"]]
-    hidden: Sequence[int] | None
-    passes: int | None
-    members: int
-    prior: tuple[float, float]
-    learn_prior: bool
-    spread: float | None
-    dtype: str
-    device: str
-    progress: bool
+    hidden: Sequence[int] | None = None
+    passes: int | None = None
+    _: KW_ONLY
+    members: int = 3
+    prior: tuple[float, float] = (6.0, 6.0)
+    learn_prior: bool = True
+    spread: float | None = None
+    dtype: str = "float64"
+    device: str = "cpu"
+    progress: bool = False
+    random_state: Any = None
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         if self.dtype not in _DTYPES:
@@ -165,28 +169,11 @@ class _Filtering(Bayesian):
         return dict(zip(("weights", "noise", "prior"), self.filter_.skipped.sum(0).tolist(), strict=True))
 
 
+@parameters
 class _FilterRegressor(_Filtering, BayesianRegressor):
-    def __init__(
-        self,
-        hidden: Sequence[int] | None = None,
-        passes: int | None = None,
-        *,
-        members: int = 3,
-        noise: tuple[float, float] = (6.0, 6.0),
-        prior: tuple[float, float] = (6.0, 6.0),
-        learn_prior: bool = True,
-        spread: float | None = None,
-        calibrate: Calibration | None = "cv",
-        dtype: str = "float64",
-        device: str = "cpu",
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden, self.passes, self.members = hidden, passes, members
-        self.noise, self.prior, self.learn_prior, self.spread = noise, prior, learn_prior, spread
-        self.calibrate = calibrate
-        self.dtype, self.device, self.progress = dtype, device, progress
-        self.random_state = random_state
+    _: KW_ONLY
+    noise: tuple[float, float] = (6.0, 6.0)
+    calibrate: Calibration | None = "cv"
 
     def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         return self._folds(len(y))
@@ -261,29 +248,13 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         return Parts(mean.mean(0), var.mean(0) + mean.var(0, correction=0), noise)
 
 
+@parameters
 class _FilterClassifier(_Filtering, BayesianClassifier):
-    def __init__(
-        self,
-        hidden: Sequence[int] | None = None,
-        passes: int | None = None,
-        *,
-        likelihood: Literal["auto", "probit", "sampled", "bound"] = "auto",
-        samples: int = 100,
-        members: int = 3,
-        prior: tuple[float, float] = (6.0, 6.0),
-        learn_prior: bool = False,
-        spread: float | None = 1.0,
-        dtype: str = "float64",
-        device: str = "cpu",
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden, self.passes, self.likelihood, self.samples, self.members = (
-            hidden, passes, likelihood, samples, members,
-        )  # fmt: skip
-        self.prior, self.learn_prior, self.spread = prior, learn_prior, spread
-        self.dtype, self.device, self.progress = dtype, device, progress
-        self.random_state = random_state
+    _: KW_ONLY
+    likelihood: Literal["auto", "probit", "sampled", "bound"] = "auto"
+    samples: int = 100
+    learn_prior: bool = False
+    spread: float | None = 1.0
 
     def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         return list(KFold(5, shuffle=True, random_state=self._seed()).split(y))

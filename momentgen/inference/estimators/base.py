@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -24,7 +25,15 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 
-__all__ = ["Bayesian", "BayesianClassifier"]
+__all__ = ["Bayesian", "BayesianClassifier", "parameters"]
+
+_Class = TypeVar("_Class")
+
+
+@dataclass_transform()
+def parameters(cls: type[_Class]) -> type[_Class]:
+    """Make a class's annotated names the parameters of its estimator: ``__init__`` takes and keeps them, in order."""
+    return dataclass(eq=False, repr=False)(cls)
 
 
 class Bayesian(BaseEstimator):  # type: ignore[misc]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, Predictive
 from momentgen.inference.bowtie.convergence import effective_size, split_r_hat
+from momentgen.inference.estimators.base import parameters
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 
 __all__ = ["BowTieRegressor"]
@@ -19,6 +20,7 @@ __all__ = ["BowTieRegressor"]
 _JUDGED_ROWS, _MOST_R_HAT = 200, 1.2
 
 
+@parameters
 class BowTieRegressor(BayesianRegressor):
     """Regression by a bow tie network, its posterior sampled by block Gibbs.
 
@@ -54,41 +56,21 @@ class BowTieRegressor(BayesianRegressor):
     ((40,), (40,))
     """
 
-    _dtype = torch.float64
-
-    def __init__(
-        self,
-        hidden: Sequence[int] = (50,),
-        tau: float = 0.1,
-        chains: int = 2,
-        burn_in: int = 2000,
-        draws: int = 500,
-        thin: int = 1,
-        weight_var: float = 1.0,
-        noise_shape: float = 1.0,
-        noise_rate: float = 0.01,
-        start: str = "relu",
-        anneal_from: float | None = None,
-        collapsed: Sequence[str] = ("gates",),
-        calibrate: Calibration | None = "split",
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden = hidden
-        self.tau = tau
-        self.chains = chains
-        self.burn_in = burn_in
-        self.draws = draws
-        self.thin = thin
-        self.weight_var = weight_var
-        self.noise_shape = noise_shape
-        self.noise_rate = noise_rate
-        self.start = start
-        self.anneal_from = anneal_from
-        self.collapsed = collapsed
-        self.calibrate = calibrate
-        self.progress = progress
-        self.random_state = random_state
+    hidden: Sequence[int] = (50,)
+    tau: float = 0.1
+    chains: int = 2
+    burn_in: int = 2000
+    draws: int = 500
+    thin: int = 1
+    weight_var: float = 1.0
+    noise_shape: float = 1.0
+    noise_rate: float = 0.01
+    start: str = "relu"
+    anneal_from: float | None = None
+    collapsed: Sequence[str] = ("gates",)
+    calibrate: Calibration | None = "split"
+    progress: bool = False
+    random_state: Any = None
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         prior = ConjugatePrior(var=self.weight_var, shape=self.noise_shape, rate=self.noise_rate)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
-from momentgen.inference.estimators.base import BayesianClassifier
+from momentgen.inference.estimators.base import BayesianClassifier, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Likelihood
@@ -26,48 +26,28 @@ from momentgen.runtime import Moments
 __all__ = ["CorrelatedClassifier", "CorrelatedRegressor"]
 
 
+@parameters
 class _Correlated(Variational):
     """Parameters whose neighbours are correlated, drawn anew at each step."""
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...] = (50,),
-        epochs: int | None = 200,
-        batch_size: int = 128,
-        lr: float = 0.01,
-        prior_std: float = 1.0,
-        kl_weight: float = 0.1,
-        initial_tau: float = 0.05,
-        initial_rho: float = 0.01,
-        rho_rate: float = 10.0,
-        samples: int = 100,
-        max_steps: int = 10_000,
-        module: Module | None = None,
-        likelihood: Likelihood | None = None,
-        validation_fraction: float | None = None,
-        callback: Callback | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden = hidden
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.prior_std = prior_std
-        self.kl_weight = kl_weight
-        self.max_steps = max_steps
-        self.module = module
-        self.likelihood = likelihood
-        self.validation_fraction = validation_fraction
-        self.callback = callback
-        self.initial_tau = initial_tau
-        self.initial_rho = initial_rho
-        self.rho_rate = rho_rate
-        self.samples = samples
-        self.random_state = random_state
-        self.device = device
-        self.progress = progress
+    hidden: tuple[int, ...] = (50,)
+    epochs: int | None = 200
+    batch_size: int = 128
+    lr: float = 0.01
+    prior_std: float = 1.0
+    kl_weight: float = 0.1
+    initial_tau: float = 0.05
+    initial_rho: float = 0.01
+    rho_rate: float = 10.0
+    samples: int = 100
+    max_steps: int = 10_000
+    module: Module | None = None
+    likelihood: Likelihood | None = None
+    validation_fraction: float | None = None
+    callback: Callback | None = None
+    device: str = "cpu"
+    progress: bool = False
+    random_state: Any = None
 
     def _family(self) -> Posterior:
         return Tridiagonal(tau=self.initial_tau, rho=self.initial_rho, rate=self.rho_rate)
@@ -90,6 +70,7 @@ class _Correlated(Variational):
             return sampled_outputs(self.network_, x, self.samples)
 
 
+@parameters
 class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
     """Regression with parameters whose neighbours are correlated, drawn anew at each step.
 
@@ -120,51 +101,8 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
         noise: ``constant``, or ``input`` for a second head of the network that says the noise of each row.
     """
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...] = (50,),
-        epochs: int | None = 200,
-        batch_size: int = 128,
-        lr: float = 0.01,
-        prior_std: float = 1.0,
-        kl_weight: float = 0.1,
-        initial_tau: float = 0.05,
-        initial_rho: float = 0.01,
-        rho_rate: float = 10.0,
-        samples: int = 100,
-        max_steps: int = 10_000,
-        module: Module | None = None,
-        likelihood: Likelihood | None = None,
-        validation_fraction: float | None = None,
-        callback: Callback | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-        random_state: Any = None,
-        calibrate: Calibration | None = "split",
-        noise: Literal["constant", "input"] = "constant",
-    ) -> None:
-        super().__init__(
-            hidden=hidden,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            prior_std=prior_std,
-            kl_weight=kl_weight,
-            initial_tau=initial_tau,
-            initial_rho=initial_rho,
-            rho_rate=rho_rate,
-            samples=samples,
-            max_steps=max_steps,
-            module=module,
-            likelihood=likelihood,
-            validation_fraction=validation_fraction,
-            callback=callback,
-            device=device,
-            progress=progress,
-            random_state=random_state,
-        )
-        self.calibrate = calibrate
-        self.noise = noise
+    calibrate: Calibration | None = "split"
+    noise: Literal["constant", "input"] = "constant"
 
     def _parts(self, x: Tensor) -> Parts:
         draws = torch.cat(self._predicted(x), 1)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from momentgen.inference.estimators.base import BayesianClassifier
+from momentgen.inference.estimators.base import BayesianClassifier, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Likelihood
@@ -22,44 +22,26 @@ from momentgen.runtime import Moments
 __all__ = ["VBPClassifier", "VBPRegressor"]
 
 
+@parameters
 class _VBP(Variational):
     """Independent normal parameters, moments propagated."""
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...] = (50,),
-        epochs: int | None = None,
-        batch_size: int = 512,
-        lr: float = 0.01,
-        prior_std: float = 1.0,
-        kl_weight: float = 1.0,
-        initial_std: float = 0.01,
-        propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
-        max_steps: int = 10_000,
-        module: Module | None = None,
-        likelihood: Likelihood | None = None,
-        validation_fraction: float | None = None,
-        callback: Callback | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden = hidden
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.prior_std = prior_std
-        self.kl_weight = kl_weight
-        self.max_steps = max_steps
-        self.module = module
-        self.likelihood = likelihood
-        self.validation_fraction = validation_fraction
-        self.callback = callback
-        self.initial_std = initial_std
-        self.propagation = propagation
-        self.random_state = random_state
-        self.device = device
-        self.progress = progress
+    hidden: tuple[int, ...] = (50,)
+    epochs: int | None = None
+    batch_size: int = 512
+    lr: float = 0.01
+    prior_std: float = 1.0
+    kl_weight: float = 1.0
+    initial_std: float = 0.01
+    propagation: Literal["controlled", "adjoint", "ap2"] = "controlled"
+    max_steps: int = 10_000
+    module: Module | None = None
+    likelihood: Likelihood | None = None
+    validation_fraction: float | None = None
+    callback: Callback | None = None
+    device: str = "cpu"
+    progress: bool = False
+    random_state: Any = None
 
     def _family(self) -> Posterior:
         return MeanField(std=self.initial_std)
@@ -76,6 +58,7 @@ class _VBP(Variational):
             return self.network_(x)
 
 
+@parameters
 class VBPRegressor(Regression, _VBP, BayesianRegressor):
     """Regression by variance back-propagation: independent normal parameters, moments propagated.
 
@@ -110,47 +93,8 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
     (True, (60,), True)
     """
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...] = (50,),
-        epochs: int | None = None,
-        batch_size: int = 512,
-        lr: float = 0.01,
-        prior_std: float = 1.0,
-        kl_weight: float = 1.0,
-        initial_std: float = 0.01,
-        propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
-        max_steps: int = 10_000,
-        module: Module | None = None,
-        likelihood: Likelihood | None = None,
-        validation_fraction: float | None = None,
-        callback: Callback | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-        random_state: Any = None,
-        calibrate: Calibration | None = "split",
-        noise: Literal["constant", "input"] = "constant",
-    ) -> None:
-        super().__init__(
-            hidden=hidden,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            prior_std=prior_std,
-            kl_weight=kl_weight,
-            initial_std=initial_std,
-            propagation=propagation,
-            max_steps=max_steps,
-            module=module,
-            likelihood=likelihood,
-            validation_fraction=validation_fraction,
-            callback=callback,
-            device=device,
-            progress=progress,
-            random_state=random_state,
-        )
-        self.calibrate = calibrate
-        self.noise = noise
+    calibrate: Calibration | None = "split"
+    noise: Literal["constant", "input"] = "constant"
 
     def _parts(self, x: Tensor) -> Parts:
         outputs = self._predicted(x)
