@@ -5,13 +5,13 @@ through the generated PyTorch code, which torch differentiates slice by slice.
 A second derivative saves only its inputs.  Higher derivatives, of any order
 and in any mode, work the same way.
 
-Each direction has two functions.  Plain ones are lean, and ``torch.compile``
-can trace them.  Transformable ones have ``vmap`` and ``jvp``, and are used
-while a ``torch.func`` transform or forward-mode differentiation is active.
-Values without a derivative in any transform need neither.  They are taken out
-of their wrappers, since a function costs torch half a millisecond.  (An
-autograd formula registered on the operator itself could replace the plain
-functions, but makes ``torch.func.jvp`` silently zero.)
+Two autograd functions make calls differentiable.  The plain one is lean, and
+``torch.compile`` can trace it.  The transformable one has ``vmap`` and ``jvp``,
+and is used while a ``torch.func`` transform or forward-mode differentiation is
+active.  Values without a derivative in any transform need neither.  They are
+taken out of their wrappers, since a function costs torch half a millisecond.
+(An autograd formula registered on the operator itself could replace the plain
+function, but makes ``torch.func.jvp`` silently zero.)
 """
 
 from __future__ import annotations
@@ -57,22 +57,15 @@ def in_forward_mode() -> bool:
 
 def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
     """The kernel's outputs, mean and variance of most, with a derivative if one can be asked for."""
-    return _differentiable("forward", _Forward, _TransformableForward, kernel, params, tensors)
+    return _differentiable("forward", kernel, params, tensors)
 
 
 def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
     """Gradients of the inputs; ``tensors`` are the inputs, then the gradients of the outputs."""
-    return _differentiable("backward", _Backward, _TransformableBackward, kernel, params, tensors)
+    return _differentiable("backward", kernel, params, tensors)
 
 
-def _differentiable(
-    which: str,
-    plain: Any,
-    transformable: Any,
-    kernel: Kernel,
-    params: Scalars,
-    tensors: Sequence[Tensor],
-) -> Outputs:
+def _differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
     operator = kernel.forward if which == "forward" else kernel.backward
     forward_mode = in_forward_mode()
     if forward_mode or _transforming():
@@ -80,11 +73,11 @@ def _differentiable(
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
             return kernel.formula(which, params)(*tensors)
         found = None if forward_mode or _cleared is None else _without_transforms(operator, params, tensors)
-        return transformable.apply(kernel, params, *tensors) if found is None else found
+        return _Transformable.apply(_Call(which, kernel, params), *tensors) if found is None else found  # type: ignore[no-untyped-call]
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
-                return plain.apply(kernel, params, *tensors)  # type: ignore[no-any-return]
+                return _Plain.apply(_Call(which, kernel, params), *tensors)  # type: ignore[no-any-return,no-untyped-call]
     return _all(operator(*tensors, params))
 
 
@@ -125,119 +118,135 @@ def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor
     return outputs
 
 
-class _Forward(torch.autograd.Function):
-    """The forward operator in plain autograd."""
+class _Plain(torch.autograd.Function):
+    """A call of an operator, or a derivative of the PyTorch code, in plain autograd."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
-        ctx.kernel, ctx.params = kernel, params
+    def forward(ctx: Any, call: _Differentiable, *tensors: Tensor) -> Outputs:
+        ctx.call = call
         ctx.save_for_backward(*tensors)
-        return _all(kernel.forward(*tensors, params))
+        return call.computed(tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return None, None, *backward(ctx.kernel, ctx.params, (*ctx.saved_tensors, *grads))
-
-
-class _Backward(torch.autograd.Function):
-    """The backward operator in plain autograd, so that it can be differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
-        ctx.kernel, ctx.params = kernel, params
-        ctx.save_for_backward(*tensors)
-        return _all(kernel.backward(*tensors, params))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        pull = _Pullback(ctx.kernel.formula("backward", ctx.params), len(ctx.saved_tensors))
-        return None, None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
+        return None, *ctx.call.pulled_back(ctx.saved_tensors, grads)
 
 
 class _Transformable(torch.autograd.Function):
-    """What the transformable functions share."""
+    """The same under ``torch.func`` and forward-mode differentiation."""
 
     generate_vmap_rule = False
 
     @staticmethod
+    def forward(call: _Differentiable, *tensors: Tensor) -> Outputs:
+        return call.computed(tensors)
+
+    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.kernel, ctx.params, *tensors = inputs
+        ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
-
-class _TransformableForward(_Transformable):
-    """The forward operator under ``torch.func`` and forward-mode differentiation."""
-
-    @staticmethod
-    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
-        return _all(kernel.forward(*tensors, params))
-
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return None, None, *backward(ctx.kernel, ctx.params, (*ctx.saved_tensors, *grads))
+        return None, *ctx.call.pulled_back(ctx.saved_tensors, grads)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:
-        outputs = forward(kernel, params, batch_first(info.batch_size, in_dims[2:], tensors))
+    def vmap(info: Any, in_dims: Any, call: _Differentiable, *tensors: Tensor) -> Any:
+        outputs = call.differentiable(batch_first(info.batch_size, in_dims[1:], tensors))
         return outputs, (0,) * len(outputs)
 
     @staticmethod
-    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:
+    def jvp(ctx: Any, _call: None, *tangents: Tensor | None) -> Outputs:
         # torch turns forward mode off in here, and the outer of two nested jvps would be silently zero.
-        with _forward_mode():
-            tensors = _primals(ctx.saved_tensors)
-            one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
-            count = len(ctx.kernel.results)
-            return tuple(
-                _dot(backward(ctx.kernel, ctx.params, (*tensors, *seeds)), tangents)
-                for seeds in ([one if place == other else zero for other in range(count)] for place in range(count))
-            )
-
-
-class _TransformableBackward(_Transformable):
-    """The backward operator under ``torch.func`` and forward-mode differentiation."""
-
-    @staticmethod
-    def forward(kernel: Kernel, params: Scalars, *tensors: Tensor) -> Outputs:
-        return _all(kernel.backward(*tensors, params))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        pull = _Pullback(ctx.kernel.formula("backward", ctx.params), len(ctx.saved_tensors))
-        return None, None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, kernel: Kernel, params: Scalars, *tensors: Tensor) -> Any:
-        outputs = backward(kernel, params, batch_first(info.batch_size, in_dims[2:], tensors))
-        return outputs, (0,) * len(outputs)
-
-    @staticmethod
-    def jvp(ctx: Any, _kernel: None, _params: None, *tangents: Tensor | None) -> Outputs:
-        with _forward_mode():
-            tensors = _primals(ctx.saved_tensors)
-            push = _Pushforward(ctx.kernel.formula("backward", ctx.params), len(tensors), len(ctx.kernel.inputs))
-            return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
+        with forward_ad._set_fwd_grad_enabled(True):
+            return ctx.call.pushed_forward(_primals(ctx.saved_tensors), tangents)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
-class _Pullback:
+class _Call:
+    """An operator of a kernel with its parameters."""
+
+    which: str
+    kernel: Kernel
+    params: Scalars
+
+    def computed(self, tensors: Sequence[Tensor]) -> Outputs:
+        """Its outputs, without a derivative."""
+        operator = self.kernel.forward if self.which == "forward" else self.kernel.backward
+        return _all(operator(*tensors, self.params))
+
+    def differentiable(self, tensors: Sequence[Tensor]) -> Outputs:
+        """Its outputs, differentiable again."""
+        return _differentiable(self.which, self.kernel, self.params, tensors)
+
+    def pulled_back(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> Outputs:
+        """Gradients of the tensors, by those of the outputs."""
+        if self.which == "forward":
+            return backward(self.kernel, self.params, (*tensors, *grads))
+        return _elementwise(_Pullback(self.kernel.formula("backward", self.params), len(tensors)), (*tensors, *grads))
+
+    def pushed_forward(self, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Outputs:
+        """Derivatives of the outputs in these directions."""
+        if self.which == "backward":
+            formula = self.kernel.formula("backward", self.params)
+            push = _Pushforward(formula, len(tensors), len(self.kernel.inputs))
+            return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
+        one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
+        count = len(self.kernel.results)
+        return tuple(
+            _dot(backward(self.kernel, self.params, (*tensors, *seeds)), tangents)
+            for seeds in ([one if place == other else zero for other in range(count)] for place in range(count))
+        )
+
+
+class _Elementwise:
+    """A derivative of the PyTorch code, computed slice by slice."""
+
+    outputs: int
+
+    def __call__(self, *tensors: Tensor) -> Outputs:
+        """In a form that torch can differentiate again."""
+        raise NotImplementedError
+
+    def values(self, *tensors: Tensor) -> Outputs:
+        """Without a derivative of its own."""
+        return self(*tensors)
+
+    def computed(self, tensors: Sequence[Tensor]) -> Outputs:
+        return in_slices(self.values, in_one_layout(tensors), self.outputs, DERIVATIVES)
+
+    def differentiable(self, tensors: Sequence[Tensor]) -> Outputs:
+        return _elementwise(self, tensors)
+
+    def pulled_back(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> Outputs:
+        return _elementwise(_Pullback(self, len(tensors)), (*tensors, *grads))
+
+    def pushed_forward(self, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Outputs:
+        push = _Pushforward(self, len(tensors), self.outputs)
+        return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
+
+
+_Differentiable = _Call | _Elementwise
+
+
+@dataclass(frozen=True)
+class _Pullback(_Elementwise):
     """Of an elementwise function of ``inputs`` tensors: (they, gradients of the outputs) -> their gradients."""
 
     function: Callable[..., Outputs]
     inputs: int
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return self.inputs
 
     def __call__(self, *tensors: Tensor) -> Outputs:
-        """In a form that torch can differentiate again."""
         _, pull = _vjp(self.function, tensors[: self.inputs])
         return pull(tensors[self.inputs :])
 
     def values(self, *tensors: Tensor) -> Outputs:
-        """Without one: plain autograd has less to do for each operation than a transform."""
+        """Plain autograd has less to do for each operation than a transform."""
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in tensors[: self.inputs]]
             results = self.function(*leaves)
@@ -249,7 +258,7 @@ class _Pullback:
 
 
 @dataclass(frozen=True)
-class _Pushforward:
+class _Pushforward(_Elementwise):
     """Of an elementwise function of ``inputs`` tensors: (inputs, their directions) -> derivatives of the outputs."""
 
     function: Callable[..., Outputs]
@@ -257,82 +266,19 @@ class _Pushforward:
     outputs: int
 
     def __call__(self, *tensors: Tensor) -> Outputs:
-        """In a form that torch can differentiate again."""
         results, pull = _vjp(self.function, tensors[: self.inputs])
         # The pullback is linear; pulling back through it pushes forward.  Reverse mode only, so it nests anywhere.
         _, push = _vjp(lambda *grads: pull(grads), [torch.zeros_like(result) for result in results])
         return push(tensors[self.inputs :])
 
-    def values(self, *tensors: Tensor) -> Outputs:
-        return self(*tensors)
 
-
-_Derivative = _Pullback | _Pushforward
-
-
-def _elementwise(derivative: _Derivative, tensors: Sequence[Tensor]) -> Outputs:
+def _elementwise(derivative: _Elementwise, tensors: Sequence[Tensor]) -> Outputs:
     """A derivative of the PyTorch code, slice by slice, itself differentiable."""
     if transformed():
         if torch.compiler.is_compiling():
             return derivative(*tensors)
-        return _TransformableElementwise.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]
-    return _Elementwise.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]
-
-
-def _in_slices(derivative: _Derivative, tensors: Sequence[Tensor]) -> Outputs:
-    return in_slices(derivative.values, in_one_layout(tensors), derivative.outputs, DERIVATIVES)
-
-
-class _Elementwise(torch.autograd.Function):
-    """A derivative of the PyTorch code in plain autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, derivative: _Derivative, *tensors: Tensor) -> Outputs:
-        ctx.derivative = derivative
-        ctx.save_for_backward(*tensors)
-        return _in_slices(derivative, tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        pull = _Pullback(ctx.derivative, len(ctx.saved_tensors))
-        return None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
-
-
-class _TransformableElementwise(torch.autograd.Function):
-    """The same under ``torch.func`` and forward-mode differentiation."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(derivative: _Derivative, *tensors: Tensor) -> Outputs:
-        return _in_slices(derivative, tensors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.derivative, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        pull = _Pullback(ctx.derivative, len(ctx.saved_tensors))
-        return None, *_elementwise(pull, (*ctx.saved_tensors, *grads))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, derivative: _Derivative, *tensors: Tensor) -> Any:
-        outputs = _elementwise(derivative, batch_first(info.batch_size, in_dims[1:], tensors))
-        return outputs, (0,) * len(outputs)
-
-    @staticmethod
-    def jvp(ctx: Any, _derivative: None, *tangents: Tensor | None) -> Outputs:
-        with _forward_mode():
-            tensors = _primals(ctx.saved_tensors)
-            push = _Pushforward(ctx.derivative, len(tensors), ctx.derivative.outputs)
-            return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
-
-
-def _forward_mode() -> Any:
-    return forward_ad._set_fwd_grad_enabled(True)
+        return _Transformable.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]
+    return _Plain.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _vjp(function: Callable[..., Outputs], tensors: Sequence[Tensor]) -> tuple[Outputs, Callable[[Outputs], Outputs]]:
