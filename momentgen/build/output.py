@@ -8,10 +8,9 @@ so that a build with nothing to do ends at once.
     OUT/NAME/...               the files of one rule
     OUT/NAME/manifest.json     digests of what went in and of every file that came out
 
-A rule's directory is replaced as a whole: written beside the old one as
-``.new-NAME``, with which it then changes places in one step.  Where the system
-has no such step the old one moves to ``.old/NAME`` first.  The package looks for
-its rules there too, so that it can be imported at any time.  A build that is
+A rule's directory is replaced as a whole.  The new one is written as ``.new-NAME``,
+the old one moves to ``.old/NAME``, and the new one takes its name.  The package looks
+for its rules in ``.old`` too, so that it can be imported at any time.  A build that is
 killed leaves either the old directory or the new one, and
 :meth:`Output.recover` clears up the rest.
 """
@@ -28,7 +27,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from momentgen.build.exchange import exchange
 from momentgen.errors import BuildError, MomentgenError
 from momentgen.keep.compiler_state import CompilerState
 
@@ -310,12 +308,10 @@ class Output:
                 if Path(name).name != name:
                     raise BuildError(rule, "write", f"expected plain file names, got {name!r}")
                 (new / name).write_bytes(text.encode())
-            if not home.exists():
-                new.rename(home)
-            elif not exchange(new, home):
+            if home.exists():
                 old.parent.mkdir(exist_ok=True)
                 home.rename(old)
-                new.rename(home)
+            new.rename(home)
         except OSError as error:
             if old.exists() and not home.exists():
                 old.rename(home)

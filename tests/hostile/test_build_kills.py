@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 from other_processes import environment
 
-from momentgen.build.exchange import exchange
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the builds to be killed are forked")
 
 #: Builds in forked children, each killed some points later than the one before it, until one ends by itself.
-#: The first argument is the directory to work in, the second whether directories can change places in one step,
-#: the third by how many points each build gets further.
+#: The first argument is the directory to work in, the second by how many points each build gets further.
 PROGRAM = """
 import importlib, os, shutil, signal, sys
 from pathlib import Path
@@ -26,8 +23,6 @@ from momentgen.build import build, check
 from momentgen.build.output import Output
 
 base, rules, out = Path(sys.argv[1]), Path(sys.argv[1], "rules"), Path(sys.argv[1], "generated")
-if sys.argv[2] == "two renames":
-    output.exchange = lambda one, other: False
 sys.modules["momentgen.build.package"].compiler_digest = lambda: "a compiler"  # reading all of it takes time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(base))
@@ -118,18 +113,17 @@ while True:
     if ended == 0:
         break
     assert ended == -signal.SIGKILL
-    point += int(sys.argv[3])
+    point += int(sys.argv[2])
 print(point, *broken)
 """
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", ["one step", "two renames"])
 def test_a_build_killed_at_any_point_leaves_every_rule_importable_and_the_next_build_mends_the_rest(
-    how: str, step: int, tmp_path: Path
+    step: int, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), how, str(step)],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), str(step)],
         env=environment(),
         capture_output=True,
         text=True,
@@ -139,14 +133,3 @@ def test_a_build_killed_at_any_point_leaves_every_rule_importable_and_the_next_b
     points, *broken = done.stdout.split()
     assert int(points) > 50
     assert broken == [], done.stderr
-
-
-def test_directories_change_places_or_nothing_happens(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    done = exchange(tmp_path / "one", tmp_path / "other")
-    assert (tmp_path / "one" / ("other" if done else "one")).exists()
-    assert (tmp_path / "other" / ("one" if done else "other")).exists()
-    assert done or sys.platform != "linux"
-    assert not exchange(tmp_path / "one", tmp_path / "absent")
