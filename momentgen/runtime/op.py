@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,20 +11,12 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.runtime import autograd
-from momentgen.runtime.certificate import Certificate
-from momentgen.runtime.described import accuracy, described
+from momentgen.runtime.described import Generated
 from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.learned import Scaling, by_tensors
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import (
-    COVARIANCE,
-    MEAN_AND_VARIANCE,
-    Parameter,
-    chosen_variant,
-    input_names,
-    resolve,
-)
+from momentgen.runtime.parameters import COVARIANCE, MEAN_AND_VARIANCE, Parameter, input_names, resolve
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -59,8 +50,7 @@ Raises:
 """
 
 
-@described
-class Op:
+class Op(Generated):
     """The moments of one activation, as a callable; generated packages make them.
 
     Args:
@@ -95,10 +85,8 @@ class Op:
     ) -> None:
         if outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
             raise InputError(f"{name}: expected the outputs {MEAN_AND_VARIANCE} or {COVARIANCE}, got {outputs!r}")
-        if default not in variants:
-            raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
-        self.name, self.package, self.default = name, package, default
-        self.inputs, self.parameters, self.variants = inputs, tuple(parameters), tuple(variants)
+        super().__init__(name, package, variants, default, doc)
+        self.inputs, self.parameters = inputs, tuple(parameters)
         #: names of what it returns: :class:`~momentgen.Moments` of two, a tensor of one
         self.outputs = outputs
         self._scaling, self._affine = scaling, affine
@@ -121,16 +109,14 @@ class Op:
         # Without keyword arguments nothing is left to check or convert on the way.
         required = any(parameter.default is None for parameter in self.parameters)
         self._defaults = None if required else resolve(name, self.parameters, {})
-        self.__name__ = self.__qualname__ = name
-        self.__module__ = package
-        self._doc, self._covariance = doc, covariance
+        self._covariance = covariance
         self.__signature__ = self._signature()
 
     def __call__(self, *inputs: Float[Tensor, "*shape"], variant: str | None = None, **params: Any) -> Any:
         """See the op's own documentation, ``help(op)``."""
         if len(inputs) != len(self.input_names):
             inputs, params = self._bind(inputs, params)
-        kernel = self._kernels[chosen_variant(self.name, self.variants, self.default, variant)]
+        kernel = self._kernels[self._chosen(variant)]
         if not alike(inputs):
             inputs = reconciled(self.name, self.input_names, inputs)
         values = self._defaults
@@ -172,16 +158,6 @@ class Op:
         found: tuple[Tensor, ...] = torch.func.vjp(mean, *inputs)[1](torch.ones_like(inputs[0]))
         return found
 
-    def certificate(self, variant: str | None = None) -> Certificate:
-        """The certificate of a variant: bounds on its error, the domain they hold on, and how they were found.
-
-        Raises:
-            InputError: if there is no such variant.
-            CertificateError: if its file is missing or damaged.
-        """
-        variant = chosen_variant(self.name, self.variants, self.default, variant)
-        return Certificate.read(self.package, self.name, variant)
-
     def kernel(
         self, which: str = "forward", *, variant: str | None = None, backend: str = "c"
     ) -> Callable[..., tuple[Tensor, ...]]:
@@ -198,7 +174,7 @@ class Op:
         Raises:
             InputError: if there is no such variant, direction or backend.
         """
-        kernel = self._kernels[chosen_variant(self.name, self.variants, self.default, variant)]
+        kernel = self._kernels[self._chosen(variant)]
         runs = {"c": Kernel.run_native, "triton": Kernel.run_triton, "torch": Kernel.run_reference}
         if which not in ("forward", "backward") or not isinstance(backend, str) or backend not in runs:
             raise InputError(
@@ -232,18 +208,17 @@ class Op:
         if self.outputs == COVARIANCE:
             function = self.name.removesuffix("_covariance")
             call, what, returns, certain = f"{function}(X1)`` and ``{function}(X2)", "Covariance", "A tensor", "0"
-        text = _DOC.format(
+        return _DOC.format(
             what=what,
             returns=returns,
             certain=certain,
             call=call,
             law=law,
             inputs=", ".join(self.input_names),
-            variants=", ".join(f"``{v}``" + (" (the default)" if v == self.default else "") for v in self.variants),
+            variants=self._variants_in_words(),
             parameters="".join(line + "\n" for line in lines),
-            accuracy=accuracy(self, _DTYPES_SAID),
+            accuracy=self._accuracy_in_words(_DTYPES_SAID),
         )
-        return f"{self._doc}\n\n{text}" if self._doc else text
 
     def _kind(self, parameter: Parameter) -> str:
         """What values a parameter takes, in words."""
@@ -262,14 +237,3 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.package}.{self.name}{self.__signature__}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By name: copies and pickles of a network refer to the op, they do not carry it.
-        return _find, (self.package, self.name)
-
-
-def _find(package: str, name: str) -> Op:
-    found = getattr(importlib.import_module(package), name)
-    if not isinstance(found, Op):
-        raise InputError(f"{package}.{name} is not an op, but {type(found).__name__}")
-    return found

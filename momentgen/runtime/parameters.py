@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from momentgen.errors import InputError
 
-__all__ = ["COVARIANCE", "MEAN_AND_VARIANCE", "Parameter", "chosen_variant", "input_names", "resolve", "split"]
+__all__ = ["COVARIANCE", "MEAN_AND_VARIANCE", "Parameter", "input_names", "resolve", "split"]
 
 #: what an op returns: of f, or of f taken of two inputs
 MEAN_AND_VARIANCE, COVARIANCE = ("mean", "var"), ("covariance",)
@@ -117,15 +117,3 @@ def split(op: str, value: float) -> tuple[float, float]:
     if math.isinf(high):
         raise InputError(f"{op}: parameter value {value!r} is beyond the range of float32")
     return high, ctypes.c_float(value - high).value
-
-
-def chosen_variant(name: str, variants: Sequence[str], default: str, variant: str | None) -> str:
-    """The variant asked for, or the default.
-
-    Raises:
-        InputError: if there is no such variant.
-    """
-    chosen = default if variant is None else variant
-    if not isinstance(chosen, str) or chosen not in variants:
-        raise InputError(f"{name}: no variant {chosen!r}; expected one of {', '.join(variants)}")
-    return chosen

@@ -21,11 +21,9 @@ from torch.utils.checkpoint import checkpoint
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.runtime.autograd import transformed
-from momentgen.runtime.certificate import Certificate
-from momentgen.runtime.described import accuracy, described
+from momentgen.runtime.described import Generated
 from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import chosen_variant
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -55,8 +53,7 @@ Raises:
 """
 
 
-@described
-class Reduction:
+class Reduction(Generated):
     """A softmax or log-softmax of moments, as a callable; generated packages make them.
 
     Args:
@@ -71,18 +68,14 @@ class Reduction:
     def __init__(
         self, name: str, package: str, variants: tuple[str, ...], default: str, log: bool = False, doc: str = ""
     ) -> None:
-        if default not in variants:
-            raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
-        self.name, self.package, self.variants, self.default, self.log = name, package, variants, default, log
-        self.__name__ = self.__qualname__ = name
-        self.__module__ = package
-        self._doc = doc
+        super().__init__(name, package, variants, default, doc)
+        self.log = log
 
     def __call__(
         self, mean: Float[Tensor, "*shape"], var: Float[Tensor, "*#shape"], *, dim: int = -1, variant: str | None = None
     ) -> Any:
         """See the op's own documentation, ``help(op)``."""
-        variant = chosen_variant(self.name, self.variants, self.default, variant)
+        variant = self._chosen(variant)
         mean, var, dim = self._check(mean, var, dim)
         m, v = (t.to(torch.float64).movedim(dim, -1) for t in (mean, var))
         v = torch.where(v >= 0, v, torch.full_like(v, torch.nan))
@@ -94,16 +87,6 @@ class Reduction:
         spread = p * -torch.expm1(log_p)
         return Moments(p.movedim(-1, dim).to(mean.dtype), spread.movedim(-1, dim).to(mean.dtype))
 
-    def certificate(self, variant: str | None = None) -> Certificate:
-        """What the generated code of a variant claims.
-
-        Raises:
-            InputError: if there is no such variant.
-            CertificateError: if its file is missing or damaged.
-        """
-        variant = chosen_variant(self.name, self.variants, self.default, variant)
-        return Certificate.read(self.package, self.name, variant)
-
     def _check(self, mean: Any, var: Any, dim: Any) -> tuple[Tensor, Tensor, int]:
         if not alike((mean, var)):
             mean, var = reconciled(self.name, ("mean", "var"), (mean, var))
@@ -114,25 +97,20 @@ class Reduction:
         return mean, var, int(dim)
 
     def _describe(self) -> str:
-        text = _DOC.format(
+        return _DOC.format(
             what="Log-probabilities of the softmax" if self.log else "Class probabilities, the expected softmax",
-            variants=", ".join(f"``{v}``" + (" (the default)" if v == self.default else "") for v in self.variants),
+            variants=self._variants_in_words(),
             returns="a tensor of log-probabilities, of the shape and dtype of ``mean``."
             if self.log
             else ":class:`~momentgen.Moments` of the one-hot class: probabilities p, and p(1 - p).",
-            accuracy=accuracy(self),
+            accuracy=self._accuracy_in_words(),
         )
-        return f"{self._doc}\n\n{text}" if self._doc else text
 
     def _module(self, variant: str) -> ModuleType:
         return _load(self.name, f"{self.package}.{variant}_torch")
 
     def __repr__(self) -> str:
         return f"<op {self.package}.{self.name}(mean, var, *, dim=-1, variant={self.default!r})>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By name: copies and pickles of a network refer to the op, they do not carry it.
-        return _find, (self.package, self.name)
 
 
 @functools.cache
@@ -141,13 +119,6 @@ def _load(name: str, path: str) -> ModuleType:
         return importlib.import_module(path)
     except ImportError as error:
         raise MomentgenError(f"{name}: the PyTorch code does not load: {error}") from error
-
-
-def _find(package: str, name: str) -> Reduction:
-    found = getattr(importlib.import_module(package), name)
-    if not isinstance(found, Reduction):
-        raise InputError(f"{package}.{name} is not an op over an axis, but {type(found).__name__}")
-    return found
 
 
 def _scores(module: ModuleType, mean: Tensor, var: Tensor) -> Tensor:
