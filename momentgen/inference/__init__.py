@@ -1,7 +1,7 @@
 """Bayesian methods on the laws: variational inference, density filtering and Gibbs sampling.
 
 The layer above :mod:`momentgen.nn`: it may import the laws, nn and the runtime, and nothing imports it but the command
-line.  Names load on first use, so that scikit-learn is imported for the estimators only.
+line.  Estimators load on first use, so that scikit-learn is imported for them only.
 
 * Posteriors and priors of parameters, and :func:`randomise`, which puts them into a plain network: ``posterior``,
   ``tridiagonal``, ``affine``, ``prior``, ``bayesian_network``; those that other libraries trained: ``trained``.
@@ -18,26 +18,27 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from momentgen.inference.adf import DensityFilter
+from momentgen.inference.bayesian_network import BayesianNetwork, randomise
+from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior
+from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
+from momentgen.inference.gamma import Gamma
+from momentgen.inference.heteroscedastic import HeteroscedasticGaussian
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
+from momentgen.inference.lower_bound import elbo
+from momentgen.inference.polya_gamma_sampler import polya_gamma
+from momentgen.inference.posterior import MeanField, Posterior
+from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
+from momentgen.inference.pruning import Sparsity, histogram_threshold, log_alpha, prune
+from momentgen.inference.trained import from_ivon, from_laplace, from_swag, from_vbll
+from momentgen.inference.training import Trainer
+from momentgen.inference.tridiagonal import Tridiagonal
+
 if TYPE_CHECKING:
-    from momentgen.inference.adf import DensityFilter
-    from momentgen.inference.bayesian_network import BayesianNetwork, randomise
-    from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior
-    from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
     from momentgen.inference.estimators.adf import EBPClassifier, EBPRegressor, PBPClassifier, PBPRegressor
     from momentgen.inference.estimators.bowtie import BowTieRegressor
     from momentgen.inference.estimators.correlated import CorrelatedClassifier, CorrelatedRegressor
     from momentgen.inference.estimators.vbp import VBPClassifier, VBPRegressor
-    from momentgen.inference.gamma import Gamma
-    from momentgen.inference.heteroscedastic import HeteroscedasticGaussian
-    from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
-    from momentgen.inference.lower_bound import elbo
-    from momentgen.inference.polya_gamma_sampler import polya_gamma
-    from momentgen.inference.posterior import MeanField, Posterior
-    from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
-    from momentgen.inference.pruning import Sparsity, histogram_threshold, log_alpha, prune
-    from momentgen.inference.trained import from_ivon, from_laplace, from_swag, from_vbll
-    from momentgen.inference.training import Trainer
-    from momentgen.inference.tridiagonal import Tridiagonal
 
 __all__ = [
     "BayesianNetwork",
@@ -86,58 +87,23 @@ __all__ = [
     "sampled_outputs",
 ]
 
-#: public name -> the module of this package that defines it
+#: estimator -> the module that defines it
 _HOMES = {
-    "BayesianNetwork": "bayesian_network",
-    "Bernoulli": "likelihood",
-    "BowTieModel": "bowtie",
-    "BowTieRegressor": "estimators.bowtie",
-    "Categorical": "likelihood",
-    "Chains": "bowtie",
-    "ConjugatePrior": "bowtie",
-    "CorrelatedClassifier": "estimators.correlated",
-    "CorrelatedRegressor": "estimators.correlated",
-    "DensityFilter": "adf",
-    "EBPClassifier": "estimators.adf",
-    "EBPRegressor": "estimators.adf",
-    "Gamma": "gamma",
-    "Gaussian": "likelihood",
-    "HeteroscedasticGaussian": "heteroscedastic",
-    "Horseshoe": "prior",
-    "Likelihood": "likelihood",
-    "LogUniform": "prior",
-    "MeanField": "posterior",
-    "Normal": "prior",
-    "NormalMixture": "prior",
-    "PBPClassifier": "estimators.adf",
-    "PBPRegressor": "estimators.adf",
-    "Posterior": "posterior",
-    "Prediction": "credible",
-    "Prior": "prior",
-    "Probit": "likelihood",
-    "Sparsity": "pruning",
-    "Trainer": "training",
-    "Tridiagonal": "tridiagonal",
-    "VBPClassifier": "estimators.vbp",
-    "VBPRegressor": "estimators.vbp",
-    "credible_prediction": "credible",
-    "elbo": "lower_bound",
-    "from_ivon": "trained",
-    "from_laplace": "trained",
-    "from_swag": "trained",
-    "from_vbll": "trained",
-    "histogram_threshold": "pruning",
-    "log_alpha": "pruning",
-    "polya_gamma": "polya_gamma_sampler",
-    "prune": "pruning",
-    "randomise": "bayesian_network",
-    "sampled_outputs": "credible",
+    "BowTieRegressor": "bowtie",
+    "CorrelatedClassifier": "correlated",
+    "CorrelatedRegressor": "correlated",
+    "EBPClassifier": "adf",
+    "EBPRegressor": "adf",
+    "PBPClassifier": "adf",
+    "PBPRegressor": "adf",
+    "VBPClassifier": "vbp",
+    "VBPRegressor": "vbp",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"momentgen.inference.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(f"momentgen.inference.estimators.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

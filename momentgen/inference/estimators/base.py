@@ -88,23 +88,26 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._tensor(self.x_scaler_.transform(validate_data(self, X, reset=False, dtype=np.float64)))
 
-    def _standard_targets(self, y: NDArray[Any], reset: bool) -> Tensor:
+    def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
+        """Targets in standard units, or the numbers of labels among ``classes``, by default those of ``y``."""
         raise NotImplementedError
 
     def _fit(
-        self, X: ArrayLike, y: ArrayLike, passes: int | None, reset: bool, n_total: int | None = None, **options: Any
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        passes: int | None,
+        reset: bool,
+        n_total: int | None = None,
+        classes: ArrayLike | None = None,
+        **options: Any,
     ) -> Self:
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, **options)
         if reset:
             self.x_scaler_ = StandardScaler().fit(X)
-        targets = self._standard_targets(np.asarray(y), reset)
-        return self._fit_standard(self._tensor(self.x_scaler_.transform(X)), targets, passes, reset, n_total)
-
-    def _fit_standard(
-        self, features: Tensor, targets: Tensor, passes: int | None, reset: bool, n_total: int | None
-    ) -> Self:
-        if reset:
             self._chunks: dict[bytes, int] = {}
+        targets = self._standard_targets(np.asarray(y), reset, classes)
+        features = self._tensor(self.x_scaler_.transform(X))
         key = hashlib.blake2b(features.cpu().numpy().tobytes() + targets.cpu().numpy().tobytes()).digest()
         #: whether these data were there before: a further pass over them is not more data
         self._again = key in self._chunks
@@ -120,7 +123,7 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         self._train(features, targets, passes)
         reason = self._complaint() if passes is None else None
         if reason is not None:
-            warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=4)
+            warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=3)
         return self
 
 
@@ -140,10 +143,10 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         found: NDArray[Any] = self._log_posterior(self._features(X)).double().cpu().numpy()
         return found
 
-    def _standard_targets(self, y: NDArray[Any], reset: bool) -> Tensor:
+    def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
         if reset:
             check_classification_targets(y)
-            self.classes_ = np.unique(y)
+            self.classes_ = np.unique(y if classes is None else np.asarray(classes))
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__}: expected at least 2 classes, got one class")
         unknown = np.setdiff1d(y, self.classes_)
@@ -176,14 +179,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
             passes: how often to go over these data.
             n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
         """
-        reset = not hasattr(self, "x_scaler_")
-        if not reset or classes is None:
-            return self._fit(X, y, passes, reset, n_total)
-        known = np.unique(np.asarray(classes))
-        X, y = validate_data(self, X, y, reset=True, dtype=np.float64)
-        self.x_scaler_, self.classes_ = StandardScaler().fit(X), known
-        targets, features = self._standard_targets(np.asarray(y), False), self._tensor(self.x_scaler_.transform(X))
-        return self._fit_standard(features, targets, passes, True, n_total)
+        return self._fit(X, y, passes, not hasattr(self, "x_scaler_"), n_total, classes)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior probabilities of ``classes_``, shape ``(n, classes)``."""

@@ -90,7 +90,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         mean, epistemic, aleatoric = self._parts(x)
         return Moments(mean, epistemic + aleatoric)
 
-    def _standard_targets(self, y: NDArray[Any], reset: bool) -> Tensor:
+    def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
         columns = y.reshape(len(y), -1)
         if reset:
             self._y_shape = y.shape[1:]
@@ -124,8 +124,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             passes: how often to go over these data.
             n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
         """
-        reset = not hasattr(self, "x_scaler_")
-        self._fit(X, y, passes, reset, n_total, multi_output=True, y_numeric=True)
+        self._fit(X, y, passes, not hasattr(self, "x_scaler_"), n_total, multi_output=True, y_numeric=True)
         self._uncalibrated()
         return self
 
