@@ -17,7 +17,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +39,16 @@ if TYPE_CHECKING:
 
 #: characters of a function in a table
 _LONGEST_FORMULA = 36
+
+
+def _progress(console: Console, count: ProgressColumn, *, disable: bool = False) -> Progress:
+    """A bar that goes when all is done; ``count`` says how far it is."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=disable)
+
+
+def _errors_table(title: str, *heads: str) -> Table:
+    return Table(*heads, title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 class _Display:
@@ -53,18 +72,9 @@ class SweepDisplay(_Display):
 
     def __init__(self, console: Console) -> None:
         self._console, self._each = console, 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f} %"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
+        self._progress = _progress(console, TextColumn("{task.percentage:.0f} %"))
         self._task: tuple[str, TaskID] | None = None
-        self.table = Table(
-            "rule", "variant", title="largest error, ulp", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-        )
+        self.table = _errors_table("largest error, ulp", "rule", "variant")
         self.over: list[str] = []
 
     def planned(self, variants: int, inputs: int) -> None:
@@ -135,15 +145,7 @@ class BuildDisplay(Reporter):
         if not self._console.is_terminal:
             threading.Thread(target=self._say_what_runs, daemon=True).start()
             return
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[stage]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-        )
+        self._progress = _progress(self._console, TextColumn("{task.fields[stage]}"))
         self._progress.start()
         self._total = self._progress.add_task(f"0 of {len(rules)} rules", total=len(rules), stage="")
 
@@ -179,23 +181,10 @@ class VerifyDisplay(_Display):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
+        self._progress = _progress(console, MofNCompleteColumn())
         self._task: TaskID | None = None
-        self.table = Table(
-            *("rule", "variant", "output", "measured", "certified", "goal", "excess"),
-            title="largest error",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
+        heads = ("rule", "variant", "output", "measured", "certified", "goal", "excess")
+        self.table = _errors_table("largest error", *heads)
         for column in self.table.columns[3:6]:
             column.justify, column.no_wrap = "right", True
 
@@ -229,16 +218,8 @@ class ReportDisplay(_Display):
     """A bar over the rules of a report; called as ``report.write.Progress``."""
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,  # else stopping prints an empty line
-        )
+        # Elsewhere stopping would print an empty line.
+        self._progress = _progress(console, MofNCompleteColumn(), disable=not console.is_terminal)
         self._task = self._progress.add_task("rules", total=None)
 
     def __call__(self, done: int, total: int, name: str) -> None:
