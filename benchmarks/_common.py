@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
-__all__ = ["RESULTS", "console", "environment", "interleaved_medians", "save", "taking_turns"]
+__all__ = ["RESULTS", "console", "environment", "interleaved_medians", "results_table", "save", "taking_turns"]
 
 RESULTS = Path(__file__).parent / "results"
 console = Console()
@@ -84,6 +86,14 @@ def environment() -> dict[str, object]:
     if "triton" in sys.modules:
         found["triton"] = sys.modules["triton"].__version__
     return {**found, "threads": torch.get_num_threads()}
+
+
+def results_table(*heads: str, words: int | None = None) -> Table:
+    """A table of results; columns after the first ``words`` have numbers, which stand to the right."""
+    table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
+    for column in [] if words is None else table.columns[words:]:
+        column.justify = "right"
+    return table
 
 
 def save(name: str, results: Mapping[str, object]) -> None:

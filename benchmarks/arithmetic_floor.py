@@ -16,10 +16,8 @@ import functools
 from collections.abc import Callable
 
 import torch
-from _common import console, environment, interleaved_medians, save
+from _common import console, environment, interleaved_medians, results_table, save
 from cpu_ops import contestants_for
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 import momentgen.generated
 from momentgen.compiler.toolchain.c_libraries import compiled
@@ -42,9 +40,7 @@ def main() -> None:
         parser.error(f"needs a processor with AVX-512, this one has {torch.backends.cpu.get_cpu_capability()}")
 
     rows = []
-    table = Table("rule", "variant", "direction", *_KINDS, "floor", "kernel", box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[3:]:
-        column.justify = "right"
+    table = results_table("rule", "variant", "direction", *_KINDS, "floor", "kernel", words=3)
     for rule in arguments.rules.split(","):
         op = getattr(momentgen.generated, rule)
         for variant in ("exact", "tight"):

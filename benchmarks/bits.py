@@ -12,9 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from _common import console, environment, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, results_table, save
 
 from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.certify.evidence import read_evidence
@@ -42,7 +40,7 @@ def main() -> None:
     backends = [name for name in ways if name != "default"] + ["numpy"]
     if interpreter_fuses():
         backends.append("triton_interpreter")
-    table = Table("rule", "variant", "direction", *backends, box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table("rule", "variant", "direction", *backends)
     rows = []
     for rule in load_rules(ROOT / "rules"):
         # Inputs are made for one mean and one variance.

@@ -25,9 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from _common import RESULTS, console, environment, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import RESULTS, console, environment, results_table, save
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "rules"
@@ -154,7 +152,7 @@ def main() -> None:
         kept = timed_build(RULES, here / "again", cache)
         changed = differing(out)
     rules = all_rules()
-    table = Table("build", "seconds", box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table("build", "seconds")
     table.add_row(f"cold, {', '.join(FIRST)}", f"{first:.1f}")
     table.add_row(f"cold, all {len(rules)} rules", f"{cold:.1f}")
     table.add_row("all rules anew, lowering and certification kept", f"{kept:.1f}")

@@ -36,9 +36,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import RESULTS, console, environment, save
+from _common import RESULTS, console, environment, results_table, save
 from long_search import ROOT, search
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from sympy import Rational
 
@@ -78,13 +77,13 @@ def main() -> None:
     wrong = sum(row["was_wrong"] for row in rows)
     console.print(f"{counts}; of those that are higher, {wrong} were wrong")
     float64 = [row for rule in rules.values() if (row := in_float64(rule, arguments.since))]
-    table = Table("rule", *FLOAT64, box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table("rule", *FLOAT64)
     for row in float64:
         pairs = [(row["was"][output], row["is"][output]) for output in FLOAT64]
         table.add_row(row["rule"], *(f"{was:.0e} {'<' if now > was else '>'} {now:.0e}" for was, now in pairs))
     console.print(table)
     proven = [row for rule in rules.values() for row in proven_facts(rule, arguments.since)]
-    table = Table("rule", "proven", "was", "is", box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table("rule", "proven", "was", "is")
     for row in proven:
         shown = "none" if row["is"] is None else f"{row['is']:.3g}"
         table.add_row(row["rule"], row["fact"], f"{row['was']:.3g}", shown)
@@ -136,9 +135,7 @@ def compared(
     known = known_errors(commit, seeds, points)
     counts = dict.fromkeys(("lower", "same", "higher"), 0)
     rows: list[dict[str, Any]] = []
-    table = Table(
-        "rule", "variant", "output", "was", "is", "the former kernel", "goal", box=SIMPLE_HEAD, pad_edge=False
-    )
+    table = results_table("rule", "variant", "output", "was", "is", "the former kernel", "goal")
     for rule in rules:
         stables: Mapping[str, Any] = {}
         variants = read_built(ROOT / "generated", rule.name)

@@ -12,18 +12,16 @@ out).  Everything is measured in turns in one run, and medians are compared.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Callable
 
 import torch
-from _common import console, environment, interleaved_medians, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, interleaved_medians, results_table, save
 from torch import Tensor
 
 import momentgen.generated
 from momentgen.runtime import Op
-from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.native import parameter_block
 
 SIZES = {"4M": 1 << 22, "65k": 1 << 16}
@@ -42,21 +40,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
 
     rows = []
-    table = Table(
-        "rule",
-        "variant",
-        "size",
-        "direction",
-        "copy",
-        "kernel",
-        "op",
-        "eager",
-        "eager / kernel",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+    table = results_table(
+        "rule", "variant", "size", "direction", "copy", "kernel", "op", "eager", "eager / kernel", words=4
     )
-    for column in table.columns[4:]:
-        column.justify = "right"
     for rule in arguments.rules.split(","):
         op = getattr(momentgen.generated, rule)
         for variant in op.variants:
@@ -85,19 +71,9 @@ def main() -> None:
 
 def contestants_for(op: Op, variant: str, direction: str, n: int) -> dict[str, Callable[[], object]]:
     """What is timed against what, on one set of tensors."""
-    generator = torch.Generator().manual_seed(0)
-    mean = torch.randn(n, generator=generator)
-    var = torch.rand(n, generator=generator) + 0.1
-    of = {"mean": mean, "var": var, "cov": 0.1 * var}
-    inputs = [of[name.rstrip("12")].clone() for name in op.input_names]
-    if direction == "backward":
-        inputs += [torch.randn(n, generator=generator) for _ in op.outputs]
-    outputs = [torch.empty(n) for _ in (op.outputs if direction == "forward" else op.input_names)]
-
-    half = n * (len(inputs) + len(outputs)) // 2
-    source, target = torch.rand(half, generator=generator), torch.empty(half)
+    inputs, outputs = tensors_for(op, direction, n)
     contestants: dict[str, Callable[[], object]] = {
-        "copy": lambda: target.copy_(source),
+        "copy": copy_of(inputs, outputs),
         "kernel": bare_kernel(op, variant, direction, inputs, outputs),
         "op": through_op(op, variant, direction, inputs),
     }
@@ -106,12 +82,29 @@ def contestants_for(op: Op, variant: str, direction: str, n: int) -> dict[str, C
     return contestants
 
 
+def tensors_for(op: Op, direction: str, n: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs of the kernel, for ``backward`` with the gradients that come in, and room for its outputs."""
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(n, generator=generator)
+    var = torch.rand(n, generator=generator) + 0.1
+    of = {"mean": mean, "var": var, "cov": 0.1 * var}
+    inputs = [of[name.rstrip("12")].clone() for name in op.input_names]
+    if direction == "backward":
+        inputs += [torch.randn(n, generator=generator) for _ in op.outputs]
+    return inputs, [torch.empty(n) for _ in (op.outputs if direction == "forward" else op.input_names)]
+
+
+def copy_of(inputs: list[Tensor], outputs: list[Tensor]) -> Callable[[], object]:
+    """A copy of as many bytes."""
+    half = inputs[0].numel() * (len(inputs) + len(outputs)) // 2
+    return functools.partial(torch.empty(half).copy_, torch.rand(half))
+
+
 def bare_kernel(
     op: Op, variant: str, direction: str, inputs: list[Tensor], outputs: list[Tensor]
 ) -> Callable[[], object]:
     """The C function on raw addresses: no allocation, no checks."""
-    names = tuple(parameter.name for parameter in op.parameters)
-    kernel = Kernel(op.name, op.package, variant, op.inputs, names, "cov" in op.input_names, op.outputs)
+    kernel = op._kernels[variant]
     function = getattr(kernel.native(), direction)
     block = parameter_block(kernel.scalars(tuple(float(p.default) for p in op.parameters)))
     n = inputs[0].numel()

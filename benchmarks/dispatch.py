@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import console, environment, save, taking_turns
+from _common import console, environment, interleaved_medians, save, taking_turns
 from rich.table import Table
 
 import momentgen
@@ -60,24 +60,16 @@ def large() -> dict[str, Callable[[], Any]]:
     return {"plain": lambda: plain(x), "moments": lambda: converted(noisy)}
 
 
-def microseconds(runs: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
+def microseconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Processor time of one thread, medians over rounds in which all take turns."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
     with torch.no_grad():
-        for run in runs.values():
-            run()
-        for _ in range(rounds):
-            for name, run in runs.items():
-                start = time.process_time()
-                for _ in range(repeats):
-                    run()
-                found[name].append((time.process_time() - start) / repeats * 1e6)
-    return {name: statistics.median(values) for name, values in found.items()}
+        seconds = interleaved_medians(runs, rounds=rounds, clock=time.process_time)
+    return {name: 1e6 * value for name, value in seconds.items()}
 
 
 def measured(rounds: int) -> dict[str, dict[str, float]]:
     """Of the momentgen that is imported."""
-    return {"small": microseconds(contestants(), rounds, 20), "large": microseconds(large(), 7, 1)}
+    return {"small": microseconds(contestants(), rounds), "large": microseconds(large(), 7)}
 
 
 def main() -> None:

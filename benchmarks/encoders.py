@@ -37,9 +37,7 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from _common import console, environment, interleaved_medians, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, interleaved_medians, results_table, save
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -440,7 +438,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]], of_places: dict[str, Any], timings: list[dict[str, Any]]) -> None:
-    table = Table("network", "weights", "var", "place", *METHODS, box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table("network", "weights", "var", "place", *METHODS)
     table.title = "ratio of σ to sampling ± spread of its logarithm, error of the mean in σ"
     for column in table.columns:
         column.no_wrap = True
@@ -450,12 +448,12 @@ def show(rows: list[dict[str, Any]], of_places: dict[str, Any], timings: list[di
         first = row["place"] == SITES[0]
         heading = (row["network"], row["weights"], f"{row['variance']:g}") if first else ("", "", "")
         table.add_row(*heading, row["place"], *shown, end_section=row["place"] == "rule alone")
-    brief = Table("place", *METHODS, box=SIMPLE_HEAD, pad_edge=False)
+    brief = results_table("place", *METHODS)
     brief.title = "root mean square of log σ ratio, error of the mean in σ, over all rows"
     for place, methods in of_places.items():
         shown = [f"{cell['rms_log_ratio']:.3f} {cell['mean_error']:.3f}" for cell in methods.values()]
         brief.add_row(place, *shown)
-    clock = Table("layer", "shape", "plain, ms", *METHODS[:-1], "third pass", box=SIMPLE_HEAD, pad_edge=False)
+    clock = results_table("layer", "shape", "plain, ms", *METHODS[:-1], "third pass")
     clock.title = "time over the plain layer"
     for row in timings:
         over = [f"{value:.1f} x" for value in row["over_plain"].values()]

@@ -21,9 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
-from _common import console, environment, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, results_table, save
 from torch import Tensor
 
 import momentgen.generated
@@ -79,9 +77,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     rows = []
-    table = Table(
-        "rule", "direction", "float32, ns", "float64 / float32", "PyTorch / float64", box=SIMPLE_HEAD, pad_edge=False
-    )
+    table = results_table("rule", "direction", "float32, ns", "float64 / float32", "PyTorch / float64")
     for rule in arguments.rules.split(","):
         for direction in ("forward", "backward"):
             seconds = cpu_medians(

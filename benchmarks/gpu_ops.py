@@ -16,9 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
-from _common import console, environment, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, results_table, save
 from torch import Tensor
 
 import momentgen.generated
@@ -34,11 +32,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("gpu_ops: expected a GPU that torch can use, found none")
 
-    table = Table(
-        "rule", "variant", "direction", "differing bits", "GB/s", "of the copy's", box=SIMPLE_HEAD, pad_edge=False
-    )
-    for column in table.columns[3:]:
-        column.justify = "right"
+    table = results_table("rule", "variant", "direction", "differing bits", "GB/s", "of the copy's", words=3)
     rows = []
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compiled, kernels(), chunksize=1))

@@ -15,9 +15,7 @@ import importlib.resources
 import sys
 from pathlib import Path
 
-from _common import console, environment, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, results_table, save
 
 import momentgen.generated
 from momentgen.runtime import Op
@@ -34,20 +32,9 @@ def main() -> None:
     parser.add_argument("--target", choices=list(TARGETS), default="sm_90")
     arguments = parser.parse_args()
 
-    table = Table(
-        "rule",
-        "variant",
-        "direction",
-        "instructions",
-        "arithmetic",
-        "over balance",
-        "registers",
-        "spilled",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+    table = results_table(
+        "rule", "variant", "direction", "instructions", "arithmetic", "over balance", "registers", "spilled", words=3
     )
-    for column in table.columns[3:]:
-        column.justify = "right"
     rows = []
     for rule in momentgen.generated.__all__:
         op = getattr(momentgen.generated, rule)

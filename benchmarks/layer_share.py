@@ -13,19 +13,15 @@ work, ``--threads 1`` keeps threads from waiting for one another.
 from __future__ import annotations
 
 import argparse
-import functools
-import inspect
 from collections.abc import Callable
 
 import torch
-from _common import console, environment, interleaved_medians, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, interleaved_medians, results_table, save
+from cpu_ops import bare_kernel, copy_of, tensors_for
 from torch import Tensor
 
 import momentgen.generated
 from momentgen.runtime import Op
-from momentgen.runtime.native import parameter_block
 
 WIDTH, BATCH, COPIED = 1024, 256, 1 << 22
 BASELINES = ("torch", "onednn")
@@ -40,9 +36,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
 
     rows = []
-    table = Table("rule", "direction", "over copy", "of the layer", *BASELINES, box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = results_table("rule", "direction", "over copy", "of the layer", *BASELINES, words=2)
     for rule in arguments.rules.split(","):
         op = getattr(momentgen.generated, rule)
         if not isinstance(op, Op):
@@ -72,11 +66,9 @@ def measure(op: Op, direction: str, rounds: int) -> dict[str, object]:
     contestants: dict[str, Callable[[], object]] = {}
     for label, n in (("large", COPIED), ("layer", WIDTH * BATCH)):
         inputs, outputs = tensors_for(op, direction, n)
-        contestants[f"kernel {label}"] = bare_kernel(op, direction, inputs, outputs)
+        contestants[f"kernel {label}"] = bare_kernel(op, "exact", direction, inputs, outputs)
         if label == "large":
-            half = n * (len(inputs) + len(outputs)) // 2
-            source, target = torch.rand(half), torch.empty(half)
-            contestants["copy"] = functools.partial(target.copy_, source)
+            contestants["copy"] = copy_of(inputs, outputs)
     contestants |= layers(direction)
     seconds = interleaved_medians(contestants, rounds=rounds)
     found = {name: seconds[name] for name in BASELINES if name in seconds}
@@ -89,33 +81,6 @@ def measure(op: Op, direction: str, rounds: int) -> dict[str, object]:
         "kernel_microseconds": round(1e6 * seconds["kernel layer"], 1),
         "layer_microseconds": {name: round(1e6 * spent, 1) for name, spent in found.items()},
     }
-
-
-def tensors_for(op: Op, direction: str, n: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Inputs of the kernel, for ``backward`` with the gradients that come in, and room for its outputs."""
-    generator = torch.Generator().manual_seed(0)
-    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = [name for name, p in inspect.signature(op).parameters.items() if p.kind is positional]
-    inputs = []
-    for name in names:
-        if name.startswith("var"):
-            inputs.append(torch.rand(n, generator=generator) + 0.1)
-        else:
-            # A covariance must stay below the least variance.
-            inputs.append(torch.randn(n, generator=generator).mul_(1.0 if name.startswith("mean") else 0.01))
-    if direction == "backward":
-        inputs += [torch.randn(n, generator=generator) for _ in range(2)]
-    return inputs, [torch.empty(n) for _ in range(2 if direction == "forward" else len(names))]
-
-
-def bare_kernel(op: Op, direction: str, inputs: list[Tensor], outputs: list[Tensor]) -> Callable[[], object]:
-    """The exact variant's C function on raw addresses: no allocation, no checks."""
-    kernel = op._kernels["exact"]
-    function = getattr(kernel.native(), direction)
-    block = parameter_block(kernel.scalars(tuple(float(p.default) for p in op.parameters)))
-    n = inputs[0].numel()
-    # Addresses are read in the call, so that it keeps the tensors alive.
-    return lambda: function(n, *[t.data_ptr() for t in inputs], block, *[t.data_ptr() for t in outputs])
 
 
 def layers(direction: str) -> dict[str, Callable[[], object]]:

@@ -12,10 +12,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from _common import console, save
-from rich.box import SIMPLE_HEAD
+from _common import console, results_table, save
 from rich.progress import track
-from rich.table import Table
 
 from momentgen.build.built import Built, CommittedKernel, read_built
 from momentgen.commands.verify import stables_of
@@ -35,7 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rules = {rule.name: rule for rule in load_rules(ROOT / "rules")}
     rows: list[dict[str, object]] = []
-    table = Table("rule", "variant", "output", "certified", "found", "goal", box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table("rule", "variant", "output", "certified", "found", "goal")
     for name in arguments.rules.split(","):
         variants = read_built(ROOT / "generated", name)
         stables = stables_of(rules[name], variants)

@@ -24,9 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _common import console, environment, interleaved_medians, save, taking_turns
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, interleaved_medians, results_table, save, taking_turns
 from torch import Tensor
 
 import momentgen
@@ -177,7 +175,7 @@ def main() -> None:
     spreads: dict[str, float] = {}
     columns = ["network", "propagation", "ms", "over plain", "the paper", "goal"]
     columns += ["over other"] if arguments.against else []
-    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table(*columns)
     for name, goal in GOALS.items():
         seconds, *other = (
             {who: statistics.median(turn[name][who] for turn in found) for who in found[0][name]}

@@ -19,9 +19,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from _common import console, environment, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, results_table, save
 from torch import Tensor, nn
 
 import momentgen
@@ -44,9 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     titles = ("depth", "method", "operations / draw", "mean squared error", "Monte Carlo's")
-    table = Table(*titles, box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = results_table(*titles, words=2)
     rows = []
     for depth in arguments.depths:
         errors: dict[str, list[float]] = {}

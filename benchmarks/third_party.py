@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import console, environment, interleaved_medians, save
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from _common import console, environment, interleaved_medians, results_table, save
 from torch import Tensor
 
 import momentgen
@@ -88,10 +86,8 @@ def main() -> None:
     torch.backends.mha.set_fastpath_enabled(False)
     rows = []
     columns = ("network", "plain, ms", "AP2, ms", "over plain", "σ over sampled", "spread", "AP1 equal")
-    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    table = results_table(*columns, words=1)
     table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify = "right"
     for name in arguments.networks.split(","):
         row = measure(BY_NAME[name], arguments.rounds, arguments.samples)
         rows.append(row)

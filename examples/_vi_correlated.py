@@ -1,4 +1,7 @@
-"""What both examples of correlated parameters show: learnt tau and rho, certain and uncertain predictions, pictures."""
+"""What both examples of correlated parameters have: training, and what they show.
+
+They show learnt tau and rho, certain and uncertain predictions, and pictures.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,65 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from _data import Images
+from _vi import Training, share_wrong
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
-from momentgen.inference import BayesianNetwork, Tridiagonal, credible_prediction, sampled_outputs
+from momentgen.inference import BayesianNetwork, Categorical, Tridiagonal, credible_prediction, elbo, sampled_outputs
 
-__all__ = ["draw_boxes", "draw_training", "draw_wrong", "layers", "predict", "show_certain", "show_layers"]
+__all__ = ["draw", "fit", "row_of", "show"]
 
 KINDS = ("right certain", "right uncertain", "wrong certain", "wrong uncertain")
 #: at most so many images that were certainly wrong are kept for the picture
 WRONG = 24
+
+
+def fit(
+    network: Any,
+    optimizer: torch.optim.Optimizer,
+    images: Images,
+    options: dict[str, Any],
+    path: Path,
+    console: Console,
+    *,
+    batch: int,
+    steps: int,
+    kl_weight: float,
+    schedule: Any = None,
+) -> Training:
+    """Train by the bound, or a plain network by cross entropy, and look at the test error every so often."""
+    likelihood = Categorical("bound")  # outputs of drawn parameters are certain, for which the bound is the value
+    parts = {"network": network, "optimizer": optimizer} | ({} if schedule is None else {"schedule": schedule})
+    training = Training(path, parts, options, options["seed"], console)
+    for x, y in training.batches(images, batch, steps, path.stem):
+        if isinstance(network, BayesianNetwork):
+            loss = -elbo(network, likelihood, x, y, size=len(images.x_train), kl_weight=kl_weight)
+        else:
+            loss = nn.functional.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        training.add(loss)
+        if training.step % options["every"] == 0 or training.step == steps:
+            training.note(error=lambda: share_wrong(network, images))
+    return training
+
+
+def row_of(
+    network: nn.Module, training: Training, images: Images, samples: int, levels: tuple[float, ...], console: Console
+) -> dict[str, Any]:
+    """All that is kept of a network."""
+    row: dict[str, Any] = {"history": training.history, "ms a step": 1e3 * training.seconds / training.step}
+    if isinstance(network, BayesianNetwork):
+        row.update(predict(network, images, samples, levels, console))
+        row["layers"] = layers(network)
+    else:
+        row["error"] = share_wrong(network, images)
+    return row
 
 
 def layers(network: BayesianNetwork) -> dict[str, list[float]]:
@@ -90,6 +140,27 @@ def _quantiles(draws: Tensor) -> list[list[float]]:
 # ---------------------------------------------------------------------- tables
 
 
+def show(
+    title: str,
+    rows: dict[str, dict[str, Any]],
+    errors: dict[str, float],
+    parameters: dict[str, dict[str, list[float]]],
+    certain: dict[str, dict[str, list[int]]],
+    console: Console,
+) -> None:
+    """The networks beside the paper's test errors, learnt parameters and certain predictions."""
+    table = Table(title=title)
+    for column in ("network", "here", "paper", "ms a step"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for name, row in rows.items():
+        paper = f"{100 * errors[name]:.2f}" if name in errors else ""
+        table.add_row(name, f"{100 * row['error']:.2f}", paper, f"{row['ms a step']:.0f}")
+    console.print(table)
+    correlated = {name: row for name, row in rows.items() if "layers" in row}
+    show_layers({name: row["layers"] for name, row in correlated.items()}, parameters, console)
+    show_certain(correlated, certain, console)
+
+
 def show_layers(
     rows: dict[str, dict[str, list[float]]], paper: dict[str, dict[str, list[float]]], console: Console
 ) -> None:
@@ -118,6 +189,15 @@ def show_certain(rows: dict[str, dict[str, Any]], paper: dict[str, dict[str, lis
 
 
 # -------------------------------------------------------------------- pictures
+
+
+def draw(rows: dict[str, dict[str, Any]], boxes: str, wrong: str, images: Images, out: Path) -> list[Path]:
+    """Training, ``boxes`` and ``wrong`` predictions of these networks, as pictures beside the results."""
+    pictures = [out.with_name(f"{out.stem}_{what}.png") for what in ("training", "boxes", "wrong")]
+    draw_training({name: {**row["history"], "final": [row["error"]]} for name, row in rows.items()}, pictures[0])
+    draw_boxes(rows[boxes], images, pictures[1])
+    draw_wrong(rows[wrong], images, pictures[2])
+    return pictures
 
 
 def draw_training(rows: dict[str, dict[str, list[float]]], path: Path) -> None:

@@ -25,13 +25,12 @@ import torch
 import typer
 from _common import Results, wide_console
 from _data import Images
-from _vi import Training, colour_images, first, scaled, share_wrong, to_device
-from _vi_correlated import draw_boxes, draw_training, draw_wrong, layers, predict, show_certain, show_layers
+from _vi import colour_images, first, scaled, to_device
+from _vi_correlated import draw, fit, row_of, show
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
-from momentgen.inference import Categorical, Normal, Tridiagonal, elbo, randomise
+from momentgen.inference import Normal, Tridiagonal, randomise
 
 BATCH = 100
 PAPER = {"plain_iterations": 100_000, "iterations": 40_000, "train": 50_000, "samples": 200}
@@ -98,10 +97,8 @@ def as_caffe(images: Images) -> Images:
 # ------------------------------------------------------------------------ run
 
 
-def train(
-    name: str, images: Images, options: dict[str, Any], folder: Path, console: Console
-) -> tuple[nn.Module, Training]:
-    """A network and how its training went."""
+def run(name: str, images: Images, options: dict[str, Any], folder: Path, console: Console) -> dict[str, Any]:
+    """A network, trained, and all that is kept of it."""
     torch.manual_seed(options["seed"])
     network: Any = cifar10_full(images.x_train.shape[1]).to(images.x_train.device)
     if name == "correlated":
@@ -119,51 +116,11 @@ def train(
         ]
         steps = options["plain_iterations"]
     optimizer = torch.optim.SGD(groups, lr=1e-3, momentum=0.9)
-    likelihood = Categorical("bound")  # outputs of drawn parameters are certain, for which the bound is the value
-
-    training = Training(
-        folder / f"{name}.pt", {"network": network, "optimizer": optimizer}, options, options["seed"], console
-    )
-    for x, y in training.batches(images, BATCH, steps, name):
-        if name == "correlated":
-            loss = -elbo(network, likelihood, x, y, size=len(images.x_train), kl_weight=KL_WEIGHT)
-        else:
-            loss = nn.functional.cross_entropy(network(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        training.add(loss)
-        if training.step % options["every"] == 0 or training.step == steps:
-            training.note(error=lambda: share_wrong(network, images, options["test"]))
-    return network, training
-
-
-def row_of(name: str, images: Images, options: dict[str, Any], folder: Path, console: Console) -> dict[str, Any]:
-    """All that is kept of a network."""
-    network, training = train(name, images, options, folder, console)
-    row: dict[str, Any] = {"history": training.history, "ms a step": 1e3 * training.seconds / training.step}
-    tested = replace(images, x_test=images.x_test[: options["test"]], y_test=images.y_test[: options["test"]])
-    if name == "correlated":
-        row.update(predict(network, tested, options["samples"], (0.95, 0.99), console))
-        row["layers"] = layers(network)
-    else:
-        row["error"] = share_wrong(network, tested)
-    return row
-
-
-# -------------------------------------------------------------------- show it
-
-
-def show(rows: dict[str, dict[str, Any]], console: Console) -> None:
-    table = Table(title="Test error, % (the paper's is of CIFAR-10)")
-    for column in ("network", "here", "paper", "ms a step"):
-        table.add_column(column, justify="left" if column == "network" else "right")
-    for name, row in rows.items():
-        table.add_row(name, f"{100 * row['error']:.2f}", f"{100 * TABLE4[name]:.2f}", f"{row['ms a step']:.0f}")
-    console.print(table)
-    correlated = {name: row for name, row in rows.items() if "layers" in row}
-    show_layers({name: row["layers"] for name, row in correlated.items()}, TABLE5, console)
-    show_certain(correlated, TABLE6, console)
+    training = fit(
+        network, optimizer, images, options, folder / f"{name}.pt", console,
+        batch=BATCH, steps=steps, kl_weight=KL_WEIGHT,
+    )  # fmt: skip
+    return row_of(network, training, images, options["samples"], (0.95, 0.99), console)
 
 
 def main(
@@ -182,10 +139,11 @@ def main(
     """CIFAR10_full, plain and with correlated parameters."""
     console = wide_console()
     found = first(colour_images(data, console), train)
+    found = replace(found, x_test=found.x_test[:test], y_test=found.y_test[:test])
     shown, images = to_device(found, "cpu"), to_device(as_caffe(found), device)
     options = {
         **{"plain_iterations": plain_iterations, "iterations": iterations, "train": len(images.x_train)},
-        **{"test": min(test, len(images.x_test)), "samples": samples, "every": every, "seed": seed},
+        **{"test": len(images.x_test), "samples": samples, "every": every, "seed": seed},
     }
     settings = {"data": found.source, **options, "scaled": scaled({**PAPER, "test": 10_000}, options)}
     results = Results(out, settings, ("networks",), fresh, console)
@@ -194,15 +152,12 @@ def main(
         shutil.rmtree(folder, ignore_errors=True)
     for name in ("plain", "correlated"):
         if name not in results["networks"]:
-            results.keep("networks", name, row_of(name, images, options, folder, console))
+            results.keep("networks", name, run(name, images, options, folder, console))
     shutil.rmtree(folder, ignore_errors=True)
     rows = results["networks"]
     console.print(f"images: {found.source}", highlight=False)
-    show(rows, console)
-    pictures = [out.with_name(f"{out.stem}_{what}.png") for what in ("training", "boxes", "wrong")]
-    draw_training({name: {**row["history"], "final": [row["error"]]} for name, row in rows.items()}, pictures[0])
-    draw_boxes(rows["correlated"], shown, pictures[1])
-    draw_wrong(rows["correlated"], shown, pictures[2])
+    show("Test error, % (the paper's is of CIFAR-10)", rows, TABLE4, TABLE5, TABLE6, console)
+    pictures = draw(rows, "correlated", "correlated", shown, out)
     results.say_where(*pictures)
 
 

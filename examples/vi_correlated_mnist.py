@@ -27,13 +27,12 @@ import torch
 import typer
 from _common import Results, wide_console
 from _data import Images, mnist
-from _vi import Training, first, scaled, share_wrong, to_device
-from _vi_correlated import draw_boxes, draw_training, draw_wrong, layers, predict, show_certain, show_layers
+from _vi import first, scaled, to_device
+from _vi_correlated import draw, fit, row_of, show
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
-from momentgen.inference import Categorical, Normal, Tridiagonal, elbo, randomise
+from momentgen.inference import Normal, Tridiagonal, randomise
 
 BATCH = 64
 #: what the paper trains with, where options may say otherwise
@@ -93,10 +92,8 @@ def lenet(units: int, drop: float) -> nn.Sequential:
 # ------------------------------------------------------------------------ run
 
 
-def train(
-    name: str, images: Images, options: dict[str, Any], folder: Path, console: Console
-) -> tuple[nn.Module, Training]:
-    """A network and how its training went."""
+def run(name: str, images: Images, options: dict[str, Any], folder: Path, console: Console) -> dict[str, Any]:
+    """A network, trained, and all that is kept of it."""
     kind, units = name.split(", ")
     correlated = kind == "correlated"
     torch.manual_seed(options["seed"])
@@ -108,51 +105,11 @@ def train(
     optimizer = torch.optim.SGD(groups, lr=0.01, momentum=0.9, weight_decay=0.0 if correlated else 5e-4)
     longer = PAPER["iterations"] / options["iterations"]
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + 1e-4 * step * longer) ** -0.75)
-    likelihood = Categorical("bound")  # outputs of drawn parameters are certain, for which the bound is the value
-
-    parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
-    training = Training(folder / f"{kind}_{units}.pt", parts, options, options["seed"], console)
-    for x, y in training.batches(images, BATCH, options["iterations"], name):
-        if correlated:
-            loss = -elbo(network, likelihood, x, y, size=len(images.x_train), kl_weight=KL_WEIGHT)
-        else:
-            loss = nn.functional.cross_entropy(network(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        training.add(loss)
-        if training.step % options["every"] == 0 or training.step == options["iterations"]:
-            training.note(error=lambda: share_wrong(network, images))
-    return network, training
-
-
-def row_of(name: str, images: Images, options: dict[str, Any], folder: Path, console: Console) -> dict[str, Any]:
-    """All that is kept of a network."""
-    network, training = train(name, images, options, folder, console)
-    row: dict[str, Any] = {"history": training.history, "ms a step": 1e3 * training.seconds / training.step}
-    if name.startswith("correlated"):
-        row.update(predict(network, images, options["samples"], (0.95,), console))
-        row["layers"] = layers(network)
-    else:
-        row["error"] = share_wrong(network, images)
-    return row
-
-
-# -------------------------------------------------------------------- show it
-
-
-def show(rows: dict[str, dict[str, Any]], console: Console) -> None:
-    table = Table(title="Test error, %")
-    for column in ("network", "here", "paper", "ms a step"):
-        table.add_column(column, justify="left" if column == "network" else "right")
-    for name, row in rows.items():
-        paper = f"{100 * TABLE1[name]:.2f}" if name in TABLE1 else ""
-        table.add_row(name, f"{100 * row['error']:.2f}", paper, f"{row['ms a step']:.0f}")
-    console.print(table)
-    correlated = {name: row for name, row in rows.items() if "layers" in row}
-    show_layers({name: row["layers"] for name, row in correlated.items()}, TABLE2, console)
-    show_certain(correlated, TABLE3, console)
+    training = fit(
+        network, optimizer, images, options, folder / f"{kind}_{units}.pt", console,
+        batch=BATCH, steps=options["iterations"], kl_weight=KL_WEIGHT, schedule=schedule,
+    )  # fmt: skip
+    return row_of(network, training, images, options["samples"], (0.95,), console)
 
 
 def main(
@@ -181,14 +138,11 @@ def main(
         for kind in ("plain", "correlated"):
             name = f"{kind}, {size}"
             if name not in results["networks"]:
-                results.keep("networks", name, row_of(name, images, options, folder, console))
+                results.keep("networks", name, run(name, images, options, folder, console))
     shutil.rmtree(folder, ignore_errors=True)
     rows = results["networks"]
-    show(rows, console)
-    pictures = [out.with_name(f"{out.stem}_{what}.png") for what in ("training", "boxes", "wrong")]
-    draw_training({name: {**row["history"], "final": [row["error"]]} for name, row in rows.items()}, pictures[0])
-    draw_boxes(rows[f"correlated, {units[0]}"], images, pictures[1])
-    draw_wrong(rows[f"correlated, {units[-1]}"], images, pictures[2])
+    show("Test error, %", rows, TABLE1, TABLE2, TABLE3, console)
+    pictures = draw(rows, f"correlated, {units[0]}", f"correlated, {units[-1]}", images, out)
     results.say_where(*pictures)
 
 
