@@ -3,7 +3,7 @@
 The softmax is compared with the delta method, attention with the delta method on its weights (independent logits that
 share the query, to first order) and with queries and keys taken as certain, as SUQ does.  Each entry tells the ratio of
 σ to that of sampling: of the typical output (the median), the smallest and the largest, and for the softmax also
-weighted by probability.  Then times over plain attention, on one thread.
+weighted by probability.
 
     OMP_NUM_THREADS=1 python benchmarks/softmax_values.py
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _common import console, environment, interleaved_medians, save
+from _common import console, environment, save
 from torch import Tensor
 
 from momentgen.laws.numerics.attention import attention
@@ -48,7 +48,6 @@ def main() -> None:
                 "columns": "ratio of σ: median, smallest, largest",
                 "table": list(attention_rows()),
             },
-            "times over plain attention": [times(length) for length in (64, 197)],
         },
     )
 
@@ -104,9 +103,7 @@ def attention_rows() -> Any:
                     truth = sample_attention(*given)
                     pairs, scale = [given[i : i + 2] for i in (0, 2, 4)], size**-0.5
                     found = {
-                        "one pass": attention(*pairs, scale, passes=1),
                         "momentgen": attention(*pairs, scale),
-                        "two passes": attention(*pairs, scale, passes=2),
                         "delta": attention_delta(*given),
                         "queries and keys certain": attention((given[0], None), (given[2], None), pairs[2], scale),
                     }
@@ -151,26 +148,6 @@ def attention_delta(q: Tensor, vq: Tensor, k: Tensor, vk: Tensor, v: Tensor, vv:
     by_query = scale * torch.einsum("se,lsv->lev", k, gain)
     by_key = scale**2 * ((q * q) @ vk.mT)
     return mean, (vq[..., None] * by_query**2).sum(1) + (by_key[..., None] * gain**2).sum(1) + p**2 @ vv
-
-
-def times(length: int) -> dict[str, Any]:
-    q, k, v = (torch.randn(8, length, 64) for _ in range(3))
-    vq, vk, vv = (torch.rand(8, length, 64) for _ in range(3))
-    seconds = interleaved_medians(
-        {
-            "plain": lambda: torch.softmax(0.125 * (q @ k.mT), -1) @ v,
-            "values random": lambda: attention((q, None), (k, None), (v, vv), 0.125),
-            "keys and values random": lambda: attention((q, None), (k, vk), (v, vv), 0.125),
-            "one pass": lambda: attention((q, vq), (k, vk), (v, vv), 0.125, passes=1),
-            "momentgen": lambda: attention((q, vq), (k, vk), (v, vv), 0.125),
-            "two passes": lambda: attention((q, vq), (k, vk), (v, vv), 0.125, passes=2),
-        },
-        rounds=15,
-    )
-    over = {name: float(f"{value / seconds['plain']:.3g}") for name, value in seconds.items() if name != "plain"}
-    entry = {"heads": 8, "length": length, "features": 64, "plain, ms": float(f"{1e3 * seconds['plain']:.3g}"), **over}
-    console.print(entry)
-    return entry
 
 
 if __name__ == "__main__":
