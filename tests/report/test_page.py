@@ -256,7 +256,7 @@ def test_the_command_writes_the_page(
 
 
 @pytest.mark.slow
-def test_the_whole_library_s_page_has_every_rule_and_the_logistic_figure(tmp_path: Path) -> None:
+def test_the_whole_library_s_page_has_every_rule(tmp_path: Path) -> None:
     written = write_report(RULES, tmp_path / "report.html")
     anchors = read(written.path.read_text(encoding="utf-8")).anchors
-    assert {rule.name for rule in load_rules(RULES)} | {"logistic-approximations"} <= anchors
+    assert {rule.name for rule in load_rules(RULES)} <= anchors

@@ -3,7 +3,6 @@
 =================  ===================================================================================
 ``subject``        one rule, its committed kernels and its exact values, ready to be looked at
 ``measurements``   what is computed about a function of one random variable: pure functions to arrays
-``bernoulli``      the papers' Fig. C.2: the logistic approximations for sums of Bernoulli inputs
 ``formula``        formulas as MathML
 ``figures``        arrays to pictures (matplotlib)
 ``section``        one rule's section: which of all this it has, and its tables

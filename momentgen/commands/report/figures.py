@@ -13,7 +13,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from momentgen.commands.report.bernoulli import BernoulliSums
 from momentgen.commands.report.measurements import Curves, ErrorMap, MomentCurves, Picture, RelativeErrors
 
 _STYLE = {
@@ -173,34 +172,4 @@ def curves_figure(curves: Mapping[str, Curves], sigma: float) -> str:
         all_axes[2].set_yscale("log")
         all_axes[2].set_ylim(bottom=1e-8)
         all_axes[1].legend(fontsize=7.5)
-        return _uri(figure)
-
-
-def bernoulli_figure(data: BernoulliSums) -> str:
-    """KL in bits over the bias, one panel an approximation, one line a number of inputs; AP1 on a tenfold scale."""
-    with matplotlib.rc_context(_STYLE):
-        panels = [*data.kl, "average of 50 samples"]
-        columns = 3
-        rows = -(-len(panels) // columns)
-        figure = _figure(9.6, 2.3 * rows)
-        all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        scale = {name: 10.0 if name == "ap1" else 1.0 for name in data.kl}
-        top = 1.1 * max(float(k.max()) / scale[name] for name, curves in data.kl.items() for k in curves)
-        for axes, name in zip(all_axes, panels, strict=False):
-            for i, n in enumerate(data.inputs):
-                colour = f"C{i}"
-                if name in data.kl:
-                    axes.plot(data.biases[i], data.kl[name][i], color=colour, linewidth=1.2, label=f"{n}")
-                else:
-                    mean, low, high = data.sampled[i]
-                    axes.plot(data.biases[i], mean, color=colour, linewidth=1.2, label=f"{n}")
-                    for edge in (low, high):
-                        axes.plot(data.biases[i], edge, color=colour, linewidth=0.7, linestyle="--")
-            axes.set_ylim(0, top * scale.get(name, 1.0))
-            axes.set_title(f"{name} (scale × 10)" if name == "ap1" else name)
-            axes.set_xlabel("bias")
-        for axes in all_axes[len(panels) :]:
-            axes.set_visible(False)
-        all_axes[0].set_ylabel("KL, bits")
-        all_axes[0].legend(title="inputs", fontsize=7.5)
         return _uri(figure)

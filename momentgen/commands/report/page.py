@@ -129,7 +129,6 @@ def render_page(sections: Sequence[Section], *, costs: Costs | None = None, soft
         sections=sections,
         overview=TableData(head, overview),
         costs=costs,
-        logistic=next((section.logistic for section in sections if section.logistic is not None), None),
         softmax=softmax,
     )
     return _EXPONENT_HYPHEN.sub("-\N{WORD JOINER}", page)

@@ -16,7 +16,6 @@ import numpy as np
 from momentgen.build.built import Built, check_source, is_deterministic, read_built
 from momentgen.commands.derive_text import derived
 from momentgen.commands.report import figures
-from momentgen.commands.report.bernoulli import BernoulliSums, bernoulli_sums
 from momentgen.commands.report.formula import mathml
 from momentgen.commands.report.measurements import (
     compare,
@@ -33,7 +32,6 @@ from momentgen.rule import Rule
 
 _CURVES_SIGMA = 1.0
 _F_OF_X = '<mi>f</mi><mo stretchy="false">(</mo><mi>x</mi><mo stretchy="false">)</mo>'
-_LOGISTIC = ("ap1", "ap2a", "ap2b", "pea", EXACT)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,6 @@ class Section:
         unit, goal: of the exact variant.
         tolerance: what its goal is, in a line; empty for goals in ulp.
         operations: float32 operations of the exact variant, forward and backward.
-        logistic: data of Fig. C.2, where this is the rule it is about.
     """
 
     name: str
@@ -103,7 +100,6 @@ class Section:
     pictures: Sequence[Figure] = ()
     notes: Sequence[str] = ()
     some_are_certain: bool = False
-    logistic: tuple[Figure, TableData] | None = None
 
 
 def shown(value: object) -> str:
@@ -137,7 +133,6 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
     pictures: list[Figure] = []
     comparison: TableData | None = None
     some_are_certain = False
-    logistic: tuple[Figure, TableData] | None = None
     formulas = [formula] if (formula := mathml(_F_OF_X, rule.f)) else []
     legend: list[str] = []
     univariate = all(built.is_univariate for built in variants) and first.variant == EXACT
@@ -151,7 +146,6 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
         if not brief or len(variants) > 1:
             more, comparison, some_are_certain = _measured(subject)
             pictures += more[-1:] if brief else more
-        logistic = _logistic(subject)
     elif univariate:
         notes.append("f has a random factor of its own: no pictures of a function.")
     elif first.inputs:
@@ -181,7 +175,6 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
         pictures=pictures,
         notes=notes,
         some_are_certain=some_are_certain,
-        logistic=logistic,
     )
 
 
@@ -330,34 +323,3 @@ def _method(built: Built) -> list[str]:
     if promises.get("checked"):
         lines.append(f"checked at {promises['points']:,} points: {'; '.join(promises['checked'])}")
     return lines
-
-
-def _logistic(subject: Subject) -> tuple[Figure, TableData] | None:
-    """Fig. C.2, if ``subject`` is the logistic transform with the approximations that it compares."""
-    if subject.rule.name != "logistic_transform" or not set(_LOGISTIC) <= set(subject.kernels):
-        return None
-    return logistic_figure(subject)
-
-
-def logistic_figure(subject: Subject) -> tuple[Figure, TableData]:
-    """Fig. C.2 of the first paper by the generated kernels, and the largest KL of each approximation."""
-    means = {name: _mean_rule(subject, name) for name in _LOGISTIC}
-    data = bernoulli_sums(means)
-    rows = [[name, *(shown(float(k.max())) for k in curves)] for name, curves in data.kl.items()]
-    rows.append(["average of 50 samples, mean", *(shown(float(mean.max())) for mean, _, _ in data.sampled)])
-    head = ["largest KL, bits", *(f"{n} input{'s' if n > 1 else ''}" for n in data.inputs)]
-    return Figure(figures.bernoulli_figure(data), _bernoulli_caption(data), wide=True), TableData(head, rows)
-
-
-def _mean_rule(subject: Subject, variant: str) -> Any:
-    return lambda mean, var: subject.kernels[variant].outputs(mean, var)["mean"]
-
-
-def _bernoulli_caption(data: BernoulliSums) -> str:
-    weights = "; ".join(", ".join(f"{w:.2f}" for w in ws) for ws in data.weights)
-    return (
-        "KL divergence, in bits, of the approximate posterior of a logistic unit from the true one, over its bias, for "
-        f"{data.inputs[0]} to {data.inputs[-1]} Bernoulli(½) inputs with weights drawn from U[0, 10]: {weights}. "
-        "`exact` is the exact mean under a normal input of the same mean and variance. Samples: mean, and 5 to 95 "
-        "percent of 1,000 trials (dashed)."
-    )
