@@ -1,4 +1,4 @@
-"""Ways to find the moments of a network's outputs, and what they are by many plain draws; used by ``answers.py``.
+"""Ways to find the moments of a network's outputs, what they are by many plain draws, and figures of their errors.
 
 Methods of momentgen are called as a user calls them.  Beside them are linearisation at the mean and three kinds of
 plain sampling, whose rows are stacked to as many images at once as are fastest.
@@ -6,6 +6,8 @@ plain sampling, whose rows are stacked to as many images at once as are fastest.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments
 
-__all__ = ["METHODS", "SAMPLES", "Answer", "Truth", "contestant", "inputs", "truth"]
+__all__ = ["METHODS", "SAMPLES", "Answer", "Truth", "contestant", "figures", "inputs", "truth"]
 
 #: samples of the plain baselines
 SAMPLES = 64
@@ -45,7 +47,7 @@ class Answer:
 
 @dataclass
 class Truth:
-    """Moments by plain draws, shapes (N, K), float64.
+    """Moments by plain draws, of the outputs' shape, float64.
 
     Attributes:
         samples: draws.
@@ -137,6 +139,42 @@ def truth(one: Trained, x: Moments, folder: Path, quick: bool) -> Truth:
     moments = mean, std, (fourth - 1) / 4
     torch.save(moments, path)
     return Truth(samples, *moments)
+
+
+# -------------------------------------------------------------------- figures
+
+
+def figures(found: list[Any], expected: Truth) -> dict[str, Any]:
+    """Errors of the answers of several seeds; the head of ``answers.py`` says what they are."""
+    counted = (expected.std > 0.01 * expected.std.mean()) & (expected.std > 0)
+    noise = (expected.log_variance[counted].mean() / expected.samples).item()
+    logs = torch.stack([(one.std[counted].double() / expected.std[counted]).log() for one in found])
+    square = max(logs.square().mean().item() - noise, noise / 10)
+    off = torch.stack([(one.mean.double() - expected.mean)[counted] / expected.std[counted] for one in found])
+    row: dict[str, Any] = {
+        "rms": math.sqrt(square),
+        "ratio": logs.mean().exp().item(),
+        "mean_error": math.sqrt(max(off.square().mean().item() - 1 / expected.samples, 0.1 / expected.samples)),
+        "equal_samples": expected.log_variance[counted].mean().item() / square,
+    }
+    if found[0].std_error is not None:
+        row["rows"] = statistics.mean(one.rows for one in found)
+        own = expected.std * (expected.log_variance / expected.samples).sqrt()
+        stds = covered([one.std for one in found], [one.std_error for one in found], expected.std, own)
+        own = expected.std / expected.samples**0.5
+        means = covered([one.mean for one in found], [one.mean_error for one in found], expected.mean, own)
+        row["coverage"], row["mean_coverage"] = (part[:, counted].mean().item() for part in (stds, means))
+    return row
+
+
+def covered(values: list[Tensor], errors: list[Tensor | None], expected: Tensor, own: Tensor) -> Tensor:
+    """Whether each value is within two errors of what is expected, known to ``own`` itself; 0 and 1."""
+    parts = [
+        (value - expected).abs() <= 2 * (error.double().square() + own.square()).sqrt()
+        for value, error in zip(values, errors, strict=True)
+        if error is not None
+    ]
+    return torch.stack(parts).double()
 
 
 # -------------------------------------------------------------------- methods

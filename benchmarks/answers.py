@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _answers import METHODS, SAMPLES, Answer, Truth, contestant, inputs, truth
+from _answers import METHODS, SAMPLES, Answer, contestant, figures, inputs, truth
 from _common import RESULTS, console, environment, interleaved_medians
 from _trained import NETWORKS, Trained, cache_folder, images, trained
 from torch import Tensor, nn
@@ -50,42 +49,6 @@ Run = Callable[[Moments, int], Answer]
 BASELINE = "Monte Carlo"
 #: the methods whose cost for one output is measured
 ONE_OUTPUT = ("controlled, 16 rows", "adjoint")
-
-
-# -------------------------------------------------------------------- figures
-
-
-def figures(found: list[Answer], expected: Truth) -> Row:
-    """Errors of the answers of several seeds; see the module's head."""
-    counted = expected.std > 0.01 * expected.std.mean()
-    noise = (expected.log_variance[counted].mean() / expected.samples).item()
-    logs = torch.stack([(one.std[counted].double() / expected.std[counted]).log() for one in found])
-    square = max(logs.square().mean().item() - noise, noise / 10)
-    off = torch.stack([(one.mean.double() - expected.mean)[counted] / expected.std[counted] for one in found])
-    row: Row = {
-        "rms": math.sqrt(square),
-        "ratio": logs.mean().exp().item(),
-        "mean_error": math.sqrt(max(off.square().mean().item() - 1 / expected.samples, 0.1 / expected.samples)),
-        "equal_samples": expected.log_variance[counted].mean().item() / square,
-    }
-    if found[0].std_error is not None:
-        row["rows"] = statistics.mean(one.rows for one in found)
-        own = expected.std * (expected.log_variance / expected.samples).sqrt()
-        stds = covered([one.std for one in found], [one.std_error for one in found], expected.std, own)
-        own = expected.std / expected.samples**0.5
-        means = covered([one.mean for one in found], [one.mean_error for one in found], expected.mean, own)
-        row["coverage"], row["mean_coverage"] = (part[:, counted].mean().item() for part in (stds, means))
-    return row
-
-
-def covered(values: list[Tensor], errors: list[Tensor | None], expected: Tensor, own: Tensor) -> Tensor:
-    """Whether each value is within two errors of what is expected, known to ``own`` itself; 0 and 1."""
-    parts = [
-        (value - expected).abs() <= 2 * (error.double().square() + own.square()).sqrt()
-        for value, error in zip(values, errors, strict=True)
-        if error is not None
-    ]
-    return torch.stack(parts).double()
 
 
 # ------------------------------------------------------------------ measuring

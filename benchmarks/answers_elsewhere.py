@@ -25,15 +25,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from _answers import Truth, figures
 from _common import RESULTS, console, environment, interleaved_medians
 from _elsewhere import SHIPPED, Case
 from _elsewhere_trained import TRAINED
@@ -46,22 +45,6 @@ from momentgen import noisy
 Row = dict[str, Any]
 
 CASES = {case.name: case for case in (*SHIPPED, *TRAINED)}
-
-
-class Truth(NamedTuple):
-    """Moments of the plain draws, float64, of the outputs' shape.
-
-    Attributes:
-        mean: of the outputs.
-        std: their standard deviations.
-        chance: by how much log σ of *one* sample is uncertain, squared: a quarter of the kurtosis less 1.
-        draws: how many.
-    """
-
-    mean: Tensor
-    std: Tensor
-    chance: Tensor
-    draws: int
 
 
 def built(case: Case, folder: Path) -> nn.Module:
@@ -85,7 +68,7 @@ def truth(case: Case, net: nn.Module, mean: Tensor, std: float, draws: int, fold
     centre = case.output(case.call(net, mean)).double()
     path = folder / f"{digest(case.name, std, draws, centre.tolist())}.truth.pt"
     if path.exists():
-        return Truth(*torch.load(path, weights_only=True), draws)
+        return Truth(draws, *torch.load(path, weights_only=True))
     draw = torch.Generator().manual_seed(1)
     sums = [torch.zeros_like(centre) for _ in range(4)]
     for _ in range(draws):
@@ -99,34 +82,7 @@ def truth(case: Case, net: nn.Module, mean: Tensor, std: float, draws: int, fold
     parts = (centre + first, var.sqrt(), chance)
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(parts, path)
-    return Truth(*parts, draws)
-
-
-def figures(found: list[Any], expected: Truth) -> Row:
-    """Errors of the answers of several seeds; see the module's head."""
-    std, draws = expected.std, expected.draws
-    counted = (std > 0.01 * std.mean()) & (std > 0)
-    noise = (expected.chance[counted].mean() / draws).item()
-    logs = torch.stack([(one.std[counted].double() / std[counted]).log() for one in found])
-    square = max(logs.square().mean().item() - noise, noise / 10)
-    off = torch.stack([(one.mean.double() - expected.mean)[counted] / std[counted] for one in found])
-    chance = std * (expected.chance / draws).sqrt()
-    inside, means = [], []
-    for one in found:
-        own = (one.std_error.double().square() + chance.square()).sqrt()
-        inside.append(((one.std - std).abs() <= 2 * own)[counted].double().mean().item())
-        own = (one.mean_error.double().square() + std.square() / draws).sqrt()
-        means.append(((one.mean - expected.mean).abs() <= 2 * own)[counted].double().mean().item())
-    return {
-        "outputs": std.numel(),
-        "rms": math.sqrt(square),
-        "ratio": logs.mean().exp().item(),
-        "mean_error": math.sqrt(max(off.square().mean().item() - 1 / draws, 0.1 / draws)),
-        "coverage": statistics.mean(inside),
-        "mean_coverage": statistics.mean(means),
-        "rows": statistics.mean(one.rows for one in found),
-        "equal_samples": expected.chance[counted].mean().item() / square,
-    }
+    return Truth(draws, *parts)
 
 
 def measured(case: Case, net: nn.Module, std: float, arguments: argparse.Namespace) -> Row:
@@ -151,7 +107,7 @@ def measured(case: Case, net: nn.Module, std: float, arguments: argparse.Namespa
     def ours() -> object:
         return case.call(converted, x)
 
-    row = figures([answer(seed) for seed in range(arguments.seeds)], expected)
+    row = {"outputs": expected.std.numel(), **figures([answer(seed) for seed in range(arguments.seeds)], expected)}
     calls = {"plain": plain, "ours": ours}
     seconds = interleaved_medians(calls, rounds=arguments.rounds, clock=time.process_time, at_least=0.02)
     row["cost"] = seconds["ours"] / seconds["plain"]
