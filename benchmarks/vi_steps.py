@@ -7,8 +7,7 @@
 
 Steps are whole: forward pass, bound with its divergence, gradients, optimizer.  All of a network's contestants take
 turns, of five steps each; ratios are medians over rounds, to the plain step, eager or compiled as they are, of the
-processor time of this process, which other processes disturb less than the clock.  The parts of a correlated step are
-timed by themselves.
+processor time of this process, which other processes disturb less than the clock.
 
     python benchmarks/vi_steps.py [--rounds 15]
 """
@@ -91,25 +90,15 @@ def of_mlp() -> dict[str, Callable[[], None]]:
     return found
 
 
-def of_lenet() -> tuple[dict[str, Callable[[], None]], dict[str, Callable[[], Any]]]:
-    """Steps, and parts of the correlated one."""
+def of_lenet() -> dict[str, Callable[[], None]]:
     x = torch.rand(64, 1, 28, 28).to(memory_format=torch.channels_last)
     y = torch.randint(10, (64,))
     net = lenet(0.5)
     bayes = randomise(lenet(0.0), Tridiagonal(rate=50.0)).set_method("sample")
-    steps = {
+    return {
         "plain": plain_step(net, torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=5e-4), x, y),
         "correlated": bayesian_step(bayes, torch.optim.SGD(bayes.parameter_groups(0.01), 0.01, 0.9), x, y, 0.01),
     }
-    posteriors = list(bayes.posteriors.values())
-    parts = {
-        "draws and their gradients": lambda: torch.stack([one.rsample().sum() for one in posteriors]).sum().backward(),
-        "divergence and its gradients": lambda: bayes.kl().backward(),
-        "variances and covariances, which draws do not need": lambda: [
-            (one.var, one.neighbour()) for one in posteriors
-        ],
-    }
-    return steps, parts
 
 
 def of_pools(pool: Callable[[int], nn.Module]) -> dict[str, Callable[[], None]]:
@@ -154,22 +143,18 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    steps, parts = of_lenet()
     found = {
         "mlp": ratios(milliseconds(of_mlp(), arguments.rounds)),
-        "lenet": ratios(milliseconds(steps, arguments.rounds)),
+        "lenet": ratios(milliseconds(of_lenet(), arguments.rounds)),
         "lenet, max pools": ratios(milliseconds(of_pools(nn.MaxPool2d), arguments.rounds)),
         "lenet, average pools": ratios(milliseconds(of_pools(nn.AvgPool2d), arguments.rounds)),
     }
-    of_parts = milliseconds(parts, arguments.rounds)
     for name, rows in found.items():
         table = Table("", "ms", "over plain", title=f"{name}: a training step, processor time, one thread")
         for way, row in rows.items():
             table.add_row(way, f"{row['ms']:.1f}", f"{row['over plain']:.2f}")
         console.print(table)
-    ms = {name: round(statistics.median(values), 2) for name, values in of_parts.items()}
-    console.print("parts of the correlated step, ms:", ms)
-    save("vi_steps", {"environment": environment(), "rounds": arguments.rounds, **found, "correlated parts, ms": ms})
+    save("vi_steps", {"environment": environment(), "rounds": arguments.rounds, **found})
 
 
 if __name__ == "__main__":
