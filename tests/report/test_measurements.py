@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from quadrature_truth import moments
 
-from momentgen.commands.report.measurements import compare, compare_curves, error_map, kl_normal, picture
+from momentgen.commands.report.measurements import compare, compare_curves, error_map, kl_normal, moment_curves
 from momentgen.commands.report.subject import Subject, activation, subject_of
 from momentgen.errors import MomentgenError
 from momentgen.rule import load_rules
@@ -50,14 +50,13 @@ def test_kl_is_infinite_where_the_other_is_certain() -> None:
     assert kl_normal(one, one, one, zero)[0] == np.inf
 
 
-def test_the_picture_shows_f_and_the_moments_of_f() -> None:
-    drawn = picture(subject("relu"), points=13)
-    assert np.array_equal(drawn.f, np.maximum(drawn.x, 0))
+def test_the_curves_are_f_and_the_moments_of_f() -> None:
+    drawn = moment_curves(subject("relu"), points=13)
+    assert np.array_equal(drawn.f, np.maximum(drawn.mu, 0))
     for i in (0, 5, 6, 12):
-        mean, var = moments(subject("relu").rule.f, float(drawn.x[i]), 1, digits=20)
-        assert drawn.mean[i] == pytest.approx(float(mean), rel=1e-6)
-        assert drawn.sigma[i] == pytest.approx(float(mpmath.sqrt(var)), rel=1e-6)
-    assert drawn.density.max() == pytest.approx(float(mpmath.npdf(0)))
+        mean, var = moments(subject("relu").rule.f, float(drawn.mu[i]), 1, digits=20)
+        assert drawn.means[1][i] == pytest.approx(float(mean), rel=1e-6)
+        assert drawn.deviations[1][i] == pytest.approx(float(mpmath.sqrt(var)), rel=1e-6)
 
 
 def test_f_is_drawn_with_the_upper_value_at_a_jump() -> None:

@@ -13,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from momentgen.commands.report.measurements import Curves, ErrorMap, MomentCurves, Picture, RelativeErrors
+from momentgen.commands.report.measurements import Curves, ErrorMap, MomentCurves, RelativeErrors
 
 _STYLE = {
     "font.size": 9.0,
@@ -46,25 +46,6 @@ def _uri(figure: Figure, kind: str = "svg") -> str:
     figure.savefig(buffer, format=kind, dpi=110, metadata=metadata)
     mime = "image/svg+xml" if kind == "svg" else "image/png"
     return f"data:{mime};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def picture_figure(picture: Picture) -> str:
-    """The papers' Figs. 2 and 3: red f, black an input's density, dashed blue the mean, shaded its 3 sigma'."""
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(4.6, 3.2)
-        axes = figure.subplots()
-        low, high = picture.mean - 3 * picture.sigma, picture.mean + 3 * picture.sigma
-        axes.fill_between(picture.x, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="mean ± 3σ′")
-        axes.plot(picture.x, picture.f, color="tab:red", label="f(x)")
-        axes.plot(picture.x, picture.mean, color="tab:blue", linestyle="--", label="mean of f(X), X ~ N(x, 1)")
-        bottom, top = axes.get_ylim()
-        support = abs(picture.x - picture.centre) <= 3
-        lift = bottom + 0.25 * (top - bottom) * picture.density / picture.density.max()
-        axes.plot(picture.x[support], lift[support], color="black", label=f"density of N({picture.centre:g}, 1)")
-        axes.set_ylim(bottom, top)
-        axes.set_xlabel("x, and mean μ of the input")
-        axes.legend(fontsize=7.5)
-        return _uri(figure)
 
 
 def moments_figure(curves: MomentCurves) -> str:

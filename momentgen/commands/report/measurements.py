@@ -23,39 +23,6 @@ _CERTAIN = 1e-4  # where the output's sigma' is below this share of sigma, f is 
 
 
 @dataclass(frozen=True)
-class Picture:
-    """The papers' Figs. 2 and 3: f and, over the input's mean, the mean and standard deviation of its output.
-
-    Attributes:
-        x, f: the activation.
-        density: of the exemplary input N(centre, 1), on ``x``.
-        mean, sigma: output moments at input mean ``x`` and variance 1, by the committed kernel.
-        centre: mean of the exemplary input.
-    """
-
-    x: F64
-    f: F64
-    density: F64
-    mean: F64
-    sigma: F64
-    centre: float
-
-
-def picture(subject: Subject, *, reach: float = 6.0, points: int = 241, centre: float = 3.0) -> Picture:
-    """f, an exemplary input, and the exact variant's mean and standard deviation at variance 1."""
-    at = np.linspace(-reach, reach, points)
-    moments = subject.kernels[EXACT].outputs(at.astype(np.float32), np.ones(points, np.float32))
-    return Picture(
-        x=at,
-        f=activation(subject.rule, subject.setting)(at),
-        density=np.exp(-((at - centre) ** 2) / 2) / np.sqrt(2 * np.pi),
-        mean=moments["mean"].astype(np.float64),
-        sigma=np.sqrt(moments["var"].astype(np.float64)),
-        centre=centre,
-    )
-
-
-@dataclass(frozen=True)
 class MomentCurves:
     """The exact variant's moments over the input's mean, one row for each standard deviation of the input.
 

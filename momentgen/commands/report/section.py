@@ -23,7 +23,6 @@ from momentgen.commands.report.measurements import (
     error_map,
     histogram_of_shares,
     moment_curves,
-    picture,
     relative_errors,
 )
 from momentgen.commands.report.subject import EXACT, Subject, subject_of
@@ -214,11 +213,7 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
     at = _setting(subject)
     errors = error_map(subject)
     found = [
-        Figure(
-            figures.picture_figure(picture(subject)),
-            f"f, an exemplary input, and the moments of f(X) for X ~ N(μ, 1){at}, by the committed kernel (in the "
-            "style of Shekhovtsov & Flach 2018, Figs. 2 and 3).",
-        ),
+        _curves(subject),
         Figure(
             figures.error_figure(errors),
             f"Errors of the exact variant against exact values over (μ, σ){at}, {errors.mu.size} × {errors.sigma.size} "
@@ -261,13 +256,17 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
     return found, TableData(head, rows), any(c.sigma_low == 0 or np.isinf(c.kl) for c in compared)
 
 
+def _curves(subject: Subject) -> Figure:
+    return Figure(
+        figures.moments_figure(moment_curves(subject)),
+        f"f, mean and standard deviation of f(X) for X ~ N(μ, σ²){_setting(subject)}, by the committed kernel.",
+        wide=True,
+    )
+
+
 def _brief_pictures(subject: Subject) -> list[Figure]:
     return [
-        Figure(
-            figures.moments_figure(moment_curves(subject)),
-            f"Mean and standard deviation of f(X) for X ~ N(μ, σ²){_setting(subject)}, by the committed kernel.",
-            wide=True,
-        ),
+        _curves(subject),
         Figure(
             figures.relative_figure(relative_errors(subject)),
             f"Relative error of the float32 kernel against ball arithmetic{_setting(subject)}. Blue lines: 1 % and "
