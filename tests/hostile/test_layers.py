@@ -75,6 +75,9 @@ FEW = [
 #: random by themselves
 RANDOM = ("BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli")
 LAYERS = sorted({*ACTIVATIONS, *OTHERS})
+each_layer = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in LAYERS]
+)
 
 
 def layer_of(name: str) -> torch.nn.Module:
@@ -124,7 +127,10 @@ def odd_moments(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return chosen[0](wide), chosen[1](wide.roll(1).abs() * draw(st.sampled_from((0.0, 1e-30, 1.0))))
 
 
-def right_moments(name: str, pair: tuple[Tensor, Tensor]) -> None:
+@each_layer
+@settings(max_examples=15)
+@given(odd_moments())
+def test_odd_memory_gives_the_moments_of_plain_memory(name: str, pair: tuple[Tensor, Tensor]) -> None:
     layer, twin = layer_of(name).to(pair[0].dtype), twin_of(name)
     twin = twin.to(pair[0].dtype) if isinstance(twin, torch.nn.Module) else twin
     with torch.no_grad():
@@ -137,23 +143,6 @@ def right_moments(name: str, pair: tuple[Tensor, Tensor]) -> None:
     assert not found.mean.isnan().any()
     torch.testing.assert_close(plain(certain.mean), plain(as_torch))
     assert name in RANDOM or not certain.var.any()
-
-
-@settings(max_examples=40)
-@given(st.sampled_from(FEW), odd_moments())
-def test_odd_memory_gives_the_moments_of_plain_memory(name: str, pair: tuple[Tensor, Tensor]) -> None:
-    right_moments(name, pair)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAYERS)
-def test_odd_memory_gives_the_moments_of_plain_memory_in_every_layer(name: str) -> None:
-    @settings(max_examples=50)
-    @given(odd_moments())
-    def check(pair: tuple[Tensor, Tensor]) -> None:
-        right_moments(name, pair)
-
-    check()
 
 
 # --- moments that are none -------------------------------------------------------
@@ -177,24 +166,13 @@ BAD_MOMENTS: dict[str, Callable[[], Moments]] = {
 }
 
 
-def refuses_moments(name: str, case: str) -> None:
-    with pytest.raises(InputError, match=r"expected|must not be negative") as caught:
-        layer_of(name)(BAD_MOMENTS[case]())
-    assert name in str(caught.value)
-    assert "got" in str(caught.value)
-
-
-@settings(max_examples=80)
-@given(st.sampled_from(FEW), st.sampled_from(sorted(BAD_MOMENTS)))
-def test_moments_that_are_none_are_refused_with_what_came(name: str, case: str) -> None:
-    refuses_moments(name, case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", BAD_MOMENTS)
-@pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_refuses_moments_that_are_none(name: str, case: str) -> None:
-    refuses_moments(name, case)
+@each_layer
+def test_moments_that_are_none_are_refused_with_what_came(name: str) -> None:
+    for case, make in BAD_MOMENTS.items():
+        with pytest.raises(InputError, match=r"expected|must not be negative") as caught:
+            layer_of(name)(make())
+        assert name in str(caught.value), case
+        assert "got" in str(caught.value), case
 
 
 @pytest.mark.parametrize("case", NO_TENSORS)
@@ -217,7 +195,9 @@ def test_joining_takes_tensors_and_moments(layer: torch.nn.Module, case: str) ->
 
 
 # --- plain tensors ---------------------------------------------------------------
-def as_torch_or_refused(name: str, case: str) -> None:
+@each_layer
+@pytest.mark.parametrize("case", BAD_TENSORS)
+def test_an_odd_plain_tensor_gives_what_torch_gives_or_says(name: str, case: str) -> None:
     make, came = BAD_TENSORS[case]
     layer, twin = layer_of(name), twin_of(name)
     error = error_of(lambda: layer(make()))
@@ -238,19 +218,6 @@ def as_torch_or_refused(name: str, case: str) -> None:
         found.to_dense() if found.layout is not torch.strided else found,
         wanted.to_dense() if wanted.layout is not torch.strided else wanted,
     )
-
-
-@settings(max_examples=80)
-@given(st.sampled_from(FEW), st.sampled_from(sorted(BAD_TENSORS)))
-def test_an_odd_plain_tensor_gives_what_torch_gives_or_says(name: str, case: str) -> None:
-    as_torch_or_refused(name, case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", BAD_TENSORS)
-@pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_does_with_an_odd_plain_tensor_what_torch_does(name: str, case: str) -> None:
-    as_torch_or_refused(name, case)
 
 
 @pytest.mark.parametrize("name", RANDOM)
