@@ -282,19 +282,8 @@ def test_it_can_be_printed_and_its_parts_do_not_run_without_parameters() -> None
         bayes.network[0](torch.ones(1, 3))
 
 
-def test_it_compiles_in_full() -> None:
-    bayes = randomise(small(3, 8, 2), MeanField(std=0.3))
-    x = torch.randn(4, 3, dtype=torch.float64)
-    compiled = torch.compile(bayes, backend="aot_eager", fullgraph=True)
-    with momentgen.method("ap2"):
-        expected, found = bayes(x), compiled(x)
-    assert torch.allclose(found.mean, expected.mean)
-    assert torch.allclose(found.var, expected.var)
-
-
-@pytest.mark.parametrize("prior", [Normal(0.3, 0.5), LogUniform()], ids=str)
-def test_the_bound_compiles_in_full(prior: Prior) -> None:
-    bayes = randomise(small(3, 8, 2), MeanField(std=0.3), prior=prior).set_method("ap2")
+def test_the_bound_compiles_in_full() -> None:
+    bayes = randomise(small(3, 8, 2), MeanField(std=0.3), prior=LogUniform()).set_method("ap2")
     x, y = torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 0])
 
     def bound() -> Tensor:

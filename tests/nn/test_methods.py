@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import pytest
 import torch
@@ -64,17 +63,6 @@ def test_a_context_outranks_a_module_and_ends():
     assert nn.set_method(layer, None)(x).mean > 0
 
 
-def test_a_method_holds_for_its_thread_alone():
-    layer, x = nn.ReLU(), Moments(torch.zeros(1), torch.ones(1))
-    found = []
-    with momentgen.method("ap1"):
-        thread = threading.Thread(target=lambda: found.append(layer(x).mean.item()))
-        thread.start()
-        thread.join()
-        assert layer(x).mean == 0
-    assert found[0] > 0
-
-
 def test_an_unknown_method_is_refused():
     with pytest.raises(
         InputError,
@@ -83,18 +71,9 @@ def test_an_unknown_method_is_refused():
         momentgen.method("ap3")
 
 
-def test_compiled_code_of_one_method_is_never_run_under_another():
+def test_a_method_may_be_entered_within_code_that_is_compiled_whole():
     torch._dynamo.reset()
-    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
-    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
-    x = Moments(torch.randn(4, 3), torch.rand(4, 3))
-    for name in ("ap2", "ap1", "ap2"):
-        with momentgen.method(name):
-            for got, want in zip(compiled(x), net(x), strict=True):
-                torch.testing.assert_close(got, want)
-    torch.testing.assert_close(compiled(x).var, net(x).var)
-    with momentgen.method("sample"):
-        assert compiled(x).var.count_nonzero() == 0
+    net, x = nn.Sequential(nn.Linear(3, 2), nn.ReLU()), Moments(torch.randn(4, 3), torch.rand(4, 3))
 
     def inside(x: Moments) -> Moments:
         with momentgen.method("ap1"):
