@@ -120,27 +120,20 @@ def test_an_edited_comment_docstring_or_layout_of_the_compiler_changes_nothing(r
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-@pytest.mark.parametrize(
-    "module", ["commands.cli", "commands.display", "commands.verify", "compiler.exhaust", "keep.meaning", "keep.kept"]
-)
-def test_modules_that_only_show_check_or_keep_do_not_count(rules: Path, code: Path, module: str) -> None:
+def test_modules_that_only_show_check_or_keep_do_not_count(rules: Path, code: Path) -> None:
     run(rules)
-    append(code / f"{module.replace('.', '/')}.py", "\nADDED = 1\n")
+    for module in ("commands/cli", "commands/verify", "compiler/exhaust", "keep/meaning", "keep/kept"):
+        append(code / f"{module}.py", "\nADDED = 1\n")
     assert kinds(rules) == set()
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["rule.rule", "rule.symbols", "compiler.certify.bounds", "compiler.emit.triton", "compiler.strategies.mills"],
-)
-def test_another_meaning_of_the_compiler_makes_every_rule_stale_and_is_named(
-    rules: Path, code: Path, module: str
-) -> None:
+def test_another_meaning_of_the_compiler_makes_every_rule_stale_and_is_named(rules: Path, code: Path) -> None:
     run(rules)
-    append(code / f"{module.replace('.', '/')}.py", "\nADDED = 1\n")
-    assert causes(rules) == dict.fromkeys(
-        ("abs", "heaviside", "relu"), f"the compiler has changed since: momentgen.{module}"
-    )
+    modules = ("compiler.certify.bounds", "compiler.emit.triton", "rule.symbols")
+    for module in modules:
+        append(code / f"{module.replace('.', '/')}.py", "\nADDED = 1\n")
+    named = ", ".join(f"momentgen.{module}" for module in modules)
+    assert causes(rules) == dict.fromkeys(("abs", "heaviside", "relu"), f"the compiler has changed since: {named}")
     assert set(statuses(run(rules)).values()) == {"built"}
     assert kinds(rules) == set()
 
@@ -202,7 +195,7 @@ def test_the_record_of_the_compiler_is_one_file_and_the_same_wherever_it_is_writ
     ]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"format": 1}', None])
+@pytest.mark.parametrize("text", ["{", '{"format": 1}', None])
 def test_without_a_record_of_the_compiler_all_rules_are_built_again(rules: Path, text: str | None) -> None:
     run(rules)
     record = rules.parent / "generated/compiler.json"
@@ -484,14 +477,13 @@ def session(leader: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_killed_build_leaves_whole_rules_no_processes_and_a_free_lock(rules: Path, jobs: int) -> None:
+def test_a_killed_build_leaves_whole_rules_no_processes_and_a_free_lock(rules: Path) -> None:
     run(rules)
     out = rules.parent / "generated"
     old = snapshot(out / "relu")
     (rules / "relu.py").write_text("slow")
     (rules / "heaviside.py").write_text("slow")
-    process = start_build(rules, jobs)
+    process = start_build(rules, 2)
     until((rules / "heaviside.started").exists)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -172,9 +172,3 @@ def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y
     (-bound).backward()
     if rank == 0:
         torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/bound.pt")
-
-
-def halves(rank: int, folder: str, network: tuple[Any, ...], bound: tuple[Any, ...]) -> None:
-    """Both in the same two processes, which take seconds to begin."""
-    train_distributed(rank, folder, *network)
-    bound_of_half(rank, folder, *bound)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_networks import two_processes
 
 from momentgen.errors import InputError
 from momentgen.inference.bowtie import (
@@ -45,11 +44,11 @@ def assert_same(one: Chains, other: Chains) -> None:
     """Bit for bit, in state, draws and log joint."""
     for a, b in zip(tensors(one.state), tensors(other.state), strict=True):
         assert torch.equal(a, b)
-    for a, b in zip(_parts(one.draws), _parts(other.draws), strict=True):
+    for a, b in zip(parts_of(one.draws), parts_of(other.draws), strict=True):
         assert torch.equal(a, b)
 
 
-def _parts(draws: Draws) -> list[Tensor]:
+def parts_of(draws: Draws) -> list[Tensor]:
     return [*draws.weights, *draws.precisions, draws.log_joint]
 
 
@@ -110,7 +109,7 @@ def test_a_file_of_another_model_or_of_other_data_or_that_is_none_is_refused(tmp
 def test_thinning_keeps_every_third_state_after_burn_in() -> None:
     fine = quick(MODEL, X, Y, chains=1, burn_in=4, draws=9, seed=2).run().draws
     coarse = quick(MODEL, X, Y, chains=1, burn_in=4, draws=3, thin=3, seed=2).run().draws
-    for a, b in zip(_parts(fine), _parts(coarse), strict=True):
+    for a, b in zip(parts_of(fine), parts_of(coarse), strict=True):
         assert torch.equal(a[:, 2::3], b)
 
 
@@ -169,20 +168,6 @@ def test_a_bar_shows_the_log_joint(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().err
     assert "25/25" in shown
     assert f"log joint {run.log_joint().mean().item():.1f}" in shown
-
-
-def _one_rank(rank: int, folder: str) -> None:
-    own = quick(MODEL, X, Y, chains=1, burn_in=2, draws=3, seed=rank).run().draws
-    torch.save(_parts(gather(own)), f"{folder}/{rank}.pt")
-
-
-def test_two_processes_gather_what_each_has_drawn(tmp_path: Path) -> None:
-    two_processes(tmp_path, _one_rank)
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    alone = [_parts(quick(MODEL, X, Y, chains=1, burn_in=2, draws=3, seed=rank).run().draws) for rank in range(2)]
-    for index, parts in enumerate(zip(*alone, strict=True)):
-        for rank in range(2):
-            torch.testing.assert_close(found[rank][index], torch.cat(parts), rtol=1e-9, atol=0)
 
 
 def test_gathering_without_processes_is_an_error() -> None:
