@@ -51,8 +51,8 @@ LANES, CHUNK = (int(re.findall(rf"#define {name} (\d+)", whole(FLOAT64))[0]) for
 #: of every kind: closed forms, parameters, a table of atoms, two inputs, trigonometric, a draw of 0 or 1, and
 #: polynomials of two values
 QUICK = ("relu", "sin", "threshold", "maximum_correlated", "bernoulli_noise", "elu", "erf")
-SLOW = ("gelu", "silu", "tanh", "softplus", "rrelu", "logistic_transform", "maximum", "softsign")
-EACH = [*QUICK, "hardtanh", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+SLOW = ("hardtanh", "gelu", "silu", "tanh", "softplus", "rrelu", "logistic_transform", "maximum", "softsign")
+EACH = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @functools.lru_cache

@@ -24,7 +24,7 @@ def six64(name: str, variant: str, mean: F64, var: F64, setting: dict[str, float
 @each([(n, v) for n, v in PLAIN if not FACTS[n].absolute])
 def test_float64_is_accurate_to_some_units_in_its_last_place(name: str, variant: str) -> None:
     stable = stables(name)[variant]
-    groups = [wide_points(3_000, 11), edge_points()]
+    groups = [wide_points(1_000, 11), edge_points()]
     mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
     usable = in_domain(mean, var)
     mean, var = mean[usable], var[usable]

@@ -24,10 +24,6 @@ M = 8392705 * 8384513  # = 2**46 + 1: a product of two 24-bit integers a hair ab
 BELOW = 8388607 * 8388609  # = 2**46 - 1
 
 
-def bits_of(value: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
-
-
 def number(bits: int) -> float:
     return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 

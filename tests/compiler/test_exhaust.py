@@ -57,9 +57,9 @@ def test_the_reference_is_within_a_ten_thousandth_of_an_ulp_of_the_balls(rule: s
     assert reference.error < 1e-4
 
 
-@pytest.mark.parametrize("rule", ["relu", "leaky_relu"])
-def test_the_sweep_measures_what_the_exported_kernels_and_the_balls_say(rule: str) -> None:
-    stable, stride = stable_of(rule, "tight"), 1_048_573
+def test_the_sweep_measures_what_the_exported_kernels_and_the_balls_say() -> None:
+    rule, stride = "leaky_relu", 1_048_573  # it has a parameter
+    stable = stable_of(rule, "tight")
     params, reference = params_of(stable), reference_of(rule)
     sweep = Sweep(source_of(rule, "tight"), f"{rule}_tight", params, reference, stride)
     tally = sweep(np.flatnonzero(reference.piece >= 0).astype(np.uint32))
@@ -115,7 +115,7 @@ def test_every_input_is_run_once(stride: int) -> None:
         assert sum(run.outputs[name].histogram_ulp.values()) == normal.sum() - infinite.sum() - nans.sum()
 
 
-@pytest.mark.parametrize(("rule", "variant"), CASES)
+@pytest.mark.parametrize(("rule", "variant"), [CASES[0], CASES[3], CASES[4], CASES[7]])  # `make slow` has all
 def test_generated_kernels_are_within_their_goal_on_every_16411th_input(rule: str, variant: str) -> None:
     stable = stable_of(rule, variant)
     run = exhaust(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 import subprocess
@@ -56,9 +57,15 @@ def test_interpreted_draws_are_those_of_pytorch_and_follow_the_density(tmp_path:
     assert disagreements(torch.load(out), 1, 1.0) == []
 
 
-@pytest.mark.parametrize("counts", [True, False])
-@pytest.mark.parametrize("dtype", ["fp64", "fp32"])
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+#: target, dtype and whether each element has a count of its own; `make slow` has all combinations
+KERNELS = list(itertools.product(("sm_80", "sm_90", "gfx942"), ("fp64", "fp32"), (True, False)))
+QUICK = (("sm_90", "fp64", True), ("gfx942", "fp32", False))
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "counts"),
+    [pytest.param(*kernel, marks=() if kernel in QUICK else pytest.mark.slow) for kernel in KERNELS],
+)
 def test_the_kernel_compiles_in_float64_without_local_memory(target: str, dtype: str, counts: bool) -> None:
     import triton
     from triton.backends.compiler import GPUTarget

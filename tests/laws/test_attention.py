@@ -57,7 +57,7 @@ def sample(
     return mean, torch.as_tensor(second) / count - mean * mean
 
 
-@pytest.mark.parametrize("noise", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("noise", [0.1, 1.0])
 @pytest.mark.parametrize(("keys", "size"), [(2, 16), (16, 16), (64, 32)])
 @pytest.mark.parametrize("value_noise", [None, 0.0])
 def test_sigma_against_sampling(keys: int, size: int, noise: float, value_noise: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +90,7 @@ CHAINS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
 }
 
 
+@functools.cache
 def sampled(function: Callable[[Tensor], Tensor], x: Moments) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of draws."""
     noise = torch.randn(DRAWS, *x.mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

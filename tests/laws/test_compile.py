@@ -35,8 +35,8 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18": (lambda: ResNet18(5, width=4).eval(), (2, 3, 32, 32)),
     "vit": (ViT, (2, 3, 8, 8)),
     "encoder layer": (encoder_layer, (2, 4, 8)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
-    "gru": (lambda: Recurrent(nn.GRU), (2, 3, 4)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (2, 2, 4)),
+    "gru": (lambda: Recurrent(nn.GRU), (2, 2, 4)),
     "cnn in training": (lambda: ResidualCNN().train(), (3, 3, 6, 6)),
 }
 
@@ -125,16 +125,17 @@ def test_a_method_may_be_entered_within_compiled_code() -> None:
 
 
 def test_more_networks_than_torch_keeps_versions_of_one_code() -> None:
-    for kind in (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.Sigmoid, nn.ELU, nn.Mish, nn.Softplus, nn.Hardtanh, nn.CELU):
-        network, x = momentgen.convert(kind(), "ap2"), moments(3)
-        close(compiled(network, "eager")(x), network(x))
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for kind in (nn.ReLU, nn.Tanh, nn.GELU):
+            network, x = momentgen.convert(kind(), "ap2"), moments(3)
+            close(compiled(network, "eager")(x), network(x))
 
 
 def test_variances_that_are_expanded_or_made_within() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
     network = momentgen.convert(plain, "ap2")
     fast, x = compiled(network, "eager"), torch.randn(2, 3, 6, 6)
-    for var in (torch.rand(()).expand(x.shape), torch.rand(3, 6, 6).expand(x.shape), torch.rand(x.shape)):
+    for var in (torch.rand(()).expand(x.shape), torch.rand(3, 6, 6).expand(x.shape)):
         close(fast(Moments(x, var)), network(Moments(x, var)))
     close(fast(x), network(x))
     expected = network(Moments(x, 0.01))

@@ -333,7 +333,7 @@ class PBPRegressor(_FilterRegressor):
 
     >>> import numpy as np
     >>> x = np.linspace(-2, 2, 100)[:, None]
-    >>> model = PBPRegressor(hidden=(20,), random_state=0).fit(x, 3 * x[:, 0])
+    >>> model = PBPRegressor(hidden=(20,), passes=10, random_state=0).fit(x, 3 * x[:, 0])
     >>> mean, std = model.predict([[1.0]], return_std=True)
     >>> bool(abs(mean[0] - 3) < 0.2), bool(std[0] < 0.5)
     (True, True)
@@ -352,7 +352,7 @@ class EBPRegressor(_FilterRegressor):
 
     >>> import numpy as np
     >>> x = np.linspace(-2, 2, 100)[:, None]
-    >>> model = EBPRegressor(hidden=(20,), random_state=0).fit(x, 3 * x[:, 0])
+    >>> model = EBPRegressor(hidden=(20,), passes=10, random_state=0).fit(x, 3 * x[:, 0])
     >>> mean, std = model.predict([[1.0]], return_std=True)
     >>> bool(abs(mean[0] - 3) < 0.2), bool(std[0] < 0.5)
     (True, True)
