@@ -64,7 +64,8 @@ def agrees_with_sampling(name: str, n: int, noise: float, kind: str, count: int)
     assert ((var - spread).abs() <= torch.maximum(4 * error, 2e-3 * spread) + 1e-12).all()
 
 
-@every_rule
+# The other two are held against exact integrals below.
+@pytest.mark.parametrize("name", ["l2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("layer", "rms"))])
 @pytest.mark.parametrize(("n", "noise", "kind"), [(4, 1.0, "unequal"), (9, 0.3, "equal"), (12, 3.0, "half certain")])
 def test_moments_are_those_of_a_million_samples(name: str, n: int, noise: float, kind: str) -> None:
     agrees_with_sampling(name, n, noise, kind, 1_000_000)
@@ -88,16 +89,15 @@ def integrated(m: np.ndarray, v: np.ndarray, e: float, layer: bool) -> tuple[np.
     centre = np.eye(n) - 1 / n if layer else np.eye(n)
     size = (centre @ m) @ (centre @ m) + np.trace(centre @ np.diag(v)) + e
     u = np.linspace(-46, 26, 1601)
-    first, second = np.zeros(n), np.zeros(n)
-    for t in np.exp(u) / size:
-        # The density exp(-t x'Cx) tilts the normal law: its precision times the covariance is I + 2 t V C.
-        tilted = np.linalg.inv(np.eye(n) + 2 * t * np.diag(v) @ centre)
-        _, logdet = np.linalg.slogdet(tilted)
-        shifted = tilted @ m
-        g = math.exp(0.5 * logdet - t * m @ centre @ shifted - t * e)
-        y, cov = centre @ shifted, centre @ tilted @ np.diag(v) @ centre
-        first += g * y * math.sqrt(t / math.pi)
-        second += g * (y**2 + np.diag(cov)) * t
+    t = np.exp(u) / size
+    # The density exp(-t x'Cx) tilts the normal law: its precision times the covariance is I + 2 t V C.
+    tilted = np.linalg.inv(np.eye(n) + 2 * t[:, None, None] * (np.diag(v) @ centre))
+    _, logdet = np.linalg.slogdet(tilted)
+    shifted = tilted @ m
+    g = np.exp(0.5 * logdet - t * (shifted @ centre @ m) - t * e)
+    y, cov = shifted @ centre, centre @ tilted @ np.diag(v) @ centre
+    first = (g * np.sqrt(t / math.pi)) @ y
+    second = (g * t) @ (y**2 + np.diagonal(cov, axis1=1, axis2=2))
     h = u[1] - u[0]
     return first * h, second * h - (first * h) ** 2
 

@@ -44,9 +44,8 @@ for name in sys.argv[1:]:
             print(name, variant, dtype, digest.hexdigest()[:20])
 """
 ALL = [name for name in momentgen.generated.__all__ if isinstance(getattr(momentgen.generated, name), Op)]
-#: of every kind of program: with kinks, of atoms, of polynomials, of one input with noise, of two inputs; `make slow`
-#: has the rest
-TYPICAL = ["relu", "gelu", "tanh", "heaviside", "logistic_transform", "hardtanh", "product", "maximum_correlated"]
+#: with kinks, of atoms, of polynomials, with parameters, of two inputs; `make slow` has the rest
+TYPICAL = ["relu", "gelu", "tanh", "hardtanh", "maximum_correlated"]
 
 
 def bits_by(compiler: str, cache: Path | None, names: Sequence[str]) -> list[str]:
