@@ -6,7 +6,7 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
 # On a build server a failure must be the change's own: the same examples every time, of which more say little.
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, max_examples=30)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
