@@ -20,9 +20,10 @@ from torch import Tensor
 from momentgen.errors import UnsupportedError
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.expressions import settle
-from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree
+from momentgen.laws.law import Law, MomentsOf, new_law
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.probes import Probes, probes_along, probes_of
+from momentgen.laws.pytrees import register_pytree
 from momentgen.laws.sources import SOURCES, constant, stopped
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported

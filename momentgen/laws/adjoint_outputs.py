@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.adjoint import Adjoint
-from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, every_output, like, rows_of
+from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, like, rows_of
 from momentgen.laws.border import entered
 from momentgen.laws.draws import Draws
-from momentgen.laws.examples import stacked, with_moments, without_batch
+from momentgen.laws.examples import per_example, stacked, with_moments, without_batch
 from momentgen.laws.half import in_float32
-from momentgen.laws.nests import each_part, flattened, mapped
-from momentgen.laws.parameters_adjoint import planned_per_example
-from momentgen.laws.point import Point
+from momentgen.laws.nests import each_part, mapped
+from momentgen.laws.parameters_adjoint import lift
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
 from momentgen.runtime.inputs import autocast_in_force
@@ -41,16 +40,16 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     """
     plan: dict[str, Any] = {}
 
-    def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
+    def one(_: int, own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
         with entered(Draws(Adjoint)):
-            found = derivatives(forward, own_args, own_kwargs, lambda mean: every_output(where, mean), where)
+            found = derivatives(forward, own_args, own_kwargs, where)
         return _to_parts(where, found, plan)
 
     args, kwargs = with_moments(args, kwargs)
     device = like(where, args, kwargs).device.type
 
     def found() -> Any:
-        return stacked(planned_per_example(where, forward, one, args, kwargs, rows=rows_of), plan["form"])
+        return stacked(per_example(where, forward, one, lift, args, kwargs, rows_of), plan["form"])
 
     if not autocast_in_force(device):
         return found()
@@ -74,16 +73,16 @@ def _to_parts(where: Any, found: Derivatives, plan: dict[str, Any]) -> list[tupl
     Returns:
         Of a random output mean, *variance* and a factor of the covariance; the tensor of a certain one.
     """
-    leaves, plan["form"] = flattened(found.outputs, (Share,))
+    plan["form"] = found.form
     variances, factors = covariance_of(found)
     parts: list[tuple[Tensor, ...]] = []
-    for leaf in leaves:
+    for leaf in found.leaves:
         if isinstance(leaf, Share):
             mean, var = (part[leaf.values].view(leaf.shape).to(leaf.dtype) for part in (found.mean, variances))
             factor = factors[:, leaf.values].to(leaf.dtype)
             parts.append((without_batch(where, mean), without_batch(where, var), factor))
         else:
-            parts.append((without_batch(where, leaf._form() if isinstance(leaf, Point) else leaf),))
+            parts.append((without_batch(where, leaf),))
     return parts
 
 

@@ -24,13 +24,13 @@ from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.draws import Draws
 from momentgen.laws.example_arguments import is_real
-from momentgen.laws.examples import lifted
+from momentgen.laws.examples import lifted, per_example
 from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law
-from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.nests import Nest, flattened, leaves_of
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.root import matrix_root, square_root
-from momentgen.laws.parameters_adjoint import planned_per_example
+from momentgen.laws.parameters_adjoint import lift
 from momentgen.laws.precision import HALVES
 from momentgen.laws.sources import OF_MANY, SOURCES, Sources, probes_for
 from momentgen.laws.unbatched import of_any_batch
@@ -42,7 +42,6 @@ __all__ = [
     "Share",
     "covariance_of",
     "derivatives",
-    "every_output",
     "like",
     "output_covariance",
     "rows_of",
@@ -74,14 +73,16 @@ class Derivatives(NamedTuple):
     """What :func:`derivatives` finds of K outputs and each source's n values.
 
     Attributes:
-        outputs: what the network returned, with a :class:`Share` in the place of each random value and tensors in that
-            of certain ones.
+        leaves: of what the network returned: a :class:`Share` in the place of each random value, tensors in that of
+            certain ones.
+        form: of what it returned.
         mean: of the outputs, shape ``(K,)``.
         by: derivatives of what was wanted by each source, of shape ``(k, n)``.
         variances: of each source, of shape ``(n,)``.
     """
 
-    outputs: Any
+    leaves: list[Any]
+    form: Nest
     mean: Tensor
     by: list[Tensor]
     variances: list[Tensor]
@@ -95,8 +96,8 @@ def derivatives(
     forward: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    wanted: Callable[[Tensor], Tensor],
-    where: object = None,
+    where: object,
+    outputs: Sequence[int] | None = None,
 ) -> Derivatives:
     """Derivatives of the outputs by all sources, and these sources' variances.
 
@@ -104,8 +105,11 @@ def derivatives(
         forward: runs on laws.
         args: of one example.
         kwargs: likewise.
-        wanted: which combinations of the K outputs are differentiated, shape ``(k, K)``, given the outputs' means.
         where: the network: what was found out about its sources is tried first at the next call, which saves a run.
+        outputs: which of the K values are differentiated; None for all.
+
+    Raises:
+        InputError: for more than 100 outputs of which none are chosen, or an output that is not there.
     """
     leaves = leaves_of((args, kwargs))
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
@@ -129,8 +133,9 @@ def derivatives(
             met.append(Sources(shifts, typed.dtype, probes))
             with within(SOURCES, met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
-                outputs, means, certain = _outputs(forward(*own_args, **own_kwargs))
-            found.append(outputs)
+                values, form = flattened(forward(*own_args, **own_kwargs))
+                shares, means, certain = _divided(values)  # some are computed here
+            found.append((shares, form))
             return torch.cat(means) if means else typed.new_zeros(0), certain
 
         # A shift of its own for each source: the derivative of a piece of one vector is a whole vector of zeros.
@@ -144,7 +149,7 @@ def derivatives(
         example = example if given else mean
     if isinstance(where, torch.nn.Module):
         _known_sources[where] = lengths
-    combined = wanted(mean)
+    combined = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[chosen(where, outputs, len(mean))]
     if not len(combined):
         by = [mean.new_zeros(0, length) for length in lengths]
     elif len(combined) == 1:
@@ -152,9 +157,8 @@ def derivatives(
     else:
         by = torch.vmap(pull)(combined)[0]
     variances = [var.flatten() for var in met.variances]
-    rest = iter(fixed)
-    outputs = mapped(lambda leaf: next(rest) if isinstance(leaf, _Certain) else leaf, returned[-1], (Share, _Certain))
-    return Derivatives(outputs, mean, by, variances)
+    rest, (shares, form) = iter(fixed), returned[-1]
+    return Derivatives([next(rest) if share is None else share for share in shares], form, mean, by, variances)
 
 
 def like(where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -166,50 +170,31 @@ def like(where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     return found.float() if found.dtype in HALVES else found  # as what is random is computed
 
 
-class _Certain:
-    """Stands for one certain value among a network's outputs."""
-
-    __slots__ = ()
-
-
 def _has_dtype(value: object) -> bool:
     return isinstance(value, Moments) or is_real(value)
 
 
-def _outputs(found: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
-    """What a network returned without its tensors, means of the random values, and the certain ones."""
+def _divided(leaves: list[Any]) -> tuple[list[Share | None], list[Tensor], list[Tensor]]:
+    """Of the leaves of what a network returned the random ones' shares, and their means; and the certain ones."""
+    shares: list[Share | None] = []
     means: list[Tensor] = []
     certain: list[Tensor] = []
     taken = 0
-
-    def place(leaf: Any) -> Any:
-        nonlocal taken
+    for leaf in leaves:
         if isinstance(leaf, Adjoint):
             mean = leaf._parts()[0]
             means.append(mean.flatten())
+            shares.append(Share(slice(taken, taken + mean.numel()), mean.shape, mean.dtype))
             taken += mean.numel()
-            return Share(slice(taken - mean.numel(), taken), mean.shape, mean.dtype)
-        if isinstance(leaf, Diagonal):
+        elif isinstance(leaf, Diagonal):
             raise foreign(None, leaf)
-        if isinstance(leaf, Law | Tensor):
+        else:
+            shares.append(None)
             certain.append(leaf._parts()[0] if isinstance(leaf, Law) else leaf)
-            return _Certain()
-        return leaf
-
-    return mapped(place, found), means, certain
+    return shares, means, certain
 
 
 # ------------------------------------------------------------------ covariance
-
-
-def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = None) -> Tensor:
-    """Which outputs their covariance takes, shape ``(k, K)``: each of the K, or those of ``outputs``.
-
-    Raises:
-        InputError: for more than 100 outputs of which none are chosen, or an output that is not there.
-    """
-    unit = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
-    return unit[_chosen(where, outputs, len(mean))]
 
 
 def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
@@ -272,12 +257,12 @@ def output_covariance(
         return rows_of(count if outputs is None else len(outputs))
 
     def propagate(where: Any, forward: Any, own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> JointMoments:
-        def one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+        def one(_: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
             with entered(Draws(Adjoint)):
-                found = derivatives(forward, args, kwargs, lambda mean: every_output(network, mean, outputs), network)
-            return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
+                found = derivatives(forward, args, kwargs, network, outputs)
+            return found.mean[chosen(network, outputs, len(found.mean))], *covariance_of(found)
 
-        return JointMoments.of(*planned_per_example(where, forward, one, own_args, own_kwargs, rows=rows))
+        return JointMoments.of(*per_example(where, forward, one, lift, own_args, own_kwargs, rows))
 
     return cast(
         JointMoments, in_float32(of_any_batch(propagate))(network, converted._forward_inside, (given, *args), kwargs)
@@ -289,7 +274,7 @@ def rows_of(outputs: int) -> int:
     return 2 * outputs + 1 + OF_MANY
 
 
-def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[int]:
+def chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[int]:
     """The places of the outputs that are wanted."""
     if outputs is None:
         if count > _MOST_OUTPUTS:

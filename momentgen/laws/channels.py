@@ -17,9 +17,10 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, diagonal, pair
-from momentgen.laws.law import Law, MomentsOf, Rule, laws_in, new_law, register_pytree, rule, rule_of
+from momentgen.laws.law import Law, MomentsOf, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.rank_two import one_input
+from momentgen.laws.pytrees import register_pytree
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Moments

@@ -13,14 +13,14 @@ from torch import Tensor
 from momentgen.laws.border import entered
 from momentgen.laws.context import within
 from momentgen.laws.covariance import Covariance, source
-from momentgen.laws.covariance_graph import CURRENT, Narrower, Run
+from momentgen.laws.covariance_graph import CURRENT, Run
 from momentgen.laws.draws import Draws
-from momentgen.laws.examples import batch_of, lifted, per_example, stacked, with_moments, without_batch
+from momentgen.laws.examples import lifted, per_example, stacked, with_moments, without_batch
 from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.numerics.root import matrix_root
-from momentgen.laws.parameters import LIFT, Plan
+from momentgen.laws.parameters import Plan
 from momentgen.laws.parameters_covariance import random_parameter
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
@@ -32,7 +32,6 @@ __all__ = ["propagate"]
 def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Moments of the outputs with their covariance; the arguments are those of every method."""
     args, kwargs = with_moments(args, kwargs)
-    batch = batch_of(args, kwargs)
     training = bool(getattr(where, "training", False))
     layout: list[Nest] = []
 
@@ -40,20 +39,14 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         factor = moments.factor[0] if isinstance(moments, JointMoments) else None
         return source(moments.mean, moments.var, factor, type(where).__name__)
 
-    def one(own: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def one(width: int, own: tuple[Any, ...], named: dict[str, Any]) -> Any:
         with within(CURRENT, Run(width)), entered(Draws(Covariance)):
             own, named = lifted((own, named), law, Covariance, training)
             return _lowered(where, forward(*own, **named), layout)
 
-    width, chunk, plan = batch, None, Plan()
-    while True:
-        try:
-            with within(LIFT, functools.partial(random_parameter, plan)):
-                parts = per_example(where, forward, one, args, kwargs, chunk)
-        except Narrower as fewer:
-            width = chunk = fewer.batch
-            continue
-        return stacked([(*own[:2], _root(own[2])) if len(own) == 3 else own for own in parts], layout[0])
+    lift = functools.partial(random_parameter, Plan())
+    parts = per_example(where, forward, one, lambda _: lift, args, kwargs)
+    return stacked([(*own[:2], _root(own[2])) if len(own) == 3 else own for own in parts], layout[0])
 
 
 PROPAGATIONS["covariance"] = in_float32(of_any_batch(propagate))

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from momentgen.laws import half, precision
 from momentgen.laws.arguments import tensor_of
-from momentgen.laws.law import Law, MomentsOf, new_law, register_pytree
+from momentgen.laws.law import Law, MomentsOf, new_law
 from momentgen.laws.point import Point
+from momentgen.laws.pytrees import register_pytree
 from momentgen.laws.table import Entry
 from momentgen.runtime import Moments
 

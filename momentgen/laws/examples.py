@@ -8,6 +8,7 @@ sure that this holds in the plain network too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -22,6 +23,7 @@ from momentgen.laws.example_arguments import Examples, Run, first_tensor, is_mom
 from momentgen.laws.example_check import check_alone, check_norms, fails_alone
 from momentgen.laws.law import Law
 from momentgen.laws.nests import Nest, flattened, mapped
+from momentgen.laws.parameters import LIFT, Lift
 from momentgen.laws.point import point
 from momentgen.laws.propagations import FailsAlone
 from momentgen.laws.values import certain, check
@@ -91,22 +93,24 @@ def stacked(parts: Any, form: Nest) -> Any:
 def per_example(
     where: object,
     forward: Callable[..., Any],
-    run: Run,
+    run: Callable[[int, tuple[Any, ...], dict[str, Any]], Any],
+    lift: Callable[[int], Lift],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    chunk_size: int | None = None,
     rows: Callable[[int], int] | None = None,
 ) -> Any:
     """Call ``run`` for each example of a batch, and stack what it returns.
 
+    As many examples are computed at a time as :class:`momentgen.laws.covariance.options` allows memory for.
+
     Args:
         where: the network, for errors.
         forward: what runs on laws; called on certain values, to see whether examples are independent of each other.
-        run: called with the arguments of one example, a batch of one; it returns a nest of tensors without the batch.
-            Moments that were given twice are one object.
+        run: called with how many examples are computed at a time, and the arguments of one, a batch of one.  It
+            returns a nest of tensors without the batch.  Moments that were given twice are one object.
+        lift: makes random parameters, of so many examples at a time.
         args: tensors and moments; those whose first dimension is that of the first moments are split, others shared.
         kwargs: likewise.
-        chunk_size: how many examples are computed at once; None for as many as ``rows`` says.
         rows: how many numbers ``run`` keeps for each value of the network, by how many values an example's outputs
             have.  On a CPU as many examples are computed at once as keep a layer's rows within 16 MiB; None for all.
 
@@ -117,6 +121,25 @@ def per_example(
         InputError: if moments are bad, the batch is empty, or examples interact.  They do in a batch norm that takes
             its statistics from the batch.
     """
+    width, chunk = batch_of(args, kwargs), None
+    while True:
+        try:
+            with within(LIFT, lift(width)):
+                return _at_a_time(chunk, where, forward, functools.partial(run, width), args, kwargs, rows)
+        except Narrower as fewer:
+            width = chunk = fewer.batch
+
+
+def _at_a_time(
+    chunk_size: int | None,
+    where: object,
+    forward: Callable[..., Any],
+    run: Run,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rows: Callable[[int], int] | None,
+) -> Any:
+    """:func:`per_example`, so many at a time; None for as many as ``rows`` says."""
     examples = Examples(where, args, kwargs)
     for leaf in filter(is_moments, examples.leaves):
         check(where, leaf)

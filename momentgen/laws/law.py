@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
@@ -33,9 +32,9 @@ __all__ = [
     "Law",
     "MomentsOf",
     "Rule",
+    "law_of_parts",
     "laws_in",
     "new_law",
-    "register_pytree",
     "remember",
     "rule",
     "rule_of",
@@ -192,7 +191,7 @@ class Law:
         return id(self)
 
     def __reduce__(self) -> Any:
-        return _unflatten, (self._parts(), (type(self), self._noise))
+        return law_of_parts, (self._parts(), (type(self), self._noise))
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -435,29 +434,8 @@ def laws_in(args: Any) -> list[Law]:
     return found
 
 
-def _flatten(law: Law) -> tuple[list[Tensor], tuple[type[Law], Any]]:
-    return list(law._parts()), (type(law), law._noise)
-
-
-def _flatten_with_keys(law: Law) -> tuple[list[tuple[Any, Tensor]], tuple[type[Law], Any]]:
-    parts, context = _flatten(law)
-    keys = ("mean", "var")[: len(parts)]
-    return [(pytree.GetAttrKey(f"_{key}"), part) for key, part in zip(keys, parts, strict=True)], context
-
-
-def _unflatten(parts: Any, context: tuple[type[Law], Any]) -> Law:
+def law_of_parts(parts: Any, context: tuple[type[Law], Any]) -> Law:
+    """A law of its class and what noise makes of it, from its parts."""
     law: Law = new_law(context[0], *parts)
     law._noise = context[1]
     return law
-
-
-def register_pytree(cls: type[Law]) -> type[Law]:
-    """Let vmap, export and their like see the tensors of a law; a decorator of its class."""
-    pytree.register_pytree_node(
-        cls,
-        _flatten,
-        _unflatten,
-        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
-        flatten_with_keys_fn=_flatten_with_keys,
-    )
-    return cls

@@ -87,9 +87,9 @@ def flattened(nest: Any, values: tuple[type, ...] = ()) -> tuple[list[Any], Nest
     return leaves, Nest(mapped(take, nest, values))
 
 
-def leaves_of(nest: Any, values: tuple[type, ...] = ()) -> list[Any]:
-    """The tensors, moments and laws of a nest, and what is of one of the classes ``values``."""
-    return flattened(nest, values)[0]
+def leaves_of(nest: Any) -> list[Any]:
+    """The tensors, moments and laws of a nest."""
+    return flattened(nest)[0]
 
 
 def held_by_objects(nest: Any) -> list[bool]:

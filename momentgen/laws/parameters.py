@@ -143,9 +143,7 @@ class Keeper(Protocol):
     def materialised(self, parameter: Lifted) -> Law:
         """The parameter as a law of the propagation, one source."""
 
-    def linear_map(
-        self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any], alone: bool, reused: bool
-    ) -> Any:
+    def linear_map(self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any]) -> Any:
         """A linear map or convolution without bias.
 
         Args:
@@ -153,8 +151,6 @@ class Keeper(Protocol):
             x: a law of the propagation, or certain.
             weight: of the map.
             options: of the convolution.
-            alone: whether this is the weight's only use in the run.
-            reused: whether ``x`` may depend on the same weight.
         """
 
     def plus(self, y: Any, bias: Lifted, shape: list[int]) -> Any:
@@ -175,7 +171,13 @@ class _State:
 
     @property
     def reused(self) -> bool:
+        """Whether what the parameter meets may depend on it."""
         return self.plan.uses.get(self.number, 0) > 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is the only use in the run."""
+        return self.uses == 1 and not self.reused
 
 
 class Lifted(Law):
@@ -246,11 +248,9 @@ def _used(law: Law) -> Law:
 def _linear_map(entry: Entry, x: Any, weight: Any, bias: Any, options: dict[str, Any]) -> Any:
     shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])
     if isinstance(weight, Lifted):
-        state = weight._joint
-        state.used()
+        weight._joint.used()
         affine.check(entry.name, x, {"weight": weight, **options})
-        alone = state.uses == 1 and not state.reused
-        out = state.keeper.linear_map(entry, x, weight, options, alone, state.reused)
+        out = weight._joint.keeper.linear_map(entry, x, weight, options)
     else:
         out = entry.call(x, weight, None, **options)
     if isinstance(bias, Lifted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,58 +12,32 @@ from momentgen.errors import InputError
 from momentgen.laws.adjoint import Adjoint, shifted_law
 from momentgen.laws.affine import VARIANCE
 from momentgen.laws.coefficients import noise_of_weight
-from momentgen.laws.context import within
 from momentgen.laws.covariance_graph import Narrower, memory_allowed
 from momentgen.laws.diagonal import Diagonal, pair
-from momentgen.laws.examples import batch_of, per_example
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.bounds import at_least
-from momentgen.laws.parameters import LIFT, Lift, Lifted, Pairs, Plan, is_one_row, lifted, shared_by_neighbours, spread
+from momentgen.laws.parameters import Lift, Lifted, Pairs, Plan, is_one_row, lifted, shared_by_neighbours, spread
 from momentgen.laws.probes import Probes, factor_of, probes_of
 from momentgen.laws.sources import SOURCES, Sources
 from momentgen.laws.table import Entry
 
-__all__ = ["planned_per_example"]
+__all__ = ["lift"]
 
 #: copies of a source of weights that are alive for one example: derivatives of the outputs, probes, products
 _COPIES = 112
 
 
-def planned_per_example(
-    where: object,
-    forward: Callable[..., Any],
-    one: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    chunk: int | None = None,
-    rows: Callable[[int], int] | None = None,
-) -> Any:
-    """:func:`~momentgen.laws.examples.per_example`, of runs in which random parameters are sources.
-
-    As many examples are computed at a time, at most ``chunk`` or what ``rows`` allows, as their sources fit into the
-    memory that :class:`momentgen.laws.covariance.options` allows.
-    """
-    width = batch_of(args, kwargs)
-    width = width if chunk is None else min(width, chunk)
-    while True:
-        try:
-            with within(LIFT, _lift(width)):
-                return per_example(where, forward, one, args, kwargs, chunk, rows)
-        except Narrower as fewer:
-            width = chunk = fewer.batch
-
-
-def _lift(batch: int) -> Lift:
-    """What makes random parameters, of so many examples at a time."""
+def lift(batch: int) -> Lift:
+    """What makes random parameters sources, of so many examples at a time."""
     plan = Plan()
 
-    def lift(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Law | Tensor:
+    def made(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Law | Tensor:
         sources = SOURCES.get(None)
         if sources is not None:
             return lifted(mean, var, neighbour, _Keeper(sources, batch), plan, plan.next(sources))
         return mean  # the network is run on certain values, to see whether examples interact
 
-    return lift
+    return made
 
 
 def _outputs(weight: Lifted, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Pairs | None]:
@@ -120,14 +93,12 @@ class _Keeper:
         if need * self.batch > allowed:
             raise Narrower(max(1, allowed // need))
 
-    def linear_map(
-        self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any], alone: bool, reused: bool
-    ) -> Any:
+    def linear_map(self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any]) -> Any:
         (mean, var), own = pair(x), weight._var
         total = noise_of_weight(entry.call, entry.name, mean, var, own, weight.neighbour, options)
         if var is not None:
             total = total + VARIANCE[entry.name](entry.call, var, weight._mean, None, **options)
-        if alone and is_one_row(entry, x):
+        if weight._joint.alone and is_one_row(entry, x):
             noise, pairs = _outputs(weight, mean.detach(), var)
             out = F.linear(mean, weight._mean)
             out = self.sources.shifted(out, noise) if pairs is None else self._of_pairs(out, pairs)

@@ -50,12 +50,11 @@ class _Keeper:
         pairs = torch.diag_embed(neighbour.reshape(-1)[:-1], offset=1)
         return covariance(mean, Node(torch.diag_embed(var.reshape(-1)) + pairs + pairs.mT), var)
 
-    def linear_map(
-        self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any], alone: bool, reused: bool
-    ) -> Any:
-        if reused and not alone and weight._joint.law is None and weight._joint.uses > 1:
+    def linear_map(self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any]) -> Any:
+        state = weight._joint
+        if state.reused and state.law is None and state.uses > 1:
             raise Narrower(self.run.batch)  # its noise has been taken as the outputs' own: run again, now that is known
-        if not alone:
+        if not state.alone:
             return entry.call(x, weight.law(), None, **options)
         out = entry.call(x, weight._mean, None, **options)
         mean = tensor_of(out)

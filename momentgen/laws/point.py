@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from momentgen.laws.law import Law, new_law, register_pytree
+from momentgen.laws.law import Law, new_law
+from momentgen.laws.pytrees import register_pytree
 
 __all__ = ["Point", "point"]
 

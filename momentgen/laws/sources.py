@@ -18,7 +18,7 @@ from torch import Tensor
 
 from momentgen.laws.numerics.root import square_root
 
-__all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "stopped"]
+__all__ = ["OF_MANY", "SOURCES", "Sources", "constant", "probes_for", "stopped"]
 
 
 class Sources:
@@ -35,7 +35,7 @@ class Sources:
     """
 
     def __init__(self, shifts: Sequence[Tensor], dtype: torch.dtype, probes: int) -> None:
-        self._shifts, self.dtype, self._signs = shifts, dtype, Signs(probes)
+        self._shifts, self.dtype, self._probes, self._met = shifts, dtype, probes, 0
         self._level = torch._C._functorch.maybe_current_level()
         self.variances: list[Tensor] = []
         self.lengths: list[int] = []
@@ -66,11 +66,21 @@ class Sources:
 
     def moved(self, var: Tensor) -> Tensor:
         """Probes of a new source of independent values of that *variance*."""
-        return square_root(var) * self._signs.next(var)
+        return square_root(var) * self._signs(var)
 
     def moved_together(self, factor: Tensor) -> Tensor:
         """Probes of a new source of covariance ``factor.mT @ factor``, shape ``(probes, n)``."""
-        return self._signs.next(factor[:, 0]) @ factor
+        return self._signs(factor[:, 0]) @ factor
+
+    def _signs(self, like: Tensor) -> Tensor:
+        """Signs by which the next values move, the same for every example and call, shape ``(probes, *like.shape)``.
+
+        They are columns of a Hadamard matrix in turn, each with a random sign.  So as many neighbouring values as there
+        are probes are uncorrelated among the probes.
+        """
+        start, self._met = self._met, self._met + like.numel()
+        drawn = _signs(self._probes, start, like.numel())
+        return torch.from_numpy(drawn).to(dtype=like.dtype, device=like.device).view(self._probes, *like.shape)
 
 
 #: the sources of the run that is under way in this thread and task
@@ -101,23 +111,6 @@ _FEW: Final = 64
 def probes_for(inputs: int) -> int:
     """How many probes a network has, of which an example has so many inputs."""
     return _OF_FEW if inputs <= _FEW else OF_MANY
-
-
-class Signs:
-    """The signs by which sources move, the same for every example and call.
-
-    They are columns of a Hadamard matrix in turn, each with a random sign.  So as many neighbouring values as there are
-    probes are uncorrelated among the probes.
-    """
-
-    def __init__(self, probes: int) -> None:
-        self.probes, self._met = probes, 0
-
-    def next(self, like: Tensor) -> Tensor:
-        """Signs for each of the next values, shape ``(probes, *like.shape)``."""
-        start, self._met = self._met, self._met + like.numel()
-        drawn = _signs(self.probes, start, like.numel())
-        return torch.from_numpy(drawn).to(dtype=like.dtype, device=like.device).view(self.probes, *like.shape)
 
 
 @functools.lru_cache(maxsize=256)

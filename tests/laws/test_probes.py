@@ -17,7 +17,7 @@ from momentgen import Moments
 from momentgen.laws.notes import listening
 from momentgen.laws.numerics.shrinkage import shrunk
 from momentgen.laws.probes import _attention, pushed
-from momentgen.laws.sources import Signs, probes_for
+from momentgen.laws.sources import Sources, probes_for
 from momentgen.runtime import JointMoments
 
 
@@ -188,8 +188,8 @@ def test_networks_of_many_inputs_have_few_probes_and_those_of_few_inputs_many() 
 def test_neighbouring_sources_are_uncorrelated_among_the_probes() -> None:
     """Exactly, up to as many as there are probes, also across sources; and single products are signs."""
     for probes in {probes_for(10), probes_for(1000)}:
-        signs = Signs(probes)
-        drawn = torch.cat([signs.next(torch.zeros(count)) for count in (1, 3, probes, 2 * probes)], 1)
+        sources = Sources([], torch.float32, probes)
+        drawn = torch.cat([sources.moved(torch.ones(count)) for count in (1, 3, probes, 2 * probes)], 1)
         assert torch.equal(drawn.square(), torch.ones_like(drawn))
         for start in range(2 * probes + 4):
             some = drawn[:, start : start + probes]

@@ -28,7 +28,8 @@ from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import names
 
 if TYPE_CHECKING:
-    from momentgen.laws.controlled.shift import Call, Shift
+    from momentgen.laws.controlled.call import Call
+    from momentgen.laws.controlled.shift import Shift
 
 __all__ = ["Common"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.call import Call, Shifted
 from momentgen.laws.controlled.noise import Source
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Shifted
 
 __all__ = ["drawn"]
 

@@ -130,7 +130,8 @@ def _found(network: Network, seed: int) -> Facts:
             return facts
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
-    kept = not watch.reads and _unchanged(state, _state(network.where)) and not _draws(network, first)
+    with network.own_draws():
+        kept = not watch.reads and _unchanged(state, _state(network.where)) and not network.and_draws(first)[1]
     if all(flags) and flags and kept and _transparent(network.where):
         bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
         facts.most = max(min(_ROWS, bound // max(watch.widest, 1)), 1)
@@ -186,19 +187,6 @@ def _transparent(where: Any) -> bool:
         or part._forward_pre_hooks
         for part in where.modules()
     )
-
-
-def _draws(network: Network, values: list[Tensor]) -> bool:
-    """Whether a network draws random numbers."""
-    device = network.device if network.device.type == "cuda" else None
-
-    def states() -> list[Tensor]:
-        return [torch.get_rng_state(), *([] if device is None else [torch.cuda.get_rng_state(device)])]
-
-    with network.own_draws():
-        before = states()
-        network.call(values)
-        return not all(map(torch.equal, before, states()))
 
 
 def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:

@@ -41,6 +41,7 @@ class Network:
         first = torch.empty(()) if place is None else leaves[place]
         first = first.mean if isinstance(first, Moments) else first
         self.batch, self.device = first.shape[0] if first.dim() else 0, first.device
+        self._devices = [self.device] if self.device.type == "cuda" else []
         #: certain inputs with the batch in front, repeated for the rows of a stack
         self._repeated: dict[tuple[int, int], Tensor] = {}
 
@@ -71,7 +72,17 @@ class Network:
 
     def own_draws(self) -> AbstractContextManager[None]:
         """Within the context, what the network draws leaves the draws that follow as they are."""
-        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+        return torch.random.fork_rng(self._devices)
+
+    def and_draws(self, values: list[Tensor]) -> tuple[Any, bool]:
+        """What the network returns for these values, and whether it drew random numbers."""
+
+        def states() -> list[Tensor]:
+            return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
+
+        before = states()
+        found = self.call(values)
+        return found, not all(map(torch.equal, before, states()))
 
     def certain_inputs(self) -> Iterator[Tensor]:
         """The tensors among the arguments."""

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.call import Call, Shifted
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Shifted
 from momentgen.laws.nests import tensors_in
 
 __all__ = ["attention", "layer_norm", "softmax"]

@@ -66,16 +66,14 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         check(where, value)
         _say_if_lost(value)
     spent = accuracy(getattr(where, "accuracy", None))
-    devices = [network.device] if network.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with network.own_draws():
         if network.device.type == "cpu":  # torch's own also keeps a record of every call, for devices not in use
             torch.default_generator.manual_seed(spent.seed)
         else:
             torch.manual_seed(spent.seed)
         if not network.inputs:
-            before = _random_state(devices)
-            found = network.call([])
-            if all(torch.equal(*states) for states in zip(before, _random_state(devices), strict=True)):
+            found, draws = network.and_draws([])
+            if not draws:
                 return lower(found)
         return _answered(network, spent)
 
@@ -89,10 +87,6 @@ def _say_if_lost(value: Moments) -> None:
             f"controlled: an input's noise is less than {_ROUNDINGS} roundings of its values in {mean.dtype}, "
             "so that draws lose a part of it; use float64"
         )
-
-
-def _random_state(devices: list[torch.device]) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
 
 
 def _answered(network: Network, spent: Accuracy) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from momentgen.laws.controlled.shift import Call, Shifted, has_derivative
+from momentgen.laws.controlled.call import Call, Shifted, has_derivative
 from momentgen.laws.controlled.stack import Stack
 from momentgen.laws.nests import mapped, tensors_in
 

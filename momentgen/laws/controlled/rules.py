@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.controlled import normalised
+from momentgen.laws.controlled.call import Call, Rule, Shifted, has_derivative
 from momentgen.laws.controlled.draws import drawn
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Rule, Shifted, draws, has_derivative
+from momentgen.laws.controlled.shift import draws
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import Entry, names
 
