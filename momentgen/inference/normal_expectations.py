@@ -7,6 +7,7 @@ whatever the dtype of the arguments, by fixed numbers of nodes, elementwise.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,15 @@ def mean_log_ndtr(mean: Tensor, var: Tensor) -> Tensor:
     >>> mean_log_ndtr(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 4.0]))
     tensor([-0.6931, -1.8536])
     """
+    return _by_variance(mean, var, True, _wide)
+
+
+def _by_variance(mean: Tensor, var: Tensor, of_log: bool, wide: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """An expectation by Gauss-Hermite up to variance 1 and by ``wide`` beyond, in the dtype of the mean."""
     m, v = mean.double(), var.double()
-    narrow = _Narrow.apply(m, torch.where(v <= 1, v, 1.0), True)
-    wide = _wide(torch.where(v > 1, m, 0.0), torch.where(v > 1, v, 1.0))
-    found: Tensor = torch.where(v <= 1, narrow, wide)
+    narrow = _Narrow.apply(m, torch.where(v <= 1, v, 1.0), of_log)
+    beyond = wide(torch.where(v > 1, m, 0.0), torch.where(v > 1, v, 1.0))
+    found: Tensor = torch.where(v <= 1, narrow, beyond)
     return found.to(mean.dtype)
 
 
@@ -156,11 +162,7 @@ def log_mean_sigmoid(mean: Tensor, var: Tensor) -> Tensor:
     >>> log_mean_sigmoid(torch.tensor([0.0, -1e4]), torch.tensor([4.0, 0.5]))
     tensor([-6.9315e-01, -9.9998e+03])
     """
-    m, v = mean.double(), var.double()
-    narrow = _Narrow.apply(m, torch.where(v <= 1, v, 1.0), False)
-    wide = _series(torch.where(v > 1, m, 0.0), torch.where(v > 1, v, 1.0))
-    found: Tensor = torch.where(v <= 1, narrow, wide)
-    return found.to(mean.dtype)
+    return _by_variance(mean, var, False, _series)
 
 
 def _series(m: Tensor, v: Tensor) -> Tensor:

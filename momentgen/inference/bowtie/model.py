@@ -9,7 +9,6 @@ Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Netwo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -224,10 +223,3 @@ def log_joint(model: BowTieModel, state: State, data: Data, augmented: bool = Fa
         of_weights = log_normal(state.weights[layer], mean, std**-2)
         total = total + terms.sum((1, 2)) + of_weights.sum((1, 2)) + of_precision.sum(1)
     return total
-
-
-def concatenate(states: Sequence[State]) -> State:
-    """The chains of several states as one."""
-    return State(
-        *(tuple(torch.cat(parts) for parts in zip(*field, strict=True)) for field in zip(*states, strict=True))
-    )

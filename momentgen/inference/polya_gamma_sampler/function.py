@@ -11,6 +11,7 @@ other devices        copied to the CPU and back, with a warning
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,9 @@ def _run(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
     _check_values(z, counts)
     try:
         if z.is_cpu:
-            return _native()(z, counts, draws, key)
+            if isinstance(native := _native(), Unavailable):
+                raise native
+            return native(z, counts, draws, key)
         with torch.cuda.device(z.device):  # Triton launches on the current device
             return _triton()(z, counts, draws, key)
     except Unavailable as reason:
@@ -180,24 +183,13 @@ def _check_values(z: Tensor, counts: Tensor | None) -> None:
             raise InputError(f"polya_gamma: b must be from 0 to {_MOST}, got {lowest if lowest < 0 else highest}")
 
 
-_native_sampler: NativeSampler | Unavailable | None = None
-
-
-def _native() -> NativeSampler:
-    """The C code, compiled on first use.
-
-    Raises:
-        Unavailable: if this machine cannot compile it; found out once.
-    """
-    global _native_sampler
-    if _native_sampler is None:
-        try:
-            _native_sampler = NativeSampler()
-        except Unavailable as error:
-            _native_sampler = error
-    if isinstance(_native_sampler, Unavailable):
-        raise _native_sampler
-    return _native_sampler
+@functools.cache
+def _native() -> NativeSampler | Unavailable:
+    """The C code, compiled on first use, or why this machine cannot compile it."""
+    try:
+        return NativeSampler()
+    except Unavailable as error:
+        return error
 
 
 def _triton() -> Callable[..., Tensor]:
