@@ -350,22 +350,23 @@ def _view_of(whole: Tensor, entry: Entry, args: tuple[Any, ...], kwargs: dict[st
     return whole.as_strided(part.shape, part.stride(), part.storage_offset())
 
 
-def rule(law: type[Law], *names: str) -> Callable[[Rule], Rule]:
-    """Decorates the rule of a law for functions.
+def rule(*given: type[Law] | str) -> Callable[[Rule], Rule]:
+    """Decorates the rule of laws for functions.
 
     Args:
-        law: the class.
-        names: of functions, or kinds of :data:`momentgen.laws.table.KINDS`; ``*`` for all without a rule of their own.
+        given: classes of laws, and names of functions, or kinds of :data:`momentgen.laws.table.KINDS`; ``*`` is for all
+            without a rule of their own.
 
     Raises:
         ValueError: if there is a rule already.
     """
 
     def register(function: Rule) -> Rule:
-        for name in names:
-            if name in law.RULES:
-                raise ValueError(f"{law.__name__} has two rules for {name}")
-            law.RULES[name] = function
+        for law in (one for one in given if not isinstance(one, str)):
+            for name in (one for one in given if isinstance(one, str)):
+                if name in law.RULES:
+                    raise ValueError(f"{law.__name__} has two rules for {name}")
+                law.RULES[name] = function
         return function
 
     return register

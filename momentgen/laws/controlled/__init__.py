@@ -9,6 +9,7 @@ the error of the answer.  A may be anything and the answer is right; the nearer 
 * :mod:`~momentgen.laws.controlled.noise`: the noise of the inputs, one draw for each row.
 * :mod:`~momentgen.laws.controlled.facts`: which examples are independent, and which rows may go together.
 * :mod:`~momentgen.laws.controlled.shift`: the mode that watches the rows, averages slopes and makes the shift.
+* :mod:`~momentgen.laws.controlled.call`: one call of a function, and what the rows say of it.
 * :mod:`~momentgen.laws.controlled.rules`: how each of torch's functions acts on the shift.
 * :mod:`~momentgen.laws.controlled.common`: noise that all examples have in common, as that of weights.
 * :mod:`~momentgen.laws.controlled.estimate`: moments and errors from rows and A.

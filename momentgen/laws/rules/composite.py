@@ -48,8 +48,7 @@ def _by_body(function: Any) -> Rule:
     return rule
 
 
-for _law in (Diagonal, Covariance):
-    rule(_law, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
+rule(Diagonal, Covariance, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
 
 # ------------------------------------------------------------- attention
@@ -136,8 +135,7 @@ _STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
 }
 
 
-@rule(Diagonal, *_STEPS)
-@rule(Covariance, *_STEPS)
+@rule(Diagonal, Covariance, *_STEPS)
 def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch.lstm, gru and rnn: (input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)."""
     if not isinstance(args[3], bool):
@@ -175,8 +173,7 @@ def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return (out, *(torch.stack(part) for part in last))
 
 
-@rule(Diagonal, *[f"{name}_cell" for name in _STEPS])
-@rule(Covariance, *[f"{name}_cell" for name in _STEPS])
+@rule(Diagonal, Covariance, *[f"{name}_cell" for name in _STEPS])
 def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, hx, w_ih, w_hh, *bias = args
     b_ih, b_hh = bias or (None, None)
@@ -188,16 +185,14 @@ def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 # ------------------------------------------------------------ the others
 
 
-@rule(Diagonal, "glu")
-@rule(Covariance, "glu")
+@rule(Diagonal, Covariance, "glu")
 def _glu(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
     first, second = args[0].chunk(2, dim)
     return first * torch.sigmoid(second)
 
 
-@rule(Diagonal, "addmm", "addbmm", "baddbmm", "addmv", "addr")
-@rule(Covariance, "addmm", "addbmm", "baddbmm", "addmv", "addr")
+@rule(Diagonal, Covariance, "addmm", "addbmm", "baddbmm", "addmv", "addr")
 def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = args[1] @ args[2] if entry.name != "addr" else torch.outer(args[1], args[2])
     if entry.name == "addbmm":
@@ -209,23 +204,20 @@ def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return product + (args[0] if beta == 1 else args[0] * beta)
 
 
-@rule(Diagonal, "softmin")
-@rule(Covariance, "softmin")
+@rule(Diagonal, Covariance, "softmin")
 def _softmin(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return F.softmax(-args[0], dim, dtype=kwargs.get("dtype"))
 
 
-@rule(Diagonal, "addcmul", "addcdiv")
-@rule(Covariance, "addcmul", "addcdiv")
+@rule(Diagonal, Covariance, "addcmul", "addcdiv")
 def _addcmul(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = args[1] * args[2] if entry.name == "addcmul" else args[1] / args[2]
     value = kwargs.get("value", 1)
     return args[0] + (product if value == 1 else product * value)
 
 
-@rule(Diagonal, "cdist")
-@rule(Covariance, "cdist")
+@rule(Diagonal, Covariance, "cdist")
 def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Distances of all pairs of rows: roots of sums of squares."""
     bound = {**dict(zip(("x1", "x2", "p"), args, strict=False)), **kwargs}
@@ -235,20 +227,17 @@ def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
 
 
-@rule(Diagonal, "trace")
-@rule(Covariance, "trace")
+@rule(Diagonal, Covariance, "trace")
 def _trace(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0].diagonal().sum()
 
 
-@rule(Diagonal, "linalg_vecdot", "vdot")
-@rule(Covariance, "linalg_vecdot", "vdot")
+@rule(Diagonal, Covariance, "linalg_vecdot", "vdot")
 def _vecdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (args[0] * args[1]).sum(kwargs.get("dim", -1))
 
 
-@rule(Diagonal, "lerp")
-@rule(Covariance, "lerp")
+@rule(Diagonal, Covariance, "lerp")
 def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
     a, b = args[0], args[1]

@@ -29,15 +29,13 @@ def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return entry.call(*values, **named)
 
 
-@rule(Point, "refusal")
-@rule(Diagonal, "refusal")
+@rule(Point, Diagonal, "refusal")
 @joint("refusal")
 def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
 
 
-@rule(Diagonal, "creation")
-@rule(Covariance, "creation")
+@rule(Diagonal, Covariance, "creation")
 def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
     x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
@@ -51,8 +49,7 @@ def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 # ---------------------------------------------------------------- writes
 
 
-@rule(Point, "write")
-@rule(Diagonal, "write")
+@rule(Point, Diagonal, "write")
 def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that overwrite their first argument with values of the same law."""
     target, rest = args[0], args[1:]

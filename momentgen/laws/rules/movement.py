@@ -89,8 +89,7 @@ def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any
     return remember(law, entry, args, kwargs, of)
 
 
-@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")
-@rule(Covariance, "conj", "conj_physical", "resolve_conj", "resolve_neg")
+@rule(Diagonal, Covariance, "conj", "conj_physical", "resolve_conj", "resolve_neg")
 def _of_real_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that leave real values as they are."""
     return args[0]
@@ -122,8 +121,7 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return _chosen(made(out, var), entry, args, kwargs, laws_in(args))
 
 
-@rule(Diagonal, "requires_grad_")
-@rule(Covariance, "requires_grad_")
+@rule(Diagonal, Covariance, "requires_grad_")
 def _with_gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a network asks of its plain value, for derivatives of its own; transforms of ``torch.func`` have none."""
     return args[0]
