@@ -17,7 +17,7 @@ from _common import console, environment, results_table, save
 from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.certify.evidence import read_evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.rule import load_rules
@@ -64,7 +64,7 @@ def main() -> None:
                 counts = {}
                 for name in backends:
                     if name == "numpy":
-                        outputs = compile_program(program)(dict(zip(program.inputs, inputs, strict=True)), named)
+                        outputs = evaluate(program, dict(zip(program.inputs, inputs, strict=True)), named)
                         got = tuple(outputs[output] for output, _ in program.outputs)
                     elif name == "triton_interpreter":
                         triton = compiled.files[f"{variant}_triton.py"]

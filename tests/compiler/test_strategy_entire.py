@@ -16,7 +16,7 @@ from quadrature_truth import moments, partials
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import evaluate as run
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
@@ -59,7 +59,7 @@ def in_float32(stable: Stable, mean: Any, var: Any, *, double: bool) -> dict[str
     values: dict[str, Any] = {}
     for graph in (stable.forward, stable.partials):
         every = frozenset(i for i in graph.live() if graph.nodes[i].kind not in CONDITIONS) if double else frozenset()
-        values |= compile_program(lower(graph, "mine", every, {}))({"mean": mean, "var": var}, {})
+        values |= run(lower(graph, "mine", every, {}), {"mean": mean, "var": var}, {})
     return values
 
 

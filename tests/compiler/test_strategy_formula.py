@@ -17,7 +17,7 @@ from real_rules import rules
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import function
-from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
@@ -66,7 +66,7 @@ def points(n: int, seed: int = 3) -> tuple[F32, F32]:
 def run(graph: Graph, mean: F32, var: F32, *, double: bool) -> dict[str, F32]:
     kinds = {"input", "param", "exp_factor", "lt", "le", "eq", "and", "or", "not"}
     carried = frozenset(i for i in graph.live() if graph.nodes[i].kind not in kinds) if double else frozenset()
-    return dict(compile_program(lower(graph, "test", carried, {}))({"mean": mean, "var": var}, {}))
+    return dict(evaluate(lower(graph, "test", carried, {}), {"mean": mean, "var": var}, {}))
 
 
 # --- what the graphs mean ------------------------------------------------------------

@@ -13,7 +13,7 @@ from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.fit.bivariate import Bivariate
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.lower.words import lower
@@ -53,7 +53,7 @@ POINT_FORMS = {
 
 
 def run(graph: Graph, mean: F32, var: F32) -> dict[str, F32]:
-    return dict(compile_program(lower(graph, "f", frozenset(), {}))({"mean": mean, "var": var}, {}))
+    return dict(evaluate(lower(graph, "f", frozenset(), {}), {"mean": mean, "var": var}, {}))
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from contract.library import settings_of as library_settings
 from real_rules import ALL, F32, Setting, each, scalars_of, settings_of, source_of
 from same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 
-from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.native.c_compiler import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
@@ -79,7 +79,7 @@ def check_evaluation(programs: Programs, name: str, variant: str, n: int) -> Non
         for program, direction in zip(programs.of[variant], DIRECTIONS, strict=True):
             inputs, params = kernel_inputs(n, direction, seed=n), scalars_of(name, variant, setting)
             named = dict(zip(program.inputs, inputs, strict=True))
-            outputs = compile_program(program)(named, dict(zip(program.params, params, strict=True)))
+            outputs = evaluate(program, named, dict(zip(program.params, params, strict=True)))
             got = tuple(outputs[output] for output, _ in program.outputs)
             assert different(got, by_c(name, variant, direction, n, setting, "default")) == 0, direction
 

@@ -21,7 +21,7 @@ from momentgen.compiler.certify.points import seed_of
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.ulp import EDGES, is_normal, unit
 from momentgen.compiler.toolchain.arrays import F32, F64
-from momentgen.compiler.toolchain.c_libraries import compiled
+from momentgen.compiler.toolchain.c_libraries import called, compiled
 
 NAMES = (*OUTPUTS, *PARTIALS)
 #: inputs are taken by 2^15 consecutive bit patterns, of which there are 2^17
@@ -305,7 +305,6 @@ class Sweep:
         text = text.replace("DEGREE", str(_DEGREE)).replace("CHUNK", str(CHUNK))
         self.source = f"{source}\n{text}"
         self._library = compiled(self.source)
-        self._library.sweep.restype = None
         self._library.numbers_from_nan.restype = ctypes.c_int64
         self._params = np.asarray([*params, 0.0], np.float64).astype(np.float32)
         self._reference, self.stride = reference, stride
@@ -319,14 +318,7 @@ class Sweep:
         r = self._reference
         tables = (r.piece, r.middle, r.inverse, r.coefficients, worst, where, below, above, normal)
         chunks = np.ascontiguousarray(chunks, np.uint32)
-        self._library.sweep(
-            ctypes.c_int64(n),
-            _pointer(chunks),
-            ctypes.c_uint32(self.stride),
-            ctypes.c_float(1.0),
-            _pointer(self._params),
-            *map(_pointer, tables),
-        )
+        called(self._library.sweep, n, chunks, *self._at(), *tables)
         over = above.sum(axis=0)
         counts = -np.diff(np.concatenate([normal.sum(axis=0)[:, None], over, np.zeros((k, 1), np.int64)], axis=1))
         return Tally(worst, where, below, counts, _inputs(chunks, self.stride))
@@ -335,19 +327,12 @@ class Sweep:
         """How many NaN means give a number in any output, and how many NaN means were run."""
         chunks = np.flatnonzero(self._reference.piece < 0).astype(np.uint32)
         seen = ctypes.c_int64(0)
-        numbers = self._library.numbers_from_nan(
-            ctypes.c_int64(chunks.size),
-            _pointer(chunks),
-            ctypes.c_uint32(self.stride),
-            ctypes.c_float(1.0),
-            _pointer(self._params),
-            ctypes.byref(seen),
-        )
+        numbers = called(self._library.numbers_from_nan, chunks.size, chunks, *self._at(), ctypes.byref(seen))
         return int(numbers), seen.value
 
-
-def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+    def _at(self) -> tuple[object, ...]:
+        """Stride, variance and parameters."""
+        return ctypes.c_uint32(self.stride), ctypes.c_float(1.0), self._params
 
 
 def _inputs(chunks: npt.NDArray[np.uint32], stride: int) -> int:

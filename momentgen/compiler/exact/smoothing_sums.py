@@ -7,15 +7,12 @@ for two sets of values w at once, which share all but a multiplication.
 
 from __future__ import annotations
 
-import ctypes
 import math
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from momentgen.compiler.toolchain.arrays import F64
-from momentgen.compiler.toolchain.c_libraries import library
+from momentgen.compiler.toolchain.c_libraries import called, library
 from momentgen.native.c_compiler import find_compiler
 
 ORDERS = 4
@@ -23,9 +20,9 @@ _LANES = 16  # nodes at a time; sums are taken lane by lane, so that their bits 
 _FAR = 38.6  # exp(-z²/2) is 0 beyond
 _CHUNK = 1 << 17  # numbers at a time in NumPy, so that they stay in the cache
 
-_SOURCE = """
-#define LANES @LANES@
-
+_SOURCE = (
+    f"#define LANES {_LANES}\n#define FAR {_FAR}\n"
+    """
 static int64_t first_above(const double *nodes, int64_t count, double limit)
 {
     int64_t low = 0, high = count;
@@ -44,7 +41,7 @@ void density_sums(int64_t n, const double *u, const double *sigma, int64_t count
     const double *first = values, *second = values + count + LANES;
     for (int64_t i = 0; i < n; ++i) {
         const double at = u[i], s = sigma[i];
-        const int64_t low = first_above(nodes, count, at - @FAR@ * s), high = first_above(nodes, count, at + @FAR@ * s);
+        const int64_t low = first_above(nodes, count, at - FAR * s), high = first_above(nodes, count, at + FAR * s);
         double a0[LANES] = {0}, a1[LANES] = {0}, a2[LANES] = {0}, a3[LANES] = {0};
         double b0[LANES] = {0}, b1[LANES] = {0}, b2[LANES] = {0}, b3[LANES] = {0};
         for (int64_t k = low; k < high; k += LANES) {
@@ -69,6 +66,7 @@ void density_sums(int64_t n, const double *u, const double *sigma, int64_t count
     as_before(before);
 }
 """
+)
 
 
 def density_sums(u: F64, sigma: F64, nodes: F64, values: F64) -> F64:
@@ -90,17 +88,7 @@ def _in_c(u: F64, sigma: F64, nodes: F64, values: F64, sums: F64) -> None:
     filled = np.append(nodes, np.full(_LANES, nodes[-1] if nodes.size else 0.0))
     padded = np.concatenate([values, np.zeros((2, _LANES))], axis=1)
     u, sigma = np.ascontiguousarray(u), np.ascontiguousarray(sigma)
-    arrays = (filled, padded, sums)
-    _sums()(u.size, u.ctypes.data, sigma.ctypes.data, nodes.size, *(array.ctypes.data for array in arrays))
-
-
-@cache
-def _sums() -> Any:
-    function = library(_SOURCE.replace("@LANES@", str(_LANES)).replace("@FAR@", str(_FAR))).density_sums
-    size, place = ctypes.c_int64, ctypes.c_void_p
-    function.argtypes = [size, place, place, size, place, place, place]
-    function.restype = None
-    return function
+    called(library(_SOURCE).density_sums, u.size, u, sigma, nodes.size, filled, padded, sums)
 
 
 def _in_numpy(u: F64, sigma: F64, nodes: F64, values: F64, sums: F64) -> None:

@@ -5,16 +5,13 @@ The loops are in C where there is a compiler, with the bits of those in NumPy, a
 
 from __future__ import annotations
 
-import ctypes
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from momentgen.compiler.toolchain.arrays import F64
-from momentgen.compiler.toolchain.c_libraries import library
+from momentgen.compiler.toolchain.c_libraries import called, library
 from momentgen.native.c_compiler import find_compiler
 
 _SOURCE = """
@@ -88,23 +85,9 @@ class TaylorTable:
         factors = np.array(
             [[float(math.perm(k + j, k)) for k in range(self.orders)] for j in range(self._terms)], np.float64
         )
-        _taylor_sums()(
-            u.size,
-            self.orders,
-            self._terms,
-            u.ctypes.data,
-            sigma.ctypes.data,
-            nodes.size,
-            nodes.ctypes.data,
-            weights.ctypes.data,
-            self.step,
-            self.low,
-            len(rows),
-            rows.ctypes.data,
-            factors.ctypes.data,
-            values.ctypes.data,
-            sums.ctypes.data,
-        )
+        sizes, table = (u.size, self.orders, self._terms), (self.step, self.low, len(rows), rows)
+        rule = (nodes.size, nodes, weights)
+        called(library(_SOURCE).taylor_sums, *sizes, u, sigma, *rule, *table, factors, values, sums)
         return np.ascontiguousarray(sums.T)
 
     def _in_numpy(self, u: F64, sigma: F64, nodes: F64, weights: F64) -> F64:
@@ -128,12 +111,3 @@ class TaylorTable:
                 value = value * delta + math.perm(k + j, k) * chosen[:, k + j]
             result.append(np.where(outside, 0.0, value))
         return np.array(result)
-
-
-@cache
-def _taylor_sums() -> Any:
-    function = library(_SOURCE).taylor_sums
-    size, place, number = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
-    function.argtypes = [size, size, size, place, place, size, place, place, number, size, size, *[place] * 4]
-    function.restype = None
-    return function

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from momentgen.compiler.toolchain.arrays import F64
-from momentgen.compiler.toolchain.c_libraries import library
+from momentgen.compiler.toolchain.c_libraries import called, library
 from momentgen.native.c_compiler import find_compiler
 
 #: columns whose reflections are found before the others are reflected; columns that are reflected at a time
 _PANEL, _BLOCK = 8, 32
-_SOURCE = """
+_SOURCE = (
+    f"#define PANEL {_PANEL}\n#define BLOCK {_BLOCK}\n"
+    """
 #include <math.h>
-#define PANEL @PANEL@
-#define BLOCK @BLOCK@
 
 /* What np.sum does. */
 static double sum_of(const double *a, int64_t n)
@@ -127,6 +124,7 @@ void least_squares(int64_t rows, int64_t columns, int64_t count, double *table, 
     }
 }
 """
+)
 
 
 def least_squares(matrix: F64, wanted: F64) -> F64:
@@ -148,7 +146,7 @@ def _in_c(table: F64, count: int) -> F64:
     rows, columns = table.shape
     table = np.ascontiguousarray(table)
     work, solutions = np.empty(rows * (_PANEL + 1 + _BLOCK)), np.empty((columns - count, count))
-    _compiled()(rows, columns, count, table.ctypes.data, work.ctypes.data, solutions.ctypes.data)
+    called(library(_SOURCE).least_squares, rows, columns, count, table, work, solutions)
     return solutions
 
 
@@ -172,12 +170,3 @@ def _substituted(triangle: F64, right: F64) -> F64:
         if triangle[k, k] != 0.0:
             solution[k] = (right[k] - float(np.sum(triangle[k, k + 1 :] * solution[k + 1 :]))) / triangle[k, k]
     return solution
-
-
-@cache
-def _compiled() -> Any:
-    function = library(_SOURCE.replace("@PANEL@", str(_PANEL)).replace("@BLOCK@", str(_BLOCK))).least_squares
-    size, place = ctypes.c_int64, ctypes.c_void_p
-    function.argtypes = [size, size, size, place, place, place]
-    function.restype = None
-    return function

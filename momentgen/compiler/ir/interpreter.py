@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.ir.evaluate import compile_program
+from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.op import LEAVES, Op
 from momentgen.compiler.ir.program import Instruction, Program
 from momentgen.compiler.toolchain.arrays import F32
-from momentgen.compiler.toolchain.c_libraries import library
+from momentgen.compiler.toolchain.c_libraries import called, library
 from momentgen.native.c_compiler import find_compiler
 
 _BLOCK = 128  # elements at a time: some hundred values alive stay in the caches
@@ -122,11 +122,7 @@ def _library() -> ctypes.CDLL:
     cases = "\n".join(f"    case {_CODES[op]}: EACH({op.run});" for op in Op if op.run)
     source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(LEAVES)))
     source = source.replace("@INPUT@", str(_CODES[Op.INPUT])).replace("@PARAM@", str(_CODES[Op.PARAM]))
-    compiled = library(source, "-fno-strict-aliasing")
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    compiled.run.argtypes = [count, pointer, count, pointer, count, pointer, pointer, pointer]
-    compiled.run.restype = ctypes.c_int32
-    return compiled
+    return library(source, "-fno-strict-aliasing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,25 +186,16 @@ class Interpreter:
         outputs = np.array(list(wanted.values()), np.int64)
         results = np.empty((len(outputs), points.inputs.shape[1]), np.float32)
         given, made = _addresses(points.inputs), _addresses(results)
-        failed = _library().run(
-            int(outputs.max()) + 1,
-            rows.ctypes.data,
-            len(outputs),
-            outputs.ctypes.data,
-            points.blocks,
-            given.ctypes.data,
-            points.params.ctypes.data,
-            made.ctypes.data,
-        )
-        if failed:
-            raise MemoryError(f"{self.program.name}: no memory for the values of {int(outputs.max()) + 1} instructions")
+        count = int(outputs.max()) + 1
+        if called(_library().run, count, rows, len(outputs), outputs, points.blocks, given, points.params, made):
+            raise MemoryError(f"{self.program.name}: no memory for the values of {count} instructions")
         return {name: results[k, : points.size] for k, name in enumerate(wanted)}
 
     def _in_numpy(self, points: Points, wanted: Mapping[str, int]) -> dict[str, F32]:
         of = self.program
         program = Program(of.name, of.inputs, of.params, tuple(of.instructions), tuple(wanted.items()))
         inputs = {name: column[: points.size] for name, column in zip(of.inputs, points.inputs, strict=True)}
-        return compile_program(program)(inputs, dict(zip(of.params, points.params.tolist(), strict=True)))
+        return evaluate(program, inputs, dict(zip(of.params, points.params.tolist(), strict=True)))
 
     def _written(self) -> npt.NDArray[np.int32]:
         """A row an instruction, those written since the last call added."""

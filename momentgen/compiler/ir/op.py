@@ -9,10 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.toolchain.arrays import Bools
-
-Array = npt.NDArray[np.generic]
-Kernel = Callable[..., object]
+Array = npt.NDArray[Any]
 
 
 class Type(enum.Enum):
@@ -31,25 +28,50 @@ REALS = (Type.F32, Type.F64)
 _TYPES = {"f": Type.F32, "d": Type.F64, "i": Type.I32, "b": Type.BOOL, "t": Type.F32}
 
 
-def _flip_sign(a: Array, out: Array) -> None:
-    np.bitwise_xor(a.view(np.int32), np.int32(-(2**31)), out=out.view(np.int32))
+def fma(a: Array, b: Array, c: Array) -> Array:
+    """a*b + c in float32, rounded once, with subnormal results and overflow right.
+
+    The product is exact in float64, only the sum and the last conversion round.  Two roundings differ from one only if
+    the float64 sum falls on a midpoint of two float32 numbers, or if float32 rounds it below its normal range.  Those
+    few elements are done again with the sum rounded to odd, after which the conversion is right (Boldo and Melquiond,
+    "Emulation of FMA and correctly rounded sums", 2008).
+
+    >>> float(fma(np.float32(1 + 2**-12), np.float32(1 - 2**-12), np.float32(-1))) == -(2.0**-24)
+    True
+    """
+    with np.errstate(all="ignore"):
+        product = np.multiply(a, b, dtype=np.float64)
+        total = product + c
+        result = total.astype(np.float32)
+        hit = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
+        hit |= (np.abs(result) < 2.0**-126) & (total != 0.0)
+        return np.where(hit, _to_odd(product, c, total).astype(np.float32), result) if hit.any() else result
 
 
-def _clear_sign(a: Array, out: Array) -> None:
-    np.bitwise_and(a.view(np.int32), np.int32(2**31 - 1), out=out.view(np.int32))
+def _to_odd(x: Array, y: Array, total: Array) -> Array:
+    """x + y rounded to odd, given ``total``, the sum rounded to nearest."""
+    part = total - x
+    error = (x - (total - part)) + (y - part)
+    bits = total.view(np.int64)
+    away = (error > 0.0) == (total > 0.0)
+    inexact_and_even = ((error < 0.0) | (error > 0.0)) & ((bits & 1) == 0)
+    return np.where(inexact_and_even, bits + np.where(away, 1, -1), bits).view(np.float64)
 
 
-def _select(condition: Bools, if_true: Array, if_false: Array, out: Array) -> None:
-    if out is if_true:
-        np.copyto(out, if_false, where=np.logical_not(condition))
-        return
-    # When ``out`` is the storage of ``if_false`` the first copy is a no-op.
-    np.copyto(out, if_false)
-    np.copyto(out, if_true, where=condition)
+def _flip_sign(a: Array) -> Array:
+    return (a.view(np.int32) ^ np.int32(-(2**31))).view(np.float32)
 
 
-def _bits(a: Array, out: Array) -> None:
-    np.copyto(out.view(np.int32), a.view(np.int32))
+def _clear_sign(a: Array) -> Array:
+    return (a.view(np.int32) & np.int32(2**31 - 1)).view(np.float32)
+
+
+def _as_i32(a: Array) -> Array:
+    return a.view(np.int32)
+
+
+def _as_f32(a: Array) -> Array:
+    return a.view(np.float32)
 
 
 def _nothing(*_: Any, **__: Any) -> NoReturn:
@@ -69,7 +91,7 @@ class Op(enum.Enum):
             ``d`` F64; ``t`` is ``f`` or ``i``.
         c: C's text, over ``float`` or ``double`` and ``uint32_t``, whose arithmetic wraps.
         triton: Triton's text; empty in rows of binary64 alone.
-        numpy: ``numpy(*operands, out=result)``.
+        numpy: NumPy's function of the operands.
         run: the interpreter's text; f is a float, i an int32_t (a truth value too), u a uint32_t.
         latency: cycles until the result can be used, about what x86 cores of the last ten years take.
         commutes: whether the first two operands may change places.
@@ -85,7 +107,7 @@ class Op(enum.Enum):
     result: Type
     c: str
     triton: str
-    numpy: Kernel
+    numpy: Callable[..., Array]
     run: str
     latency: int
     commutes: bool
@@ -97,7 +119,7 @@ class Op(enum.Enum):
         signature: str,
         c: str = "",
         triton: str = "",
-        numpy: Kernel = _nothing,
+        numpy: Callable[..., Array] = _nothing,
         run: str = "",
         latency: int = 1,
         commutes: bool = False,
@@ -124,9 +146,9 @@ class Op(enum.Enum):
     # Triton's own / and sqrt are approximate.
     DIV = "div", "ff:f", "{} / {}", "tl.div_rn({}, {})", np.divide, "f[k] = fa[k] / fb[k]", 12
     SQRT = "sqrt", "f:f", "SQRT({})", "tl.sqrt_rn({})", np.sqrt, "f[k] = sqrtf(fa[k])", 20, False, "torch.sqrt({})"
-    # a*b + c, rounded once; in NumPy it needs scratch space (momentgen.compiler.ir.evaluate)
+    # a*b + c, rounded once
     FMA = (
-        *("fma", "fff:f", "FMA({}, {}, {})", "tl.fma({}, {}, {})", _nothing, "f[k] = fmaf(fa[k], fb[k], fc[k])"),
+        *("fma", "fff:f", "FMA({}, {}, {})", "tl.fma({}, {}, {})", fma, "f[k] = fmaf(fa[k], fb[k], fc[k])"),
         *(4, True, "{} * {} + {}"),
     )
     # Before version 3.9 Triton's unary minus is 0 - x, which is wrong at zero.
@@ -143,15 +165,15 @@ class Op(enum.Enum):
     OR = "or", "bb:b", "{} | {}", "{} | {}", np.logical_or, "i[k] = ia[k] | ib[k]", 1, True
     NOT = "not", "b:b", "!{}", "~{}", np.logical_not, "i[k] = ia[k] ^ 1", 1, False, "~{}"
     SELECT = (
-        *("select", "btt:t", "{} ? {} : {}", "tl.where({}, {}, {})", _select, "i[k] = ia[k] ? ib[k] : ic[k]"),
+        *("select", "btt:t", "{} ? {} : {}", "tl.where({}, {}, {})", np.where, "i[k] = ia[k] ? ib[k] : ic[k]"),
         *(2, False, "torch.where({}, {}, {})"),
     )
     # within one unit in the last place, 0 below 1e-307
     EXP = "exp", "f:f", "exp64({})", "", np.exp, "", 40, False, "torch.exp({})"
     # to a whole number, ties to even, of less than 2^51; a sum would have another derivative
     ROUND = "round", "f:f", "({} + 0x1.8p52) - 0x1.8p52", "", np.rint, "", 8, False, "torch.round({})"
-    F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _bits, "i[k] = ia[k]"
-    I32_AS_F32 = "i32_as_f32", "i:f", "as_float({})", "{}.to(tl.float32, bitcast=True)", _bits, "i[k] = ia[k]"
+    F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _as_i32, "i[k] = ia[k]"
+    I32_AS_F32 = "i32_as_f32", "i:f", "as_float({})", "{}.to(tl.float32, bitcast=True)", _as_f32, "i[k] = ia[k]"
     IADD = "iadd", "ii:i", "{} + {}", "{} + {}", np.add, "u[k] = ua[k] + ub[k]", 1, True
     ISUB = "isub", "ii:i", "{} - {}", "{} - {}", np.subtract, "u[k] = ua[k] - ub[k]"
     ISHL = "ishl", "ii:i", "{} << {}", "{} << {}", np.left_shift, "u[k] = ua[k] << ub[k]"

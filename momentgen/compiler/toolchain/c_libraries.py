@@ -13,6 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from momentgen.native.c_compiler import accepted_flags, chosen_compiler, compile_library
 
@@ -106,3 +109,19 @@ def library(source: str, *flags: str) -> ctypes.CDLL:
     compiler = chosen_compiler()
     text = _PRELUDE.replace("@FIRST@", first).replace("@STEPS@", steps) + source
     return compiled(text, (*accepted_flags(compiler), *flags), compiler)
+
+
+def called(function: Any, *arguments: Any) -> Any:
+    """What a C function gives of whole numbers (``int64_t``), floats (``double``) and arrays (pointers to their data).
+
+    Arrays must be contiguous, and of the type that the function takes; arguments of ``ctypes`` are passed as they are.
+    """
+    return function(*map(_passed, arguments))
+
+
+def _passed(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)
+    return ctypes.c_double(argument) if isinstance(argument, float) else argument
