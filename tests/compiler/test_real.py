@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from momentgen.compiler.ir.graph import (
     Graph,
+    Patch,
     Real,
     equal,
     exp_factor,
@@ -20,7 +21,8 @@ from momentgen.compiler.ir.graph import (
     sqrt,
     square_difference,
 )
-from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
+from momentgen.compiler.ir.surface import surface_of
+from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath, outputs_float64
 
 NUMBERS = st.integers(-64, 64).map(lambda n: n / 8)
 
@@ -109,3 +111,19 @@ def test_float64_values_are_those_of_the_meaning_over_arrays() -> None:
     values = evaluate_float64(g, {"x": xs, "y": ys, "p": 0.3})[g.outputs["out"]]
     for got, a, b in zip(values, xs, ys, strict=True):
         assert got == pytest.approx(float(evaluate_mpmath(g, {"x": a, "y": b, "p": 0.3})["out"]), rel=1e-14)
+
+
+def test_outputs_of_cells_are_those_of_all_patches_to_the_bit() -> None:
+    g = graph()
+    x, y = g.input("x"), g.input("y")
+    patches = [Patch(((1.5, k, 0.25), (0.5 * k,)), (1.0 + k, 0.125), (2.0, -0.5)) for k in range(3)]
+    cell = select(x < 0, 0, select(x < 1, 1, 2))
+    for name, real in zip(("value", "by_y", "by_z"), surface_of(x, y, patches, True, cell), strict=True):
+        g.output(name, real * g.param("p") + 1)
+    draw = np.random.default_rng(0)
+    at = {"x": draw.normal(0, 2, 40_000), "y": draw.normal(0, 2, 40_000), "p": 0.7}
+    at["x"][7] = np.nan
+    found, every = outputs_float64(g, at), evaluate_float64(g, at)
+    for name, index in g.outputs.items():
+        assert np.array_equal(found[name], every[index], equal_nan=True), name
+    assert len(g.steps()) < len(g.live())

@@ -12,8 +12,8 @@ import numpy as np
 
 from momentgen.compiler.certify.points import Points
 from momentgen.compiler.certify.search import largest
-from momentgen.compiler.ir.lanes import outputs_over
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 
 #: where bounds are certified
@@ -168,9 +168,8 @@ def screened(
         computed = run(*at)
         chosen = []
         for graph in (stable.forward64, stable.partials64):
-            values = outputs_over(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
-            for name, value in values.items():
-                reference = np.broadcast_to(value, at[0].shape)
+            values = outputs_float64(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
+            for name, reference in values.items():
                 error = stable.measure(name, computed[name], reference, *at)
                 # Where even float64 has no number, exact values decide.
                 error = np.where(np.isnan(error), 0.0, error)

@@ -16,14 +16,13 @@ import numpy.typing as npt
 
 from momentgen.compiler.certify.points import Points, in_domain, near_points, points_at, wide_points
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.lanes import outputs_over
 from momentgen.compiler.ir.stable import Errors, Stable
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64
 
 _KEPT = (200, 60, 60, 60, 60, 60, 60)  # points an output that each round finds
 _BLOCK = 64  # errors of which the largest is looked at first
 _NEIGHBOURS = 24
-_CHUNK = 1 << 14  # points at a time: a graph may have thousands of nodes, and all their values are held
 _SPREAD = 1 << 12  # units in the last place that the first climb looks around
 
 
@@ -35,14 +34,8 @@ def nearly_exact(stable: Stable, mean: F32, var: F32, setting: Mapping[str, floa
         mean, var: float32 arrays of one shape.
         setting: parameter name -> value.
     """
-    results = {name: np.empty(mean.shape) for name in stable.outputs}
-    for start in range(0, mean.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        points = {"mean": mean[part], "var": var[part], **setting}
-        for graph in (stable.forward64, stable.partials64):
-            for name, values in outputs_over(graph, points).items():
-                results[name][part] = values
-    return results
+    points = {"mean": mean, "var": var, **setting}
+    return outputs_float64(stable.forward64, points) | outputs_float64(stable.partials64, points)
 
 
 def largest(error: F64, count: int) -> npt.NDArray[np.int64]:

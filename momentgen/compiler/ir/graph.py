@@ -160,22 +160,29 @@ class Graph:
         """Indices of the nodes that an output depends on, in order."""
         return self._behind(self.outputs.values())
 
-    def _behind(self, indices: Iterable[int]) -> list[int]:
+    def _operands(self, index: int) -> tuple[int, ...]:
+        surface = self.surfaces.get(index)
+        return self.nodes[index].args if surface is None else (surface.y, surface.z, surface.cell)
+
+    def _behind(self, indices: Iterable[int], operands: Callable[[int], tuple[int, ...]] | None = None) -> list[int]:
         needed: set[int] = set()
         stack = list(indices)
         while stack:
             index = stack.pop()
             if index not in needed:
                 needed.add(index)
-                stack.extend(self.nodes[index].args)
+                stack.extend(self.nodes[index].args if operands is None else operands(index))
         return sorted(needed)
 
     def steps(self) -> list[_Step]:
-        """The live nodes in order, each with the values that it is the last to need, outputs left out; kept."""
-        key = len(self.nodes), tuple(self.outputs.items())
+        """The live nodes in order, each with the values that it is the last to need, outputs left out; kept.
+
+        Of a polynomial of two values there is one step, which needs these and the number of the cell.
+        """
+        key = len(self.nodes), len(self.surfaces), tuple(self.outputs.items())
         if self._steps is None or self._steps[0] != key:
-            live = self.live()
-            last = {a: index for index in live for a in self.nodes[index].args}
+            live = self._behind(self.outputs.values(), self._operands)
+            last = {a: index for index in live for a in self._operands(index)}
             for index in self.outputs.values():
                 last.pop(index, None)
             ends: dict[int, list[int]] = {}

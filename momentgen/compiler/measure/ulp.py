@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.lanes import outputs_over
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 
@@ -41,6 +40,11 @@ def ulp_error(computed: F32, exact: F64) -> F64:
         error = np.abs(computed.astype(np.float64) - exact) / unit(exact)
     error = np.where(np.isfinite(computed), error, np.inf)
     return np.where(is_normal(exact), error, 0.0)
+
+
+def in_ulp(output: str, computed: F32, exact: F64, *points: F32) -> F64:
+    """:func:`ulp_error` as a measure of any output at any points."""
+    return ulp_error(computed, exact)
 
 
 #: close above the smallest normal number there is no room for second words on the way: an ulp is 2^-141 there at least
@@ -93,7 +97,7 @@ class TermsUlp(_BySizes):
         """Sums of magnitudes by output."""
         named = {n: p.astype(np.float64) for n, p in zip(self.graph.inputs, points, strict=True)}
         values = outputs_float64(self.graph, {**named, **self.params})
-        return {name: np.broadcast_to(np.abs(value), points[0].shape) for name, value in values.items()}
+        return {name: np.abs(value) for name, value in values.items()}
 
     def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
         sizes = self.scales(points)
@@ -132,12 +136,12 @@ class CovarianceMeasure(_BySizes):
         """What an error is taken relative to, by output."""
         wide = [array.astype(np.float64) for array in points]
         named = dict(zip(self.sizes.inputs, wide, strict=True))
-        found = {name: np.abs(value) for name, value in outputs_over(self.sizes, named).items()}
+        found = {name: np.abs(value) for name, value in outputs_float64(self.sizes, named).items()}
         if self.forward is not None:
             spread = np.ones_like(wide[0])
             for mean, var in (wide[:2], wide[2:4]):
                 itself = dict(zip(self.sizes.inputs, (mean, var, mean, var, var), strict=True))
-                spread = spread * np.sqrt(np.abs(outputs_over(self.forward, itself)["covariance"]))
+                spread = spread * np.sqrt(np.abs(outputs_float64(self.forward, itself)["covariance"]))
             found["covariance"] = spread
         return found
 
