@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -21,85 +20,52 @@ Run = Callable[..., Mapping[str, F32]]
 _SCREENED = 200_000  # points among which the search for the worst begins
 
 
-class Sampler(Protocol):
-    """Points for a program; deterministic, and all within the domain unless said otherwise."""
+class Sampler:
+    """Points for a program of one random input; deterministic, and all within the domain unless said otherwise."""
 
     @property
     def domain(self) -> Mapping[str, str]:
         """The domain in words."""
-
-    def in_domain(self, *points: F32) -> Bools:
-        """Whether each point lies in the domain that bounds are certified on."""
-
-    def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
-        """Points for ablation."""
-
-    def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
-        """Points at random and on the edges, the same for any program; some may lie outside the domain."""
-
-    def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
-        """The worst of many points for a program; some may lie outside the domain."""
-
-    def finite(self, seed: int) -> Points:
-        """Any finite input, the edges of float32 included."""
-
-    def certain(self) -> Points:
-        """Inputs of variance 0."""
-
-    def neighbours(self, points: Points, seed: int) -> Points:
-        """Points a few units in the last place away."""
-
-
-def sampler_of(inputs: tuple[str, ...]) -> Sampler:
-    """The sampler for a program of these inputs.
-
-    >>> sampler_of(("mean", "var")).domain["var"]
-    '0 or 2^-127 <= var < 2^128'
-    """
-    return _Single() if len(inputs) == 2 else _Joint(len(inputs) == 5)
-
-
-def joined(groups: list[Points]) -> Points:
-    """Several sets of points as one."""
-    return tuple(np.concatenate(columns) for columns in zip(*groups, strict=True))
-
-
-class _Single:
-    """Mean and variance of one input."""
-
-    domain = points.DOMAIN
+        return points.DOMAIN
 
     def in_domain(self, *at: F32) -> Bools:
+        """Whether each point lies in the domain that bounds are certified on."""
         mean, var = at
         return points.in_domain(mean, var)
 
     def calibration(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
+        """Points for ablation."""
         # Only the mean changes sign; its partials need no closer look there.
         focus = stable.focus(setting) if "mean" in graph.outputs else ()
         groups = [points.calibration_points(stable.box, n, seed), points.near_points(focus, n // 2, seed)]
         return joined([*groups, points.points_at(stable.places(setting), n // 4, seed)])
 
     def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
+        """Points at random and on the edges, the same for any program; some may lie outside the domain."""
         groups = [points.wide_points(n, seed), points.edge_points()]
         groups.append(points.near_points(stable.focus(setting), n // 4, seed))
         groups.append(points.points_at(stable.places(setting), n // 4, seed))
         return joined(groups)
 
     def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
+        """The worst of many points for a program; some may lie outside the domain."""
         return worst_points(stable, run, setting, points=_SCREENED, seed=seed)
 
     def finite(self, seed: int) -> Points:
+        """Any finite input, the edges of float32 included."""
         return joined([points.wide_points(200_000, seed), points.edge_points()])
 
     def certain(self) -> Points:
+        """Inputs of variance 0."""
         mean, var = points.edge_points()
         return mean[var == 0], var[var == 0]
 
     def neighbours(self, at: Points, seed: int) -> Points:
+        """Points a few units in the last place away."""
         return points.neighbours(at, seed)
 
 
-class _Joint:
+class _Joint(Sampler):
     """Means and variances of two inputs, and perhaps their covariance."""
 
     def __init__(self, covariance: bool) -> None:
@@ -143,3 +109,17 @@ class _Joint:
 
     def neighbours(self, at: Points, seed: int) -> Points:
         return joint_points.near_by(at, seed)
+
+
+def sampler_of(inputs: tuple[str, ...]) -> Sampler:
+    """The sampler for a program of these inputs.
+
+    >>> sampler_of(("mean", "var")).domain["var"]
+    '0 or 2^-127 <= var < 2^128'
+    """
+    return Sampler() if len(inputs) == 2 else _Joint(len(inputs) == 5)
+
+
+def joined(groups: list[Points]) -> Points:
+    """Several sets of points as one."""
+    return tuple(np.concatenate(columns) for columns in zip(*groups, strict=True))

@@ -8,7 +8,8 @@ follow by the score of the normal density, d/dmu = E[. z]/sigma and d/dv = E[. (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +43,8 @@ class ActivationTruth:
         raise NotImplementedError
 
 
-def from_expectations(here: F64, expectations: npt.ArrayLike, sigma: F64, var: F64) -> dict[str, F64]:
-    """The outputs, and as ``rise`` the mean less f(mu), of d = f(X) - f(mu) and z = (X - mu)/sigma.
+def from_expectations(here: Any, expectations: Iterable[Any], sigma: Any, var: Any) -> dict[str, Any]:
+    """The outputs, and as ``rise`` the mean less f(mu), of d = f(X) - f(mu) and z = (X - mu)/sigma: arrays or balls.
 
     Args:
         here: f(mu).
@@ -51,7 +52,7 @@ def from_expectations(here: F64, expectations: npt.ArrayLike, sigma: F64, var: F
         sigma: root of ``var``.
         var: *variances*.
     """
-    one, two, first, second, square1, square2 = np.asarray(expectations)
+    one, two, first, second, square1, square2 = expectations
     return {
         "mean": here + one,
         "rise": one,
@@ -61,6 +62,12 @@ def from_expectations(here: F64, expectations: npt.ArrayLike, sigma: F64, var: F
         "dvar_dmu": (square1 - 2 * one * first) / sigma,
         "dvar_dvar": (square2 / 2 - one * second) / var,
     }
+
+
+def from_moments(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Mean, variance and the partials, of E f, E f² and two derivatives of either in mu: arrays or balls."""
+    (e, e1, e2), (s, s1, s2) = first, second
+    return [e, s - e * e, e1, e2 / 2, s1 - 2 * e * e1, s2 / 2 - e * e2]
 
 
 _TERMS = 22

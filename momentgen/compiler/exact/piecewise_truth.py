@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from momentgen.compiler.exact.differences import ActivationTruth, Differences
+from momentgen.compiler.exact.differences import ActivationTruth, Differences, from_expectations
 from momentgen.compiler.exact.smoothing import SMALL, Side
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.toolchain.arrays import F32, F64
@@ -142,14 +142,7 @@ class BallTruth:
                 sums += arb_mat([gaps, [d * d for d in gaps]]) * weights
             root = (2 * arb.pi()).sqrt()
             one, first, second, two, square1, square2 = (s / root for s in sums.entries())
-            return {
-                "mean": here + one,
-                "var": two - one * one,
-                "dmean_dmu": first / sigma,
-                "dmean_dvar": second / (2 * v),
-                "dvar_dmu": (square1 - 2 * one * first) / sigma,
-                "dvar_dvar": (square2 / 2 - one * second) / v,
-            }
+            return from_expectations(here, (one, two, first, second, square1, square2), sigma, v)
 
     def _panels(self, mu: arb, sigma: arb) -> list[arb]:
         """Ends of the panels, in z; a polynomial bends nowhere."""

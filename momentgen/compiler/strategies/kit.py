@@ -11,7 +11,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
+from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.measure.ulp import LARGEST
 
 
@@ -54,6 +54,29 @@ def exp_ratio(low: mpmath.mpf, high: mpmath.mpf, goal: float, centre: mpmath.mpf
 
     ends = f"|y| <= {sp.nsimplify(high)}" if low == -high else f"{sp.nsimplify(low)} <= y <= {sp.nsimplify(high)}"
     return lowest_degree(target, (low, high), range(3, 24), goal, f"(exp(y) - 1)/y, {ends}", centre=centre)
+
+
+with mpmath.workdps(60):
+    DENSITY = 1 / mpmath.sqrt(2 * mpmath.pi)  # of a standard normal variable at 0
+
+
+def number(graph: Graph, value: sp.Expr) -> Real:
+    """An exact number, to 60 digits."""
+    with mpmath.workdps(60):
+        return graph.const(mpmath.mpf(sp.N(value, 65)))
+
+
+def like(value: Real, *inputs: Real) -> Real:
+    """``value``, but NaN where an input is."""
+    for each in inputs:
+        value = select(equal(each, each), value, each)
+    return value
+
+
+def short_exp(scaled: bool, exponent: Real) -> Real:
+    """e^x where its power of two is a normal number, which ``scaled`` keeps apart from the mantissa."""
+    value = exp_mantissa(exponent)
+    return value * exp_factor(exponent, 0, 1) if scaled else value
 
 
 def bounded_exp(scaled: bool, exponent: Real) -> Real:

@@ -17,6 +17,7 @@ import mpmath
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, horner, madd, over_one_plus
+from momentgen.compiler.strategies.kit import DENSITY
 
 CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
 DEGREES = range(4, 40, 2)
@@ -56,9 +57,7 @@ def integrals(t: Real, square: Real, second: Real, top: int) -> list[Real]:
         second: node of J_2(t)/sqrt(2 pi).
         top: the highest order.
     """
-    with mpmath.workdps(40):
-        rest = madd(-(t * 2), second, 1 / mpmath.sqrt(2 * mpmath.pi))
-    first = over_one_plus(rest, square)
+    first = over_one_plus(madd(-(t * 2), second, DENSITY), square)
     j = [madd(t, first, second * 2), first, second]
     for n in range(3, top + 1):
         j.append(madd(-t, j[n - 1], j[n - 2]) * (mpmath.mpf(1) / n))

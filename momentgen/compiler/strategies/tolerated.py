@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,12 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import BallTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.stable import Stable, Truth
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, Truth
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
+from momentgen.compiler.toolchain.arrays import F32
 from momentgen.rule import Rule
 
 
@@ -92,6 +95,34 @@ def exact_variant(
         **(usual | more),
         **graphs,
     )
+
+
+def four_graphs(
+    build: Callable[[tuple[str, ...], bool], tuple[Graph, Iterable[Polynomial]]],
+) -> tuple[dict[str, Any], list[Polynomial]]:
+    """The graphs of a variant by field of :class:`Stable`, and what was fitted for those of float32.
+
+    Args:
+        build: (outputs, whether for float64) -> a graph, and what was fitted for it.
+    """
+    graphs: dict[str, Any] = {}
+    fits: list[Polynomial] = []
+    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+        graphs[name], made = build(outputs, False)
+        fits += made
+        graphs[f"{name}64"], _ = build(outputs, True)
+    return graphs, fits
+
+
+def largest_errors(
+    build: Callable[[tuple[str, ...]], Graph], truth: Truth, measure: ErrorMeasure, mean: F32, var: F32
+) -> dict[str, float]:
+    """By output, the largest error in float64 at some points, of the graphs that ``build`` makes of outputs."""
+    exact, found = truth(mean, var, {}), dict[str, float]()
+    for outputs in (OUTPUTS, PARTIALS):
+        for name, values in outputs_float64(build(outputs), {"mean": mean, "var": var}).items():
+            found[name] = float(measure(name, values, exact[name], mean, var).max())
+    return found
 
 
 def facts_of(f: Activation) -> dict[str, Any]:

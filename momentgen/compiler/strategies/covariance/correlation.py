@@ -28,15 +28,13 @@ from momentgen.compiler.ir.graph import (
     Graph,
     Real,
     equal,
-    exp_factor,
-    exp_mantissa,
     madd,
     select,
     sqrt,
     square_difference,
 )
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
-from momentgen.compiler.strategies.kit import SLACK, Precision, within
+from momentgen.compiler.strategies.kit import SLACK, Precision, short_exp, within
 
 INPUTS = ("mean1", "var1", "mean2", "var2", "cov")
 _BITS = 160
@@ -266,9 +264,7 @@ class Pair:
             inverse = bottom * both
             steep = self.a - self.share * inverse
             exponent = (self.place - square) * steep
-            e = exp_mantissa(exponent)
-            if self.precision.scaled:
-                e = e * exp_factor(exponent, 0, 1)
+            e = short_exp(self.precision.scaled, exponent)
             yield w, At(q, madd(self.length, x, start), square, inverse, square * both, e)
 
     def sums(self, rule: Nodes, terms: Sequence[Callable[[At], Real]]) -> list[Real]:

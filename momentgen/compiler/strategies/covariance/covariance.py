@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import sympy as sp
 
@@ -24,7 +25,7 @@ from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.ulp import CovarianceMeasure
 from momentgen.compiler.strategies.covariance.correlation import Nodes
 from momentgen.compiler.strategies.covariance.covariance_gelu import Gelu
-from momentgen.compiler.strategies.covariance.covariance_graph import OUTPUTS, PARTIALS, Family, Relu, Step, graph_of
+from momentgen.compiler.strategies.covariance.covariance_graph import OUTPUTS, PARTIALS, Relu, Step, Writer, graph_of
 from momentgen.compiler.strategies.covariance.covariance_truth import CovarianceTruth
 from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.errors import BuildError
@@ -37,27 +38,28 @@ _FLOAT32 = Precision(fit=1e-8, reach=18.8125, scaled=True)
 class _Known:
     """A function with such a rule: its graphs, its truth, and the nodes for float32 and float64, either direction.
 
+    ``added``: whether a normal variable is added to either input.
     ``by_terms``: whether the covariance is measured by the sum of its terms, as partials are, since the variances may
     be smaller than what rounding E f' leaves: f of GELU has a least value.
     """
 
-    family: Family
+    writer: type[Writer]
     kind: str
     nodes: tuple[Nodes, Nodes, Nodes, Nodes]
+    added: bool = False
     by_terms: bool = False
 
 
 _STEP = (Nodes(28, 5, 18), Nodes(4, 5, 18), Nodes(40, 4.5, 26), Nodes(4, 6, 40))
 _KNOWN: Mapping[sp.Expr, _Known] = {
-    sp.Heaviside(x, 1): _Known(Family(Step), "step", _STEP),
-    Phi(x): _Known(Family(Step, added=True), "normal_cdf", _STEP),
-    sp.Max(x, 0): _Known(
-        Family(Relu), "relu", (Nodes(18, 2, 18), Nodes(24, 4, 18), Nodes(30, 2.5, 30), Nodes(40, 3.5, 28))
-    ),
+    sp.Heaviside(x, 1): _Known(Step, "step", _STEP),
+    Phi(x): _Known(Step, "normal_cdf", _STEP, added=True),
+    sp.Max(x, 0): _Known(Relu, "relu", (Nodes(18, 2, 18), Nodes(24, 4, 18), Nodes(30, 2.5, 30), Nodes(40, 3.5, 28))),
     x * Phi(x): _Known(
-        Family(Gelu, added=True),
+        Gelu,
         "gelu",
         (Nodes(22, 2, 20), Nodes(22, 3, 18), Nodes(40, 2.5, 36), Nodes(44, 3, 32)),
+        added=True,
         by_terms=True,
     ),
 }
@@ -77,13 +79,11 @@ def stabilise_covariance(derivation: CovarianceDerivation) -> tuple[Stable, ...]
     if not rule.accuracy.moments or rule.accuracy.ulp:
         cause = "expected the accuracy Accuracy(moments=True) for a covariance"
         raise BuildError(rule.name, "strategies", cause, rule.accuracy)
-    family, nodes = known.family, known.nodes
-    (forward, fits), (partials, more) = (
-        graph_of(family, _FLOAT32, nodes[0], OUTPUTS), graph_of(family, _FLOAT32, nodes[1], PARTIALS)
-    )  # fmt: skip
-    forward64, partials64 = graph_of(family, FLOAT64, nodes[2], OUTPUTS), graph_of(family, FLOAT64, nodes[3], PARTIALS)
+    graph, nodes = partial(graph_of, known.writer, added=known.added), known.nodes
+    (forward, fits), (partials, more) = graph(_FLOAT32, nodes[0], OUTPUTS), graph(_FLOAT32, nodes[1], PARTIALS)
+    forward64, partials64 = graph(FLOAT64, nodes[2], OUTPUTS), graph(FLOAT64, nodes[3], PARTIALS)
     sized = (*OUTPUTS, *PARTIALS) if known.by_terms else PARTIALS
-    sizes, _ = graph_of(family, FLOAT64, nodes[3], sized, sizes=True)
+    sizes, _ = graph(FLOAT64, nodes[3], sized, sizes=True)
     return (
         Stable(
             variant="exact",

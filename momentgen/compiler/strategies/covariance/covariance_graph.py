@@ -23,15 +23,14 @@ Phi(z1) - Phi(b) is the integral of phi between the two where these are near: z1
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import mpmath
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select
+from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.strategies.covariance.correlation import INPUTS, At, Nodes, Pair, gauss_legendre
 from momentgen.compiler.strategies.formulas.functions import Value
-from momentgen.compiler.strategies.kit import Precision, largest, within
+from momentgen.compiler.strategies.kit import Precision, largest, short_exp, within
 from momentgen.compiler.strategies.mills import Tails
 
 OUTPUTS = ("covariance",)
@@ -159,9 +158,7 @@ class Step(Writer):
         for node, weight in gauss_legendre(4):
             step = delta * node
             exponent = -(step * madd(step, 0.5, b))
-            e = exp_mantissa(exponent)
-            if self.precision.scaled:
-                e = e * exp_factor(exponent, 0, 1)
+            e = short_exp(self.precision.scaled, exponent)
             total = madd(e, weight, total)
         both = f.times(own, f.gauss(b))
         total = total * delta * (1 / (2 * mpmath.pi))
@@ -280,32 +277,26 @@ class Relu(Writer):
         return Value(e.mantissa * tails.j[1], e.factors)
 
 
-@dataclass(frozen=True)
-class Family:
-    """A function that has such a graph.
-
-    Attributes:
-        writer: its class.
-        added: whether a normal variable is added to either input.
-    """
-
-    writer: type[Writer]
-    added: bool = False
-
-
 def graph_of(
-    family: Family, precision: Precision, nodes: Nodes, outputs: tuple[str, ...], *, sizes: bool = False
+    of: type[Writer],
+    precision: Precision,
+    nodes: Nodes,
+    outputs: tuple[str, ...],
+    *,
+    added: bool = False,
+    sizes: bool = False,
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of the outputs named, and what was fitted for it.
 
     Args:
-        family: whose covariance.
+        of: what writes the covariance of a function.
         precision: float32 or float64.
         nodes: of the integral over the correlation.
         outputs: of :data:`OUTPUTS` or :data:`PARTIALS`.
+        added: whether a normal variable is added to either input.
         sizes: for each output the sum of the magnitudes of its terms instead.
     """
-    writer = family.writer(precision, nodes, added=family.added, sizes=sizes)
+    writer = of(precision, nodes, added=added, sizes=sizes)
     for name in outputs:
         writer.g.output(name, writer.p.checked(writer.outputs[name]()))
     return writer.g, tuple(dict.fromkeys(writer.fits))

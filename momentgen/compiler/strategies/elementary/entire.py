@@ -28,7 +28,7 @@ import sympy as sp
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.graph import Graph, Real, equal, select
+from momentgen.compiler.ir.graph import Graph, Real
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, measure_for
@@ -40,6 +40,7 @@ from momentgen.compiler.strategies.elementary.entire_measure import (
 )
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, exponential_terms
+from momentgen.compiler.strategies.kit import like
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -182,9 +183,7 @@ def _graphs(
             for output in outputs:
                 value = writer.finite(values[output])
                 if output in OUTPUTS:
-                    # NaN stays NaN, of the mean and of the variance alike.
-                    value = select(equal(writer.mu, writer.mu), value, writer.mu)
-                    value = select(equal(writer.v, writer.v), value, writer.v)
+                    value = like(value, writer.mu, writer.v)
                 graph.output(output, value)
             fits += [] if float64 else writer.fits
     return graphs, fits

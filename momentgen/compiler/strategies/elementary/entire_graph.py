@@ -30,7 +30,7 @@ from momentgen.compiler.ir.graph import (
     select,
     sqrt,
 )
-from momentgen.compiler.strategies.kit import largest
+from momentgen.compiler.strategies.kit import largest, number
 from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.rule.symbols import x
 
@@ -167,8 +167,7 @@ class Writer:
         return within if clear is None else within | clear
 
     def number(self, value: sp.Expr) -> Real:
-        with mpmath.workdps(50):
-            return self.g.const(mpmath.mpf(sp.N(value, 50)))
+        return number(self.g, value)
 
     def exp(self, exponent: Real, weight: Real | None = None) -> Real:
         """The exponential times ``weight``, 0 far to the left, the largest number far to the right."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.ir.graph import Real, equal, select, sqrt
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
-from momentgen.compiler.strategies.kit import plus
+from momentgen.compiler.strategies.kit import number, plus
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, mu, phi, v
 
@@ -119,7 +118,7 @@ class Translator:
         if expr in self.named:
             return self.value(self.named[expr])
         if expr.is_number:
-            return Value(self.number(expr))
+            return Value(number(self.g, expr))
         if isinstance(expr, sp.Symbol):
             return Value(self.symbol(expr))
         if isinstance(expr, sp.Add):
@@ -132,16 +131,11 @@ class Translator:
             return self.f.mu
         return self.f.v if symbol == v else self.g.param(symbol.name)
 
-    def number(self, expr: sp.Expr) -> Real:
-        """A constant, to 60 digits."""
-        with mpmath.workdps(60):
-            return self.g.const(mpmath.mpf(sp.N(expr, 65)))
-
     def sum(self, terms: Iterable[sp.Expr]) -> Real:
         """A sum; numbers are added up first."""
         terms = list(terms)
         constant = sp.Add(*(term for term in terms if term.is_number))
-        total = self.number(constant)
+        total = number(self.g, constant)
         for term in _ordered(term for term in terms if not term.is_number):
             total = plus(total, self.node(term))
         return total
@@ -160,7 +154,7 @@ class Translator:
                     rest = sp.Mul(*(f for f in sp.Mul.make_args(expr) if f != base))
                     return Value(self.sum(sp.Mul(rest, term) for term in base.args))
         bounded, steps = self.algebraic(parts)
-        total = Value(self.number(parts.number))
+        total = Value(number(self.g, parts.number))
         for node in bounded:
             total = self.f.times(total, Value(node))
         for value in self.special(parts):

@@ -24,8 +24,8 @@ from momentgen.compiler.derive.proof import function
 from momentgen.compiler.fit import Polynomial, fit_parameter
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
-from momentgen.compiler.ir.values import evaluate_float64
-from momentgen.compiler.measure.ulp import TermsUlp, ulp_error
+from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.measure.ulp import TermsUlp, in_ulp
 from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator
 from momentgen.compiler.strategies.formulas.formula_truth import FormulaTruth
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
@@ -33,7 +33,6 @@ from momentgen.compiler.strategies.formulas.rewrite import Written, write
 from momentgen.compiler.strategies.homogeneous import kink, kink_graph
 from momentgen.compiler.strategies.homogeneous.forms import output_forms
 from momentgen.compiler.strategies.kit import FLOAT64, Precision
-from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Fitted, Formula, LogisticInput, Rule
 from momentgen.rule.symbols import Phi, S, mu, phi, v
@@ -191,23 +190,19 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
     source = f" ({variant.citation})" if variant.citation else ""
     meaning = f"; {variant.doc}" if isinstance(variant, Formula) and variant.doc else ""
     if exact is not None:
-        return replace(exact, **parts, measure=_ulp, doc=f"the exact mean, and the variance fitted{source}")
-    in_ulp = bool(rule.parameters)
+        return replace(exact, **parts, measure=in_ulp, doc=f"the exact mean, and the variance fitted{source}")
+    plain = bool(rule.parameters)
     return Stable(
         **parts,
-        measure=_ulp if in_ulp else TermsUlp(graphs.magnitudes(), floored=floored),
+        measure=in_ulp if plain else TermsUlp(graphs.magnitudes(), floored=floored),
         goal=_GOAL,
         aim=_GOAL * _SHARE,
-        unit="ulp" if in_ulp else "ulp of the terms",
+        unit="ulp" if plain else "ulp of the terms",
         box=_BOX,
         settings=settings,
         doc=f"the formula as published{source}{meaning}; errors in ulp"
-        + ("" if in_ulp else " of the sum of the magnitudes of an output's terms, or of 2^-118 where that is larger"),
+        + ("" if plain else " of the sum of the magnitudes of an output's terms, or of 2^-118 where that is larger"),
     )
-
-
-def _ulp(output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-    return ulp_error(computed, exact)
 
 
 def _lowest(magnitudes: Graph, settings: tuple[Mapping[str, float], ...]) -> dict[str, float] | None:
@@ -218,8 +213,8 @@ def _lowest(magnitudes: Graph, settings: tuple[Mapping[str, float], ...]) -> dic
     lowest, found = -1e-12, None
     for setting in settings:
         for means in (shape, shape * np.sqrt(variances)):
-            values = evaluate_float64(magnitudes, {"mean": means, "var": variances, **setting})
-            size, value = (np.broadcast_to(values[magnitudes.outputs[k]], means.shape) for k in ("var", "value"))
+            values = outputs_float64(magnitudes, {"mean": means, "var": variances, **setting})
+            size, value = values["var"], values["value"]
             relative = np.divide(value, np.abs(size), out=np.zeros(means.shape), where=np.abs(size) > 1e-290)
             i = np.unravel_index(np.argmin(relative), relative.shape)
             if relative[i] < lowest:

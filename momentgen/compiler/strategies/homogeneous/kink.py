@@ -20,12 +20,11 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, equal, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
-from momentgen.compiler.measure.ulp import LARGEST, ulp_error
+from momentgen.compiler.measure.ulp import LARGEST, in_ulp
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, changes_sign, output_forms
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
 from momentgen.compiler.strategies.kit import FLOAT64, Precision, within
-from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -71,16 +70,6 @@ class SignScalars:
         """a = -t0, where there is a sign change."""
         width, _, at_hi, at_lo, *_ = self(setting)
         return (-(at_hi + at_lo),) if width > 0 else ()
-
-
-def _ulp(
-    output: str,
-    computed: F32,
-    exact: F64,
-    mean: F32,
-    var: F32,
-) -> F64:
-    return ulp_error(computed, exact)
 
 
 def applies(derivation: Derivation) -> bool:
@@ -175,7 +164,7 @@ def _measure(forms: Mapping[str, OutputForm], settings: list[dict[str, Any]]) ->
 
     changing = {name: form for name, form in forms.items() if form.power >= 0 and changes(name, form)}
     if forms["mean"].power < 2 or not changing:
-        return _ulp, {}
+        return in_ulp, {}
     what = (
         f"{', '.join(changing)}: in ulp of the larger of the value and of its part without phi, which cancel at a zero"
     )

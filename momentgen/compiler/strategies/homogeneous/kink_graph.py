@@ -53,7 +53,7 @@ from momentgen.compiler.strategies.homogeneous.forms import (
     vanishing_order,
     without_t,
 )
-from momentgen.compiler.strategies.kit import Precision, within
+from momentgen.compiler.strategies.kit import Precision, number, within
 from momentgen.compiler.strategies.mills import CENTRE, SCALE, core, slope_of
 from momentgen.errors import BuildError
 
@@ -155,8 +155,7 @@ class _Writer:
         """A polynomial in t and the parameters, as written."""
         g = self.g
         if expr.is_number:
-            with mpmath.workdps(60):
-                return g.const(mpmath.mpf(sp.Rational(expr).p) / sp.Rational(expr).q)
+            return number(self.g, expr)
         if expr == T:
             return self.t
         if isinstance(expr, sp.Symbol):
@@ -232,10 +231,6 @@ class _Writer:
         self.v, self.raised = self.v * down, self.raised * down
         value = self.output(form, params) * up
         self.v, self.raised = before
-        return self.saturated(value)
-
-    def saturated(self, value: Real) -> Real:
-        """At most the largest number in size."""
         return within(value, LARGEST)
 
     def output(self, form: OutputForm, params: Mapping[str, Any]) -> Real:
@@ -448,6 +443,6 @@ def build_graph(
         if writer.degree > 1:
             value = kink_powers.saturated(writer, value, output=name in OUTPUTS)
         elif steep and name == "mean":
-            value = writer.saturated(value)
+            value = within(value, LARGEST)
         graph.output(name, value)
     return graph, tuple(writer.fits)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from flint import arb, ctx, fmpq
 
+from momentgen.compiler.exact.differences import from_moments
 from momentgen.compiler.measure.moments import EXACT_MEAN, MEAN, PARTIAL, VARIANCE, VARIANCE_OF_INPUT, Tolerance
 from momentgen.compiler.toolchain.arrays import F32, F64
 
@@ -70,16 +71,8 @@ class RootTruth:
         with ctx.workprec(_BITS):
             at, p = arb(a), fmpq(self.eighths, 8)
             even, odd = (arb(self.right) + arb(self.left)) / 2, (arb(self.right) - arb(self.left)) / 2
-            mean, slope, bend = _moments(at, p, even, odd)
-            second, slope2, bend2 = _moments(at, 2 * p, even * even + odd * odd, 2 * even * odd)
-            values = (
-                mean,
-                second - mean * mean,
-                slope,
-                bend / 2,
-                slope2 - 2 * mean * slope,
-                bend2 / 2 - mean * bend,
-            )
+            square = _moments(at, 2 * p, even * even + odd * odd, 2 * even * odd)
+            values = from_moments(_moments(at, p, even, odd), square)
             return tuple(float(value.mid()) for value in values)  # what cancels to nothing is a ball about 0
 
 

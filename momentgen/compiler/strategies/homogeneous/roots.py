@@ -11,7 +11,6 @@ Far out, r is |mu| and s its sign.  Of a side where f is 0 nothing is left beyon
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -19,10 +18,10 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select, sqrt
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE
 from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, RootTruth
-from momentgen.compiler.strategies.tolerated import unmet_by_input
+from momentgen.compiler.strategies.tolerated import four_graphs, unmet_by_input
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -199,10 +198,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     best = min(range(len(tried)), key=lambda i: sum(map(len, coarse[i].values())))
     chosen, series = tried[best], coarse[best]
     fine = {name: chosen.cut(name, within(name, _FINE)) for name in _POWERS}
-    graphs: dict[str, Any] = {}
-    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        graphs[name] = _graph(truth, chosen.bend, series, outputs)
-        graphs[f"{name}64"] = _graph(truth, chosen.bend, fine, outputs)
+    graphs, _ = four_graphs(
+        lambda outputs, float64: (_graph(truth, chosen.bend, fine if float64 else series, outputs), ())
+    )
     terms = sum(map(len, series.values()))
     yield Stable(
         variant="exact",

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import operator
 
-import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.derive import JointDerivation
 from momentgen.compiler.ir.graph import Graph, Real, equal, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS
-from momentgen.compiler.strategies.kit import plus
+from momentgen.compiler.strategies.kit import number, plus
 from momentgen.errors import BuildError
 
 
@@ -59,8 +58,7 @@ def parameter_node(g: Graph, expr: sp.Expr, name: str) -> Real:
         BuildError: for any other function.
     """
     if expr.is_number:
-        with mpmath.workdps(60):
-            return g.const(mpmath.mpf(sp.N(expr, 65)))
+        return number(g, expr)
     if isinstance(expr, sp.Symbol):
         return g.param(expr.name)
     if isinstance(expr, sp.Pow) and expr.exp.is_Integer:

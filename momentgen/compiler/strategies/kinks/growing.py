@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import analyse
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge
@@ -27,7 +25,7 @@ from momentgen.compiler.strategies.kinks.growing_truth import GrowingMeasure, Gr
 from momentgen.compiler.strategies.kinks.piecewise import branches_of
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
-from momentgen.compiler.strategies.tolerated import unmet_by_input
+from momentgen.compiler.strategies.tolerated import four_graphs, largest_errors, unmet_by_input
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -82,14 +80,11 @@ def _missed(sides: Sides, branches: Branches, switch: float, edge: Edge, measure
     means = float(sides.kink) + sigma * np.linspace(-6, 6, 61)
     mean = np.tile(means, 2).astype(np.float32)
     var = np.repeat([switch * 0.999, switch * 0.5], means.size).astype(np.float32)
-    exact = truth(mean, var, {})
-    missed = 0.0
-    for outputs in (OUTPUTS, PARTIALS):
-        graph, _ = build_growing(sides, branches, NEAR64, outputs, switch, edge)
-        for name, computed in outputs_float64(graph, {"mean": mean, "var": var}).items():
-            values = np.broadcast_to(computed, mean.shape)
-            missed = max(missed, float(measure(name, values, exact[name], mean, var).max()))
-    return missed
+
+    def build(outputs: tuple[str, ...]) -> Graph:
+        return build_growing(sides, branches, NEAR64, outputs, switch, edge)[0]
+
+    return max(largest_errors(build, truth, measure, mean, var).values())
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -118,12 +113,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         raise BuildError(rule.name, "strategies", cause, rule.f)
     degree, terms = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=0)
-    graphs: dict[str, Any] = {}
-    fits: list[Polynomial] = []
-    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        graphs[name], made = build_growing(sides, branches, NEAR32, outputs, switch, edge)
-        fits += made
-        graphs[f"{name}64"], _ = build_growing(sides, more, NEAR64, outputs, switch, edge)
+    of = {False: (branches, NEAR32), True: (more, NEAR64)}
+    graphs, fits = four_graphs(lambda outputs, float64: build_growing(sides, *of[float64], outputs, switch, edge))
     wide = 12 / rate
     inside = " + ".join(f"{r:g}·{of}" for r, of in ((edge.rate, "|mean|"), (edge.rate_var, "var")) if r)
     yield Stable(

@@ -23,7 +23,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select, sqrt
+from momentgen.compiler.ir.graph import Graph, Real, madd, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.strategies.elementary.entire_graph import Edge, Writer
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter, Unit
@@ -31,7 +31,8 @@ from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms,
 from momentgen.compiler.strategies.kinks.growing_truth import Sides
 from momentgen.compiler.strategies.kinks.half_lines import HalfLines, Seen, Tails
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, PiecewiseWriter
-from momentgen.compiler.strategies.kit import Precision
+from momentgen.compiler.strategies.kit import Precision, like
+from momentgen.compiler.strategies.kit import number as constant
 
 _SPREAD = ("var", "dvar_dmu", "dvar_dvar")
 
@@ -110,7 +111,7 @@ class _Growing(PiecewiseWriter):
                 value = select(value < 0, 0, value)
             value = w.finite(value) * valid
             if name in OUTPUTS:
-                value = select(equal(self.mu, self.mu), value, self.mu)  # NaN stays NaN
+                value = like(value, self.mu)
             g.output(name, value)
 
 
@@ -203,8 +204,7 @@ class _Far:
         return total + self._little(edge, unit)
 
     def _number(self, value: sp.Expr, sign: int) -> Real:
-        with mpmath.workdps(50):
-            return self.g.const(sign * mpmath.mpf(sp.N(sp.re(value), 50)))
+        return constant(self.g, sign * sp.re(value))
 
     def first(self, order: int) -> tuple[Real, Real]:
         """Derivatives in mu of E p and E D, as plain numbers: used where no unit is large."""

@@ -23,6 +23,7 @@ import numpy as np
 import sympy as sp
 from flint import acb, arb, ctx
 
+from momentgen.compiler.exact.differences import from_moments
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.measure.moments import (
     EXACT_MEAN,
@@ -142,9 +143,7 @@ class GrowingTruth:
             rows.append(moment(derivatives[0]))
             rows.append(moment(derivatives[1]) + jumps[0] * density)
             rows.append(moment(derivatives[2]) + jumps[1] * density + jumps[0] * slope)
-        e, e1, e2 = first
-        s, s1, s2 = second
-        return [e, s - e * e, e1, e2 / 2, s1 - 2 * e * e1, s2 / 2 - e * e2]
+        return from_moments(first, second)
 
     @cached_property
     def _derivatives(self) -> list[Sides]:

@@ -20,10 +20,10 @@ import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.fit.half_plane import half_plane
-from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select, sqrt
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select, sqrt
 from momentgen.compiler.strategies.elementary.exponentials import Terms, number
 from momentgen.compiler.strategies.kinks.growing_truth import Sides
-from momentgen.compiler.strategies.kit import Precision, within
+from momentgen.compiler.strategies.kit import DENSITY, Precision, short_exp, within
 
 _HELD = 2.0**62  # z is held within that: |a + z|² is a number
 _GOAL = {True: 1e-8, False: 1e-15}  # of the fits, in float32 and in float64
@@ -118,11 +118,7 @@ class HalfLines:
         beyond = self.t > reach
         t = select(beyond, reach, self.t)
         exponent = t * t * -0.5
-        e = exp_mantissa(exponent)
-        if self.precision.scaled:
-            e = e * exp_factor(exponent, 0, 1)
-        with mpmath.workdps(40):
-            value = e * (1 / mpmath.sqrt(2 * mpmath.pi))
+        value = short_exp(self.precision.scaled, exponent) * DENSITY
         return select(beyond, 0, value).named("phi(t)")
 
     @cached_property

@@ -7,17 +7,16 @@ ELU, SELU and Threshold, with parameters for the halves' factors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
+from momentgen.compiler.ir.stable import Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.kinks.halves_graph import FLOAT32, LOCAL, Halves, build_halves
 from momentgen.compiler.strategies.kit import NEAR64
 from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledMeasure, SettledTruth, closed_form_truth
+from momentgen.compiler.strategies.tolerated import four_graphs
 from momentgen.rule.symbols import x
 
 
@@ -49,12 +48,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         return
     settled = Settled.of(rule)
     f = settled.at({})
-    graphs: dict[str, Any] = {}
-    fits: list[Polynomial] = []
-    for suffix, precision in (("", FLOAT32), ("64", NEAR64)):
-        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graphs[name + suffix], made = build_halves(halves, precision, outputs)
-            fits += made if not suffix else ()
+    graphs, fits = four_graphs(lambda outputs, float64: build_halves(halves, NEAR64 if float64 else FLOAT32, outputs))
     closed = halves.kind == "constant"
     below = f"; below v = {LOCAL[True][0]:.4g} power series of {LOCAL[True][1]} terms"
     yield Stable(

@@ -33,9 +33,6 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import (
     Graph,
     Real,
-    equal,
-    exp_factor,
-    exp_mantissa,
     first_word,
     horner,
     madd,
@@ -45,7 +42,17 @@ from momentgen.compiler.ir.graph import (
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
-from momentgen.compiler.strategies.kit import NEAR32, Precision, checked, deviation, exp_ratio, within
+from momentgen.compiler.strategies.kit import (
+    DENSITY,
+    NEAR32,
+    Precision,
+    checked,
+    deviation,
+    exp_ratio,
+    like,
+    short_exp,
+    within,
+)
 from momentgen.compiler.strategies.mills import CENTRE, core, integrals, slope_of
 
 Left = Literal["exponential", "constant"]
@@ -104,17 +111,11 @@ class _Writer:
         direct = size * (1 / v) * size
         direct = select(tiny, square * square, direct)  # where 1/v overflows
         self.h = select(beyond, mpmath.mpf(precision.reach) ** 2, direct)
-        e = self.exp(self.h * -0.5)
+        e = short_exp(precision.scaled, self.h * -0.5)
         # Beyond the reach, and at v = 0, exactly nothing: a jump squared may be large beside the smallest variances.
         self.e = select(beyond, 0, e)
-        with mpmath.workdps(40):
-            self.density = (self.e * (1 / mpmath.sqrt(2 * mpmath.pi))).named("phi(t)")
+        self.density = (self.e * DENSITY).named("phi(t)")
         self.near = self.v < self.switch
-
-    def exp(self, exponent: Real) -> Real:
-        """e^x, whose power of two is a normal number."""
-        value = exp_mantissa(exponent)
-        return value * exp_factor(exponent, 0, 1) if self.precision.scaled else value
 
     def held_exp(self, exponent: Real, high: float) -> Real:
         """e^x up to x = ``high``, where it stays; 0 far to the left."""
@@ -122,7 +123,7 @@ class _Writer:
         low, top = g.const(_LOWEST), g.const(high)
         below = exponent < low
         held = select(below, low, select(top < exponent, top, exponent))
-        return select(below, 0, self.exp(held))
+        return select(below, 0, short_exp(self.precision.scaled, held))
 
     def mills(self, n: int, at: Real, reach: float) -> Real:
         """J_n/sqrt(2 pi); u's second word, where it has one, by the slope."""
@@ -274,7 +275,7 @@ class _Writer:
         # Corrections may outgrow a subnormal, and a constant's cross term the others.
         var = select(var < 0, 0, var)
         values = {"mean": mean, "var": var}
-        return {name: select(equal(self.mu, self.mu), value, self.mu) for name, value in values.items()}
+        return {name: like(value, self.mu) for name, value in values.items()}
 
     def partials(self) -> dict[str, Real]:
         return self.exponential_partials() if self.kind == "exponential" else self.constant_partials()

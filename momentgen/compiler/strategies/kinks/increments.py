@@ -22,7 +22,7 @@ from momentgen.compiler.fit.reflections import least_squares
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.function.pieces import Piece, Pieces
 from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select, sqrt
-from momentgen.compiler.strategies.kit import Precision, bounded_exp, exp_ratio
+from momentgen.compiler.strategies.kit import Precision, bounded_exp, exp_ratio, number
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import S, x
 
@@ -132,9 +132,8 @@ class Increments:
     def _written(self, expr: sp.Expr) -> _Change:
         g = self.g
         if not expr.has(x):
-            with mpmath.workdps(50):
-                number = g.const(mpmath.mpf(sp.N(expr, 50)))
-            return _Change(number, number, g.const(0))
+            value = number(g, expr)
+            return _Change(value, value, g.const(0))
         if isinstance(expr, sp.Add):
             terms = [self._of(term) for term in expr.args]
             total = terms[0]

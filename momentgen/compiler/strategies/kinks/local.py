@@ -8,7 +8,6 @@ a time, and all is computed of a 64th of f, so that no term leaves float32 befor
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -25,12 +24,11 @@ from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.growth import GrowthMeasure
 from momentgen.compiler.measure.moments import measure_for
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.kinks.piecewise import branches_of
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, PiecewiseWriter
-from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
+from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision, largest, like, number
 from momentgen.compiler.strategies.settled import closed_form_truth
-from momentgen.compiler.strategies.tolerated import exact_variant, unmet_by_input
+from momentgen.compiler.strategies.tolerated import exact_variant, four_graphs, unmet_by_input
 from momentgen.rule.symbols import x
 
 _HIGHEST = 5  # powers of a branch: sigma's power in the variance is twice that
@@ -82,8 +80,7 @@ class _Writer(PiecewiseWriter):
                 total = g.const(0)
                 for j in range(self.branches.heat, -1, -1):
                     row = sp.Poly(sp.diff(expr, x, k + 2 * j), x).all_coeffs()[::-1]
-                    with mpmath.workdps(50):
-                        c = [scale * mpmath.mpf(sp.N(w, 50)) for w in row]
+                    c = [scale * number(g, w) for w in row]
                     value = c[-1]
                     for w in reversed(c[:-1]):
                         value = madd(value, self.mu, w)
@@ -144,8 +141,7 @@ class _Writer(PiecewiseWriter):
                 beyond = select(self.mu < 0, left * largest, beyond)
             value = select(equal(value, value), value, beyond)
             if name in OUTPUTS:
-                value = select(equal(self.mu, self.mu), value, self.mu)  # NaN stays NaN
-                value = select(equal(self.v, self.v), value, self.v)
+                value = like(value, self.mu, self.v)
             g.output(name, value)
 
     def signs(self, name: str) -> tuple[float, float]:
@@ -190,12 +186,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     share = 1.0 if steps else _SHARE
     part = replace(f, pieces=f.pieces.map(lambda e: e * sp.Rational(share)))
     branches = branches_of(part, rule.f * sp.Rational(share), degree=2 * _HIGHEST, terms=1, heat=1)
-    graphs: dict[str, Any] = {}
-    fits: list[Polynomial] = []
-    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        graphs[name], made = _graph(branches, _FLOAT32, outputs, LARGEST, share)
-        fits += made
-        graphs[f"{name}64"], _ = _graph(branches, NEAR64, outputs, sys.float_info.max, share)
+    graphs, fits = four_graphs(
+        lambda outputs, float64: _graph(branches, NEAR64 if float64 else _FLOAT32, outputs, largest(not float64), share)
+    )
     wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     stable = exact_variant(
         f,

@@ -27,7 +27,6 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, Real
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
@@ -37,7 +36,7 @@ from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, fi
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
-from momentgen.compiler.strategies.tolerated import Claim, exact_variant, unmet
+from momentgen.compiler.strategies.tolerated import Claim, exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -170,13 +169,9 @@ def _local_errors(
     points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
     mean = np.tile(points, 2).astype(np.float32)
     var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
-    exact = truth(mean, var, {})
-    found = {}
-    for outputs in (OUTPUTS, PARTIALS):
-        graph, _ = build_piecewise(branches, NEAR64, outputs, switch)
-        for name, computed in outputs_float64(graph, {"mean": mean, "var": var}).items():
-            found[name] = float(measure(name, np.broadcast_to(computed, mean.shape), exact[name], mean, var).max())
-    return found
+    return largest_errors(
+        lambda outputs: build_piecewise(branches, NEAR64, outputs, switch)[0], truth, measure, mean, var
+    )
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,21 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.elementary.entire_graph import sine_and_cosine
-from momentgen.compiler.strategies.kit import Precision, bounded_exp, checked, deviation, within
+from momentgen.compiler.strategies.kit import (
+    DENSITY,
+    Precision,
+    bounded_exp,
+    checked,
+    deviation,
+    like,
+    number,
+    short_exp,
+    within,
+)
 from momentgen.compiler.strategies.mills import integrals
 from momentgen.compiler.strategies.smooth.atom_graph import mills_ratio
 from momentgen.errors import BuildError
@@ -184,17 +194,14 @@ class PiecewiseWriter:
         t = select(beyond, reach, raw).named(f"|mean - {self.branches.kinks[index]:.6g}|/sigma")
         h = t * t
         exponent = h * -0.5
-        e = exp_mantissa(exponent)
-        if self.precision.scaled:
-            e = e * exp_factor(exponent, 0, 1)
+        e = short_exp(self.precision.scaled, exponent)
         # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
         e = select(beyond, 0, e)
         u = 1 / madd(t, 0.25, 1)
         second, fitted = mills_ratio(self.precision, 2, u)
         self.fits.append(fitted)
         j = integrals(t, h, second, max(top, 2))
-        with mpmath.workdps(40):
-            density = e * (1 / mpmath.sqrt(2 * mpmath.pi))
+        density = e * DENSITY
         table = {n: e * value for n, value in enumerate(j)}
         table[-1] = density
         table[1000] = t
@@ -313,7 +320,7 @@ class PiecewiseWriter:
             if name in PARTIALS:
                 g.output(name, self.finite(value) if self.leaps else value)
             else:
-                g.output(name, select(equal(self.mu, self.mu), value, self.mu))  # NaN stays NaN
+                g.output(name, like(value, self.mu))
 
     def finite(self, value: Real) -> Real:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""
@@ -334,8 +341,7 @@ class _Translator:
         """
         g = self.g
         if expr.is_number:
-            with mpmath.workdps(50):
-                return g.const(mpmath.mpf(sp.N(expr, 50)))
+            return number(g, expr)
         if expr == x:
             return self.point
         if isinstance(expr, sp.exp):

@@ -17,8 +17,8 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ir.values import evaluate_float64
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.increments import with_fitted_branches
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature
@@ -27,7 +27,7 @@ from momentgen.compiler.strategies.smooth.algebraic import find_ladder
 from momentgen.compiler.strategies.smooth.atom_graph import AtomSum
 from momentgen.compiler.strategies.smooth.choosing import atom_facts
 from momentgen.compiler.strategies.smooth.ladder import outskirts
-from momentgen.compiler.strategies.tolerated import exact_variant, unmet
+from momentgen.compiler.strategies.tolerated import exact_variant, four_graphs, largest_errors, unmet
 from momentgen.errors import BuildError
 
 _CHOICES = ((5, 4), (6, 5), (8, 5), (10, 5), (12, 5), (12, 6), (14, 6), (16, 6), (18, 6), (20, 6), (22, 6))
@@ -83,14 +83,12 @@ class _Builder:
         points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
         mean = np.tile(points, 3).astype(np.float32)
         var = np.repeat([switch * 0.999, switch * 0.5, switch * 0.05], points.size).astype(np.float32)
-        exact, worst = truth(mean, var, {}), 0.0
-        for outputs in (OUTPUTS, PARTIALS):
-            graph, _ = self(atoms, rule, NEAR64, outputs)
-            values = evaluate_float64(graph, {"mean": mean, "var": var})
-            for name, index in graph.outputs.items():
-                computed = np.broadcast_to(values[index], mean.shape)
-                worst = max(worst, float(measure(name, computed, exact[name], mean, var).max()))
-        return worst
+
+        def build(outputs: tuple[str, ...]) -> Graph:
+            graph: Graph = self(atoms, rule, NEAR64, outputs)[0]
+            return graph
+
+        return max(largest_errors(build, truth, measure, mean, var).values())
 
 
 def _choose(
@@ -134,15 +132,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         cause = f"the best multi-scale expansion misses what is allowed to it {found.share:.3g}-fold"
         raise BuildError(rule.name, "strategies", cause, rule.f)
     fine = find_ladder(f, truth, _FINE, switch, 0, switch)
-    graphs: dict[str, Any] = {}
-    fits: list[Any] = []
-    for suffix, atoms, chosen, precision in (
-        ("", found.atoms, panels, NEAR32),
-        ("64", fine.atoms, _RULE_FINE, NEAR64),
-    ):
-        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graphs[name + suffix], made = build(atoms, chosen, precision, outputs)
-            fits += made if not suffix else ()
+    of = {False: (found.atoms, panels, NEAR32), True: (fine.atoms, _RULE_FINE, NEAR64)}
+    graphs, fits = four_graphs(lambda outputs, float64: build(*of[float64], outputs))
     wide = max(40.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     yield exact_variant(
         f,

@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-import mpmath
 import numpy as np
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select
+from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.strategies.kinks.increments import Increments, plain
-from momentgen.compiler.strategies.kit import Precision, deviation
+from momentgen.compiler.strategies.kit import DENSITY, Precision, deviation, short_exp
 from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, SurrogateWriter
 from momentgen.rule.symbols import x
 
@@ -186,9 +185,7 @@ class QuadratureWriter(SurrogateWriter):
 
     def density(self, z: Real) -> Real:
         """exp(-z²/2)."""
-        exponent = z * z * -0.5
-        value = exp_mantissa(exponent)
-        return value * exp_factor(exponent, 0, 1) if self.precision.scaled else value
+        return short_exp(self.precision.scaled, z * z * -0.5)
 
     @cached_property
     def first(self) -> list[Real]:
@@ -230,15 +227,13 @@ class QuadratureWriter(SurrogateWriter):
         by_mu = madd(-shift, turn, both)
         by_v = madd(gain, gain, turns - turn * turn)
         by_v = by_v + madd(-shift, bend, with_bend)
-        with mpmath.workdps(40):
-            root = 1 / mpmath.sqrt(2 * mpmath.pi)
         reach = g.const(self.precision.reach)
         for gap, jump, height in zip(self.gaps, self.slopes, self.changes[1], strict=True):
             if abs(jump) < 1e-12:
                 continue
             t = abs(gap * self.inverse)
             density = self.density(select(reach < t, reach, t))
-            density = density * self.inverse * (root * jump)
+            density = density * self.inverse * (DENSITY * jump)
             bend = bend + density
             by_v = madd(height - shift, density, by_v)
         return {

@@ -27,9 +27,9 @@ import numpy as np
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Line
-from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.strategies.kit import Precision, checked
+from momentgen.compiler.strategies.kit import DENSITY, Precision, checked, like, short_exp
 from momentgen.compiler.strategies.mills import CENTRE, core
 from momentgen.compiler.toolchain.arrays import F64
 
@@ -139,17 +139,14 @@ class SurrogateWriter:
             direct = self.size * (1 / w2) * self.size
             h = select(beyond, mpmath.mpf(self.precision.reach) ** 2, direct)
         exponent = h * -0.5
-        e = exp_mantissa(exponent)
-        if self.precision.scaled:
-            e = e * exp_factor(exponent, 0, 1)
+        e = short_exp(self.precision.scaled, exponent)
         nearer, farther = madd(t, 0.25, 1), h + 1
         if min(self.atoms.lows) < 0 and self.precision.lean:
             both = 1 / (nearer * farther)
             u, over = both * farther, both * nearer
         else:
             u, over = 1 / nearer, None
-        with mpmath.workdps(40):
-            density = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
+        density = g.const(DENSITY)
         table: dict[int, Real] = {}
         if min(self.atoms.lows) < 0:
             # (1 + t²) J_1 = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels, and J_1 is exact at t = 0.
@@ -330,7 +327,7 @@ class SurrogateWriter:
         if outputs == OUTPUTS:
             var = select(self.near, self.local_variance(), self.global_variance())
             for name, value in (("mean", self.local_mean()), ("var", var)):
-                g.output(name, select(equal(self.mu, self.mu), value, self.mu))  # NaN stays NaN
+                g.output(name, like(value, self.mu))
             return
         far = self.global_partials()
         close: Mapping[str, Real] = self.local_partials()

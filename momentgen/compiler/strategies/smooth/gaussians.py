@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -26,14 +25,13 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import analyse
-from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, madd, select, sqrt
+from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import sine_and_cosine
 from momentgen.compiler.strategies.elementary.exponentials import factored_terms
-from momentgen.compiler.strategies.kit import checked, within
-from momentgen.compiler.strategies.tolerated import exact_variant, unmet
+from momentgen.compiler.strategies.kit import checked, like, number, within
+from momentgen.compiler.strategies.tolerated import exact_variant, four_graphs, largest_errors, unmet
 from momentgen.errors import BuildError
 
 _LOWEST = -100.0  # of exponents; what is below counts as 0
@@ -150,8 +148,7 @@ class _Writer:
         self._steps: dict[_Bell, tuple[Real, Real | None, Real]] = {}
 
     def number(self, value: sp.Expr) -> Real:
-        with mpmath.workdps(50):
-            return self.g.const(mpmath.mpf(sp.N(value, 50)))
+        return number(self.g, value)
 
     def exp(self, exponent: Real) -> Real:
         """e^x for x <= 0; 0 far to the left."""
@@ -267,8 +264,7 @@ class Bells:
         for name in outputs:
             value = values[name]
             if name in OUTPUTS:
-                value = select(equal(writer.mu, writer.mu), value, writer.mu)  # NaN stays NaN
-                value = select(equal(writer.v, writer.v), value, writer.v)
+                value = like(value, writer.mu, writer.v)
             g.output(name, value)
         return g, tuple(dict.fromkeys(writer.fits))
 
@@ -279,12 +275,8 @@ def _missed(made: Bells, measure: MomentsMeasure, truth: QuadratureTruth, switch
     centres = sorted({float(bell.centre) for bell in made.first})
     mean = np.linspace(centres[0] - reach, centres[-1] + reach, 241).astype(np.float32)
     var = np.full(mean.shape, switch * 0.999, np.float32)
-    exact, missed = truth(mean, var, {}), 0.0
-    for outputs in (OUTPUTS, PARTIALS):
-        graph, _ = made.graph(outputs, True, switch, count)
-        for name, values in outputs_float64(graph, {"mean": mean, "var": var}).items():
-            missed = max(missed, float(measure(name, values, exact[name], mean, var).max()))
-    return missed
+    missed = largest_errors(lambda outputs: made.graph(outputs, True, switch, count)[0], truth, measure, mean, var)
+    return max(missed.values())
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -305,12 +297,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     else:
         cause = f"the variance's series misses {missed:.3g} of the tolerance at v = {switch:.4g}"
         raise BuildError(rule.name, "strategies", cause, rule.f)
-    graphs: dict[str, Any] = {}
-    fits: list[Polynomial] = []
-    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-        graphs[name], found = made.graph(outputs, False, switch, count)
-        fits += found
-        graphs[f"{name}64"], _ = made.graph(outputs, True, switch, count + _FINE)
+    graphs, fits = four_graphs(
+        lambda outputs, float64: made.graph(outputs, float64, switch, count + (_FINE if float64 else 0))
+    )
     yield exact_variant(
         f,
         graphs,

@@ -23,6 +23,7 @@ import sympy as sp
 from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select
 from momentgen.compiler.strategies.formulas.functions import mills_core
+from momentgen.compiler.strategies.kit import number
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
 
@@ -103,13 +104,11 @@ class PointWriter:
         Raises:
             BuildError: if :func:`has_point_form` does not hold.
         """
-        g = self.g
         inner = _is_softplus(expr)
         if inner is not None:
             return self.softplus(self.node(inner))
         if expr.is_number:
-            with mpmath.workdps(60):
-                return g.const(mpmath.mpf(sp.N(expr, 65)))
+            return number(self.g, expr)
         if expr == x:
             return self.at
         if isinstance(expr, sp.Add) and len(expr.args) == 2 and expr.args[0] == 1 and isinstance(expr.args[1], sp.tanh):
