@@ -7,7 +7,7 @@
 # operations   softsign_exact_forward 2680, softsign_exact_backward 3532
 #
 # Certificate:
-#   mean 0.527, var 0.259, dmean_dmu 0.0182, dmean_dvar 0.0677, dvar_dmu 0.0932, dvar_dvar 0.221 tolerance,
+#   mean 0.527, var 0.259, dmean_dmu 0.0182, dmean_dvar 0.0677, dvar_dmu 0.0921, dvar_dvar 0.221 tolerance,
 #   against exact values at 17043 points over all of float32; where, in exact.json
 
 import triton
