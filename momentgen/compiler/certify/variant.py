@@ -53,6 +53,7 @@ _CERTIFICATION = 12_000
 _ATTEMPTS = 20  # the last of them with all nodes in two words
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
 _MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
+_PINNED = 3  # attempts at the least aim that a program has, which leave the goal missed: rounding takes what fits left
 _OVERFLOWS = 2.0**128  # in float32
 _NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
 _TENS = 39  # powers of ten in float32
@@ -104,6 +105,8 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
     programs: dict[str, Program] = {}
     hard: list[tuple[Mapping[str, float], Points]] = []
     known = Known()
+    least: dict[str, float] = {}  # direction -> the error of its program with all nodes in two words, where it is dear
+    pinned = 0
     for attempt in range(_ATTEMPTS):
         if attempt == _ATTEMPTS - 1:
             aim = 0.0
@@ -112,9 +115,13 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
             if direction not in programs:
                 before = choices.get(direction)
                 order = before.order if before else ()
+                if 0.0 < aim < least.get(direction, 0.0):
+                    aim, pinned = aim / _TIGHTEN, pinned + 1
                 made = _lower(rule, stable, direction, graph, aim, hard, order)
                 dear = before and _LARGE < len(before.double) < len(made[0].double) / _MANY
                 if dear and aim:  # that tight costs too much
+                    if (error := max(made[0].error.values())) > aim:
+                        least[direction] = error
                     aim /= _TIGHTEN
                     made = _lower(rule, stable, direction, graph, aim, hard, order)
                 choices[direction], programs[direction] = made
@@ -165,6 +172,8 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
         for direction, graph in graphs.items():
             if any(bounds[name].error > stable.accepted for name in graph.outputs):
                 del programs[direction]
+        if pinned > _PINNED:
+            break
     where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
     found = {name: bound.error for name, bound in bounds.items()}
     raise BuildError(
