@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,22 @@ def why_not(derivation: Derivation) -> str | None:
     return f"expected branches of degree at most {_DEGREE}, got {steep[0]}" if steep else None
 
 
-def branches_of(f: Activation, rule_f: sp.Expr, *, degree: int, terms: int, heat: int) -> Branches:
+@dataclass(frozen=True, eq=False)
+class _Exact:
+    """What does not depend on how close the polynomials are to be: exact values, and the measure of errors."""
+
+    truth: QuadratureTruth
+    measure: MomentsMeasure
+
+
+@lru_cache(maxsize=1)
+def _exact(f: Activation) -> _Exact:
+    truth = QuadratureTruth(f)
+    return _Exact(truth, measure_for(f, truth))
+
+
+@lru_cache(maxsize=8)
+def branches_of(f: Activation, rule_f: sp.Expr, degree: int, terms: int, heat: int) -> Branches:
     """f's branches and the power series of their differences about the kinks."""
     expressions = tuple(sp.expand(p.expr) for p in f.pieces)
     count = len(f.kinks)
@@ -133,9 +149,8 @@ class _Fine:
     switch: float
 
 
-def _find_fine(
-    f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: QuadratureTruth
-) -> _Fine | None:
+@lru_cache(maxsize=1)
+def _find_fine(f: Activation, branches: Branches, switch: float) -> _Fine | None:
     """The form of the largest v* whose polynomials and local form are accurate; None if there is none.
 
     Of branches that are no polynomials, at float32's v*.
@@ -143,34 +158,32 @@ def _find_fine(
     switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
     if not all(p.expr.is_polynomial(x) for p in f.pieces):
         switches = [switch]
-    served = [v for v in switches if _serves_below(v, f, branches, measure, truth)]
+    served = [v for v in switches if _serves_below(v, f, branches)]
     for goals, switch in itertools.product((BEYOND, ALLOWED), served):
         with contextlib.suppress(BuildError):
-            surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch, goals=goals)
+            surfaces = find_fine_surfaces(f, _exact(f).truth, OUTPUTS, switch, goals=goals)
             if surfaces.error <= 1:
                 return _Fine(surfaces, switch)
     return None
 
 
-def _serves_below(
-    switch: float, f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth
-) -> bool:
+def _serves_below(switch: float, f: Activation, branches: Branches) -> bool:
     """Whether the local form is as accurate as float64's."""
-    errors = _local_errors(f, branches, switch, measure, truth)
+    errors = _local_errors(f, branches, switch)
     return all(error * _FINER[name] <= _LOCAL for name, error in errors.items())
 
 
-def _local_errors(
-    f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: QuadratureTruth
-) -> dict[str, float]:
+@lru_cache(maxsize=64)
+def _local_errors(f: Activation, branches: Branches, switch: float) -> Mapping[str, float]:
     """The local form's largest errors just below the switch, over the tolerance."""
+    of = _exact(f)
     sigma = math.sqrt(switch)
     spread = np.linspace(-6, 6, 61)
     points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
     mean = np.tile(points, 2).astype(np.float32)
     var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
     return largest_errors(
-        lambda outputs: build_piecewise(branches, NEAR64, outputs, switch)[0], truth, measure, mean, var
+        lambda outputs: build_piecewise(branches, NEAR64, outputs, switch)[0], of.truth, of.measure, mean, var
     )
 
 
@@ -184,7 +197,7 @@ class _Chosen:
     local: float
 
 
-def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: QuadratureTruth, limits: Limits) -> _Chosen:
+def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
     """The largest switch that both forms serve.
 
     Raises:
@@ -193,12 +206,13 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Quad
     if f.lipschitz == 0:
         cause = "expected a tolerance that is nowhere 0, as that of steps is far out"
         raise BuildError(f.name, "strategies", cause, f.pieces)
-    ladder = [branches_of(f, rule_f, degree=n, terms=k, heat=j) for n, k, j in _LADDER]
+    truth = _exact(f).truth
+    ladder = [branches_of(f, rule_f, *steps) for steps in _LADDER]
     tried = []
     # Long series last: they serve a larger v*, but rounding in them grows with it.
     for switch, steps in [(v, ladder[:-1]) for v in _switches(f)] + [(v, ladder[-1:]) for v in _switches(f)]:
         for branches in steps:
-            local = max(_local_errors(f, branches, switch, measure, truth).values())
+            local = max(_local_errors(f, branches, switch).values())
             if local <= _LOCAL:
                 break
         cause = f"the local form leaves out {local:.3g} of what is allowed"
@@ -241,13 +255,10 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
-    truth = QuadratureTruth(f)
-    measure = measure_for(f, truth)
-    chosen = _choose(f, rule.f, measure, truth, limits)
+    chosen = _choose(f, rule.f, limits)
     switch = chosen.switch
-    degree, terms, heat = _LADDER_FINE
-    more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
-    fine = _find_fine(f, more, switch, measure, truth)
+    more = branches_of(f, rule.f, *_LADDER_FINE)
+    fine = _find_fine(f, more, switch)
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     for name, outputs in _GRAPHS.items():
@@ -262,8 +273,8 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
     yield exact_variant(
         f,
         graphs,
-        truth,
-        measure,
+        _exact(f).truth,
+        _exact(f).measure,
         box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
         fits=fits,
         facts={

@@ -33,7 +33,7 @@ from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
 from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, SurrogateWriter
 from momentgen.compiler.strategies.smooth.choosing import Found, atom_facts, choose_atoms, found_atoms
 from momentgen.compiler.strategies.smooth.ladder import fit_ladder, grid, ladder, mean_target, outskirts, second_target
-from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words
+from momentgen.compiler.strategies.smooth.polynomials import fine_facts, fine_surfaces, in_words
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.tolerated import exact_variant, unmet
@@ -119,8 +119,8 @@ def find_ladder(
 
     lasting = None if f.algebraic else 1  # a slow tail needs several
 
-    def fit(taus: tuple[float, ...], high: int, rounds: int) -> list[AtomFit]:
-        return [fit_ladder(target, tuple(tau + v for tau in taus), high, rounds, lasting) for target, v in targets]
+    def fit(taus: tuple[float, ...], high: int, rounds: int) -> Iterator[AtomFit]:
+        return (fit_ladder(target, tuple(tau + v for tau in taus), high, rounds, lasting) for target, v in targets)
 
     return found_atoms(f, choose_atoms(choices, spreads, fit, promising=_PROMISING), switch, terms)
 
@@ -167,10 +167,10 @@ class LadderWriter(SurrogateWriter):
 def _surfaces(f: Activation, truth: GeneralTruth) -> FineSurfaces | None:
     """Polynomials for float64: a fifth of a ladder's time, and a hundred times as accurate; None if none are found."""
     try:
-        found = find_fine_surfaces(f, truth, OUTPUTS)
+        found = find_fine_surfaces(f, truth, OUTPUTS) if f.algebraic else fine_surfaces(f)
     except BuildError:
         return None
-    return found if found.error <= 1 else None
+    return found if found and found.error <= 1 else None
 
 
 def _graph(

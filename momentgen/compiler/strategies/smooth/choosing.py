@@ -7,7 +7,7 @@ least squares, a few times worse than the reweighted fit and as much quicker, te
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Chosen:
 def choose_atoms(
     choices: Sequence[tuple[int, int]],
     spreads: Callable[[int], Sequence[Taus]],
-    fit: Callable[[Taus, int, int], Sequence[AtomFit]],
+    fit: Callable[[Taus, int, int], Iterable[AtomFit]],
     *,
     promising: float,
 ) -> Chosen:
@@ -44,18 +44,28 @@ def choose_atoms(
     Args:
         choices: (number of variances, highest order), cheap first; at least one.
         spreads: sets of that many variances to try.
-        fit: (variances, highest order, rounds of reweighting) -> a fit for each target.
+        fit: (variances, highest order, rounds of reweighting) -> a fit for each target; one that is far off ends it.
         promising: a plain fit within this much of what is allowed is worth reweighting.
     """
 
-    def tried(taus: Taus, high: int, rounds: int) -> Chosen:
-        fits = tuple(fit(taus, high, rounds))
-        return Chosen(taus, fits, max(one.share for one in fits))
+    def tried(taus: Taus, high: int, rounds: int, most: float = math.inf) -> Chosen:
+        """The fits, up to the first whose share is above ``most``."""
+        fits: list[AtomFit] = []
+        share = 0.0
+        for one in fit(taus, high, rounds):
+            fits.append(one)
+            share = max(share, one.share)
+            if share > most:
+                break
+        return Chosen(taus, tuple(fits), share)
 
     best = Chosen((), (), math.inf)
     for count, high in choices:
-        rough = min((tried(taus, high, 1) for taus in spreads(count)), key=lambda chosen: (chosen.share, chosen.taus))
-        if rough.share > promising and (best.taus or (count, high) != choices[-1]):
+        last = not best.taus and (count, high) == choices[-1]
+        rough = Chosen((), (), math.inf if last else promising)
+        for taus in spreads(count):
+            rough = min(rough, tried(taus, high, 1, rough.share), key=lambda chosen: (chosen.share, chosen.taus))
+        if not rough.taus:
             continue
         best = min(best, tried(rough.taus, high, _ROUNDS), key=lambda chosen: chosen.share)
         if best.share <= 1.0:

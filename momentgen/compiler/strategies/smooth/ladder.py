@@ -195,7 +195,7 @@ def fit_ladder(
     start, free = _tied(target, taus, len(orders), scale, count if lasting is None else lasting)
     unit = float(target.allowed[:, 0].min())
     ridge = _ROUNDING / unit
-    inner = np.einsum("ij,jk->ik", matrix, free)  # not matmul, whose bits depend on the machine
+    inner = _times(matrix, free)
     rest = wanted - np.einsum("ij,j->i", matrix, start)
     weights = np.ones(len(wanted))
     best = math.inf, start
@@ -217,6 +217,17 @@ def fit_ladder(
     fitted = [np.einsum("ij,j->i", b, solution) for b in blocks]
     value, first, second = (float(np.abs(w - target.values[:, j]).max()) for j, w in enumerate(fitted))
     return AtomFit(low, (solution * scale).reshape(count, len(orders)), (value, first, second), share)
+
+
+def _times(matrix: F64, free: F64) -> F64:
+    """Their product: a column of ``free`` is one of the unit matrix, and perhaps a multiple of an earlier one."""
+    later = free.shape[0] - 1 - np.argmax(free[::-1] != 0, axis=0)
+    earlier = np.argmax(free != 0, axis=0)
+    columns = np.arange(free.shape[1])
+    product = matrix[:, later] * free[later, columns] + 0.0
+    two = later != earlier
+    product[:, two] += matrix[:, earlier[two]] * free[earlier, columns][two]
+    return product
 
 
 def _tied(target: LadderTarget, taus: tuple[float, ...], orders: int, scale: F64, lasting: int) -> tuple[F64, F64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
     truth, limits = QuadratureTruth(f), limits_for(rule.accuracy)
-    fine = _fine_surfaces(f, truth, OUTPUTS, _CELLS)
+    fine = fine_surfaces(f)
     surfaces: dict[str, Mapping[str, Surface]] = {}
     known: Targets = {}
     for name, outputs in _ALL.items():
@@ -197,6 +198,12 @@ def _mean_surfaces(
         with contextlib.suppress(BuildError):
             return found(width)
     return found(last)
+
+
+@lru_cache(maxsize=1)
+def fine_surfaces(f: Activation) -> FineSurfaces | None:
+    """The polynomials of mean and *variance* for float64, whatever serves float32; None if there are none."""
+    return _fine_surfaces(f, QuadratureTruth(f), OUTPUTS, _CELLS)
 
 
 def _fine_surfaces(
