@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from real_rules import ROOT, stables
 
 from momentgen.compiler.certify import variant
+from momentgen.compiler.certify.bounds import Bound, Measured
 from momentgen.compiler.certify.evidence import Evidence
+from momentgen.errors import BuildError
 from momentgen.rule import load_rules
 
 
@@ -21,3 +27,26 @@ def test_the_last_attempt_carries_all_nodes_in_two_words(monkeypatch: pytest.Mon
     choice = made.choices["forward"]
     assert choice.error == choice.all_double
     assert all(bound.error <= 8 for bound in made.bounds.values())
+
+
+def test_attempts_end_where_two_words_throughout_leave_rounding_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    aims: list[float] = []
+
+    def lowered(rule: Any, stable: Any, direction: str, graph: Any, aim: float, *rest: Any) -> Any:
+        """Programs that miss elsewhere; below an aim of 0.88 there is but the one with all nodes in two words."""
+        aims.append(aim)
+        words = 300 if aim >= 0.88 else 900
+        return SimpleNamespace(double=range(words), error={"mean": 0.88}, order=()), None
+
+    stable = replace(stables("relu")["exact"], aim=0.9)
+    bounds = {name: Bound(error=9.0) for name in stable.outputs}
+    missed = Measured(bounds, 1, (({}, ()),))
+    monkeypatch.setattr(variant, "_lower", lowered)
+    monkeypatch.setattr(variant, "Runner", lambda forward, backward: None)
+    monkeypatch.setattr(variant, "measure", lambda *given, **named: missed)
+    (rule,) = load_rules(ROOT / "rules" / "relu.py")
+    stages: list[str] = []
+    with pytest.raises(BuildError, match="expected an error of at most 8 ulp"):
+        variant.certified(rule, stable, stages.append, Evidence("relu"))
+    assert stages.count("certify exact") == 6
+    assert sum(aim < 0.88 for aim in aims) == 1
