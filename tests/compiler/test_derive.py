@@ -86,7 +86,7 @@ def activations(draw):
     return sympy.sympify(Piecewise(*pairs, (draw(branches), True)))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     activations().filter(lambda f: f.has(x)), st.sampled_from([-2.0, 0.25, 3.0]), st.sampled_from([0.0625, 1.0, 4.0])
 )
