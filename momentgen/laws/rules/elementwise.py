@@ -82,7 +82,7 @@ def _number(row: Activation, name: str, value: Any) -> float:
 @rule(Diagonal, "pointwise")
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
-    known = _DEFAULTS.get(name)
+    known = None if torch.compiler.is_compiling() else _DEFAULTS.get(name)
     plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None and x._call is None
     if plain and known is not None and known[0] is BY_FUNCTION.get(name) and name not in REGISTERED:
         # The way of most activations, with nothing in it.
@@ -98,7 +98,9 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         raise unsupported(entry, x, "it is not defined for every value that a normal variable takes")
     row = BY_FUNCTION.get(name)
     if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in REGISTERED:
-        known = _DEFAULTS[name] = (row, *op_and_parameters(row, (), {}))
+        known = (row, *op_and_parameters(row, (), {}))
+        if not torch.compiler.is_compiling():  # a graph that finds the row there would be compiled anew
+            _DEFAULTS[name] = known
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if name in REGISTERED:
         op, words = REGISTERED[name]
