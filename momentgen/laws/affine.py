@@ -145,13 +145,6 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return product(F.linear, values, weight, bias)
 
 
-def square_linear(var: Tensor, weight: Tensor) -> Tensor:
-    """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
-    if _is_plain(var, weight):
-        return cast(Tensor, _SquareLinear.apply(var, weight))
-    return product(F.linear, var, squares(weight))
-
-
 def _is_plain(values: Tensor, weight: Tensor) -> bool:
     """Whether the weight needs a gradient, in eager mode, without autocast and outside of ``torch.func``."""
     return (
@@ -181,27 +174,6 @@ class _Linear(torch.autograd.Function):
         return of_values, of_weight, of_bias
 
 
-class _SquareLinear(torch.autograd.Function):
-    """See :func:`square_linear`; the squares are kept, for to make them anew takes longer."""
-
-    @staticmethod
-    def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
-        squared = weight.square()
-        ctx.save_for_backward(var, weight, squared)
-        return F.linear(without_dust(var), squared)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        var, weight, squared = ctx.saved_tensors
-        grad = without_dust(grads[0])
-        of_var = of_weight = None
-        if ctx.needs_input_grad[0]:
-            of_var = grad @ (weight.square() if torch.is_grad_enabled() else squared)
-        if ctx.needs_input_grad[1]:
-            of_weight = gradient_of_weight(2 * grad, var) * weight
-        return of_var, of_weight
-
-
 def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
     """``run(var)``, computed once where the whole batch has one variance, expanded."""
     n = var.shape[0] if var.dim() > 1 else 1
@@ -217,14 +189,14 @@ def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
 def linear_variance(var: Tensor, weight: Tensor) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; what ``var`` repeats by expansion, in rows or columns, is computed once."""
     if 0 not in var.stride():
-        return square_linear(var, weight)
+        return linear(var, squares(weight))
     shape = (*var.shape[:-1], weight.shape[0])
     for dim in range(var.dim() - 1):
         if var.stride(dim) == 0 and var.shape[dim] > 1:
             var = var.narrow(dim, 0, 1)
     if var.stride(-1) == 0 and var.shape[-1] > 1:
         return (var[..., :1] * squares(weight).sum(dim=1)).expand(shape)
-    return square_linear(var, weight).expand(shape)
+    return linear(var, squares(weight)).expand(shape)
 
 
 def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,9 +1,9 @@
-"""Derivatives of the means of norms, softmax and some convolutions, in closed form.
+"""Derivatives of the means of norms and softmax, in closed form.
 
 The moments of a layer norm are an integral, and those of a softmax the end of an iteration.  To differentiate either
 takes many times its own time, for each direction.  The functions here have nearly the same derivatives by the input's
 mean, and cost a line.  A norm uses the expected statistics of the input, its variance included.  A softmax is taken at
-the mean probabilities, less steep by their variance.  That of a convolution is exact, in a form that takes less time.
+the mean probabilities, less steep by their variance.
 Laws that carry directions take values from the rules, and slopes from here.
 """
 
@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.affine import bind
 from momentgen.laws.arguments import tensors_of
-from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.laws.table import Entry
 
 __all__ = ["slope_of"]
@@ -118,29 +116,9 @@ def _softmax(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Res
     return function
 
 
-def _convolution(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function | None:
-    """Of images of one channel on a CPU, without stride and dilation."""
-    bound = bind("conv2d", tuple(rest), named)
-    weight, padding = bound["weight"], bound.get("padding", 0)
-    if var.device.type != "cpu" or var.dim() != 4 or weight.shape[1] != 1 or isinstance(padding, str):
-        return None
-    first, second = _pair(padding)
-    plain = all(_pair(bound.get(name, 1)) == (1, 1) for name in ("stride", "dilation", "groups"))
-    if not plain or first >= weight.shape[2] or second >= weight.shape[3]:
-        return None
-    return lambda given: slope_of_one_channel(given, weight, (first, second))
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    """Of a number for both dimensions, or for each; one in a tuple is for both."""
-    numbers = (value,) if isinstance(value, int) else tuple(value)
-    return numbers[0], numbers[-1]
-
-
-_MAKERS: dict[str, Callable[[tuple[Any, ...], dict[str, Any], Tensor, Result], Function | None]] = {
+_MAKERS: dict[str, Callable[[tuple[Any, ...], dict[str, Any], Tensor, Result], Function]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
     "softmax": _softmax,
-    "conv2d": _convolution,
 }

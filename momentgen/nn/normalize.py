@@ -164,7 +164,8 @@ def propagate_statistics(
 def _propagated(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
     """The same, and every :class:`Normalize` keeps this pass's graph until it is settled."""
     check("propagate_statistics", Moments(mean, var))
-    return as_moments("propagate_statistics", network(channels(mean, var, network)))
+    found = network(channels(mean, var, network))
+    return found.moments() if isinstance(found, Channels) else as_moments("propagate_statistics", found)
 
 
 def _settle(network: torch.nn.Module) -> None:

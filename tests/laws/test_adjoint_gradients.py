@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from laws.small_networks import differentiable
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.nn import functional
 
 DIFFERENTIABLE = [
@@ -49,21 +47,6 @@ def test_gradients_of_the_adjoint_covariance_are_finite_where_outputs_are_alike(
     found = momentgen.output_covariance(net, Moments(torch.zeros(1, 2), 1.0))
     found.covariance.sum().backward()
     torch.testing.assert_close(net.weight.grad, torch.full((2, 2), 2.0))
-
-
-@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 0)])
-def test_the_derivative_of_a_convolution_of_one_channel_is_that_of_autograd(padding: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    x, weight = torch.randn(2, 1, 9, 8).double(), torch.randn(5, 1, 3, 4).double()
-    expected, pull = torch.func.vjp(lambda x: F.conv2d(x, weight, padding=padding), x)
-    zeros, found = torch.func.vjp(lambda x: slope_of_one_channel(x, weight, padding), x)
-    assert zeros.shape == expected.shape
-    assert not zeros.any()
-    rows = torch.randn(3, *expected.shape).double()
-    torch.testing.assert_close(torch.vmap(found)(rows)[0], torch.vmap(pull)(rows)[0])
-    shift = torch.randn_like(x)
-    along = torch.func.jvp(lambda x: slope_of_one_channel(x, weight, padding), (x,), (shift,))[1]
-    torch.testing.assert_close(along, F.conv2d(shift, weight, padding=padding))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws import test_every_function
 from laws.linear_cases import LINEAR, MOVED, fixed
 from laws.sampled_cases import APPROXIMATE, EXACT, Case
 from sampling import assert_agrees, law_of, moments_of, normal_input
@@ -268,6 +269,7 @@ def test_what_a_network_asks_of_its_own_values_gradients_changes_no_law() -> Non
 def test_every_function_of_the_table_with_a_rule_has_a_case() -> None:
     tables = (LINEAR, MOVED, EXACT, APPROXIMATE, CREATED, SHAPED, QUERIED)
     cased = {name.split(",")[0] for table in tables for name in table}
+    cased |= {call.values[0] for call in test_every_function.calls(*test_every_function.LINEAR, "pointwise")}
     rules = Diagonal.RULES
     for kind, names in KINDS.items():
         for name in names:

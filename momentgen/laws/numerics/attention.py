@@ -46,7 +46,6 @@ def attention(
     drop: float = 0.0,
     *,
     nothing: float = math.nan,
-    passes: int = 3,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``softmax(scale Q Kᵀ + bias) V``, all entries of Q, K and V independent and normal.
 
@@ -59,8 +58,6 @@ def attention(
         drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
         nothing: the mean of an output whose query has all of its keys masked.  A softmax of such logits is NaN in
             torch, as is attention written by hand; ``F.scaled_dot_product_attention`` gives 0 for certain.
-        passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; the
-            third matters for logits of σ above 2.
 
     Returns:
         Mean and variance, shape ``(..., L, Ev)``.  If all is certain these are torch's mean and variance 0.
@@ -85,7 +82,7 @@ def attention(
         mean = weights @ v
         var = torch.zeros_like(mean)
     else:
-        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, masked, passes)
+        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, masked)
     if vv is not None and second is not None:
         var = var + second @ vv
     if drop and second is not None:
@@ -107,7 +104,6 @@ def _random_weights(
     v: Tensor,
     scale: float,
     masked: Tensor | None,
-    passes: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Second moments of the weights; mean of the output, and its variance for certain values."""
     square = scale * scale
@@ -130,7 +126,7 @@ def _random_weights(
             found = at_least(alone - 2 * (weighted @ transposed) + (weighted * centre).sum(-1, keepdim=True), 0)
             return found if masked is None else found.masked_fill(masked, 0.0)
 
-    odds, spread = log_odds(z, own, shared, passes, careful=False)
+    odds, spread = log_odds(z, own, shared, careful=False)
     p, u = probabilities(odds, spread, None if masked is None else masked & ~masked.all(-1, keepdim=True))
     if masked is not None:
         p, u = p.masked_fill(masked, 0.0), u.masked_fill(masked, 0.0)

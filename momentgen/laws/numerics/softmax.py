@@ -151,7 +151,6 @@ def log_odds(
     z: Tensor,
     var: Tensor,
     shared: Callable[[Tensor], Tensor] | None = None,
-    passes: int = _PASSES,
     careful: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the log-odds of each class, by self-consistency (see the module).
@@ -161,7 +160,6 @@ def log_odds(
         var: variances of the part that is independent of the other logits, broadcastable to ``z``.
         shared: a function of probabilities q, shape ``(..., K)``; None without a correlated part.  It returns the
             variances of that part of x_k - Σ q_j x_j, and is called for the first and the last estimate of q.
-        passes: how often the law of the log-odds is evaluated.
         careful: whether sums over all other classes keep their digits where one class has almost all of the
             probability (more than about 0.999 in float32).
 
@@ -184,8 +182,8 @@ def log_odds(
     bend = temper * q * (1 - q)  # E p (1 - p)
     reach = 2 + 2 * most.detach().sqrt()  # of one step of M, so that none is thrown far off
     odds = spread = z
-    for step in range(passes):
-        if step and step == passes - 1 and shared is not None:
+    for step in range(_PASSES):
+        if step and step == _PASSES - 1 and shared is not None:
             common = shared(q)
         curvature = bend * whole
         others, rest = _others_of(q, q * q * var + 0.5 * (curvature * curvature), careful)
@@ -199,7 +197,7 @@ def log_odds(
         lost = torch.expm1(level)
         half = 0.5 * spread * (1 + lost)
         odds = level - torch.log(-lost) + half
-        if step == passes - 1:
+        if step == _PASSES - 1:
             break
         # Of a masked class exactly 0; the sigmoid op leaves some 1e-7 so far out, the transform none.
         p, p_var = logistic_transform(odds, spread)

@@ -108,7 +108,7 @@ def _deferred(compute: Callable[[], Law], entry: Entry, args: tuple[Any, ...], k
 
 
 #: kinds of functions of which some have a slope that takes less time than to differentiate them
-_SLOPED = ("normalise", "softmax", "affine")
+_SLOPED = ("normalise", "softmax")
 
 
 def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:

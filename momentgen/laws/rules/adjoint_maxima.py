@@ -15,7 +15,7 @@ from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.probes import Probes, probes_of
 from momentgen.laws.recognise import combined
-from momentgen.laws.rules.maxima import by_form, is_monotone
+from momentgen.laws.rules.maxima import by_form, is_monotone, table_of
 from momentgen.laws.sources import SOURCES, constant
 from momentgen.laws.table import Entry
 
@@ -40,9 +40,14 @@ def maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _pool(x: Any, places: list[list[list[int]]]) -> Any:
-    own = _parts_of(x, x)
-    fill = (_OUTSIDE, *[0.0] * (len(own) - 1))
-    windows = [_in_windows(part, places, x.dim(), value) for part, value in zip(own, fill, strict=True)]
+    own, dims, rank = _parts_of(x, x), len(places), x.dim()
+    table = table_of(places, x.shape[rank - dims :], x.device).mT
+    counts = [len(windows) for windows in places]
+    windows = []
+    for part, fill in zip(own, (_OUTSIDE, 0.0, 0.0), strict=True):
+        values = part.flatten(-dims)[..., table.clamp_min(0)]
+        values = torch.where(table < 0, fill, values) if bool((table < 0).any()) else values
+        windows.append(values.movedim(-2, -1 - rank + dims - 1).unflatten(-1, counts))
     return _of_parts(_tree(tuple(windows)))
 
 
@@ -123,41 +128,3 @@ def _tree(parts: Parts) -> Parts:
         if odd:
             parts = tuple(torch.cat(both, dim) for both in zip(parts, odd[0], strict=True))
     return tuple(part.squeeze(dim) for part in parts)
-
-
-def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outside: float) -> Tensor:
-    """Each window's values in a dimension of their own before the last ``rank``, so that loops over units stay long.
-
-    Args:
-        values: the spatial dimensions last.
-        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
-        rank: of the values, less leading dimensions.
-        outside: the value at places that no input has.
-    """
-    dims = len(places)
-    first, leading = values.dim() - dims, values.dim() - rank
-    for d, windows in enumerate(places):
-        # Each dimension becomes two: windows, and places within one, which move to the end.
-        count, size = len(windows), len(windows[0])
-        if [k for window in windows for k in window] == list(range(count * size)):  # side by side: nothing is copied
-            if values.shape[first + d] != count * size:
-                values = values.narrow(first + d, 0, count * size)
-            values = values.unflatten(first + d, (count, size))
-            values = values.movedim(first + d + 1, -1)
-            continue
-        index = torch.tensor([max(k, 0) for window in windows for k in window], device=values.device)
-        values = torch.unflatten(values.index_select(first + d, index), first + d, (len(windows), len(windows[0])))
-        values = values.movedim(first + d + 1, -1)
-    values = values.movedim(list(range(-dims, 0)), list(range(leading, leading + dims)))
-    values = values.flatten(leading, leading + dims - 1)
-    if not any(k < 0 for windows in places for window in windows for k in window):
-        return values
-    valid = torch.tensor([[True]], device=values.device)
-    for d, windows in enumerate(places):
-        own = torch.tensor([[k >= 0 for k in window] for window in windows], device=values.device).mT
-        grid = [1] * (2 * dims)
-        grid[d], grid[dims + d] = own.shape
-        valid = own.reshape(grid) if d == 0 else valid & own.reshape(grid)
-    valid = valid.flatten(0, dims - 1)
-    valid = valid.view(len(valid), *[1] * (rank - dims), *valid.shape[1:])
-    return torch.where(valid, values, outside)

@@ -29,7 +29,7 @@ from momentgen.laws.recognise import combined
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["by_form", "is_monotone"]
+__all__ = ["by_form", "is_monotone", "table_of"]
 
 
 class Extremum(NamedTuple):
@@ -142,14 +142,14 @@ _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_in
 def _max_pool(x: Any, places: list[list[list[int]]]) -> Any:
     mean, var = pair(x)
     first = mean.dim() - len(places)
-    table = _table(places, mean.shape[first:], mean.device)
+    table = table_of(places, mean.shape[first:], mean.device)
     shape = (*mean.shape[:first], *(len(windows) for windows in places))
     mean, var = (part.reshape(math.prod(part.shape[:first]), math.prod(part.shape[first:])) for part in (mean, var))
     mean, var = maxima.maximum_of_windows(mean, var, table)
     return made(mean.reshape(shape), var.reshape(shape))
 
 
-def _table(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
+def table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
     """Which values of a flattened image each window has, shape ``(windows, n)``; -1 is outside.
 
     Args:
