@@ -84,7 +84,7 @@ def _as_diagonal(entry: Entry, *args: Any, **kwargs: Any) -> Any:
 @rule(Channels, "linear")
 def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """After a flatten every channel fills in_features / C inputs."""
-    weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
+    weight: Any = kwargs.get("weight", args[1] if len(args) > 1 else None)
     mean, var = args[0].moments()
     copies, rest = divmod(weight.shape[1], len(mean))
     if rest:

@@ -39,7 +39,7 @@ class Template:
 
 #: arguments beside the first; where a function has none of its own, the name alone serves
 _ARGUMENTS = {
-    "leaky_relu": "0.2", "elu": "1.0", "celu": "1.0", "softplus": "1.0", "softshrink": "0.3", "hardshrink": "0.3",
+    "leaky_relu": "0.2", "elu": "0.5", "celu": "0.7", "softplus": "2.0", "softshrink": "0.3", "hardshrink": "0.3",
     "hardtanh": "-0.8, 0.6", "threshold": "0.1, -0.5", "clamp": "-0.5, 0.8", "clamp_min": "-0.3", "clamp_max": "0.4",
     "pow": "3", "prelu": "{w}.weight",
 }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments, noisy
 from momentgen.errors import InputError
-from momentgen.inference import MeanField, randomise
 from momentgen.laws import listening
 
 DRAWS = 20_000
@@ -205,32 +203,10 @@ def test_the_networks_own_noise_counts_for_a_certain_input() -> None:
     torch.testing.assert_close(found.std, network[1].weight.square().sum(1).sqrt().expand(3, 2), rtol=0.05, atol=0)
 
 
-def test_random_weights_are_drawn() -> None:
-    network = randomise(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).eval(), MeanField(std=0.1))
-    x = torch.randn(3, 4)
-    with torch.no_grad(), momentgen.method("sample"):
-        std = torch.stack([network(x).mean for _ in range(3000)]).std(0)
-    with torch.no_grad(), momentgen.method("controlled"):
-        found = network(x)
-    off = (found.std - std) / (found.std_error + 0.02 * std)
-    assert off.abs().mean() < 1.5
-
-
 @dataclasses.dataclass
 class Given:
     x: Any
     scale: float = 2.0
-
-
-@pytest.mark.parametrize("container", [lambda x: UserDict(x=x), lambda x: {"x": [x]}, Given])
-def test_containers_cross(container: Callable[[Any], Any]) -> None:
-    def function(given: Any) -> Any:
-        x = given.x if isinstance(given, Given) else given["x"]
-        return Given(2 * (x[0] if isinstance(x, list) else x))
-
-    found = momentgen.convert(Of(function), "controlled")(container(noisy(torch.zeros(2, 3), std=0.5)))
-    torch.testing.assert_close(found.x.std, torch.ones(2, 3))
-    assert found.scale == 2.0
 
 
 def test_decisions_are_those_of_most_draws() -> None:
@@ -275,14 +251,6 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
         weight -= 2 * step * along
         below = value(std)
     assert torch.isclose((above - below) / (2 * step), (by_weight * along).sum(), rtol=1e-6, atol=1e-6)
-
-
-def test_compiled_networks_have_the_same_numbers() -> None:
-    network, x = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval(), noisy(torch.randn(2, 3), std=0.2)
-    net = momentgen.convert(network, "controlled")
-    with torch.no_grad():
-        expected, found = net(x), torch.compile(net, backend="eager")(x)
-    torch.testing.assert_close(found.var, expected.var)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""Laws next to the rest of torch: random weights, checkpoints, autocast, hooks, scripts, einops, saving and copying."""
+"""Laws next to the rest of torch: checkpoints, autocast, hooks, scripts, einops, saving and copying."""
 
 from __future__ import annotations
 
@@ -15,103 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
-from torch_networks import Recurrent, ResidualCNN, Tied, ViT, close, encoder_layer, gradients, mlp, moments, pooled
+from torch_networks import Recurrent, ResidualCNN, ViT, close, encoder_layer, gradients, mlp, moments, pooled
 
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import Diagonal, Law, diagonal
-
-# -------------------------------------------------------------- random weights
-
-
-def randomised(plain: nn.Module, noise: float = 0.1) -> tuple[nn.Module, list[tuple[Tensor, Any]]]:
-    """A copy with a law in place of each parameter, and the pairs of parameter and law; ties are kept."""
-    network = copy.deepcopy(plain)
-    laws: dict[int, Any] = {}
-    pairs = []
-    for part, own in zip(network.modules(), plain.modules(), strict=True):
-        for name, value in list(part._parameters.items()):
-            if value is None:
-                continue
-            if id(value) not in laws:
-                laws[id(value)] = diagonal(value, torch.full_like(value, noise**2).detach().requires_grad_())
-                pairs.append((own._parameters[name], laws[id(value)]))
-            del part._parameters[name]
-            setattr(part, name, laws[id(value)])
-    return network, pairs  # type: ignore[return-value]
-
-
-def sampled_sigma(plain: nn.Module, pairs: list[tuple[Tensor, Any]], x: Tensor, count: int = 1500) -> Tensor:
-    """Standard deviations of the plain network's output over drawn weights."""
-    means = [parameter.detach().clone() for parameter, _ in pairs]
-    outputs = []
-    with torch.no_grad():
-        for _ in range(count):
-            for (parameter, law), mean in zip(pairs, means, strict=True):
-                parameter.copy_(mean + law.moments().std * torch.randn_like(mean))
-            outputs.append(plain(x))
-        for (parameter, _), mean in zip(pairs, means, strict=True):
-            parameter.copy_(mean)
-    return torch.stack(outputs).std(0)
-
-
-_WITH_WEIGHTS: list[tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = [
-    (mlp, lambda: torch.randn(3, 4)),
-    (Tied, lambda: torch.randint(0, 7, (4,))),
-    (encoder_layer, lambda: torch.randn(2, 3, 8)),
-    (lambda: Recurrent(nn.LSTM), lambda: torch.randn(3, 3, 4)),
-    (lambda: Recurrent(nn.GRU), lambda: torch.randn(3, 3, 4)),
-]
-
-
-@pytest.mark.parametrize(("make", "draw"), _WITH_WEIGHTS)
-def test_laws_for_weights_have_the_spread_of_drawn_weights(
-    make: Callable[[], nn.Module], draw: Callable[[], Tensor]
-) -> None:
-    plain, x = make(), draw()
-    network, pairs = randomised(plain, 0.05)
-    ratio = momentgen.convert(network, "ap2")(x).std / sampled_sigma(plain, pairs, x)
-    assert 0.93 < ratio.mean().item() < 1.07
-
-
-def test_tied_weights_are_one_law() -> None:
-    network, pairs = randomised(Tied())
-    assert network.embed.weight is network.out.weight  # type: ignore[union-attr]
-    assert len(pairs) == 3
-    twin = momentgen.convert(network)
-    assert twin.embed.weight is network.embed.weight  # type: ignore[union-attr]
-    again = copy.deepcopy(momentgen.convert(network))
-    assert isinstance(again.embed.weight, Diagonal)  # type: ignore[union-attr]
-    assert again.embed.weight is again.out.weight is not network.out.weight  # type: ignore[union-attr]
-
-
-def weight_gradients(network: Any, pairs: list[tuple[Tensor, Any]], x: Tensor) -> list[Tensor | None]:
-    out = network(x)
-    leaves = [part for _, law in pairs for part in law.moments()]
-    return [*out, *torch.autograd.grad(out.mean.sum() + out.std.sum(), leaves, allow_unused=True)]
-
-
-@pytest.mark.parametrize(("make", "draw"), _WITH_WEIGHTS[:2])
-def test_laws_for_weights_compile_with_the_same_gradients(
-    make: Callable[[], nn.Module], draw: Callable[[], Tensor]
-) -> None:
-    torch._dynamo.reset()
-    network, pairs = randomised(make())
-    converted, x = momentgen.convert(network), draw()
-    fast = torch.compile(converted, backend="aot_eager", fullgraph=True)
-    close(weight_gradients(fast, pairs, x), weight_gradients(converted, pairs, x))
-    y = draw()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        close(fast(y), converted(y))
-
-
-def test_laws_for_weights_under_a_checkpoint_have_the_same_gradients() -> None:
-    network, pairs = randomised(mlp())
-    whole, x = momentgen.convert(network), torch.randn(5, 4)
-    checked = momentgen.convert(Checkpointed(network))
-    close(weight_gradients(checked, pairs, x), weight_gradients(whole, pairs, x))
-
 
 # ------------------------------------------------------------------ checkpoints
 

@@ -244,10 +244,10 @@ def test_recurrent_networks_and_transformers_have_the_spread_of_drawn_parameters
     with torch.no_grad():
         sampled = momentgen.convert(bayes, "sample")
         truth = torch.stack([sampled(x).mean for _ in range(1500)]).std(0)
-        for method in ("covariance", "adjoint"):
+        for method, bias in (("covariance", 0.05), ("adjoint", 0.12), ("ap2", 0.12)):
             found = propagated(bayes, Moments(x, torch.zeros_like(x)), method)
             ratio = (found.var.sqrt().view_as(truth) / truth).mean().item()
-            assert abs(ratio - 1) < (0.12 if method == "adjoint" else 0.05), f"{method}: {ratio:.3f}"
+            assert abs(ratio - 1) < bias, f"{method}: {ratio:.3f}"
 
 
 @pytest.mark.parametrize("method", ["ap2", pytest.param("covariance", marks=pytest.mark.slow)])
