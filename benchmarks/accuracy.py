@@ -117,6 +117,10 @@ def read() -> Iterator[dict[str, Any]]:
     for path in sorted(paths, key=lambda p: (p.parent.name, first.get(p.stem, 2), p.stem)):
         certificate = json.loads(path.read_text(encoding="utf-8"))
         if certificate["bounds"]:  # those of rules over an axis have none
+            bins = certificate["histogram_bins"]
+            for outputs in (certificate["bounds"], *(run["outputs"] for run in certificate["exhaustive"])):
+                for found in outputs.values():
+                    found["histogram_ulp"] = dict(zip(bins, found["histogram_ulp"], strict=True))
             yield certificate
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from momentgen.native.c_compiler import accepted_flags
+from momentgen.native.includes import whole
 
 __all__ = ["gcc_flags", "scalar_kernels", "scalar_loops"]
 
@@ -25,11 +26,11 @@ def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
     Raises:
         AssertionError: if no kernel is found.
     """
-    vectorised, apart = _compiled(source, flags)
+    vectorised, apart = _compiled(source := whole(source), flags)
     lines = source.splitlines()
     scalar, found = [], False
     for number, text in enumerate(lines, 1):
-        if "#pragma omp parallel for simd" not in text:
+        if not text.startswith("    EVERY"):
             continue
         found = True
         # The report names the line of the loop or of its body, which may be broken over several.
@@ -49,7 +50,7 @@ def scalar_loops(source: str, flags: Sequence[str]) -> list[int]:
         AssertionError: if there is no such loop.
     """
     (vectorised, _), lines = _compiled(source, flags), source.splitlines()
-    heads = ("#pragma omp simd", "EACH")  # a macro, of the same pragma
+    heads = ("#pragma omp simd", "EACH", "LANEWISE")  # macros, of the same pragma
     loops = [number for number, text in enumerate(lines, 1) if text.strip().startswith(heads)]
     assert loops, "no loop over lanes in the source"
     # The report names the line of the loop or of one of its first statements.

@@ -78,8 +78,8 @@ def test_a_variant_without_float64_code_of_its_own_is_measured_with_the_scalars_
 def test_a_kernel_that_would_read_beyond_what_it_is_given_is_refused(package: Path) -> None:
     edit(
         package / "heaviside" / "exact.c",
-        r"const float \*restrict params,",
-        "const float *restrict params, // params[3]\n",
+        r"in_ptr params,",
+        "in_ptr params, // params[3]\n",
     )
     (built,) = [b for b in read_built(package, "heaviside") if b.variant == "exact"]
     with pytest.raises(MomentgenError, match="expected the 4 values that the C reads as params, got 0"):

@@ -169,17 +169,16 @@ def is_deterministic(rule: Rule) -> bool:
 def _arrays(source: str, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Input and output arrays of an exported kernel: the read-only pointers before ``params``, and those after it.
 
-    >>> _arrays("void f_forward(int64_t n, const float *restrict mean, const float *restrict var,"
-    ...         " const float *restrict params, float *restrict out_mean)", "f_forward")
+    >>> _arrays("void f_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean)", "f_forward")
     (('mean', 'var'), ('mean',))
     """
     signature = re.search(rf"^void {re.escape(symbol)}\s*\(([^)]*)\)", source, re.MULTILINE)
     if signature is None:
         return (), ()
-    names = re.findall(r"const float \*restrict (\w+)", signature[1])
+    names = re.findall(r"\bin_ptr (\w+)", signature[1])
     if "params" not in names:
         return (), ()
-    outputs = re.findall(r"\bfloat \*restrict out_(\w+)", signature[1])
+    outputs = re.findall(r"\bout_ptr out_(\w+)", signature[1])
     return tuple(names[: names.index("params")]), tuple(outputs)
 
 

@@ -90,7 +90,7 @@ class Manifest:
         """The manifest's text, the same for the same manifest; it carries a digest of itself."""
         fields = {"format": _FORMAT, **asdict(self), "files": dict(sorted(self.files.items()))}
         fields["sha256"] = sha256(json.dumps(fields, sort_keys=True).encode())
-        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:

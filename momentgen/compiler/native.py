@@ -14,6 +14,7 @@ import numpy as np
 from momentgen.compiler.toolchain.arrays import F32
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import BuildError, InputError
+from momentgen.native.includes import whole
 
 
 class NativeKernel:
@@ -34,7 +35,7 @@ class NativeKernel:
     >>> from momentgen.compiler.ir.program import Builder
     >>> b = Builder("twice", inputs=("x",))
     >>> b.output("y", b.add(b.input("x"), b.input("x")))
-    >>> source = render_c([b.build()], Header("twice", "exact", "none", {"twice": 1}))
+    >>> source = render_c([b.build()], Header("twice", "exact"))
     >>> NativeKernel(source, "twice", 1, 0, 1)(np.float32([1.5]))
     (array([3.], dtype=float32),)
     """
@@ -50,7 +51,7 @@ class NativeKernel:
         compiler: tuple[str, ...] | None = None,
     ) -> None:
         self.symbol, self._counts = symbol, (n_inputs, n_params, n_outputs)
-        library = compiled(c_source, flags, compiler)
+        library = compiled(whole(c_source), flags, compiler)
         try:
             self._function = library[symbol]
         except AttributeError as error:

@@ -24,11 +24,11 @@ from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.lower.float64 import kernels_of
+from momentgen.compiler.measure.ulp import EDGE_LABELS
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
 from momentgen.compiler.strategies.domain import ENOUGH, restricted
 from momentgen.errors import BuildError, MissedError
-from momentgen.keep.versions import library_versions
 from momentgen.rule import Rule
 from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE
 
@@ -155,11 +155,10 @@ def compile_rule(
             alike[stable.variant] = same
         else:
             summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in float64."
-            wide = _header(rule, one, float64=True)
             name = f"{rule.name}_{stable.variant}_float64"
             kernels = kernels_of(stable, name)
-            files[f"{stable.variant}_torch.py"] = render_torch(stable, kernels, wide, summary)
-            files[f"{stable.variant}_float64.c"] = render_c_float64(kernels, name, wide)
+            files[f"{stable.variant}_torch.py"] = render_torch(stable, kernels, header, summary)
+            files[f"{stable.variant}_float64.c"] = render_c_float64(kernels, name, header)
         certificate = _certificate(rule, one, alike.get(stable.variant, stable.variant))
         files[f"{stable.variant}.json"] = json_text(certificate) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
@@ -261,34 +260,22 @@ def _outcome(
     return outcome, missed
 
 
-def _header(rule: Rule, compiled: Certified, float64: bool = False) -> Header:
-    """The comment that opens a file; of the float64 forms, which the certificate does not measure, without it."""
-    stable = compiled.stable
+def _header(rule: Rule, compiled: Certified) -> Header:
+    """The comment that opens a file."""
     summary = [f"f(x) = {rule.f}"]
     if rule.conditional_var is not None:
         summary.append(f"Var(Y | x) = {rule.conditional_var}")
-    if rule.citation:
-        summary.append(rule.citation)
-    if float64:
-        return Header(rule.name, stable.variant, rule.digest, summary=tuple(summary))
-    errors = ", ".join(f"{name} {bound.error:.3g}" for name, bound in compiled.bounds.items())
-    lines = [
-        f"{errors} {stable.unit},",
-        f"against exact values at {compiled.points} points over all of float32; where, in {stable.variant}.json",
-    ]
-    return Header(
-        rule.name,
-        stable.variant,
-        rule.digest,
-        {p.name: p.operations for p in (compiled.forward, compiled.backward)},
-        tuple(lines),
-        tuple(summary),
-    )
+    return Header(rule.name, compiled.stable.variant, tuple(summary))
 
 
 def _certificate(rule: Rule, compiled: Certified, float64_code: str) -> dict[str, Any]:
     """What a variant's JSON file says; ``float64_code`` is the variant whose code serves it in float64."""
     stable = compiled.stable
+    bounds = {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()}
+    runs = [run.summary() for run in compiled.exhaustive]
+    for found in (*bounds.values(), *(output for run in runs for output in run["outputs"].values())):
+        if "histogram_ulp" in found:  # the bins are the same for all, and stand once
+            found["histogram_ulp"] = list(found["histogram_ulp"].values())
     return {
         "rule": rule.name,
         "variant": stable.variant,
@@ -296,10 +283,10 @@ def _certificate(rule: Rule, compiled: Certified, float64_code: str) -> dict[str
         "digest": rule.digest,
         "f": str(rule.f),
         "citation": rule.citation,
-        "made_with": dict(library_versions()),
         "goal": {stable.unit: stable.goal},
         "tolerance": dict(compiled.tolerance),
-        "bounds": {name: bound.as_data(stable.unit) for name, bound in compiled.bounds.items()},
+        "histogram_bins": list(EDGE_LABELS),
+        "bounds": bounds,
         "domain": {
             **sampler_of(stable.forward.inputs).domain,
             **stable.domain,
@@ -325,7 +312,7 @@ def _certificate(rule: Rule, compiled: Certified, float64_code: str) -> dict[str
                 ],
             },
         },
-        "exhaustive": [run.summary() for run in compiled.exhaustive],
+        "exhaustive": runs,
         "approximations": [_fit_data(fit) for fit in stable.fits],
         "facts": dict(stable.facts),
         "operations": {p.name.rsplit("_", 1)[1]: p.count() for p in (compiled.forward, compiled.backward)},

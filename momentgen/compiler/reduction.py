@@ -63,7 +63,7 @@ def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lamb
 
 
 def _module(rule: Reduction, name: str, score: Score) -> str:
-    header = Header(rule.name, name, rule.digest, {}, (), (f"term: {score.term}", score.citation))
+    header = Header(rule.name, name, (f"term: {score.term}",))
     arguments = ["mean", "var"] if score.reduce == "none" else ["mean", "var", "other_mean", "other_var"]
     source = _Torch(rule.name).source(score.term)
     return "\n".join(

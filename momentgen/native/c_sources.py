@@ -46,7 +46,6 @@ def density_filter(real: str, relu: str) -> str:
     stem, largest = ("relu_exact_float64", "DBL_MAX") if real == "double" else ("relu_exact", "FLT_MAX")
     lines = [
         whole(relu),
-        f"typedef {real} REAL;",
         f"#define REAL_MAX {largest}",
         f"#define RELU_FORWARD {stem}_forward",
         f"#define RELU_BACKWARD {stem}_backward",

@@ -4,63 +4,21 @@
 // Generated files name this one, and momentgen puts its text there.  A change of what a macro or a function means needs
 // another name of the file: packages that were built before go on to name this one.
 
+#ifndef MOMENTGEN_FLOAT64
+#define MOMENTGEN_FLOAT64
 #include <float.h>
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
 #error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
 
 #define LANES 32
 #define FMA __builtin_fma
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
-#define INLINE static inline __attribute__((always_inline))
-
-// multiply-adds by x, from y on
-#define POLY1(x, y, c) FMA(x, y, c)
-#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY13(x, y, c, ...) POLY12(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY14(x, y, c, ...) POLY13(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY15(x, y, c, ...) POLY14(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY16(x, y, c, ...) POLY15(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY17(x, y, c, ...) POLY16(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY18(x, y, c, ...) POLY17(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY19(x, y, c, ...) POLY18(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY20(x, y, c, ...) POLY19(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY21(x, y, c, ...) POLY20(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY22(x, y, c, ...) POLY21(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY23(x, y, c, ...) POLY22(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY24(x, y, c, ...) POLY23(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY25(x, y, c, ...) POLY24(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY26(x, y, c, ...) POLY25(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY27(x, y, c, ...) POLY26(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY28(x, y, c, ...) POLY27(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY29(x, y, c, ...) POLY28(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY30(x, y, c, ...) POLY29(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY31(x, y, c, ...) POLY30(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY32(x, y, c, ...) POLY31(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY33(x, y, c, ...) POLY32(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY34(x, y, c, ...) POLY33(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY35(x, y, c, ...) POLY34(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY36(x, y, c, ...) POLY35(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY37(x, y, c, ...) POLY36(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY38(x, y, c, ...) POLY37(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY39(x, y, c, ...) POLY38(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY40(x, y, c, ...) POLY39(x, FMA(x, y, c), __VA_ARGS__)
+typedef double REAL;
+#include "momentgen/native/both.h"
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
 // polynomial, n by the magic number that rounds to integers
@@ -77,6 +35,9 @@ INLINE double exp64(double x)
     const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
     return x < -708.0 ? 0.0 : value;
 }
+
+// a call for each element i of a block
+#define LANEWISE(call) _Pragma("omp simd") for (int i = 0; i < LANES; ++i) call;
 
 INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
 {
@@ -215,3 +176,4 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
         EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
+#endif

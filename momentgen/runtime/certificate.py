@@ -90,6 +90,9 @@ class Certificate:
         for key, table in tables.items():
             if not isinstance(table, dict):
                 raise CertificateError(f"{where}: expected {key} to be an object, got {type(table).__name__}")
+        if bins := data.get("histogram_bins"):
+            for bound in tables["bounds"].values():
+                bound["histogram_ulp"] = dict(zip(bins, bound["histogram_ulp"], strict=True))
         return cls(
             rule=rule,
             variant=variant,

@@ -1,6 +1,6 @@
-"""Polynomials of two values, which the generated PyTorch code calls: one for each cell of their plane.
+"""What generated PyTorch code calls: polynomials, of two values one for each cell of their plane.
 
-In C they are functions of the generated file itself (``momentgen/compiler/emit``), with the coefficients in its
+In C the latter are functions of the generated file itself (``momentgen/compiler/emit``), with the coefficients in its
 tables.  PyTorch code reads them from there, so that they are stated once.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from momentgen.errors import MomentgenError
 
-__all__ = ["Surface", "surface", "surface_slopes", "surfaces_beside"]
+__all__ = ["Surface", "choice", "polynomial", "surface", "surface_slopes", "surfaces_beside"]
 
 #: by cell, the number of its polynomial; of each polynomial unit, scale and shift of the first value, and of the
 #: second; of each its coefficients in that unit, by power of the second value and of the first
@@ -137,6 +137,28 @@ def surface_slopes(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> tup
         by_z = torch.addcmul(value, by_z, at.z)
         value, by_y = torch.addcmul(row, value, at.z), torch.addcmul(slope, by_y, at.z)
     return value * at.unit, by_y * (at.unit * at.y_scale), by_z * (at.unit * at.z_scale)
+
+
+def polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
+    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low.
+
+    >>> polynomial(torch.tensor([2.0]), 1.0, (3.0, 5.0))
+    tensor([15.])
+    """
+    first, *others = coefficients
+    result = value * x + first
+    for coefficient in others:
+        result = result * x + coefficient
+    return result
+
+
+def choice(condition: Tensor, one: float, other: float) -> Tensor:
+    """One of two numbers for each element, in float64; ``torch.where`` would make the default dtype of them.
+
+    >>> choice(torch.tensor([True, False]), 1.0, 2.0)
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    return torch.where(condition, torch.full_like(condition, one, dtype=torch.float64), other)
 
 
 def _powers(x: Tensor, count: int) -> list[Tensor]:

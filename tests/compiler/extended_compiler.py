@@ -45,7 +45,7 @@ def primitive() -> dict[str, Any]:
     return {
         "meaning": float(evaluate_mpmath(graph, {"x": -2.5})["y"]),
         "numpy": evaluate(program, {"x": x})["y"].tobytes() == np.floor(x).tobytes(),
-        "triton": "tl.floor" in render_triton([program], Header("below", "exact", "")),
+        "triton": "tl.floor" in render_triton([program], Header("below", "exact")),
     }
 
 

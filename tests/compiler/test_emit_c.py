@@ -26,6 +26,7 @@ from momentgen.compiler.ir.program import Builder, Program
 from momentgen.compiler.native import NativeKernel
 from momentgen.errors import BuildError, InputError
 from momentgen.native.c_compiler import CompilerError, accepted_flags, find_compiler
+from momentgen.native.includes import whole
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
@@ -44,13 +45,13 @@ _NEEDS = {"AVX2": ("avx2", "fma"), "AVX-512": ("avx512f", "avx512dq", "avx512vl"
 
 PROGRAMS = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(20)]
 PROGRAMS += [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(20, 30)]
-HEADER = Header("random", "test", "none", {p.name: p.operations for p in PROGRAMS})
+HEADER = Header("random", "test")
 INPUTS = adversarial_inputs(20000)  # enough for several threads
 
 
 def native_program(program: Program, flags: Sequence[str] | None = None) -> NativeKernel:
     """The kernel of ``program``, rendered to C and compiled."""
-    header = Header(program.name, "native", "none", {program.name: program.operations})
+    header = Header(program.name, "native")
     source = render_c([program], header)
     counts = len(program.inputs), len(program.params), len(program.outputs)
     return NativeKernel(source, program.name, *counts, flags=flags)
@@ -128,13 +129,13 @@ def test_gcc_vectorises_long_kernels() -> None:
     source = render_c([b.build()], HEADER)
     assert scalar_kernels(source, BUILDS["AVX2"]) == []
     # gcc leaves a function of this length outside of its only caller's loop, unless told.
-    untold = source.replace(" inline __attribute__((always_inline))", "")
+    untold = whole(source).replace(" inline __attribute__((always_inline))", "")
     assert scalar_kernels(untold, BUILDS["AVX2"]) == ["longest"]
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 def test_source_compiles_without_warnings(tmp_path: Path) -> None:
-    (tmp_path / "kernels.c").write_text(render_c(PROGRAMS, HEADER))
+    (tmp_path / "kernels.c").write_text(whole(render_c(PROGRAMS, HEADER)))
     flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-unused-variable", *gcc_flags()]
     done = subprocess.run(
         ["gcc", *flags, "-shared", "-o", "k.so", "kernels.c"], cwd=tmp_path, capture_output=True, check=False
@@ -155,7 +156,7 @@ def test_values_of_parameters_leave_the_loop(tmp_path: Path) -> None:
     p = b.param("p")
     scale = b.sqrt(b.as_f32(b.iadd(b.as_i32(b.div(p, b.add(p, b.f32(1.0)))), b.i32(1 << 23))))
     b.output("y", b.mul(b.input("x"), scale))
-    (tmp_path / "scaled.c").write_text(render_c([b.build()], HEADER))
+    (tmp_path / "scaled.c").write_text(whole(render_c([b.build()], HEADER)))
     subprocess.run(["gcc", *BUILDS["AVX2"], "-S", "-o", "scaled.s", "scaled.c"], cwd=tmp_path, check=True)
     blocks = re.split(r"^\.L\w+:$", (tmp_path / "scaled.s").read_text(), flags=re.MULTILINE)
     loops = [block for block in blocks if re.search(r"\bvmulps\b", block)]
@@ -178,7 +179,7 @@ def test_comments_cannot_break_the_code(text: str) -> None:
     b = Builder("noted", inputs=("x",))
     b.output("y", b.comment(b.mul(b.input("x"), b.f32(3.0)), text))
     program = b.build()
-    header = Header("rule", text, "none", {}, (text,), (text,))
+    header = Header("rule", text, (text,))
     source = render_c([program], header)
     assert max(map(len, source.splitlines())) < 120
     assert NativeKernel(source, "noted", 1, 0, 1)(np.float32([2.0]))[0] == [6.0]

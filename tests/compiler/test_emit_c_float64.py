@@ -44,7 +44,7 @@ from momentgen.rule.inputs import partial_names
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 F64 = npt.NDArray[np.float64]
-HEADER = Header("rule", "exact", "none")
+HEADER = Header("rule", "exact")
 #: elements of a block, and elements that are put in order
 LANES, CHUNK = (int(re.findall(rf"#define {name} (\d+)", whole(FLOAT64))[0]) for name in ("LANES", "CHUNK"))
 
@@ -266,7 +266,8 @@ def test_gcc_vectorises_every_loop_and_warns_of_nothing(name: str, tmp_path) -> 
     lines = source_of(name).splitlines()
     shared = whole(FLOAT64)
     own = source_of(name).partition(shared)[0].count("\n") + shared.count("\n")
-    loops = [number for number, line in enumerate(lines, 1) if number > own and re.match("#pragma omp .*simd", line)]
+    heads = re.compile(" *#?(pragma omp simd|EVERY|LANEWISE)")
+    loops = [number for number, line in enumerate(lines, 1) if number > own and heads.match(line)]
     assert len(loops) >= 2
     for number in loops:
         end = next(i for i in range(number, len(lines)) if lines[i].strip() == "}")

@@ -43,7 +43,7 @@ inputs = np.load(folder + "/inputs.npz")
 x, y = (torch.from_numpy(inputs[name]) for name in ("x", "y"))
 results = {}
 with np.errstate(all="ignore"):
-    for name in (name for name in kernels.__all__ if name.endswith("_kernel")):
+    for name in [name for name in vars(kernels) if name.endswith("_kernel")]:
         for dtype in (torch.float32, torch.float16):
             if dtype is not torch.float32 and not name.startswith("leaky"):
                 continue
@@ -69,7 +69,7 @@ def leaky() -> Program:
 
 
 PROGRAMS = [leaky()] + [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(24)]
-HEADER = Header("random", "test", "none", {p.name: p.operations for p in PROGRAMS})
+HEADER = Header("random", "test")
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ from momentgen.native.includes import whole
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 F64 = npt.NDArray[np.float64]
-HEADER = Header("rule", "exact", "none")
+HEADER = Header("rule", "exact")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 
 

@@ -94,7 +94,7 @@ def test_a_doc_or_a_citation_is_not_what_a_rule_computes_with(filled: Filled) ->
     files = keep(filled[0], other).files
     assert "Another doc." in files["__init__.py"]
     assert "Somebody, 2001" in files["exact.json"]
-    assert "ab" * 32 in files["exact.c"]
+    assert "ab" * 32 in files["exact.json"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def everything() -> Program:
 
 
 PROGRAMS = [everything(), optimise(random_program(random.Random(0), "random0", 80))]
-SOURCE = render_triton(PROGRAMS, Header("test", "test", "none"))
+SOURCE = render_triton(PROGRAMS, Header("test", "test"))
 
 
 @needs_triton

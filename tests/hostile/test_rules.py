@@ -225,7 +225,7 @@ def check_text(text: str) -> None:
     if text:
         assert names["__doc__"] == names["r"].kwargs["doc"] == text
     assert names["r"].kwargs["parameters"][0].kwargs["doc"] == text
-    header = Header("r", "exact", "0", {}, (), (text, f"worst at {text}"))
+    header = Header("r", "exact", (text, f"worst at {text}"))
     assert ast.parse(header.python().encode()).body == []
     lines = header.c().encode().split(b"\n")
     assert all(line.startswith(b"//") and not line.rstrip().endswith((b"\\", b"??/")) for line in lines)

@@ -153,8 +153,8 @@ def test_no_number_breaks_in_two() -> None:
 
 def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Path) -> None:
     shutil.copytree(GENERATED / "heaviside", tmp_path / "heaviside")
-    two = [f"const float *restrict {name}" for name in ("mean", "var")]
-    four = [f"const float *restrict {name}" for name in ("mean1", "var1", "mean2", "var2")]
+    two = [f"in_ptr {name}" for name in ("mean", "var")]
+    four = [f"in_ptr {name}" for name in ("mean1", "var1", "mean2", "var2")]
     for variant in ("exact", "tight", "logistic_input"):
         file = tmp_path / "heaviside" / f"{variant}.c"
         text = file.read_text()

@@ -291,7 +291,9 @@ def _histogram(built: Built) -> Figure | None:
         return None
     runs = built.certificate.get("exhaustive") or []
     outputs: Mapping[str, Any] = runs[0]["outputs"] if runs else built.certificate["bounds"]
-    histograms = {name: found["histogram_ulp"] for name, found in outputs.items() if found.get("histogram_ulp")}
+    bins = built.certificate["histogram_bins"]
+    counted = {name: found["histogram_ulp"] for name, found in outputs.items() if found.get("histogram_ulp")}
+    histograms = {name: dict(zip(bins, counts, strict=True)) for name, counts in counted.items()}
     if not histograms:
         return None
     of = f"all {runs[0]['inputs']:,} means at variance {runs[0]['var']:g}" if runs else "the points of the certificate"

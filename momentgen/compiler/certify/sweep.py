@@ -22,6 +22,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.ulp import EDGES, is_normal, unit
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.compiler.toolchain.c_libraries import called, compiled
+from momentgen.native.includes import whole
 
 NAMES = (*OUTPUTS, *PARTIALS)
 #: inputs are taken by 2^15 consecutive bit patterns, of which there are 2^17
@@ -303,7 +304,7 @@ class Sweep:
         lines = [f"    const float {a} = params[{i}];" for i, a in enumerate(arguments)] or ["    (void)params;"]
         text = text.replace("PARAMETERS", "\n".join(lines)).replace("ARGUMENTS", "".join(f"{a}, " for a in arguments))
         text = text.replace("DEGREE", str(_DEGREE)).replace("CHUNK", str(CHUNK))
-        self.source = f"{source}\n{text}"
+        self.source = f"{whole(source)}\n{text}"
         self._library = compiled(self.source)
         self._library.numbers_from_nan.restype = ctypes.c_int64
         self._params = np.asarray([*params, 0.0], np.float64).astype(np.float32)

@@ -26,7 +26,7 @@ from momentgen.compiler.emit._parts import Leaf, Part, call, saved
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.program import Program
 
-_SHORTEST_POLYNOMIAL = 3  # multiply-adds
+_SHORTEST_POLYNOMIAL, _LONGEST_POLYNOMIAL = 3, 40  # multiply-adds; the longest is that of momentgen/native/both.h
 #: characters that a function saves at least, about: with less, it is a detour for the reader
 _LEAST_SAVED = 200
 
@@ -44,10 +44,10 @@ class Outlined:
     bodies: tuple[Body, ...]
 
     @property
-    def degrees(self) -> list[int]:
-        """Those of the polynomials."""
-        ops = (step.op for body in (*self.functions, *self.bodies) for step in body.steps.values())
-        return sorted({op.degree for op in ops if isinstance(op, Polynomial)})
+    def has_polynomials(self) -> bool:
+        """Whether there is any."""
+        bodies = (*self.functions, *self.bodies)
+        return any(isinstance(step.op, Polynomial) for body in bodies for step in body.steps.values())
 
 
 def outlined(programs: Sequence[Program]) -> Outlined:
@@ -96,7 +96,7 @@ def _chain(body: Body, index: int, x: int, uses: Mapping[int, int]) -> tuple[lis
     links: list[int] = []
     at = index
     while _adds_constant(body, at) and x in body.steps[at].args[:2]:
-        if at != index and (uses[at] > 1 or at in body.comments):
+        if at != index and (uses[at] > 1 or at in body.comments or len(links) == _LONGEST_POLYNOMIAL):
             break
         links.append(at)
         a, b, _ = body.steps[at].args

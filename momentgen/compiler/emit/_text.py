@@ -61,16 +61,24 @@ def whole_numbers(rows: Sequence[Sequence[float]]) -> tuple[list[list[int]] | Se
     return [[int(d.scaleb(-least)) for d in row] for row in digits], float(f"1e{least}")
 
 
-def table_lines(values: Sequence[str], indent: str, end: str = "") -> list[str]:
-    """Numbers with commas and no spaces, in lines."""
-    lines, line = [], indent
-    for place, value in enumerate(values):
-        piece = value + (end if place == len(values) - 1 else ",")
-        if line != indent and len(line) + len(piece) > LINE_LENGTH:
+def _with_commas(pieces: Sequence[str], end: str) -> list[str]:
+    return [*(f"{piece}," for piece in pieces[:-1]), pieces[-1] + end] if pieces else []
+
+
+def _lines(pieces: Sequence[str], indent: str, between: str = " ") -> list[str]:
+    """Pieces side by side, as many as a line takes; one of several lines begins in a line of its own."""
+    lines, line = list[str](), indent
+    for piece in pieces:
+        if line != indent and (len(line) + len(between) + len(piece) > LINE_LENGTH or "\n" in piece):
             lines.append(line)
             line = indent
-        line += piece
+        line += piece if line == indent else between + piece
     return [*lines, line]
+
+
+def table_lines(values: Sequence[str], indent: str, end: str = "") -> list[str]:
+    """Numbers with commas and no spaces, in lines."""
+    return _lines(_with_commas(values, end), indent, "")
 
 
 def comment_text(text: str) -> str:
@@ -116,20 +124,11 @@ def with_arguments(head: str, arguments: Sequence[str], end: str = ")") -> list[
     if len(one_line) <= LINE_LENGTH:
         return [one_line]
     indent = " " * (len(head) - len(head.lstrip()) + 4)
-    lines, current = [f"{head}("], indent
-    for position, argument in enumerate(arguments):
-        piece = argument + (end if position == len(arguments) - 1 else ",")
-        joined = current + (piece if current == indent else f" {piece}")
-        if len(joined) <= LINE_LENGTH or current == indent:
-            current = joined
-        else:
-            lines.append(current)
-            current = indent + piece
-    return [*lines, current]
+    return [f"{head}(", *_lines(_with_commas(arguments, end), indent)]
 
 
 def json_text(value: object, indent: int = 0) -> str:
-    """JSON with what fits in a line in one, and numbers side by side.
+    """JSON with what fits in a line in one, and items side by side.
 
     >>> print(json_text({"a": [1, 2], "b": {"c": "d"}}))
     {"a": [1, 2], "b": {"c": "d"}}
@@ -137,15 +136,9 @@ def json_text(value: object, indent: int = 0) -> str:
     line = json.dumps(value)
     if indent + len(line) <= LINE_LENGTH or not isinstance(value, dict | list) or not value:
         return line
-    pad = " " * (indent + 1)
     if isinstance(value, dict):
-        inner = [f"{json.dumps(key)}: {json_text(item, indent + 1)}" for key, item in value.items()]
-        return "\n".join(["{", ",\n".join(pad + text for text in inner), " " * indent + "}"])
-    lines, current = list[str](), pad
-    for position, item in enumerate(value):
-        text = json_text(item, indent + 1) + ("," if position < len(value) - 1 else "")
-        if current != pad and (len(current) + 1 + len(text) > LINE_LENGTH or "\n" in text):
-            lines.append(current)
-            current = pad
-        current += text if current == pad else f" {text}"
-    return "\n".join(["[", *lines, current, " " * indent + "]"])
+        pieces = [f"{json.dumps(key)}: {json_text(item, indent + 1)}" for key, item in value.items()]
+    else:
+        pieces = [json_text(item, indent + 1) for item in value]
+    lines = _lines(_with_commas(pieces, ""), " " * (indent + 1))
+    return "\n".join([line[0], *lines, " " * indent + line[-1]])

@@ -13,55 +13,17 @@ before what reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import Statement, statements
-from momentgen.compiler.emit._text import plain_decimal, short_decimal, with_arguments, with_comment
+from momentgen.compiler.emit._text import LINE_LENGTH, plain_decimal, short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import interleave, vectors
-
-#: Elements below which a kernel stays on one thread.
-PARALLEL_THRESHOLD = 8192
-
-#: INLINE, since gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower
-#: for ELU
-_PRELUDE = """\
-#include <float.h>
-#include <stdint.h>
-
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
-#error "momentgen needs IEEE binary32: no -ffast-math, no excess precision"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-#define FMA __builtin_fmaf
-#define SQRT __builtin_sqrtf
-#define ABS __builtin_fabsf
-#define INLINE static inline __attribute__((always_inline))
-
-#ifndef MOMENTGEN_BITS
-#define MOMENTGEN_BITS
-static inline uint32_t as_bits(float x)
-{
-    const union { float f; uint32_t u; } both = {.f = x};
-    return both.u;
-}
-
-static inline float as_float(uint32_t u)
-{
-    const union { uint32_t u; float f; } both = {.u = u};
-    return both.f;
-}
-#endif"""
-
-#: the negative of a multiply-add: gcc makes -(a b + c) an instruction for (-a) b - c, whose zero has the other sign
-_FLIP = "#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)"
+from momentgen.native.includes import FLOAT32
 
 #: gcc takes as many vectors at a time as one of the narrowest type has lanes: with 16 bits two, with 8 four, whose
 #: operations stand side by side and do not wait for each other
@@ -135,8 +97,7 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
         element_text(program.name, program.real, [name for name, _ in program.outputs], body, prefix)
         for program, body in zip(ordered, found.bodies, strict=True)
     ]
-    parts = [header.c(), _PRELUDE, *([_FLIP] if any("FLIP(" in text for text in (*functions, *elements)) else [])]
-    parts += [*poly_macros(max(found.degrees, default=0)), *functions]
+    parts = [f"{header.c()}\n\n{FLOAT32}", *functions]
     for program, element in zip(ordered, elements, strict=True):
         parts += [element, kernel_text(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
@@ -148,19 +109,6 @@ def _literal(step: Step) -> str:
     return (c_double if step.type is Type.F64 else c_float)(float(step.value))
 
 
-def poly_macros(degree: int) -> list[str]:
-    """Macros for so many multiply-adds by x, from y on; none for none."""
-    lines = ["// multiply-adds by x, from y on", "#define POLY1(x, y, c) FMA(x, y, c)"]
-    lines += [f"#define POLY{k + 1}(x, y, c, ...) POLY{k}(x, FMA(x, y, c), __VA_ARGS__)" for k in range(1, degree)]
-    return ["\n".join(lines)] if degree else []
-
-
-def poly(x: str, y: str, coefficients: Iterable[str]) -> str:
-    """The text of multiply-adds by x, a name, from y on: a macro's of :func:`poly_macros`."""
-    added = list(coefficients)
-    return f"POLY{len(added)}({', '.join([x, y, *added])})"
-
-
 def function_text(function: Body, prefix: str) -> str:
     """An inline function of a body, which returns a result or writes several."""
     arguments = [f"{_TYPE[function.steps[k].type]} {name}" for k, name in enumerate(function.inputs)]
@@ -169,7 +117,7 @@ def function_text(function: Body, prefix: str) -> str:
     if len(types) == 1:
         lines += with_comment(f"return {results[0]};", None, "//")
     else:
-        arguments += [f"{of} *restrict r{k}" for k, of in enumerate(types)]
+        arguments += [f"{'uint32_t *restrict' if of == 'uint32_t' else 'out_ptr'} r{k}" for k, of in enumerate(types)]
         lines += [f"    *r{k} = {text};" for k, text in enumerate(results)]
     head = f"INLINE {types[0] if len(types) == 1 else 'void'} {prefix}{function.name}"
     return "\n".join([*with_arguments(head, arguments), "{", *lines, "}"])
@@ -178,7 +126,7 @@ def function_text(function: Body, prefix: str) -> str:
 def element_text(name: str, real: Type, outputs: Sequence[str], body: Body, prefix: str) -> str:
     """The inline function of a body for one element, called ``NAME_element``; ``outputs`` are its results' names."""
     arguments = [f"{_TYPE[real]} {argument}" for argument in body.inputs]
-    arguments += [f"{_TYPE[real]} *restrict out_{output}" for output in outputs]
+    arguments += [f"out_ptr out_{output}" for output in outputs]
     lines, results = _statements(body, prefix)
     written = [f"    *out_{output} = {text};" for output, text in zip(outputs, results, strict=True)]
     return "\n".join([*with_arguments(f"INLINE void {name}_element", arguments), "{", *lines, *written, "}"])
@@ -191,7 +139,7 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
         if isinstance(step.op, Call):
             return f"{prefix}{step.op.function}({', '.join(['{}'] * len(step.args))})"
         if isinstance(step.op, Polynomial):
-            return poly("{}", "{}", ["{}"] * step.op.degree)
+            return f"POLY{step.op.degree}({', '.join(['{}'] * len(step.args))})"
         if isinstance(step.op, Result):  # stands with its call
             raise ProgramError("a result is no operation of its own")
         if step.op is Op.NEG and step.type is Type.F32 and may_be_fused(body.steps[step.args[0]]):
@@ -221,8 +169,13 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
         if value.results:
             lines += _several(value, body)
             continue
-        code = f"{_TYPE[step.type]} {value.name} = {value.expression or _literal(step)};"
-        lines += with_comment(code, body.comments.get(value.index), "//")
+        text, comment = f"{value.name} = {value.expression or _literal(step)};", body.comments.get(value.index)
+        head, last = f"    {_TYPE[step.type]} ", lines[-1] if lines and not comment else ""
+        joined = f"{last[:-1]}, {text}"
+        if last.startswith(head) and last.endswith(";") and "//" not in last and len(joined) <= LINE_LENGTH:
+            lines[-1] = joined
+        else:
+            lines += with_comment(head.lstrip() + text, comment, "//")
     return lines, results
 
 
@@ -237,26 +190,18 @@ def _several(value: Statement, body: Body) -> list[str]:
     return [*lines, *with_comment(code, "; ".join(comments), "//")]
 
 
+def signature(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """The head of a kernel."""
+    read, written = (f"in_ptr {text}" for text in (*inputs, "params")), (f"out_ptr {text}" for text in outputs)
+    return with_arguments(f"void {name}", ["int64_t n", *read, *written])
+
+
 def kernel_text(program: Program, narrow: str | None = None) -> str:
     """The kernel of a program; ``narrow`` is a type of few bits, for several vectors at a time."""
-    real = _TYPE[program.real]
-    arguments = ["int64_t n", *(f"const {real} *restrict {name}" for name in program.inputs)]
-    arguments += [f"const {real} *restrict params", *(f"{real} *restrict out_{name}" for name, _ in program.outputs)]
-    lines = with_arguments(f"void {program.name}", arguments)
-    lines.append("{")
+    results = [f"out_{name}" for name, _ in program.outputs]
+    lines = [*signature(program.name, program.inputs, results), "{"]
     for number, name in enumerate(program.params):
-        lines.append(f"    const {real} {name} = params[{number}];")
-    if not program.params:
-        lines.append("    (void)params;")
-    actual = [*(f"{name}[i]" for name in program.inputs), *program.params]
-    actual += [f"&out_{name}[i]" for name, _ in program.outputs]
-    reduction = " reduction(^ : narrow)" if narrow else ""
-    lines += [f"    {narrow} narrow = 0;  // so that gcc takes several vectors at a time"] if narrow else []
-    lines += [
-        f"#pragma omp parallel for simd if(parallel : n > {PARALLEL_THRESHOLD}){reduction}",
-        "    for (int64_t i = 0; i < n; ++i) {",
-        *with_arguments(f"        {element_name(program)}", actual, end=");"),
-    ]
-    lines += [f"        narrow ^= ({narrow})as_bits(out_{program.outputs[0][0]}[i]);"] if narrow else []
-    lines += ["    }", *(["    (void)narrow;"] if narrow else []), "}"]
-    return "\n".join(lines)
+        lines.append(f"    const {_TYPE[program.real]} {name} = params[{number}];")
+    actual = [*(f"{name}[i]" for name in program.inputs), *program.params, *(f"&{name}[i]" for name in results)]
+    head = f"    EVERY_NARROW({narrow}, {results[0]}, " if narrow else "    EVERY("
+    return "\n".join([*lines, *with_arguments(f"{head}{element_name(program)}", actual, end="))"), "}"])

@@ -18,7 +18,7 @@ from momentgen.compiler.emit._body import Body
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._rows import Rows, Split, split
 from momentgen.compiler.emit._text import table_lines, whole_numbers, with_arguments, with_comment
-from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text
+from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text, signature
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.op import Type
@@ -145,8 +145,7 @@ class _Text:
     def _loop(self, element: str, arrays: Mapping[str, str], outputs: Sequence[str]) -> list[str]:
         """An element's function over the lanes of a block."""
         actual = [*(arrays[name] for name in self.inputs[element]), *(f"&{output}" for output in outputs)]
-        call = with_arguments(f"        {element}_element", actual, end=");")
-        return ["#pragma omp simd", "    for (int i = 0; i < LANES; ++i) {", *call, "    }"]
+        return with_arguments(f"    LANEWISE({element}_element", actual, end="))")
 
     def _sheet(self, sheet: Sheet, arrays: Mapping[str, str]) -> list[str]:
         """The call for a polynomial of two values."""
@@ -178,8 +177,7 @@ class _Text:
         lines = [
             f"    for (int k = 0; k < {len(table)}; ++k) {{",
             *with_comment(f"const double *c = {self.tables[table]}[k], {held};", None, "//", "        "),
-            "#pragma omp simd",
-            *with_arguments(f"        for (int i = 0; i < LANES; ++i) {call}", actual, end=");"),
+            *with_arguments(f"        LANEWISE({call}", actual, end="))"),
         ]
         if rows.sums:  # by themselves: what a function chooses would become branches of a sum
             lines += ["#pragma omp simd", "        for (int i = 0; i < LANES; ++i) {"]
@@ -199,18 +197,12 @@ def _table_row(row: Sequence[float]) -> list[str]:
 
 def _exported(kernel: Kernel) -> str:
     results = [f"out_{name}" for name, _ in kernel.program.outputs]
-    arguments = [
-        "int64_t n",
-        *(f"const double *restrict {name}" for name in kernel.inputs),
-        "const double *restrict params",
-        *(f"double *restrict {name}" for name in results),
-    ]
     taken = f"(const double *const[]){{{', '.join(kernel.inputs)}}}"
     written = f"(double *const[]){{{', '.join(results)}}}"
     number = f"{kernel.number.name}_block" if kernel.number else "0"
     arrays = f"n, {taken}, {len(kernel.inputs)}, params, {written}, {len(results)}"
     call = f"over_cells({kernel.name}_block, {number}, {kernel.cells}, {arrays});"
-    return "\n".join([*with_arguments(f"void {kernel.name}", arguments), "{", *with_comment(call, None, "//"), "}"])
+    return "\n".join([*signature(kernel.name, kernel.inputs, results), "{", *with_comment(call, None, "//"), "}"])
 
 
 def _surface_table(number: int, patches: Sequence[Patch]) -> list[str]:

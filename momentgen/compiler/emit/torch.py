@@ -30,14 +30,10 @@ _SPACE = "\0"
 #: results, from where on a function does not say how many it has
 _MANY = 6
 _NAME = re.compile(r"\b[ct]\d+\b")
+#: functions that are said often, and so imported by their names
+_IMPORTED = re.compile(r"torch\.(exp|sqrt|where)\(")
 #: what has a tensor, not a number, for its first operand
 _OF_TENSORS = (Op.SQRT, Op.EXP, Op.ROUND, Op.ABS, Op.LT, Op.LE, Op.EQ)
-_POLYNOMIAL = '''\
-def _polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:
-    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
-    for coefficient in coefficients:
-        value = value * x + coefficient
-    return value'''
 
 
 def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header, summary: str) -> str:
@@ -57,48 +53,48 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
     found = outlined([schedule(program) for _, program in every])
     functions = {function.name: function for function in found.functions}
     numbers = _numbers(found.functions, found.bodies)
-    texts: list[str] = []
-    tables: dict[tuple[tuple[float, ...], ...], str] = {}
-    for (k, program), body in zip(every, found.bodies, strict=True):
-        name, one = _private(kernels[k], program), split(body, functions, _result)
-        texts.append(_function(name, body, ()) if one is None else _looping(name, body, one, tables))
-    texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions] + texts
-    texts = [_POLYNOMIAL] * bool(found.degrees) + texts
-    surfaces: dict[tuple[Patch, ...], int] = {}
-    sheets = [sheet for kernel in kernels for sheet in kernel.sheets]
-    for sheet in sheets:
-        surfaces.setdefault(sheet.patches, len(surfaces))
-    names = ["CELLS", "cell_of"] * (cells > 1) + ["backward", "forward"]
-    names += ["kernel_scalars"] * bool(stable.scalars_source)
-    lines = [header.python(), f'"""{summary}"""', "", "from __future__ import annotations", ""]
-    lines += ["import torch", "from torch import Tensor", ""]
-    if sheets:
-        called = sorted({"surface_slopes" if set(sheet.results) != {"surface"} else "surface" for sheet in sheets})
-        lines += [f"from momentgen.runtime.surfaces import {', '.join([*called, 'surfaces_beside'])}", ""]
-    lines.append(f"__all__ = [{', '.join(f'{chr(34)}{name}{chr(34)}' for name in sorted(names))}]")
-    if cells > 1:
-        lines += ["", "#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}"]
-    if sheets:
-        lines += ["", "_SURFACES = surfaces_beside(__file__)"]
-    for table, name in tables.items():
-        lines += ["", f"{name} = (", *itertools.chain(*map(_table_row, table)), ")"]
     params, outputs = stable.forward64.params, tuple(stable.forward64.outputs)
-    inputs = stable.forward64.inputs
-    several = "each input" if len(inputs) > 2 else "the input"
+    several = "each input" if len(stable.forward64.inputs) > 2 else "the input"
     what, of = ("Covariance", "the outputs") if outputs == COVARIANCE else ("Mean and variance", "the output")
-    if cells > 1:
-        texts.append(_cell_of(kernels[0], params))
     docs = (
         f"{what} of {of}, from mean and variance of {several}.",
         f"Gradients in mean and variance of {several}, from those in {what.lower()} of {of}.",
     )
+    texts: list[str] = []
+    tables: dict[tuple[tuple[float, ...], ...], str] = {}
+    for (k, program), body in zip(every, found.bodies, strict=True):
+        name, one = _private(kernels[k], program), split(body, functions, _result)
+        doc = "" if name.startswith("_") else docs[k]
+        texts.append(_function(name, body, (), doc) if one is None else _looping(name, body, one, tables, doc))
+    texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions] + texts
+    surfaces: dict[tuple[Patch, ...], int] = {}
+    sheets = [sheet for kernel in kernels for sheet in kernel.sheets]
+    for sheet in sheets:
+        surfaces.setdefault(sheet.patches, len(surfaces))
+    lines = [header.python(), f'"""{summary}"""', ""]
+    functions_of_torch = sorted({name for text in texts for name in re.findall(r"\b(exp|sqrt|where)\(", text)})
+    lines += ["import torch", f"from torch import {', '.join(['Tensor', *functions_of_torch])}", ""]
+    called = {"surface_slopes" if set(sheet.results) != {"surface"} else "surface" for sheet in sheets}
+    called |= {"surfaces_beside"} if sheets else set()
+    called |= {name for name in ("choice", "polynomial") if any(f"{name}(" in text for text in texts)}
+    if called:
+        lines += [f"from momentgen.runtime.surfaces import {', '.join(sorted(called))}", ""]
+    if cells > 1:
+        lines += ["#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}", ""]
+    if sheets:
+        lines += ["_SURFACES = surfaces_beside(__file__)", ""]
+    for table, name in tables.items():
+        lines += [f"{name} = (", *itertools.chain(*map(_table_row, table)), ")", ""]
+    if cells > 1:
+        texts.append(_cell_of(kernels[0], params))
     texts += [
         _public(which, kernel, params, surfaces, doc)
         for which, kernel, doc in zip(("forward", "backward"), kernels, docs, strict=True)
+        if not _is_public(kernel)
     ]
     if stable.scalars_source:
         texts.append(_kernel_scalars(stable, params))
-    return "\n\n\n".join(["\n".join(lines), *texts]) + "\n"
+    return "\n\n\n".join(["\n".join(lines).rstrip(), *texts]) + "\n"
 
 
 def _private(kernel: Kernel, program: Program) -> str:
@@ -106,7 +102,15 @@ def _private(kernel: Kernel, program: Program) -> str:
     direction = kernel.name.rpartition("_")[2]
     if kernel.number is program:
         return "_cell_number"
-    return f"_{direction}_points" if kernel.points is program else f"_{direction}"
+    return f"_{direction}_points" if kernel.points is program else direction if _is_public(kernel) else f"_{direction}"
+
+
+def _is_public(kernel: Kernel) -> bool:
+    """Whether a kernel is its program, and so needs no function around that of the program."""
+    program = kernel.program
+    if program.inputs != kernel.inputs or program.params or kernel.number or len(program.outputs) == 1:
+        return False
+    return all(_whole(kernel, name, name) == name for name, _ in program.outputs)
 
 
 def _numbers(functions: Sequence[Body], bodies: Sequence[Body]) -> dict[str, set[int]]:
@@ -138,16 +142,15 @@ def _table_row(row: Sequence[float]) -> list[str]:
     return [f"    ({first.lstrip()}", *rest]
 
 
-def _function(name: str, body: Body, numbers: Collection[int]) -> str:
+def _function(name: str, body: Body, numbers: Collection[int], doc: str = "") -> str:
     """The function of a body; the inputs ``numbers`` may be numbers of Python."""
     lines, results = _statements(body, numbers)
     arguments = [f"{text}: Tensor | float" if k in numbers else f"{text}: Tensor" for k, text in enumerate(body.inputs)]
-    return "\n".join(
-        [*_head(name, arguments, len(results)), *lines, *_assignment("return", ", ".join(results), None, " ")]
-    )
+    head = _head(name, arguments, len(results), doc)
+    return "\n".join([*head, *lines, *_assignment("return", ", ".join(results), None, " ")])
 
 
-def _looping(name: str, body: Body, one: Split, tables: dict[tuple[tuple[float, ...], ...], str]) -> str:
+def _looping(name: str, body: Body, one: Split, tables: dict[tuple[tuple[float, ...], ...], str], doc: str) -> str:
     """The same of a body with loops."""
     lines, results = _statements(one.before, ())
     for given, text in zip(one.given, results, strict=True):
@@ -169,13 +172,14 @@ def _looping(name: str, body: Body, one: Split, tables: dict[tuple[tuple[float, 
             kept = [text if k in rows.kept else "0.0" for k, text in enumerate(results)]
             lines += with_comment(f"q{number}.append(({', '.join(kept)},))", None, "#", " " * 8)
     after, results = _statements(one.after, ())
-    head = _head(name, [f"{text}: Tensor" for text in body.inputs], len(results))
+    head = _head(name, [f"{text}: Tensor" for text in body.inputs], len(results), doc)
     return "\n".join([*head, *lines, *after, *_assignment("return", ", ".join(results), None, " ")])
 
 
-def _head(name: str, arguments: Sequence[str], results: int) -> list[str]:
+def _head(name: str, arguments: Sequence[str], results: int, doc: str) -> list[str]:
     returned = "Tensor" if results == 1 else f"tuple[{', '.join(['Tensor'] * results)}]"
-    return with_arguments(f"def {name}", arguments, f") -> {returned if results < _MANY else 'tuple[Tensor, ...]'}:")
+    end = f") -> {returned if results < _MANY else 'tuple[Tensor, ...]'}:"
+    return [*with_arguments(f"def {name}", arguments, end), *([f'    """{doc}"""'] if doc else [])]
 
 
 def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[str]]:
@@ -192,15 +196,15 @@ def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[s
         if isinstance(step.op, Call):
             return f"_{step.op.function}({', '.join(['{}'] * len(step.args))})"
         if isinstance(step.op, Polynomial):
-            return f"_polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
+            return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
         if isinstance(step.op, Result):  # stands with its call
             raise ProgramError("a result is no operation of its own")
         if step.op is Op.SELECT and number.issuperset(step.args[1:]):
-            # Of two numbers torch.where makes the default dtype, float32.
-            return "torch.where({0}, torch.full_like({0}, {1}, dtype=torch.float64), {2})"
+            return "choice({}, {}, {})"
+        text = _IMPORTED.sub(r"\1(", step.op.torch)
         if step.op in _OF_TENSORS and number.issuperset(step.args):
-            return step.op.torch.replace("{", "torch.as_tensor({", 1).replace("}", "}, dtype=torch.float64)", 1)
-        return step.op.torch
+            return text.replace("{", "torch.as_tensor({", 1).replace("}", "}, dtype=torch.float64)", 1)
+        return text
 
     def apart(step: Step) -> list[int]:
         """Operands that a text has twice."""
@@ -268,17 +272,15 @@ def _parameters(kernel: Kernel, params: Sequence[str]) -> list[str]:
     return [f"    {parameter(p)} = torch.as_tensor({p}, {like})" for p in params]
 
 
-def _call(kernel: Kernel, program: Program, results: Sequence[str]) -> list[str]:
-    """The statement that takes what a program gives."""
-    call = f"{_private(kernel, program)}({', '.join([*program.inputs, *program.params])})"
-    return _assignment(", ".join(results), call, None)
+def _call(kernel: Kernel, program: Program) -> str:
+    return f"{_private(kernel, program)}({', '.join([*program.inputs, *program.params])})"
 
 
 def _cell_of(kernel: Kernel, params: Sequence[str]) -> str:
     if kernel.number is None:
         raise ProgramError(f"{kernel.name}: there is no number of a cell")
     lines = [*_heads("cell_of", kernel.program_inputs, params, 1), '    """The number of the cell of each element."""']
-    lines += [*_parameters(kernel, params), *_call(kernel, kernel.number, ["number"]), "    return (number,)"]
+    lines += [*_parameters(kernel, params), *_assignment("return", f"({_call(kernel, kernel.number)},)", None, " ")]
     return "\n".join(lines)
 
 
@@ -294,15 +296,15 @@ def _public(
         given = ", ".join([*kernel.program_inputs, *(f"{p}={p}" for p in params)])
         lines.append(f"    number = cell_of({given})[0] if _cell is None else _cell")
     if kernel.points is not None:
-        lines += _call(kernel, kernel.points, [name for name, _ in kernel.points.outputs])
+        lines += _assignment(", ".join(name for name, _ in kernel.points.outputs), _call(kernel, kernel.points), None)
     for sheet in kernel.sheets:
         sloping = set(sheet.results) != {"surface"}
         names = [sheet.results.get(kind, "_") for kind in (SLOPES if sloping else SLOPES[:1])]
         of = f"_SURFACES[{surfaces[sheet.patches]}], {sheet.cell('number', '//')}, {sheet.y}, {sheet.z}"
         lines += _assignment(", ".join(names), f"{'surface_slopes' if sloping else 'surface'}({of})", None)
     results = [f"out_{name}" for name in outputs]
-    lines += _call(kernel, kernel.program, results)
     returned = [_whole(kernel, name, text) for name, text in zip(outputs, results, strict=True)]
+    lines += _assignment(", ".join(results), _call(kernel, kernel.program), None)
     text = f"({returned[0]},)" if len(returned) == 1 else ", ".join(returned)
     return "\n".join([*lines, *_assignment("return", text, None, " ")])
 

@@ -2,7 +2,8 @@
 
 The device functions take and return float32 values, so that other kernels can
 inline them; the kernels load any float dtype, compute in float32 and round
-once on storing.  Only correctly rounded operations are written (``tl.fma``,
+once on storing.  What all modules share is in ``momentgen/runtime/triton_parts.py``.
+Only correctly rounded operations are written (``tl.fma``,
 ``tl.div_rn``, ``tl.sqrt_rn``); launch with ``enable_fp_fusion=False``, so that
 none is contracted.
 """
@@ -47,20 +48,17 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
     Raises:
         ProgramError: if a program is not well formed.
     """
-    names = [name for program in programs for name in (program.name, kernel_name(program))]
-    exported = ", ".join(f'"{name}"' for name in sorted(names))
-    listing = f"__all__ = [{exported}]"
-    if len(listing) > 119:
-        listing = "\n".join(["__all__ = [", *(f'    "{name}",' for name in sorted(names)), "]"])
-    elements = 2 if all(map(two_fit, programs)) else 1
-    lanes = f"#: with more, values would not stay in registers\nLANE_ELEMENTS = {elements}"
-    parts = [f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n{listing}\n\n{lanes}"]
     found = outlined(programs)
+    shared = ["load", "places", *["polynomial"] * found.has_polynomials, "store"]
+    parts = [
+        f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
+        f"from momentgen.runtime.triton_parts import {', '.join(shared)}\n\n"
+        f"LANE_ELEMENTS = {2 if all(map(two_fit, programs)) else 1}"
+    ]
     for body in (*found.functions, *found.bodies):
         # Among many results of calls the order decides how many have to be held.
         if not any(isinstance(step.op, Result) for step in body.steps.values()):
             body.settle()
-    parts += map(_polynomial, found.degrees)
     parts += [_device(f"_{function.name}", function) for function in found.functions]
     for program, body in zip(programs, found.bodies, strict=True):
         parts += [_device(program.name, body), _kernel(program)]
@@ -86,21 +84,11 @@ def _full(step: Step) -> str:
     return f"tl.full((), {text}, tl.float32)"
 
 
-def _polynomial(degree: int) -> str:
-    """The function of so many multiply-adds by x, from y on: Triton 3.2 has no tuples of constants to loop over."""
-    names = [f"c{k}" for k in range(degree)]
-    text = "y"
-    for name in names:
-        text = f"tl.fma(x, {text}, {name})"
-    head = with_arguments(f"def _polynomial{degree}", ["x", "y", *names], end="):")
-    return "\n".join(["@triton.jit", *head, *with_comment(f"return ({text})", None, "#")])
-
-
 def _form(step: Step) -> str:
     if isinstance(step.op, Call):
         return f"_{step.op.function}({', '.join(['{}'] * len(step.args))})"
     if isinstance(step.op, Polynomial):
-        return f"_polynomial{step.op.degree}({', '.join(['{}'] * len(step.args))})"
+        return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
     if isinstance(step.op, Result):  # stands with its call
         raise ProgramError("a result is no operation of its own")
     return step.op.triton
@@ -133,17 +121,13 @@ def _kernel(program: Program) -> str:
     lines = [
         "@triton.jit",
         *with_arguments(f"def {kernel_name(program)}", arguments, end="):"),
-        "    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    mask = offsets < n",
+        "    offsets = places(BLOCK)",
     ]
-    lines += [f"    {name} = tl.load({name}_ptr + offsets, mask=mask).to(tl.float32)" for name in program.inputs]
+    lines += [f"    {name} = load({name}_ptr, offsets, n)" for name in program.inputs]
     # The interpreter passes Python floats, with which Python would compute in float64, and it mistypes comparisons of
     # scalars: hence blocks.  Their arithmetic is done once a thread, since its elements are one expression.
     lines += [f"    {name} = tl.full((BLOCK,), {name}, tl.float32)" for name in program.params]
-    results = [f"out_{name}" for name in outputs]
-    call = with_arguments(f"    {', '.join(results)} = {program.name}", [*program.inputs, *program.params])
-    lines += call
-    for name in results:
-        value = f"{name}.to({name}_ptr.dtype.element_ty)"
-        lines.append(f"    tl.store({name}_ptr + offsets, {value}, mask=mask)")
-    return "\n".join(lines)
+    call = f"{program.name}({', '.join([*program.inputs, *program.params])})"
+    pointers = ", ".join(f"out_{name}_ptr" for name in outputs)
+    stored = [f"({pointers})", call] if len(outputs) > 1 else [f"({pointers},)", f"({call},)"]
+    return "\n".join([*lines, *with_arguments("    store", [stored[0], "offsets", "n", stored[1]])])
