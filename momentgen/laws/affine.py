@@ -20,8 +20,8 @@ from momentgen.laws.unsupported import place
 from momentgen.runtime.autograd import transformed
 
 __all__ = [
-    "VARIANCE", "bind", "check", "dense", "linear", "linear_variance", "once_a_batch", "pooled_to_one", "squared",
-    "squares", "window_starts",
+    "VARIANCE", "bind", "check", "dense", "for_each", "linear", "linear_variance", "once_a_batch", "pooled_to_one",
+    "squared", "squares", "window_starts",
 ]  # fmt: skip
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
@@ -223,8 +223,10 @@ def _pad(call: Any, var: Tensor, pad: Any, mode: str = "constant", value: float 
     return cast(Tensor, call(var, pad, mode, 0.0 if mode == "constant" else None))
 
 
-def _tuple(value: Any, dims: int) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
+def for_each(value: Any, dims: int) -> tuple[int, ...]:
+    """An argument of torch for each of ``dims`` dimensions: one number is that of all."""
+    found = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return found * dims if len(found) == 1 else found
 
 
 def window_starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> list[int]:
@@ -266,8 +268,8 @@ def _avg_pool(dims: int) -> Callable[..., Tensor]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Tensor:
-        kernel, padded = _tuple(kernel_size, dims), _tuple(padding, dims)
-        steps = kernel if stride is None or stride == [] else _tuple(stride, dims)
+        kernel, padded = for_each(kernel_size, dims), for_each(padding, dims)
+        steps = kernel if stride is None or stride == [] else for_each(stride, dims)
         rest: list[Any] = [kernel_size, stride, padding, ceil_mode, count_include_pad]
         if divisor_override:
             rest.append(divisor_override)
@@ -289,7 +291,7 @@ def _avg_pool(dims: int) -> Callable[..., Tensor]:
 
 def _adaptive_avg_pool(dims: int) -> Callable[..., Tensor]:
     def variance(call: Any, var: Tensor, output_size: Any) -> Tensor:
-        sizes = zip(var.shape[-dims:], _tuple(output_size, dims), strict=True)
+        sizes = zip(var.shape[-dims:], for_each(output_size, dims), strict=True)
         lengths = [adaptive_edges(size, wanted)[1] for size, wanted in sizes]
         return cast(Tensor, call(var, output_size) / _outer(lengths, var))
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
+from momentgen.laws.affine import for_each
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import product
 
@@ -112,7 +113,7 @@ def _of_filters(
     groups: int = 1,
 ) -> Tensor | None:
     dims = neighbour.dim() - 2
-    steps, kernel = _tuple(dilation, dims), neighbour.shape[2:]
+    steps, kernel = for_each(dilation, dims), neighbour.shape[2:]
     edges = _edges(padding, kernel, steps)
     padded = F.pad(mean, edges) if any(edges) else mean
     total: Tensor | None = None
@@ -141,11 +142,6 @@ def _of_filters(
     return total
 
 
-def _tuple(value: Any, dims: int) -> tuple[int, ...]:
-    found = tuple(value) if isinstance(value, tuple | list) else (value,)
-    return found * dims if len(found) == 1 else found
-
-
 def _edges(padding: Any, kernel: torch.Size, steps: tuple[int, ...]) -> list[int]:
     """How much is padded before and after each dimension, from the last one on, as ``F.pad`` takes it."""
     edges: list[int] = []
@@ -156,5 +152,5 @@ def _edges(padding: Any, kernel: torch.Size, steps: tuple[int, ...]) -> list[int
         elif padding == "valid":
             edges += [0, 0]
         else:
-            edges += [_tuple(padding, len(kernel))[d]] * 2
+            edges += [for_each(padding, len(kernel))[d]] * 2
     return edges

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from momentgen.laws.covariance_graph import Node, current, options
 from momentgen.laws.half import narrowed
-from momentgen.laws.law import History, Law, new_law, versions
+from momentgen.laws.law import Law, new_law
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
@@ -96,16 +96,8 @@ class Covariance(Law):
             _become(other, new._mean.reshape(other.shape), new._var.reshape(other.shape), new.node)
         _become(self, new._mean, new._var, new.node)
 
-    def _overwrite(self, new: Any) -> None:
-        if not isinstance(new, Covariance) or new is self or (made := new._made) is None:
-            return self._assign(new)
-        old = covariance(self._mean, self.node, self._var)
-        old._history = self._history
-        (entry, args, kwargs), of, depth = made, new._of, new._depth
-        self._assign(new)
-        args = tuple([old if value is self else value for value in args])
-        self._history = History((entry, args, kwargs), cast(Law, old if of is self else of), depth, versions(args))
-        return None
+    def _earlier(self) -> Law:
+        return covariance(self._mean, self.node, self._var)
 
     def _reshape(self, entry: Any, args: Any, kwargs: Any, new: Law) -> None:
         self._mean, self._var = new._parts()

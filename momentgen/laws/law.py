@@ -293,12 +293,18 @@ class Law:
         """Let ``target`` become this law, of which the parts are not all; see ``BY_PARTS``."""
         raise NotImplementedError
 
+    def _earlier(self) -> Law:
+        """What this has been until now, as a law of its own."""
+        old = self._like(*self._parts())
+        old._joint = self._joint
+        return old
+
     def _overwrite(self, new: Any) -> None:
         """Become ``new``, a function of what this has been, and remember that."""
         if not isinstance(new, Law) or new is self or new._made is None or torch.compiler.is_compiling():
             return self._assign(new)
-        old = self._like(*self._parts())
-        old._history, old._joint = self._history, self._joint
+        old = self._earlier()
+        old._history = self._history
         (entry, args, kwargs), of, depth = cast(History, new._history)[:3]
         self._assign(new)
         args = tuple([old if value is self else value for value in args])
@@ -307,8 +313,8 @@ class Law:
 
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
-        old = self._like(*self._parts())
-        old._view, old._waiting, old._version, old._joint = self._view, self._waiting, self._version, self._joint
+        old = self._earlier()
+        old._view, old._waiting, old._version = self._view, self._waiting, self._version
         _become(self, type(self), new._parts(), new._joint)
         self._view = (old, entry, args, kwargs, None, old._version)
         self._history = self._waiting = None

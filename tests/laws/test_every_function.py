@@ -1,4 +1,4 @@
-"""Every call of :mod:`fuzz.functions` alone: by ``ap2`` against torch's Jacobian or an integral, and on points."""
+"""Every call of :mod:`fuzz.functions` alone: by ``ap2`` against torch's Jacobian, an integral or draws; on points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from fuzz.functions import TEMPLATES, Template
 from fuzz.generate import _Maker
-from sampling import law_of, moments_of, normal_input
+from sampling import assert_agrees, law_of, moments_of, normal_input
 from torch import Tensor
 
 from momentgen.laws import Diagonal, point
@@ -24,8 +24,24 @@ from momentgen.runtime import Moments
 LINEAR = ("scaled", "moved", "repeated", "together", "masked", "linear", "add")
 #: functions with a jump, of which an integral by a grid is off
 JUMPS = ("threshold", "hardshrink")
-#: in calls that have no rule, or round
-WITHOUT_RULE = ("complex(", "** 0.3", ".float()")
+#: effect of calls that are compared with draws -> the bias allowed, as :class:`laws.sampled_cases.Case` has it
+SAMPLED: dict[str, tuple[float, float] | None] = {
+    **dict.fromkeys(("mul", "larger", "product", "gated")),
+    "largest": (0.005, 0.006),
+    "joint": (0.02, 0.04),  # of two values; of more it is less
+    "statistic": (0.05, 0.08),  # likewise
+}
+#: in calls that have no rule for these values, or round, or whose draws have too heavy tails
+WITHOUT_RULE = (
+    "complex(",
+    "** 0.3",
+    ".float()",
+    "inner({whole}, {whole})",
+    "rank}",
+    "logsumexp",
+    "{whole}.prod()",
+    "{w}({x}, {y})",
+)
 
 
 class Call(NamedTuple):
@@ -112,6 +128,12 @@ def test_a_function_of_one_value_has_the_moments_of_an_integral(name: str, templ
     off = 0.02 if name in JUMPS or name not in BY_FUNCTION else 1e-3
     assert ((found.mean - mean).abs() <= off * std + 1e-12).all()
     torch.testing.assert_close(found.var.sqrt(), std, rtol=off, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "template"), calls(*SAMPLED))
+def test_a_function_of_several_values_has_the_moments_of_draws(name: str, template: Template) -> None:
+    call = made(name, template)
+    assert_agrees(call.function, *inputs(call), bias=SAMPLED[template.effect], batched=False, n=400_000)
 
 
 @pytest.mark.parametrize(

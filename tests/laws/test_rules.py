@@ -269,7 +269,8 @@ def test_what_a_network_asks_of_its_own_values_gradients_changes_no_law() -> Non
 def test_every_function_of_the_table_with_a_rule_has_a_case() -> None:
     tables = (LINEAR, MOVED, EXACT, APPROXIMATE, CREATED, SHAPED, QUERIED)
     cased = {name.split(",")[0] for table in tables for name in table}
-    cased |= {call.values[0] for call in test_every_function.calls(*test_every_function.LINEAR, "pointwise")}
+    every = test_every_function
+    cased |= {call.values[0] for call in every.calls(*every.LINEAR, *every.SAMPLED, "pointwise")}
     rules = Diagonal.RULES
     for kind, names in KINDS.items():
         for name in names:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.activations import generated_op
-from momentgen.laws.affine import adaptive_edges, window_starts
+from momentgen.laws.affine import adaptive_edges, for_each, window_starts
 from momentgen.laws.covariance import Covariance, covariance
 from momentgen.laws.covariance_functions import by_jacobian, function_of, joint, linear_of, room, start_together, times
 from momentgen.laws.covariance_graph import Node, current
@@ -174,15 +174,15 @@ def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     places: list[list[list[int]]] = []
     if entry.name.startswith("adaptive"):
         bound: dict[str, Any] = {**dict(zip(("output_size", "return_indices"), args[1:], strict=False)), **kwargs}
-        for d, wanted in enumerate(_tuple(bound["output_size"], dims)):
+        for d, wanted in enumerate(for_each(bound["output_size"], dims)):
             starts, lengths = adaptive_edges(shape[first + d], wanted)
             pairs = zip(starts, lengths, strict=True)
             places.append([[start + k if k < n else -1 for k in range(max(lengths))] for start, n in pairs])
     else:
         bound = {**dict(zip(_POOL, args[1:], strict=False)), **kwargs}
-        kernel = _tuple(bound["kernel_size"], dims)
-        stride = kernel if bound.get("stride") in (None, [], ()) else _tuple(bound["stride"], dims)
-        padding, dilation = _tuple(bound.get("padding", 0), dims), _tuple(bound.get("dilation", 1), dims)
+        kernel = for_each(bound["kernel_size"], dims)
+        stride = kernel if bound.get("stride") in (None, [], ()) else for_each(bound["stride"], dims)
+        padding, dilation = for_each(bound.get("padding", 0), dims), for_each(bound.get("dilation", 1), dims)
         for d in range(dims):
             size, ceil = shape[first + d], bool(bound.get("ceil_mode", False))
             starts = window_starts(size, kernel[d], stride[d], padding[d], dilation[d], ceil)
@@ -191,10 +191,6 @@ def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if bound.get("return_indices"):
         raise unsupported(entry, args[0], "a maximum of random inputs has no indices to return")
     return places
-
-
-def _tuple(value: Any, dims: int) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
 
 
 # ----------------------------------------------------- functions before a maximum
