@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -215,98 +215,72 @@ torch.library.register_fake("momentgen::maximum_of_windows_gradients", _fake_gra
 
 # ------------------------------------------------------------- derivatives
 #
-# As in momentgen.runtime.autograd: plain functions, which torch.compile traces, and the same with a rule for vmap.
+# As in momentgen.runtime.autograd: a plain function, which torch.compile traces, and the same with a rule for vmap.
 
 
-def _moments(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
-    return _differentiable(torch.ops.momentgen.maximum_of_windows, _formula, _Moments, _MappedMoments, mean, var, table)
+def _moments(*tensors: Tensor) -> _Pair:
+    return _differentiable(torch.ops.momentgen.maximum_of_windows, _formula, _pull_moments, *tensors)
 
 
-def _gradients(mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor) -> _Pair:
+def _gradients(*tensors: Tensor) -> _Pair:
     operator = torch.ops.momentgen.maximum_of_windows_gradients
-    tensors = mean, var, grad_of_mean, grad_of_var, table
-    return _differentiable(operator, _formula_of_gradients, _Gradients, _MappedGradients, *tensors)
+    return _differentiable(operator, _formula_of_gradients, _pull_gradients, *tensors)
 
 
-def _differentiable(operator: Any, formula: Any, plain: Any, mapped: Any, *tensors: Tensor) -> _Pair:
+def _differentiable(operator: Any, formula: Any, pull: Any, *tensors: Tensor) -> _Pair:
     if transformed():
         # torch.compile traces no autograd function inside a transform, and forward mode has no rule here.
         by_formula = in_forward_mode() or torch.compiler.is_compiling()
-        found: _Pair = formula(*tensors) if by_formula else mapped.apply(*tensors)
+        found: Any = formula(*tensors) if by_formula else _Mapped.apply(operator, formula, pull, *tensors)
     elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        found = plain.apply(*tensors)
+        found = _Plain.apply(operator, formula, pull, *tensors)
     else:
         found = operator(*tensors)
-    return found
+    return cast(_Pair, found)
 
 
-class _Moments(torch.autograd.Function):
-    """The moments, with the other operator for their gradients."""
+def _pull_moments(mean: Tensor, var: Tensor, table: Tensor, *grads: Tensor) -> _Pair:
+    """With the other operator."""
+    return _gradients(mean, var, *grads, table)
 
-    @staticmethod
-    def forward(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
-        found: _Pair = torch.ops.momentgen.maximum_of_windows(mean, var, table)
+
+def _pull_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """With the torch code."""
+    *rows, table, of_first, of_second = tensors
+
+    def pulled(*rows: Tensor) -> tuple[Tensor, ...]:
+        *inputs, of_first, of_second, table = rows
+        vjp: Any = torch.func.vjp
+        _, pull = vjp(lambda m, v, g, h: _formula_of_gradients(m, v, g, h, table), *inputs)
+        found: tuple[Tensor, ...] = pull((of_first, of_second))
         return found
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
+    return _in_slices(pulled, *rows, of_first, of_second, table)
+
+
+class _Plain(torch.autograd.Function):
+    """An operator and what pulls gradients back through it."""
 
     @staticmethod
-    def backward(ctx: Any, grad_of_mean: Tensor, grad_of_var: Tensor) -> Any:
-        mean, var, table = ctx.saved_tensors
-        return *_gradients(mean, var, grad_of_mean, grad_of_var, table), None
-
-
-class _Gradients(torch.autograd.Function):
-    """Gradients of the moments, with the torch code for their own."""
+    def forward(operator: Any, formula: Any, pull: Any, *tensors: Tensor) -> _Pair:
+        return cast(_Pair, operator(*tensors))
 
     @staticmethod
-    def forward(mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor) -> _Pair:
-        found: _Pair = torch.ops.momentgen.maximum_of_windows_gradients(mean, var, grad_of_mean, grad_of_var, table)
-        return found
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, _, ctx.pull, *tensors = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        *tensors, table = ctx.saved_tensors
-
-        def pulled(*rows: Tensor) -> tuple[Tensor, ...]:
-            *inputs, of_first, of_second, table = rows
-            vjp: Any = torch.func.vjp
-            _, pull = vjp(lambda m, v, g, h: _formula_of_gradients(m, v, g, h, table), *inputs)
-            found: tuple[Tensor, ...] = pull((of_first, of_second))
-            return found
-
-        return *_in_slices(pulled, *tensors, *grads, table), None
+        return None, None, None, *ctx.pull(*ctx.saved_tensors, *grads), None
 
 
-def _rows_of_all(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """For ``vmap``: the rows of all examples as those of one."""
-    pairs = zip(tensors[:-1], in_dims, strict=False)
-    batched = [x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
-    return [*(x.flatten(0, 1) for x in batched), tensors[-1]]
-
-
-def _apart(info: Any, found: _Pair) -> tuple[_Pair, tuple[int, int]]:
-    first, second = (part.unflatten(0, (info.batch_size, -1)) for part in found)
-    return (first, second), (0, 0)
-
-
-class _MappedMoments(_Moments):
-    """The same under ``torch.func``."""
+class _Mapped(_Plain):
+    """The same under ``torch.func``; the rows of all examples of ``vmap`` are those of one."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
-        return _apart(info, _moments(*_rows_of_all(info, in_dims, tensors)))
-
-
-class _MappedGradients(_Gradients):
-    """The same under ``torch.func``."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
-        return _apart(info, _gradients(*_rows_of_all(info, in_dims, tensors)))
+    def vmap(info: Any, in_dims: Any, operator: Any, formula: Any, pull: Any, *tensors: Tensor) -> Any:
+        pairs = zip(tensors[:-1], in_dims[3:], strict=False)
+        batched = [x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
+        found = _differentiable(operator, formula, pull, *(x.flatten(0, 1) for x in batched), tensors[-1])
+        return tuple([part.unflatten(0, (info.batch_size, -1)) for part in found]), (0, 0)
