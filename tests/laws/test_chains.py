@@ -168,6 +168,17 @@ def test_the_largest_of_one_number_is_that_number(method: str) -> None:
     torch.testing.assert_close(out.var, x.var)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_padded_pool_is_the_largest_of_each_window(method: str) -> None:
+    x, scale = noisy(torch.linspace(-1, 1, 14).double().view(1, 2, 7).sin(), std=0.4), torch.arange(1, 5)
+    windows = [slice(max(k - 1, 0), k + 2) for k in range(0, 7, 2)]
+    pooled = Of(lambda x: (F.max_pool1d(x, 3, 2, 1) * scale).sum(-1))
+    by_hand = Of(lambda x: (torch.stack([x[..., window].amax(-1) for window in windows], -1) * scale).sum(-1))
+    found, want = (momentgen.convert(net, method)(x) for net in (pooled, by_hand))
+    torch.testing.assert_close(found.mean, want.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.var, want.var, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_chain_of_one_number_has_its_dtype(method: str, dtype: torch.dtype) -> None:
