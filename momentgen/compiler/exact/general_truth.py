@@ -171,4 +171,5 @@ class GeneralTruth(ActivationTruth):
             d, h = self.values(points) - here[index][:, None], z * z - 1
             return [d, d * d, d * z, d * h, d * d * z, d * d * h]
 
-        return from_expectations(here, self.expectations(mean, var, terms), sigma, var)
+        found = from_expectations(here, self.expectations(mean, var, terms), sigma, var)
+        return found | {"rise": found["rise"] + (here - self.values(mean))}

@@ -61,7 +61,7 @@ from momentgen.compiler.strategies.homogeneous import kink, roots
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise, quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
-from momentgen.compiler.strategies.smooth import algebraic, gaussians, polynomials
+from momentgen.compiler.strategies.smooth import gaussians, polynomials
 from momentgen.errors import BuildError
 
 __all__ = [
@@ -187,7 +187,13 @@ _STRATEGIES = (
     _Strategy(
         "with kinks, by power series and closer polynomials", piecewise.why_not, piecewise.closer_variants, lines=True
     ),
-    _Strategy("smooth, by a multi-scale expansion", algebraic.why_not, algebraic.stable_variants, lines=True),
+    _Strategy(
+        "smooth, by polynomials without a reach",
+        polynomials.why_not_without_reach,
+        polynomials.without_reach,
+        lines=True,
+        absolute=True,
+    ),
     _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
     _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )

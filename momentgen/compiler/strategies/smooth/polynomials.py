@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
@@ -28,6 +29,7 @@ from momentgen.compiler.measure.moments import (
     limits_for,
     measure_for,
 )
+from momentgen.compiler.strategies.domain import up_to_its_reach
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
@@ -45,8 +47,8 @@ _DRAW = {"forward": ("mean",), "partials": ("mean", "dmean_dmu", "dmean_dvar")}
 _MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
 #: lengths over f's own that frames of a mean alone are tried with: a bump is wider than that
 _WIDER = (1.0, 3.0)
-#: the most cells for float64: alone, and beside another grid of cells, whose parts are counted together
-_CELLS, _CELLS_BESIDE = 28, 4
+#: the most cells for float64: alone, of a slow f, and beside another grid of cells, whose parts are counted together
+_CELLS, _CELLS_SLOW, _CELLS_BESIDE = 28, 100, 4
 #: what is allowed to polynomials of so few cells
 _BESIDE = {**ALLOWED, "dmean_dvar": 3 * ALLOWED["dmean_dvar"]}
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
@@ -55,7 +57,16 @@ _UNIT, _ROUNDED = 2.0**-24, 6.0
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why this strategy cannot handle f, or None; it is for smooth f that are soon a line on either side.
+    """Why this strategy cannot handle f, or None; it is for smooth f that near a line on either side.
+
+    Raises:
+        BuildError: if f cannot be looked at.
+    """
+    return unmet(derivation, kinks=False, exponentially=False)
+
+
+def why_not_without_reach(derivation: Derivation) -> str | None:
+    """The same of frames without a reach, for an f that has others: one that nears its lines exponentially.
 
     Raises:
         BuildError: if f cannot be looked at.
@@ -73,26 +84,33 @@ def why_no_draw(derivation: Derivation) -> str | None:
 
 
 # --- strategy --------------------------------------------------------------------
-def stable_variants(derivation: Derivation) -> Iterator[Stable]:
-    """The variant ``exact``.
+def without_reach(derivation: Derivation) -> Iterator[Stable]:
+    """The same in frames without a reach, for an f that is a line only far out beside its length."""
+    return stable_variants(derivation, slow=True)
+
+
+def stable_variants(derivation: Derivation, slow: bool = False) -> Iterator[Stable]:
+    """The variant ``exact``; ``slow``: whether in frames without a reach, as of an f that nears its lines slowly.
 
     Raises:
         BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
-    truth, limits = QuadratureTruth(f), limits_for(rule.accuracy)
+    truth, limits = _truth(f), limits_for(rule.accuracy)
     fine = fine_surfaces(f)
     surfaces: dict[str, Mapping[str, Surface]] = {}
     known: Targets = {}
     for name, outputs in _ALL.items():
-        surfaces[name] = find_surfaces(f, truth, outputs, known, limits)
+        surfaces[name] = find_surfaces(f, truth, outputs, known, limits, slow=slow or f.algebraic)
         check_rounding(f, surfaces[name])
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     doc = f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"
     made = _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
-    yield replace(made, claim=Claim(f, fine) if fine else None)
+    if f.algebraic and not rule.domain:
+        made = up_to_its_reach(made)
+    yield replace(made, claim=Claim(f, fine) if fine and not f.algebraic else None)
 
 
 def mean_alone(derivation: Derivation) -> Stable:
@@ -102,7 +120,7 @@ def mean_alone(derivation: Derivation) -> Stable:
         BuildError: if this strategy cannot handle f, or none is within the tolerance.
     """
     rule = derivation.rule
-    if cause := why_not(derivation):
+    if cause := why_not_without_reach(derivation):
         raise BuildError(rule.name, "strategies", cause, rule.f)
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
@@ -203,12 +221,16 @@ def _mean_surfaces(
 @lru_cache(maxsize=1)
 def fine_surfaces(f: Activation) -> FineSurfaces | None:
     """The polynomials of mean and *variance* for float64, whatever serves float32; None if there are none."""
-    return _fine_surfaces(f, QuadratureTruth(f), OUTPUTS, _CELLS)
+    return _fine_surfaces(f, _truth(f), OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
+
+
+def _truth(f: Activation) -> QuadratureTruth | GeneralTruth:
+    return GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
 
 
 def _fine_surfaces(
     f: Activation,
-    truth: QuadratureTruth,
+    truth: QuadratureTruth | GeneralTruth,
     outputs: tuple[str, ...],
     most: int,
     goals: Mapping[str, float] | None = None,

@@ -21,13 +21,14 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.strategies.surfaces.fine_cells import Shape
-from momentgen.compiler.strategies.surfaces.fine_tails import fades, least_mean
+from momentgen.compiler.strategies.surfaces.fine_tails import fades
 from momentgen.compiler.strategies.surfaces.surface import (
     Frame,
     decay,
     flip_of,
     is_level,
     kink_of,
+    least_mean,
     lines_of,
     plain_of,
     steps,
@@ -126,9 +127,7 @@ class Output:
         share = self.rest(at) / self.allowed(at)[name]
         right, left = share[:, :columns], share[:, columns:]
         sizes = [np.abs(part).max() for part in (right - left, right + left)]  # odd, even
-        # The logarithm of w, which an f that nears its lines slowly brings in, knows no sign of w.
-        flip = 0 if f.algebraic else flip_of(f, name)
-        self.shape = Shape(next((n for n in (0, 1) if sizes[n] <= _NOTHING), None), flip)
+        self.shape = Shape(next((n for n in (0, 1) if sizes[n] <= _NOTHING), None), flip_of(f, name))
 
     def points(self, q: F64, x: F64) -> Points:
         """The exact outputs at all pairs of these."""

@@ -70,12 +70,6 @@ def far_out(f: Activation, mean: float, var: float) -> float:
     return end
 
 
-def least_mean(f: Activation, v: F64) -> F64:
-    """About the smallest abs(mean) at a variance, where f grows on either side; otherwise 0."""
-    a, _, a2, _ = lines_of(f)
-    return np.asarray(np.sqrt(2 / math.pi * v) * (abs(a2) if f.algebraic and a == -a2 else 0.0))
-
-
 def slow_rows(count: int, least: float) -> tuple[float, ...]:
     """Cuts in q, from low to high, between as many rows from ``least`` to 1.
 

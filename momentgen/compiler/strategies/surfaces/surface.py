@@ -15,19 +15,26 @@ What is left of a mean is, far out, a sum of derivatives of the density φ(t)/w:
 (t, w).  So do its derivatives in mu and v; their even and odd parts in s are polynomials in r² c, one of them
 multiplied by r.  Variances have no such symmetry and are polynomials in r.
 
+An f that nears its lines slowly, by a power of 1/x, is felt however far out it is: its frames have no reach, s = 1 is
+infinity, and the step between the lines' offsets is subtracted smoothed as the kink is.  Such an f brings odd powers of
+1/t, which are no smooth functions of s about 1 but multiples of kappa/sqrt(kappa² + t²), and r log r, which is smooth
+enough in a root of r.  Which root a frame has, and whether a mean has that factor, is tried.
+
 c and kappa are those of a few that need the fewest terms.  There is nothing to prove here: errors are those at the
 nodes of the fit, and what counts is the certificate's comparison of the finished program with exact values.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, fit_bivariate, rows, terms_needed
@@ -36,7 +43,7 @@ from momentgen.compiler.measure.moments import USUAL, VARIANCE, Limits
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
-_ROWS, _COLUMNS = 24, 72
+_ROWS, _ROWS_SLOW, _COLUMNS = 24, 40, 72
 _SHARE, _END = 0.65, 0.12  # of the tolerance: for the fit, for what lies beyond the reach; the rest is for rounding
 _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
 _WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
@@ -44,6 +51,9 @@ _WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes s
 _NORMAL = {False: 5.5, True: 6.25}
 _TRIED = 2  # frames whose terms are counted by a fit
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
+#: of an f that nears its lines slowly: c in units of length², kappa, and a |t| as good as infinity
+_SLOW_WIDTHS, _SLOW_BENDS, _INFINITY = (0.5, 1.0, 2.0, 3.0), (2.5, 3.5), 2.0**24
+_FALLING = 2.0 ** np.array([30.0, 40.0])  # sigma in lengths, between which it is seen how outputs fall
 _MOMENTS = 6  # of f less its line, that may be 0
 _NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
 _erfc = np.vectorize(math.erfc, otypes=[float])
@@ -51,12 +61,23 @@ _erfc = np.vectorize(math.erfc, otypes=[float])
 
 @dataclass(frozen=True)
 class Frame:
-    """The variables: c, kappa, the |t| beyond which they stop, and the least v."""
+    """The variables.
+
+    Attributes:
+        c: what is added to v.
+        bend: kappa.
+        reach: the |t| beyond which they stop.
+        start: the least v.
+        roots: how often the root of r is taken for the second variable.
+        fade: whether the mean is a multiple of kappa/sqrt(kappa² + t²).
+    """
 
     c: float
     bend: float
     reach: float
     start: float = 0.0
+    roots: int = 0
+    fade: bool = False
 
     @property
     def least(self) -> float:
@@ -67,6 +88,11 @@ class Frame:
     def largest(self) -> float:
         """s at the reach; x = s/largest runs from -1 to 1."""
         return self.reach / math.hypot(self.bend, self.reach)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it has no reach."""
+        return self.reach == _INFINITY
 
     @property
     def slowest(self) -> float:
@@ -92,40 +118,52 @@ class Surface:
 class _Targets:
     """Exact outputs over a frame's nodes, normalised, with the errors allowed."""
 
-    def __init__(self, f: Activation, frame: Frame, squared: bool, truth: QuadratureTruth) -> None:
+    def __init__(self, f: Activation, frame: Frame, squared: bool, truth: QuadratureTruth | GeneralTruth) -> None:
         self.f, self.frame = f, frame
-        z = (1 + rows(_ROWS)) / 2
-        share = z if squared else z * z  # the least w² over w²
+        count = _ROWS_SLOW if frame.is_slow else _ROWS
+        z = (1 + rows(count)) / 2
+        share = z if squared else z ** (2 << frame.roots)  # the least w² over w²
         self.v = np.maximum(frame.least * (1 / share - 1) + frame.start, frame.start or 1e-7 * frame.c)[:, None]
         s = columns(_COLUMNS)[None, :] * frame.largest
         t = frame.bend * s / np.sqrt(1 - s * s)
         self.w = np.sqrt(self.v + frame.c)
         self.u = t * self.w
         v = np.broadcast_to(self.v, self.u.shape)
-        exact = truth.outputs((self.u + f.centre).ravel(), v.ravel())
+        exact = truth.outputs((self.u + f.centre).ravel(), v.ravel(), rests=f.algebraic)
         self.values = {name: values.reshape(self.u.shape) for name, values in exact.items()}
+        self.fading = frame.bend / np.hypot(frame.bend, t)
 
-    def of(self, name: str, limits: Limits) -> BivariateTarget:
-        """What is fitted for an output."""
+    def of(self, name: str, limits: Limits, fade: bool) -> BivariateTarget:
+        """What is fitted for an output; of a mean that fades, what that factor leaves."""
         f, v, w, values = self.f, self.v, self.w, self.values[name]
         unit = unit_of(f, name, v, w, self.frame)
         if name == "mean":
-            allowed = np.full(v.shape, limits.small_mean)
+            allowed = limits.small_mean * np.maximum(least_mean(f, v), 1.0)
         elif name == "var":
             allowed = np.minimum(VARIANCE * np.minimum(f.lipschitz**2 * v, (f.span / 2) ** 2), limits.var)
         else:
             allowed = limits.partial * np.abs(values).max(axis=1, keepdims=True)
         weight = (unit / (_SHARE * allowed))[:, 0]
-        one, root = np.ones(_ROWS), (math.sqrt(self.frame.least) / w)[:, 0]
+        one, root = np.ones(v.size), (math.sqrt(self.frame.least) / w)[:, 0]
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
-        return BivariateTarget((values - plain_of(f, name, self.u, w)) / unit, weight, factors)
+        if name == "mean" and f.algebraic:  # far out it is far smaller than its line
+            values = self.values["mean_rest"] - smoothed_of(f, self.u, w)
+        else:
+            values = values - plain_of(f, name, self.u, w)
+        return BivariateTarget(values / unit / (self.fading if fade and name == "mean" else 1.0), weight, factors)
 
 
 def flip_of(f: Activation, name: str) -> int:
     """The sign that a fitted output takes with that of (t, w); 0 if it has no such symmetry."""
-    if (name.endswith("var") and name != "dmean_dvar") or name.startswith("dvar"):
+    # The logarithm of w, which an f that nears its lines slowly brings in, knows no sign of w.
+    if f.algebraic or not of_mean(name):
         return 0
     return 1 if decay(f)[name] % 2 else -1
+
+
+def of_mean(name: str) -> bool:
+    """Whether an output is the mean or one of its partials."""
+    return name == "mean" or name.startswith("dmean")
 
 
 def is_level(f: Activation) -> bool:
@@ -148,6 +186,8 @@ VANISHING = ("var", "dvar_dmu")
 @lru_cache
 def decay(f: Activation) -> Mapping[str, int]:
     """Per output, the power of r that it falls with at large sigma, beside what it grows with there."""
+    if f.algebraic:
+        return _seen_decay(f)
     level, stepped = is_level(f), steps(f)
     _, b, _, b2 = lines_of(f)
     mean = int(b == b2)
@@ -167,6 +207,20 @@ def decay(f: Activation) -> Mapping[str, int]:
     }
 
 
+def _seen_decay(f: Activation) -> Mapping[str, int]:
+    """The same of partials as exact values show it; a mean and a variance fall as logarithms let them."""
+    sigma = f.length * _FALLING
+    t = np.linspace(-4, 4, 81)
+    mean, v = (f.centre + sigma[:, None] * t).ravel(), np.repeat(sigma**2, t.size)
+    found = {"mean": 0, "var": 0}
+    for name, values in GeneralTruth(f).outputs(mean, v).items():
+        if name not in found:
+            far, farther = np.abs(values).reshape(sigma.size, t.size).max(axis=1)
+            power = math.log(far / farther) / math.log(sigma[1] / sigma[0])
+            found[name] = round(power + (2.0 if name in VANISHING and not is_level(f) else 0.0))
+    return found
+
+
 def plain_of(f: Activation, name: str, u: F64, w: F64) -> F64:
     """What is subtracted from an output at mu = centre + u before it is fitted."""
     a, b, a2, b2 = lines_of(f)
@@ -184,6 +238,19 @@ def kink_of(f: Activation, u: F64, w: F64) -> F64:
     t = np.abs(u / w)
     kink = np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * _erfc(t / math.sqrt(2)) / 2
     return np.asarray((a2 - a) * w * kink)
+
+
+def smoothed_of(f: Activation, u: F64, w: F64) -> F64:
+    """What smoothing the lines of a slow f by N(0, w²) adds to that on mu's side: a kink and a step between them."""
+    _, b, _, b2 = lines_of(f)
+    tail = _erfc(np.abs(u / w) / math.sqrt(2)) / 2
+    return np.asarray((kink_of(f, u, w) if steps(f) else 0.0) + np.where(u < 0, b2 - b, b - b2) * tail)
+
+
+def least_mean(f: Activation, v: F64) -> F64:
+    """About the smallest abs(mean) at a variance, where f grows on either side; otherwise 0."""
+    a, _, a2, _ = lines_of(f)
+    return np.asarray(np.sqrt(2 / math.pi * v) * (abs(a2) if f.algebraic and a == -a2 else 0.0))
 
 
 def steps(f: Activation) -> bool:
@@ -222,11 +289,12 @@ Targets = dict[tuple[Frame, bool], _Targets]
 
 def find_surfaces(
     f: Activation,
-    truth: QuadratureTruth,
+    truth: QuadratureTruth | GeneralTruth,
     outputs: tuple[str, ...],
     known: Targets | None = None,
     limits: Limits = USUAL,
     start: float = 0.0,
+    slow: bool | None = None,
 ) -> dict[str, Surface]:
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
 
@@ -237,12 +305,14 @@ def find_surfaces(
         known: of an earlier search for the same f; taken from, and added to.
         limits: what the rule asks for beyond the usual tolerance.
         start: the least v that they serve; above 0 where f has kinks.
+        slow: whether in frames without a reach; None: as f asks for.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    search = _Search(f, truth, outputs, {} if known is None else known, limits, start)
-    shared, *apart = (search.best(group) for group in groups_of(f, outputs))
+    slow = f.algebraic if slow is None else slow
+    search = _Search(f, truth, outputs, {} if known is None else known, limits, start, slow)
+    shared, *apart = (search.best(group) for group in groups_of(outputs))
     if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
         return {name: surface for found in apart for name, surface in found.items()}
     if shared:
@@ -251,9 +321,9 @@ def find_surfaces(
     raise BuildError(f.name, "strategies", cause, f.pieces)
 
 
-def groups_of(f: Activation, outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
-    """Outputs that may share a frame: all, those with a symmetry, those without."""
-    return list(outputs), [n for n in outputs if flip_of(f, n)], [n for n in outputs if not flip_of(f, n)]
+def groups_of(outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Outputs that may share a frame: all, those of the mean, those of the variance."""
+    return list(outputs), [n for n in outputs if of_mean(n)], [n for n in outputs if not of_mean(n)]
 
 
 def _cost(found: Mapping[str, Surface]) -> int:
@@ -266,25 +336,33 @@ class _Search:
     def __init__(
         self,
         f: Activation,
-        truth: QuadratureTruth,
+        truth: QuadratureTruth | GeneralTruth,
         outputs: tuple[str, ...],
         known: Targets,
         limits: Limits,
         start: float,
+        slow: bool,
     ) -> None:
         self.f, self.truth, self.limits, self.start = f, truth, limits, start
+        self.outputs, self.known = outputs, known
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
+        if slow:
+            for width, bend in itertools.product(_SLOW_WIDTHS, _SLOW_BENDS):
+                c = float(np.float32(width * self.f.length**2))
+                for roots, fade in itertools.product(range(3), (False, True)) if f.algebraic else [(0, False)]:
+                    self.look(Frame(c, bend, _INFINITY, start, roots, fade))
+            return
         self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
         for width in _WIDTHS:
-            self.add(width, outputs, known)
+            self.add(width)
         # Wider ones as long as they gain much: a bump of variance c is a polynomial in a frame of that c.
-        groups = [group for group in groups_of(f, outputs) if group]
+        groups = [group for group in groups_of(outputs) if group]
         while any(self.likely(group)[0].c == self.c(width) for group in groups) and width < _WIDEST:
             width *= _WIDER
             before = [self.terms(self.likely(group)[0], group) for group in groups]
-            self.add(width, outputs, known)
+            self.add(width)
             after = [self.terms(self.likely(group)[0], group) for group in groups]
             if not any(now < _GAIN * then for now, then in zip(after, before, strict=True)):
                 self.needed = {frame: needed for frame, needed in self.needed.items() if frame.c != self.c(width)}
@@ -293,17 +371,22 @@ class _Search:
         """The variance that a width, of the least w² in units of f's length, stands for."""
         return float(np.float32(width * self.f.length**2 - self.start))
 
-    def add(self, width: float, outputs: tuple[str, ...], known: Targets) -> None:
-        """The frames of a width, with what they are to be fitted to and about how many terms it takes."""
-        f, c = self.f, self.c(width)
-        reach = float(np.float32(max(_NORMAL[steps(f)], self.end / math.sqrt(self.start + c))))
+    def add(self, width: float) -> None:
+        """The frames of a width."""
+        c = self.c(width)
+        reach = float(np.float32(max(_NORMAL[steps(self.f)], self.end / math.sqrt(self.start + c))))
         for bend in _BENDS:
-            frame = Frame(c, bend, reach, self.start)
-            for even in {flip_of(f, name) != 0 for name in outputs}:
-                if (frame, even) not in known:
-                    known[frame, even] = _Targets(f, frame, even, self.truth)
-            self.targets[frame] = {name: known[frame, flip_of(f, name) != 0].of(name, self.limits) for name in outputs}
-            self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
+            self.look(Frame(c, bend, reach, self.start))
+
+    def look(self, frame: Frame) -> None:
+        """A frame, with what the outputs are to be fitted to and about how many terms it takes."""
+        f, whole = self.f, replace(frame, fade=False)
+        for even in {flip_of(f, name) != 0 for name in self.outputs}:
+            if (whole, even) not in self.known:
+                self.known[whole, even] = _Targets(f, whole, even, self.truth)
+        known = {name: self.known[whole, flip_of(f, name) != 0] for name in self.outputs}
+        self.targets[frame] = {name: each.of(name, self.limits, frame.fade) for name, each in known.items()}
+        self.needed[frame] = {name: terms_needed(target) for name, target in self.targets[frame].items()}
 
     def likely(self, names: Sequence[str]) -> list[Frame]:
         """The frames, that first which seems to take the fewest terms for those outputs."""

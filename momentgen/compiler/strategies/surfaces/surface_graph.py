@@ -32,6 +32,8 @@ from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
 from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.kit import NEAR32
+from momentgen.compiler.strategies.mills import CENTRE, core
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.rule.symbols import x
@@ -123,6 +125,8 @@ class SurfaceWriter:
         """The polynomial of an output."""
         g, found, at = self.g, self.surfaces[name], self.at(name)
         share = at.r * mpmath.sqrt(mpmath.mpf(found.frame.least))
+        for _ in range(found.frame.roots):
+            share = sqrt(share)
         z = madd(share, share * 2 if found.flip else g.const(2), -1)
         even, odd = (surface_of(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
         odd = odd * at.x
@@ -132,6 +136,8 @@ class SurfaceWriter:
             value = madd(even, share, odd)
         else:
             value = odd + even
+        if name == "mean" and found.frame.fade:
+            value = value * (at.share * (mpmath.mpf(found.frame.bend) * mpmath.mpf(found.frame.largest)))
         return value.named(f"{name}, normalised")
 
     def unit(self, name: str) -> Real:
@@ -145,21 +151,33 @@ class SurfaceWriter:
         return value
 
     # --- outputs -----------------------------------------------------------------
-    def kink(self) -> Real:
-        """E (Z - |t|)_+."""
+    def density(self) -> Real:
+        """exp(-t²/2) at the mean's t."""
         g, at = self.g, self.at("mean")
-        a, _, a2, _ = lines_of(self.f)
-        fit = kink_fit(at.frame, a * a2 > 0)
-        self.fits.append(fit)
         exponent = at.h * -0.5
         if at.frame.reach > _FARTHEST:
             least = g.const(-(mpmath.mpf(_FARTHEST) ** 2) / 2)
             exponent = select(exponent < least, least, exponent)
         density = exp_mantissa(exponent) * exp_factor(exponent, 0, 1)
-        core = horner(abs(at.x) - 0.5, fit.coefficients)
-        value = density * core
-        g.suspect(exponent, density, core, value, density.args[0])
-        return value
+        g.suspect(exponent, density, density.args[0])
+        return density
+
+    def tail(self, order: int) -> Real:
+        """E (Z - |t|)_+, or of order 0 P(Z > |t|)."""
+        g, at, density = self.g, self.at("mean"), self.density()
+        if at.frame.is_slow:  # what falls as a power of t is no polynomial of x
+            t = select(abs(at.t) > _FARTHEST, _FARTHEST, abs(at.t))
+            inverse = 1 / madd(t, 0.25, 1)
+            fit = core(order, _FARTHEST, NEAR32.fit)
+            factor = inverse if order == 0 else inverse * inverse
+            value = horner(inverse - CENTRE, fit.coefficients) * factor
+        else:
+            a, _, a2, _ = lines_of(self.f)
+            fit = kink_fit(at.frame, a * a2 > 0)
+            value = horner(abs(at.x) - 0.5, fit.coefficients)
+        self.fits.append(fit)
+        g.suspect(value, density * value)
+        return density * value
 
     def mean(self) -> Real:
         """Its lines, the kink between them smoothed, and the rest."""
@@ -167,12 +185,17 @@ class SurfaceWriter:
         a, b, a2, b2 = lines_of(self.f)
         rest = self.surface("mean")
         middle = g.const((mpmath.mpf(b) + b2) / 2)
+        if self.f.algebraic and b != b2:
+            height = mpmath.mpf(b2) - b
+            left = self.u < 0
+            step = self.tail(0) * select(left, height, -height)
+            middle = step + select(left, b, b2)
         if b == b2:  # nothing is left beyond the reach: what the fit leaves there would grow in other units of f
             rest = select(at.beyond, 0, rest * self.unit("mean"))
         if not steps(self.f):
             return madd(a, self.u, rest + middle)
         slope = select(self.u < 0, a, a2)
-        rise = self.kink() * (mpmath.mpf(a2) - a)
+        rise = self.tail(1) * (mpmath.mpf(a2) - a)
         near = madd(at.w, rise, rest + middle)
         value = madd(slope, self.u, near)
         g.suspect(rise, near)
