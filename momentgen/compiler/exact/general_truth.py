@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ _SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power s
 _GROWTH = 3.0
 _WIDE = 30.0  # lengths
 _BITS = 640  # for what f is less its line, far out
-_LEAST = 1e-8  # of sigma: the smallest panel
 _CHUNK = 4000
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _SOFTPLUS = sp.Function("_softplus")
@@ -43,6 +42,37 @@ def _is_softplus(expr: sp.Expr) -> bool:
 
 def _softplus(z: F64) -> F64:
     return np.logaddexp(0.0, z)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """Where the line of z is cut, for each of n points: shape (n, cuts), ascending.
+
+    A wide sigma's panels are narrower than z tells apart, so that a cut is so far from an origin: a kink, the centre,
+    or mu itself.
+
+    Attributes:
+        z: the cuts.
+        away: each from its origin.
+        origin: the number of that.
+        at: the origins, shape (n, origins).
+    """
+
+    z: F64
+    away: F64
+    origin: npt.NDArray[np.int64]
+    at: F64
+
+    def panel(self, k: int) -> tuple[F64, F64, F64, npt.NDArray[np.int64]]:
+        """An origin, and the ends of a panel from there, between -REACH and REACH in z; the origin's number."""
+        left = np.abs(self.away[:, k]) <= np.abs(self.away[:, k + 1])
+        origin = np.where(left, self.origin[:, k], self.origin[:, k + 1])
+        at = np.take_along_axis(self.at, origin[:, None], 1)[:, 0]
+        ends = [
+            np.where(self.origin[:, i] == origin, self.away[:, i], self.z[:, i] - at).clip(-REACH - at, REACH - at)
+            for i in (k, k + 1)
+        ]
+        return at, ends[0], ends[1], origin
 
 
 class GeneralTruth(ActivationTruth):
@@ -111,25 +141,27 @@ class GeneralTruth(ActivationTruth):
         return result
 
     # --- panels ------------------------------------------------------------------
-    def groups(self, mean: F64, var: F64) -> Iterator[tuple[npt.NDArray[np.int64], F64]]:
-        """Points of similar sigma/length, and their cuts in z, shape (n, cuts)."""
+    def groups(self, mean: F64, var: F64) -> Iterator[tuple[npt.NDArray[np.int64], _Cuts]]:
+        """Points of similar sigma/length, and where the line of z is cut for them."""
         sigma = np.sqrt(var)
-        finest = np.maximum(self.f.length / sigma, _LEAST)
-        level = np.floor(np.log2(finest)).astype(np.int64)
+        level = np.floor(np.log2(self.f.length / sigma)).astype(np.int64)
+        even = np.linspace(-REACH, REACH, PANELS + 1)
         for one in np.unique(level):
             index = np.flatnonzero(level == one)
             steps = [0.0]
             step = 2.0**one
             while step < 2 * REACH:
-                steps += [step, -step]
+                steps = [-step, *steps, step]
                 step *= _GROWTH
+            away = np.concatenate([np.tile(steps, self.special.size), even])
+            origin = np.repeat(np.arange(self.special.size + 1), [*[len(steps)] * self.special.size, even.size])
             for start in range(0, index.size, _CHUNK):
                 part = index[start : start + _CHUNK]
                 at = (self.special[None, :] - mean[part][:, None]) / sigma[part][:, None]
-                cuts = (at[:, :, None] + np.array(steps)).reshape(part.size, -1)
-                even = np.broadcast_to(np.linspace(-REACH, REACH, PANELS + 1), (part.size, PANELS + 1))
-                cuts = np.sort(np.concatenate([np.clip(cuts, -REACH, REACH), even], axis=1), axis=1)
-                yield part, cuts
+                at = np.concatenate([at, np.zeros((part.size, 1))], axis=1)
+                z = at[:, origin] + away
+                order = np.argsort(z, axis=1, kind="stable")  # of one origin, cuts that round alike keep their order
+                yield part, _Cuts(np.take_along_axis(z, order, 1), away[order], origin[order], at)
 
     def expectations(self, mean: F64, var: F64, terms: Callable[[F64, F64, F64], list[F64]]) -> F64:
         """E of each of ``terms(points, z, index)``: shape (terms, n).
@@ -140,15 +172,18 @@ class GeneralTruth(ActivationTruth):
         """
         sums: F64 | None = None
         for part, cuts in self.groups(mean, var):
-            mu, sigma = mean[part][:, None], np.sqrt(var[part])[:, None]
-            for low, high in pairwise(cuts.T):
+            mu, sigma = mean[part], np.sqrt(var[part])
+            for k in range(cuts.z.shape[1] - 1):
+                at, low, high, origin = cuts.panel(k)
                 half = (high - low) / 2
                 used = half > 0
                 if not used.any():
                     continue
-                z = ((low + high) / 2)[used, None] + half[used, None] * NODES[0]
+                away = ((low + high) / 2)[used, None] + half[used, None] * NODES[0]
+                z = at[used, None] + away
                 weight = half[used, None] * NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-                rows = terms(mu[used] + sigma[used] * z, z, part[used])
+                from_where = np.append(self.special, 0.0)[origin] + np.where(origin == self.special.size, mu, 0.0)
+                rows = terms(from_where[used, None] + sigma[used, None] * away, z, part[used])
                 if sums is None:
                     sums = np.zeros((len(rows), mean.size))
                 for row, term in zip(sums, rows, strict=True):

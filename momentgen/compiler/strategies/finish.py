@@ -33,8 +33,10 @@ def saturated(derivation: Derivation, stable: Stable) -> Stable:
     sides = [line for at in stable.settings for line in (settled.at(at).left, settled.at(at).right)]
     if all(line is None or abs(line.slope) <= 1 for line in sides):
         return stable
-    forward, forward64 = _held(stable.forward, LARGEST), _held(stable.forward64, sys.float_info.max)
-    return replace(stable, forward=forward, forward64=forward64)
+    forward = _held(stable.forward, LARGEST)
+    if stable.forward64 is stable.forward:
+        return replace(stable, forward=forward, forward64=forward)
+    return replace(stable, forward=forward, forward64=_held(stable.forward64, sys.float_info.max))
 
 
 def _held(graph: Graph, largest: float) -> Graph:

@@ -52,8 +52,6 @@ _CELLS, _CELLS_SLOW, _CELLS_BESIDE = 28, 100, 4
 #: what is allowed to polynomials of so few cells
 _BESIDE = {**ALLOWED, "dmean_dvar": 3 * ALLOWED["dmean_dvar"]}
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
-#: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
-_UNIT, _ROUNDED = 2.0**-24, 6.0
 
 
 def why_not(derivation: Derivation) -> str | None:
@@ -103,7 +101,6 @@ def stable_variants(derivation: Derivation, slow: bool = False) -> Iterator[Stab
     known: Targets = {}
     for name, outputs in _ALL.items():
         surfaces[name] = find_surfaces(f, truth, outputs, known, limits, slow=slow or f.algebraic)
-        check_rounding(f, surfaces[name])
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     doc = f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"
@@ -208,7 +205,6 @@ def _mean_surfaces(
         surfaces: dict[str, Mapping[str, Surface]] = {}
         for name, outputs in graphs.items():
             surfaces[name] = find_surfaces(wide, truth, outputs, known, limits)
-            check_rounding(f, surfaces[name])
         return surfaces
 
     *narrow, last = _WIDER
@@ -246,18 +242,6 @@ def in_words(fine: FineSurfaces) -> str:
     """Terms and cells."""
     terms = sum(surface.terms for surface in fine.outputs.values())
     return f"of {terms} terms over {fine.cells.count} cells" if fine.cells.count > 1 else f"of {terms} terms"
-
-
-def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
-    """Whether float32 holds the mean's polynomial; all others are measured more generously.
-
-    Raises:
-        BuildError: if its coefficients are so large that rounding alone takes many times the tolerance.
-    """
-    size = surfaces["mean"].fit.size if "mean" in surfaces else 0.0
-    if size * _UNIT > _ROUNDED * MEAN:
-        cause = f"the mean's polynomial has coefficients of {size:.3g} in all, which float32 does not hold to {MEAN:g}"
-        raise BuildError(f.name, "strategies", cause, f.pieces)
 
 
 def surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:

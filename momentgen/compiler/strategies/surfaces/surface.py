@@ -39,7 +39,7 @@ from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, fit_bivariate, rows, terms_needed
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.measure.moments import USUAL, VARIANCE, Limits
+from momentgen.compiler.measure.moments import MEAN, USUAL, VARIANCE, Limits
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
@@ -49,11 +49,15 @@ _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in u
 _WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
-_TRIED = 2  # frames whose terms are counted by a fit
+_TRIED, _MORE_TRIED = 2, 12  # frames whose terms are counted by a fit; where none of them serves
+#: the rounding of 1, and how many times the tolerance of a mean the sum of all that coefficients lose may be
+_UNIT, _ROUNDED = 2.0**-24, 6.0
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
-#: of an f that nears its lines slowly: c in units of length², kappa, and a |t| as good as infinity
-_SLOW_WIDTHS, _SLOW_BENDS, _INFINITY = (0.5, 1.0, 2.0, 3.0), (2.5, 3.5), 2.0**24
-_FALLING = 2.0 ** np.array([30.0, 40.0])  # sigma in lengths, between which it is seen how outputs fall
+#: of frames without a reach: c in units of length², kappa, and a |t| as good as infinity
+_SLOW_WIDTHS, _SLOW_BENDS, _INFINITY = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0), (2.5, 3.5), 2.0**24
+_FALLING = 2.0 ** np.array([16.0, 20.0])  # sigma in lengths, between which it is seen how outputs fall
+_END_OF_LOGARITHMS = 0.06  # of the second variable, where a partial falls as a logarithm times a power of r
+_DROWNED = 1e8  # a sigma of which float64 keeps 1e-8
 _MOMENTS = 6  # of f less its line, that may be 0
 _NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
 _erfc = np.vectorize(math.erfc, otypes=[float])
@@ -70,6 +74,7 @@ class Frame:
         start: the least v.
         roots: how often the root of r is taken for the second variable.
         fade: whether the mean is a multiple of kappa/sqrt(kappa² + t²).
+        end: the least of the second variable, where the variance that belongs to it is as far as the frame goes.
     """
 
     c: float
@@ -78,6 +83,7 @@ class Frame:
     start: float = 0.0
     roots: int = 0
     fade: bool = False
+    end: float = 0.0
 
     @property
     def least(self) -> float:
@@ -121,7 +127,7 @@ class _Targets:
     def __init__(self, f: Activation, frame: Frame, squared: bool, truth: QuadratureTruth | GeneralTruth) -> None:
         self.f, self.frame = f, frame
         count = _ROWS_SLOW if frame.is_slow else _ROWS
-        z = (1 + rows(count)) / 2
+        z = frame.end + (1 - frame.end) * (1 + rows(count)) / 2
         share = z if squared else z ** (2 << frame.roots)  # the least w² over w²
         self.v = np.maximum(frame.least * (1 / share - 1) + frame.start, frame.start or 1e-7 * frame.c)[:, None]
         s = columns(_COLUMNS)[None, :] * frame.largest
@@ -146,11 +152,20 @@ class _Targets:
         weight = (unit / (_SHARE * allowed))[:, 0]
         one, root = np.ones(v.size), (math.sqrt(self.frame.least) / w)[:, 0]
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
-        if name == "mean" and f.algebraic:  # far out it is far smaller than its line
-            values = self.values["mean_rest"] - smoothed_of(f, self.u, w)
+        if name == "mean" and f.algebraic:
+            values = self.rest()
         else:
             values = values - plain_of(f, name, self.u, w)
         return BivariateTarget(values / unit / (self.fading if fade and name == "mean" else 1.0), weight, factors)
+
+
+    def rest(self) -> F64:
+        """The mean less its plain part, of an f that nears its lines slowly; where sigma drowns it, it goes on as r."""
+        f, w = self.f, self.w
+        values = self.values["mean_rest"] - smoothed_of(f, self.u, w)
+        known = int(np.sum(w * steps(f) < _DROWNED))  # rows go from low w to high
+        values[known:] = values[known - 1] * (w[known - 1] / w[known:])
+        return values
 
 
 def flip_of(f: Activation, name: str) -> int:
@@ -164,6 +179,12 @@ def flip_of(f: Activation, name: str) -> int:
 def of_mean(name: str) -> bool:
     """Whether an output is the mean or one of its partials."""
     return name == "mean" or name.startswith("dmean")
+
+
+def turning_of(f: Activation) -> float:
+    """f's length, where its lines rise by as much on one side as they fall on the other."""
+    a, _, a2, _ = lines_of(f)
+    return f.length * (abs(a2 - a) / 2 or f.lipschitz - abs(a)) / f.lipschitz
 
 
 def is_level(f: Activation) -> bool:
@@ -310,14 +331,15 @@ def find_surfaces(
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    slow = f.algebraic if slow is None else slow
-    search = _Search(f, truth, outputs, {} if known is None else known, limits, start, slow)
-    shared, *apart = (search.best(group) for group in groups_of(outputs))
-    if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
-        return {name: surface for found in apart for name, surface in found.items()}
-    if shared:
-        return shared
-    cause = f"no polynomial in two variables for {', '.join(outputs)} is within the tolerance"
+    slow, known, cause = f.algebraic if slow is None else slow, {} if known is None else known, ""
+    for end in (0.0, _END_OF_LOGARITHMS) if f.algebraic else (0.0,):
+        search = _Search(f, truth, outputs, known, limits, start, slow, end)
+        shared, *apart = (search.best(group) for group in groups_of(outputs))
+        if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
+            return {name: surface for found in apart for name, surface in found.items()}
+        if shared:
+            return shared
+        cause = cause or search.why_none()
     raise BuildError(f.name, "strategies", cause, f.pieces)
 
 
@@ -342,17 +364,19 @@ class _Search:
         limits: Limits,
         start: float,
         slow: bool,
+        end: float,
     ) -> None:
         self.f, self.truth, self.limits, self.start = f, truth, limits, start
         self.outputs, self.known = outputs, known
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
+        self.least_size = math.inf  # of a mean's coefficients
         if slow:
             for width, bend in itertools.product(_SLOW_WIDTHS, _SLOW_BENDS):
-                c = float(np.float32(width * self.f.length**2))
-                for roots, fade in itertools.product(range(3), (False, True)) if f.algebraic else [(0, False)]:
-                    self.look(Frame(c, bend, _INFINITY, start, roots, fade))
+                c = float(np.float32(width * turning_of(f) ** 2))
+                for roots, fade in itertools.product(range(2 if end else 0, 3), (False, True)) if f.algebraic else [(0, False)]:
+                    self.look(Frame(c, bend, _INFINITY, start, roots, fade, end))
             return
         self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
         for width in _WIDTHS:
@@ -398,7 +422,12 @@ class _Search:
 
     def best(self, names: list[str]) -> dict[str, Surface]:
         """Those outputs in the frame, of the likeliest few, where they take the fewest terms; empty if none serves."""
-        found = [surfaces for frame in self.likely(names)[:_TRIED] if (surfaces := self.fitted(frame, names))]
+        found: list[dict[str, Surface]] = []
+        for tried, frame in enumerate(self.likely(names)[:_MORE_TRIED]):
+            if found and tried >= _TRIED:
+                break
+            if surfaces := self.fitted(frame, names):
+                found.append(surfaces)
         return min(found, key=_cost, default={})
 
     def fitted(self, frame: Frame, names: list[str]) -> dict[str, Surface]:
@@ -408,7 +437,19 @@ class _Search:
             if (frame, name) not in self.fits:
                 self.fits[frame, name] = fit_bivariate(self.targets[frame][name])
             fit = self.fits[frame, name]
-            if fit is None:
+            if fit is None or (name == "mean" and not self.is_held(fit)):
                 return {}
             surfaces[name] = Surface(frame, fit, flip_of(self.f, name))
         return surfaces
+
+    def is_held(self, fit: Bivariate) -> bool:
+        """Whether float32 holds a mean's polynomial; all others are measured more generously."""
+        self.least_size = min(self.least_size, fit.size)
+        return fit.size * _UNIT <= _ROUNDED * MEAN
+
+    def why_none(self) -> str:
+        """What is wrong with all polynomials."""
+        if _ROUNDED * MEAN < self.least_size * _UNIT < math.inf:
+            size = f"{self.least_size:.3g}"
+            return f"the mean's polynomial has coefficients of {size} in all, which float32 does not hold to {MEAN:g}"
+        return f"no polynomial in two variables for {', '.join(self.outputs)} is within the tolerance"

@@ -127,7 +127,8 @@ class SurfaceWriter:
         share = at.r * mpmath.sqrt(mpmath.mpf(found.frame.least))
         for _ in range(found.frame.roots):
             share = sqrt(share)
-        z = madd(share, share * 2 if found.flip else g.const(2), -1)
+        least = mpmath.mpf(found.frame.end)
+        z = madd(share, share * 2 if found.flip else 2 / (1 - least), -(1 + least) / (1 - least))
         even, odd = (surface_of(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
         odd = odd * at.x
         if found.flip > 0:
