@@ -17,7 +17,7 @@ import mpmath
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, horner, madd, over_one_plus
-from momentgen.compiler.strategies.kit import DENSITY
+from momentgen.compiler.strategies.kit import DENSITY, Precision
 
 CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
 DEGREES = range(4, 40, 2)
@@ -34,6 +34,15 @@ def core(order: int, reach: float, goal: float, scale: float = SCALE) -> Polynom
 
     what = f"J_{order}(t)/(sqrt(2 pi) u^{order + 1}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
     return lowest_degree(target, (low, mpmath.mpf(1)), DEGREES, goal, what, centre=CENTRE)
+
+
+def mills_ratio(precision: Precision, n: int, u: Real) -> tuple[Real, Polynomial]:
+    """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4), and what was fitted."""
+    fitted = core(n, precision.reach, precision.fit)
+    value = horner(u - CENTRE, fitted.coefficients)
+    for _ in range(n + 1):
+        value = value * u
+    return value, fitted
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,17 +26,15 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
-from momentgen.compiler.ir.graph import Graph, Real
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
-from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
+from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, build_piecewise
+from momentgen.compiler.strategies.kinks.two_forms import by_fine_surfaces, by_surfaces
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
-from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
-from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
 from momentgen.compiler.strategies.tolerated import Claim, exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -227,21 +225,6 @@ def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
     raise BuildError(f.name, "strategies", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
 
 
-def _far(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
-    """What writes polynomials above v*."""
-
-    def write(g: Graph, v: Real, outputs: Sequence[str]) -> tuple[dict[str, Real], Sequence[Polynomial]]:
-        writer = SurfaceWriter(g, f, surfaces, None, v)
-        return writer.values(outputs), writer.fits
-
-    return write
-
-
-def _fine_far(f: Activation, surfaces: FineSurfaces) -> Far:
-    """The same of those for float64."""
-    return lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())
-
-
 def closer_variants(derivation: Derivation) -> Iterator[Stable]:
     """The same where polynomials that are within the tolerance at the nodes of their fit miss it between them."""
     return stable_variants(derivation, _CLOSER)
@@ -262,10 +245,10 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     for name, outputs in _GRAPHS.items():
-        far = _far(f, chosen.surfaces[name])
+        far = by_surfaces(f, chosen.surfaces[name])
         graphs[name], made = build_piecewise(chosen.branches, NEAR32, outputs, switch, far)
         fits += made
-        above, far = (fine.switch, _fine_far(f, fine.surfaces)) if fine else (switch, far)
+        above, far = (fine.switch, by_fine_surfaces(f, fine.surfaces)) if fine else (switch, far)
         graphs[f"{name}64"], _ = build_piecewise(more, NEAR64, outputs, above, far)
     in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
     count = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())

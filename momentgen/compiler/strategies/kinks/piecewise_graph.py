@@ -28,19 +28,16 @@ from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.elementary.entire_graph import sine_and_cosine
+from momentgen.compiler.strategies.kinks.two_forms import Far, TwoForms
 from momentgen.compiler.strategies.kit import (
     DENSITY,
     Precision,
     bounded_exp,
-    checked,
-    deviation,
-    like,
     number,
     short_exp,
     within,
 )
-from momentgen.compiler.strategies.mills import integrals
-from momentgen.compiler.strategies.smooth.atom_graph import mills_ratio
+from momentgen.compiler.strategies.mills import integrals, mills_ratio
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -71,32 +68,12 @@ class Branches:
 _LEAP = 1e-12  # the branches differ by that much but for rounding
 
 
-#: (graph, a variance of at least v*, outputs) -> the outputs above v*, and what was fitted
-Far = Callable[[Graph, Real, Sequence[str]], tuple[dict[str, Real], Sequence[Polynomial]]]
-
-
-class PiecewiseWriter:
-    """Writes both forms.
-
-    Args:
-        graph: with inputs ``mean`` and ``var``.
-        branches: of f.
-        precision: of the graph.
-        switch: v*.
-        far: what writes the form above it; None for the local form alone.
-    """
+class PiecewiseWriter(TwoForms):
+    """Writes both forms, the local one of f's ``branches``."""
 
     def __init__(self, graph: Graph, branches: Branches, precision: Precision, switch: float, far: Far | None) -> None:
-        self.g, self.branches, self.precision, self.far = graph, branches, precision, far
-        self.fits: list[Polynomial] = []
-        g, one = graph, graph.const(1)
-        self.mu, self.v = g.input("mean"), checked(g.input("var"))
-        # The form not chosen is evaluated where it is finite.
-        held = g.const(switch)
-        self.near = self.v < held
-        self.wide = select(self.near, held, self.v)
-        self.small = select(self.near, self.v, held)
-        self.degenerate, self.sigma, self.inverse = deviation(self.small)
+        super().__init__(graph, precision, switch, far)
+        self.branches, one = branches, self.one
         self.gaps = [self.gap(kink) for kink in branches.kinks]
         self.below = [gap <= 0 if closed else gap < 0 for gap, closed in zip(self.gaps, branches.closed, strict=True)]
         self.turns = [select(b, one, -1) for b in self.below]
@@ -304,27 +281,15 @@ class PiecewiseWriter:
             "dvar_dvar": by_v,
         }
 
-    def write(self, outputs: tuple[str, ...]) -> None:
-        """All outputs named."""
-        g = self.g
+    def local(self, outputs: Sequence[str]) -> Mapping[str, Real]:
+        """The outputs below v*."""
         if outputs == PARTIALS:
-            close = self.local_partials()
-        else:
-            close = {"mean": self.local_mean(), "var": self.local_variance()}
-        far: Mapping[str, Real] = close
-        if self.far is not None:
-            far, fits = self.far(g, self.wide, outputs)
-            self.fits += fits
-        for name in outputs:
-            value = select(self.near, close[name], far[name])
-            if name in PARTIALS:
-                g.output(name, self.finite(value) if self.leaps else value)
-            else:
-                g.output(name, like(value, self.mu))
+            return self.local_partials()
+        return {"mean": self.local_mean(), "var": self.local_variance()}
 
-    def finite(self, value: Real) -> Real:
+    def finish(self, partial: Real) -> Real:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""
-        return within(value, LARGEST) if self.precision.scaled else value
+        return within(partial, LARGEST) if self.leaps and self.precision.scaled else partial
 
 
 class _Translator:

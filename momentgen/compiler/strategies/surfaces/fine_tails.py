@@ -19,7 +19,6 @@ from flint import arb, ctx
 
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.strategies.surfaces.surface import lines_of, steps
-from momentgen.compiler.toolchain.arrays import F64
 
 _WIDENING = 1.8  # power of what is left of the row's number
 _NEAR, _FAR = (0.3, 1.0, 3.0, 10.0), (1e3, 2e3, 4e3)  # lengths, where f's symmetry is looked at, and its power of 1/x

@@ -152,10 +152,7 @@ class _Targets:
         weight = (unit / (_SHARE * allowed))[:, 0]
         one, root = np.ones(v.size), (math.sqrt(self.frame.least) / w)[:, 0]
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
-        if name == "mean" and f.algebraic:
-            values = self.rest()
-        else:
-            values = values - plain_of(f, name, self.u, w)
+        values = self.rest() if name == "mean" and f.algebraic else values - plain_of(f, name, self.u, w)
         return BivariateTarget(values / unit / (self.fading if fade and name == "mean" else 1.0), weight, factors)
 
 
@@ -375,8 +372,9 @@ class _Search:
         if slow:
             for width, bend in itertools.product(_SLOW_WIDTHS, _SLOW_BENDS):
                 c = float(np.float32(width * turning_of(f) ** 2))
-                for roots, fade in itertools.product(range(2 if end else 0, 3), (False, True)) if f.algebraic else [(0, False)]:
-                    self.look(Frame(c, bend, _INFINITY, start, roots, fade, end))
+                roots = range(2 if end else 0, 3) if f.algebraic else [0]
+                for often, fade in itertools.product(roots, (False, True) if f.algebraic else [False]):
+                    self.look(Frame(c, bend, _INFINITY, start, often, fade, end))
             return
         self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
         for width in _WIDTHS:

@@ -33,7 +33,7 @@ from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.kit import NEAR32
-from momentgen.compiler.strategies.mills import CENTRE, core
+from momentgen.compiler.strategies.mills import mills_ratio
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.rule.symbols import x
@@ -123,12 +123,12 @@ class SurfaceWriter:
 
     def surface(self, name: str) -> Real:
         """The polynomial of an output."""
-        g, found, at = self.g, self.surfaces[name], self.at(name)
+        found, at = self.surfaces[name], self.at(name)
         share = at.r * mpmath.sqrt(mpmath.mpf(found.frame.least))
         for _ in range(found.frame.roots):
             share = sqrt(share)
         least = mpmath.mpf(found.frame.end)
-        z = madd(share, share * 2 if found.flip else 2 / (1 - least), -(1 + least) / (1 - least))
+        z = madd(share, share * 2 if found.flip else self.g.const(2 / (1 - least)), -(1 + least) / (1 - least))
         even, odd = (surface_of(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
         odd = odd * at.x
         if found.flip > 0:
@@ -169,9 +169,7 @@ class SurfaceWriter:
         if at.frame.is_slow:  # what falls as a power of t is no polynomial of x
             t = select(abs(at.t) > _FARTHEST, _FARTHEST, abs(at.t))
             inverse = 1 / madd(t, 0.25, 1)
-            fit = core(order, _FARTHEST, NEAR32.fit)
-            factor = inverse if order == 0 else inverse * inverse
-            value = horner(inverse - CENTRE, fit.coefficients) * factor
+            value, fit = mills_ratio(NEAR32, order, inverse)
         else:
             a, _, a2, _ = lines_of(self.f)
             fit = kink_fit(at.frame, a * a2 > 0)
