@@ -163,7 +163,7 @@ class GeneralTruth(ActivationTruth):
                 order = np.argsort(z, axis=1, kind="stable")  # of one origin, cuts that round alike keep their order
                 yield part, _Cuts(np.take_along_axis(z, order, 1), away[order], origin[order], at)
 
-    def expectations(self, mean: F64, var: F64, terms: Callable[[F64, F64, F64], list[F64]]) -> F64:
+    def expectations(self, mean: F64, var: F64, terms: Callable[[F64, F64, npt.NDArray[np.int64]], list[F64]]) -> F64:
         """E of each of ``terms(points, z, index)``: shape (terms, n).
 
         Args:
@@ -202,7 +202,7 @@ class GeneralTruth(ActivationTruth):
         if self.level is not None:  # of a wide sigma f(mu) is nearly all of what the differences would be
             here = np.where(sigma > _WIDE * self.f.length, self.level, here)
 
-        def terms(points: F64, z: F64, index: F64) -> list[F64]:
+        def terms(points: F64, z: F64, index: npt.NDArray[np.int64]) -> list[F64]:
             d, h = self.values(points) - here[index][:, None], z * z - 1
             return [d, d * d, d * z, d * h, d * d * z, d * d * h]
 

@@ -1,44 +1,39 @@
 r"""The general fallback for f with kinks: whatever its branches are, so long as f nears a line on either side.
 
-Below v* panels of Gauss-Legendre nodes (:mod:`momentgen.compiler.strategies.kinks.quadrature_graph`); above, f smoothed
-by v* is fitted by a ladder of atoms (:mod:`momentgen.compiler.strategies.smooth.ladder`).  v* is the largest of a few
-at which the panels leave a fifth of the tolerance.  Slow: some forty nodes, an exponential and f each.
+Below v* panels of Gauss-Legendre nodes (:mod:`momentgen.compiler.strategies.kinks.quadrature_graph`); above,
+polynomials of two variables (:mod:`momentgen.compiler.strategies.surfaces`).  v* is the largest of a few at which the
+panels leave a fifth of the tolerance.  Slow: some forty nodes, an exponential and f each.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact.general_truth import GeneralTruth
-from momentgen.compiler.exact.smoothing import Side
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.measure.moments import MomentsMeasure, measure_for
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.measure.moments import MEAN, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.increments import with_fitted_branches
-from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, build_quadrature
+from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, QuadratureWriter
+from momentgen.compiler.strategies.kinks.two_forms import Far, by_surfaces
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
-from momentgen.compiler.strategies.smooth.algebraic import find_ladder
-from momentgen.compiler.strategies.smooth.atom_graph import AtomSum
-from momentgen.compiler.strategies.smooth.choosing import atom_facts
-from momentgen.compiler.strategies.smooth.ladder import outskirts
-from momentgen.compiler.strategies.tolerated import exact_variant, four_graphs, largest_errors, unmet
+from momentgen.compiler.strategies.smooth.polynomials import surface_facts
+from momentgen.compiler.strategies.surfaces.fine_tails import far_out
+from momentgen.compiler.strategies.surfaces.surface import Targets, find_surfaces
+from momentgen.compiler.strategies.tolerated import exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 
-_CHOICES = ((5, 4), (6, 5), (8, 5), (10, 5), (12, 5), (12, 6), (14, 6), (16, 6), (18, 6), (20, 6), (22, 6))
-_FINE = ((20, 6),)
 #: cheap first; the wider for an f that is steep beside the tolerance of the mean
 _RULES, _RULE_FINE = (PanelRule(20, 5.5), PanelRule(26, 6.5)), PanelRule(32, 7.5)
 _SWITCHES = (100.0, 50.0, 25.0, 12.0, 6.0, 3.0, 1.5, 0.7, 0.3)  # in units of length²
 _LOCAL = 0.2  # of the tolerance, left to the panels
-_HOPELESS = 3.0
-#: of the goal, at calibration; atoms that grow cancel worst where the mean is near 0, which few points see
-_AIM, _AIM_GROWING = 0.9, 0.7
+_HELD = 0.05  # of what is allowed: what f is off its lines where it is taken for them
 _SIZE = 1.5  # of f over sigma at v*: what the sums of the panels round, beside a mean of 1
 _UNITS = 40 * 2.0**-24  # of L²: what the sums of dV/dv = E f'² + Cov(f, f'') round, beside what is allowed to it
 
@@ -60,33 +55,27 @@ class _Builder:
 
     def __init__(self, f: Activation) -> None:
         self.f = f
-        self.hold = 16 * max(outskirts(f, Side(f, sign)) for sign in (1, -1))
-        slopes = []
-        for i, kink in enumerate(f.kinks):
-            before, after = (float(f.taylor(j, kink, 2)[1]) for j in (i, i + 1))
-            slopes.append(after - before)
-        self.slopes = tuple(slopes)
+        self.hold = far_out(f, _HELD * MEAN, _HELD * VARIANCE)
         self.branches = tuple(piece.expr for piece in with_fitted_branches(f).pieces)
 
-    def __call__(self, atoms: AtomSum, rule: PanelRule, precision: Precision, outputs: tuple[str, ...]) -> Any:
-        f = self.f
-        return build_quadrature(atoms, f.kinks, self.branches, self.slopes, self.hold, rule, precision, outputs)
+    def __call__(
+        self, rule: PanelRule, precision: Precision, outputs: tuple[str, ...], switch: float, far: Far | None
+    ) -> tuple[Graph, tuple[Polynomial, ...]]:
+        graph = Graph(("mean", "var"))
+        writer = QuadratureWriter(graph, self.f, self.branches, self.hold, rule, precision, switch, far)
+        writer.write(outputs)
+        return graph, tuple(writer.fits)
 
     def local_error(self, switch: float, rule: PanelRule, measure: MomentsMeasure, truth: GeneralTruth) -> float:
         """The largest error of the panels below the switch, over the tolerance."""
-        f, none = self.f, np.zeros((1, 1))
-        if f.left is None or f.right is None:
-            raise BuildError(f.name, "strategies", "expected f to near a line on either side", f.pieces)
-        atoms = AtomSum(f.centre, f.left, f.right, (0.0,), none, (none, none), (1, 1), switch, 0)
         sigma = math.sqrt(switch)
         spread = np.linspace(-9, 9, 73)
-        points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
+        points = np.unique(np.concatenate([k + sigma * spread for k in self.f.kinks]))
         mean = np.tile(points, 3).astype(np.float32)
         var = np.repeat([switch * 0.999, switch * 0.5, switch * 0.05], points.size).astype(np.float32)
 
         def build(outputs: tuple[str, ...]) -> Graph:
-            graph: Graph = self(atoms, rule, NEAR64, outputs)[0]
-            return graph
+            return self(rule, NEAR64, outputs, switch, None)[0]
 
         return max(largest_errors(build, truth, measure, mean, var).values())
 
@@ -127,30 +116,33 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     measure = measure_for(f, truth)
     build = _Builder(f)
     switch, panels, local = _choose(f, build, measure, truth)
-    found = find_ladder(f, truth, _CHOICES, switch, 0, switch)
-    if found.share > _HOPELESS:
-        cause = f"the best multi-scale expansion misses what is allowed to it {found.share:.3g}-fold"
-        raise BuildError(rule.name, "strategies", cause, rule.f)
-    fine = find_ladder(f, truth, _FINE, switch, 0, switch)
-    of = {False: (found.atoms, panels, NEAR32), True: (fine.atoms, _RULE_FINE, NEAR64)}
-    graphs, fits = four_graphs(lambda outputs, float64: build(*of[float64], outputs))
+    known: Targets = {}
+    graphs: dict[str, Graph] = {}
+    fits: list[Polynomial] = []
+    surfaces = {}
+    for name, outputs in {"forward": OUTPUTS, "partials": PARTIALS}.items():
+        surfaces[name] = find_surfaces(f, truth, outputs, known, start=switch)
+        far = by_surfaces(f, surfaces[name])
+        graphs[name], made = build(panels, NEAR32, outputs, switch, far)
+        graphs[f"{name}64"], _ = build(_RULE_FINE, NEAR64, outputs, switch, far)
+        fits += made
+    terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     wide = max(40.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     yield exact_variant(
         f,
         graphs,
         truth,
         measure,
-        aim=_AIM if found.atoms.bounded else _AIM_GROWING,
         box={"mu": (f.centre - wide, f.centre + wide), "a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
         fits=fits,
         facts={
-            **atom_facts(found, fine),
+            "switch": switch,
+            "surfaces": {name: surface_facts(found) for name, found in surfaces.items()},
             "nodes_a_panel": panels.nodes,
             "panels_leave_out": float(f"{local:.3g}"),
         },
         doc=(
             f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at kinks; "
-            f"above, a multi-scale expansion, atoms of {len(found.atoms.taus)} variances, "
-            "fitted to f smoothed by that variance"
+            f"above, polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all"
         ),
     )

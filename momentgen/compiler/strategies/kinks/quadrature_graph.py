@@ -11,12 +11,12 @@ jumps by J,
 
     dmean/dmu = E f',   dmean/dv = E f''/2,   dV/dmu = 2 Cov(f, f'),   dV/dv = E f'² + Cov(f, f'').
 
-Above v* the global form of :mod:`momentgen.compiler.strategies.smooth.atom_graph`, fitted to f smoothed by v*.
+Above v* polynomials of two variables (:mod:`momentgen.compiler.strategies.kinks.two_forms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,12 +24,13 @@ from itertools import pairwise
 import numpy as np
 import sympy as sp
 
-from momentgen.compiler.fit import Polynomial
+from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.strategies.kinks.increments import Increments, plain
-from momentgen.compiler.strategies.kit import DENSITY, Precision, deviation, short_exp
-from momentgen.compiler.strategies.smooth.atom_graph import AtomSum, SurrogateWriter
+from momentgen.compiler.strategies.kinks.two_forms import Far, TwoForms
+from momentgen.compiler.strategies.kit import DENSITY, Precision, short_exp
+from momentgen.compiler.strategies.surfaces.surface import lines_of
 from momentgen.rule.symbols import x
 
 
@@ -41,49 +42,45 @@ class PanelRule:
     end: float
 
 
-class QuadratureWriter(SurrogateWriter):
+class QuadratureWriter(TwoForms):
     """Writes both forms.
 
     Args:
         graph: with inputs ``mean`` and ``var``.
-        atoms: f smoothed by the variance v*.
-        kinks: of f; f is continuous.
+        f: continuous.
         branches: expressions in ``x``, one more than kinks.
-        slopes: per kink, by how much f' jumps.
         hold: |x| beyond which f is taken as its line.
         rule: of the panels.
         precision: of the graph.
+        switch: v*.
+        far: what writes the form above it; None for the local form alone.
     """
 
     def __init__(
         self,
         graph: Graph,
-        atoms: AtomSum,
-        kinks: tuple[float, ...],
+        f: Activation,
         branches: tuple[sp.Expr, ...],
-        slopes: tuple[float, ...],
         hold: float,
         rule: PanelRule,
         precision: Precision,
+        switch: float,
+        far: Far | None,
     ) -> None:
-        super().__init__(graph, atoms, precision, held=True)
-        growing = [table for k, table in enumerate(self.tables) if atoms.grows(k)]
-        if growing:  # the mean grows with sigma, and atoms that are much alike there round alike
-            graph.suspect(*graph.behind(*(table[n] for table in growing for n in (-1, 0))))
-        self.kinks, self.slopes, self.rule = kinks, slopes, rule
+        super().__init__(graph, precision, switch, far, 2.0**75)  # more than any other
+        self.f, self.kinks, self.rule = f, f.kinks, rule
+        slopes = ([float(f.taylor(j, kink, 2)[1]) for j in (i, i + 1)] for i, kink in enumerate(f.kinks))
+        #: per kink, by how much f' jumps
+        self.slopes = [after - before for before, after in slopes]
         towards = [-1, *[0] * (len(branches) - 2), 1]
         self.branches = tuple(map(plain, branches, towards))
         self.derivatives = [
             [plain(sp.diff(b, x, n), end) for n in (1, 2)] for b, end in zip(self.branches, towards, strict=True)
         ]
-        self.centres = _centres(kinks)
-        g = graph
-        # The form not chosen is evaluated where it is finite.
-        self.small = select(self.near, self.v, atoms.switch)
-        self.degenerate, self.sigma, self.inverse = deviation(self.small, 2.0**75)  # more than any other
-        edge = g.const(float(np.float32(hold)))
+        self.centres = _centres(f.kinks)
+        edge = graph.const(float(np.float32(hold)))
         self.at = self.clamp(self.mu, -edge, edge)
-        self.gaps = [self.gap(kink) for kink in kinks]  # kink - mu
+        self.gaps = [self.gap(kink) for kink in f.kinks]  # kink - mu
 
     def gap(self, kink: float) -> Real:
         """kink - mu; near the kink exact, also where float32 does not hold it."""
@@ -203,24 +200,19 @@ class QuadratureWriter(SurrogateWriter):
 
     # --- outputs -----------------------------------------------------------------
     def local_mean(self) -> Real:
-        atoms = self.atoms
-        slope = self.by_side(atoms.left.slope, atoms.right.slope)
-        here = madd(slope, self.mu - self.at, self.here(self.branches))
-        return select(self.near, here + self.first[0], self.mean())
-
-    def global_variance(self) -> Real:
-        value = super().global_variance()
-        if self.atoms.lows[0] != -1:
-            return value
-        # Where f is all but level a sum of two words may be nothing but its rounding, and so may its square's sign.
-        return select(value < 0, 0, value)
+        """f at mu, or its line there, and what the panels add."""
+        a, _, a2, _ = lines_of(self.f)
+        slope = select(self.mu < self.f.centre, a, a2)
+        return madd(slope, self.mu - self.at, self.here(self.branches)) + self.first[0]
 
     def local_variance(self) -> Real:
+        """E Δ² - (E Δ)²."""
         shift, square = self.first
         value = square - shift * shift
         return select(self.degenerate | (value < 0), 0, value)
 
     def local_partials(self) -> dict[str, Real]:
+        """By Stein's identities."""
         g, two, half = self.g, self.g.const(2), self.g.const(0.5)
         shift, _, turn, turns, both, bend, with_bend = self.expectations(derivatives=True)
         gain = self.here([row[0] for row in self.derivatives]) + turn
@@ -243,40 +235,14 @@ class QuadratureWriter(SurrogateWriter):
             "dvar_dvar": by_v,
         }
 
-    def write(self, outputs: tuple[str, ...]) -> None:
-        """All outputs named."""
-        if outputs != PARTIALS:
-            super().write(outputs)
-            return
-        g = self.g
-        far, close = self.global_partials(), self.local_partials()
-        if self.atoms.lows[0] == -1:
-            g.suspect(*g.behind(far["dvar_dmu"], far["dvar_dvar"]))
-        for name in PARTIALS:
-            value = far[name]
-            if name in ("dmean_dmu", "dvar_dmu"):
-                value = self.turn * value
-            g.output(name, select(self.near, close[name], value))
+    def local(self, outputs: Sequence[str]) -> Mapping[str, Real]:
+        """The outputs below v*."""
+        if outputs == PARTIALS:
+            return self.local_partials()
+        return {"mean": self.local_mean(), "var": self.local_variance()}
 
 
 def _centres(kinks: tuple[float, ...]) -> list[float]:
     """A float32 number amid each branch; of the outer ones their kink."""
     middles = [float(np.float32((low + high) / 2)) for low, high in pairwise(kinks)]
     return [float(np.float32(kinks[0])), *middles, float(np.float32(kinks[-1]))]
-
-
-def build_quadrature(
-    atoms: AtomSum,
-    kinks: tuple[float, ...],
-    branches: tuple[sp.Expr, ...],
-    slopes: tuple[float, ...],
-    hold: float,
-    rule: PanelRule,
-    precision: Precision,
-    outputs: tuple[str, ...],
-) -> tuple[Graph, tuple[Polynomial, ...]]:
-    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""
-    graph = Graph(("mean", "var"))
-    writer = QuadratureWriter(graph, atoms, kinks, branches, slopes, hold, rule, precision)
-    writer.write(outputs)
-    return graph, tuple(writer.fits)

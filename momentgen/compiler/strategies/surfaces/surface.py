@@ -18,7 +18,8 @@ multiplied by r.  Variances have no such symmetry and are polynomials in r.
 An f that nears its lines slowly, by a power of 1/x, is felt however far out it is: its frames have no reach, s = 1 is
 infinity, and the step between the lines' offsets is subtracted smoothed as the kink is.  Such an f brings odd powers of
 1/t, which are no smooth functions of s about 1 but multiples of kappa/sqrt(kappa² + t²), and r log r, which is smooth
-enough in a root of r.  Which root a frame has, and whether a mean has that factor, is tried.
+enough in a root of r.  Which root a frame has, and whether a mean has that factor, is tried; a mean with odd and even
+powers is smooth in the s with t = kappa s/(1 - s²).
 
 c and kappa are those of a few that need the fewest terms.  There is nothing to prove here: errors are those at the
 nodes of the fit, and what counts is the certificate's comparison of the finished program with exact values.
@@ -56,6 +57,7 @@ _FRAME = 40  # what another frame costs, in terms: two square roots and two reci
 #: of frames without a reach: c in units of length², kappa, and a |t| as good as infinity
 _SLOW_WIDTHS, _SLOW_BENDS, _INFINITY = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0), (2.5, 3.5), 2.0**24
 _FALLING = 2.0 ** np.array([16.0, 20.0])  # sigma in lengths, between which it is seen how outputs fall
+_PLAIN, _FADING, _OF_BOTH = (False, False), (True, False), (False, True)  # of frames: whether they fade, or are of both
 _END_OF_LOGARITHMS = 0.06  # of the second variable, where a partial falls as a logarithm times a power of r
 _DROWNED = 1e8  # a sigma of which float64 keeps 1e-8
 _MOMENTS = 6  # of f less its line, that may be 0
@@ -74,6 +76,7 @@ class Frame:
         start: the least v.
         roots: how often the root of r is taken for the second variable.
         fade: whether the mean is a multiple of kappa/sqrt(kappa² + t²).
+        both: whether t = kappa s/(1 - s²).
         end: the least of the second variable, where the variance that belongs to it is as far as the frame goes.
     """
 
@@ -83,6 +86,7 @@ class Frame:
     start: float = 0.0
     roots: int = 0
     fade: bool = False
+    both: bool = False
     end: float = 0.0
 
     @property
@@ -93,7 +97,13 @@ class Frame:
     @property
     def largest(self) -> float:
         """s at the reach; x = s/largest runs from -1 to 1."""
+        if self.both:
+            return 2 * self.reach / (self.bend + math.hypot(self.bend, 2 * self.reach))
         return self.reach / math.hypot(self.bend, self.reach)
+
+    def t_of(self, s: F64) -> F64:
+        """t at s."""
+        return np.asarray(self.bend * s / (1 - s * s if self.both else np.sqrt(1 - s * s)))
 
     @property
     def is_slow(self) -> bool:
@@ -131,7 +141,7 @@ class _Targets:
         share = z if squared else z ** (2 << frame.roots)  # the least w² over w²
         self.v = np.maximum(frame.least * (1 / share - 1) + frame.start, frame.start or 1e-7 * frame.c)[:, None]
         s = columns(_COLUMNS)[None, :] * frame.largest
-        t = frame.bend * s / np.sqrt(1 - s * s)
+        t = frame.t_of(s)
         self.w = np.sqrt(self.v + frame.c)
         self.u = t * self.w
         v = np.broadcast_to(self.v, self.u.shape)
@@ -154,7 +164,6 @@ class _Targets:
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
         values = self.rest() if name == "mean" and f.algebraic else values - plain_of(f, name, self.u, w)
         return BivariateTarget(values / unit / (self.fading if fade and name == "mean" else 1.0), weight, factors)
-
 
     def rest(self) -> F64:
         """The mean less its plain part, of an f that nears its lines slowly; where sigma drowns it, it goes on as r."""
@@ -372,9 +381,9 @@ class _Search:
         if slow:
             for width, bend in itertools.product(_SLOW_WIDTHS, _SLOW_BENDS):
                 c = float(np.float32(width * turning_of(f) ** 2))
-                roots = range(2 if end else 0, 3) if f.algebraic else [0]
-                for often, fade in itertools.product(roots, (False, True) if f.algebraic else [False]):
-                    self.look(Frame(c, bend, _INFINITY, start, often, fade, end))
+                forms = [_PLAIN, _FADING, _OF_BOTH] if f.algebraic and "mean" in outputs else [_PLAIN]
+                for roots, form in itertools.product(range(2 if end else 0, 3) if f.algebraic else [0], forms):
+                    self.look(Frame(c, bend, _INFINITY, start, roots, *form, end))
             return
         self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
         for width in _WIDTHS:

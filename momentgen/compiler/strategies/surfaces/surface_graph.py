@@ -90,7 +90,11 @@ class Variables:
         self.h = t * t
         # x = s/largest: the factor goes into the root.
         bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
-        root = sqrt(madd(self.h, largest2, bend2 * largest2))
+        if frame.both:
+            half = mpmath.mpf(frame.bend) * frame.largest / 2
+            root = sqrt(madd(self.h, largest2, half * half)) + half
+        else:
+            root = sqrt(madd(self.h, largest2, bend2 * largest2))
         self.t, self.share = t, 1 / root
         self.x = (t * self.share).named("t against its reach, by way of t/sqrt(kappa² + t²)")
         self.y = madd(self.x * 2, self.x, -1)
