@@ -7,6 +7,7 @@ panels leave a fifth of the tolerance.  Slow: some forty nodes, an exponential a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -30,7 +31,7 @@ from momentgen.compiler.strategies.tolerated import exact_variant, largest_error
 from momentgen.errors import BuildError
 
 #: cheap first; the wider for an f that is steep beside the tolerance of the mean
-_RULES, _RULE_FINE = (PanelRule(20, 5.5), PanelRule(26, 6.5)), PanelRule(32, 7.5)
+_RULES, _RULE_FINE = (PanelRule(16, 5.2), PanelRule(20, 5.5), PanelRule(26, 6.5)), PanelRule(32, 7.5)
 _SWITCHES = (100.0, 50.0, 25.0, 12.0, 6.0, 3.0, 1.5, 0.7, 0.3)  # in units of length²
 _LOCAL = 0.2  # of the tolerance, left to the panels
 _HELD = 0.05  # of what is allowed: what f is off its lines where it is taken for them
@@ -89,18 +90,17 @@ def _choose(
         BuildError: if no panels serve any v*.
     """
     tried = []
-    for share in _SWITCHES:
+    for rule, share in itertools.product(_RULES, _SWITCHES):
         switch = float(np.float32(share * f.length**2))
         if min(f.lipschitz * math.sqrt(switch), f.span / 2) > _SIZE:
             continue
         zero = np.zeros(1)
         if measure.allowed("dvar_dvar", zero, zero, zero + switch)[0] < _UNITS * f.lipschitz**2:
             continue
-        for rule in _RULES:
-            local = build.local_error(switch, rule, measure, truth)
-            if local <= _LOCAL:
-                return switch, rule, local
-            tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {local:.3g}")
+        local = build.local_error(switch, rule, measure, truth)
+        if local <= _LOCAL:
+            return switch, rule, local
+        tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {local:.3g}")
     raise BuildError(f.name, "strategies", f"panels miss {_LOCAL} of the tolerance ({'; '.join(tried)})", f.pieces)
 
 
