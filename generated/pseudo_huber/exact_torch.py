@@ -9,7 +9,7 @@ from torch import Tensor, exp, sqrt, where
 from momentgen.runtime.surfaces import choice, polynomial, surface, surface_slopes, surfaces_beside
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 21
+CELLS = 28
 
 _SURFACES = surfaces_beside(__file__)
 
@@ -17,51 +17,52 @@ _SURFACES = surfaces_beside(__file__)
 def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
     t0 = where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
     t0 = choice(t0, 1.0, 2.409919865102884e-181)
-    t1 = t0 * ((var + 0.6399999856948853) * t0)
+    t1 = t0 * ((var + 0.3199999928474426) * t0)
     t0 = mean * t0
     t0 = t0 * t0
-    t2 = var < 97218901.05346659
-    t2 = choice(t2, 3.0, 0.0)
-    t3 = var < 499835.0467876948
-    t3 = t2 + choice(t3, 3.0, 0.0)
-    t2 = var < 5617.52405542277
-    t2 = t3 + choice(t2, 3.0, 0.0)
-    t3 = var < 142.48621244256557
-    t3 = t2 + choice(t3, 3.0, 0.0)
-    t2 = var < 8.04217206804884
-    t2 = t3 + choice(t2, 3.0, 0.0)
-    t3 = var < 0.713288462422371
-    t3 = t2 + choice(t3, 3.0, 0.0)
-    t2 = (t1 * 3.110501566637275) < t0
+    t2 = var < 82188367.52269708
+    t2 = choice(t2, 4.0, 0.0)
+    t3 = var < 364816.81751841604
+    t3 = t2 + choice(t3, 4.0, 0.0)
+    t2 = var < 3617.948294160128
+    t2 = t3 + choice(t2, 4.0, 0.0)
+    t3 = var < 82.89291424034674
+    t3 = t2 + choice(t3, 4.0, 0.0)
+    t2 = var < 4.348413515861926
+    t2 = t3 + choice(t2, 4.0, 0.0)
+    t3 = var < 0.3709183875455192
+    t3 = t2 + choice(t3, 4.0, 0.0)
+    t2 = (t1 * 1.7101139599238766) < t0
     t2 = t3 + choice(t2, 1.0, 0.0)
-    t0 = (t1 * 15.749999992977395) < t0
-    t0 = t2 + choice(t0, 1.0, 0.0)
+    t3 = (t1 * 6.8906249989498685) < t0
+    t3 = t2 + choice(t3, 1.0, 0.0)
+    t0 = (t1 * 21.77777777187745) < t0
+    t0 = t3 + choice(t0, 1.0, 0.0)
     return t0
 
 
-def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     t0 = 0.0 <= var
-    t0 = where(t0, var + 0.6399999856948853, -1.0)  # a root of it is NaN for v < 0
+    t0 = where(t0, var + 0.3199999928474426, -1.0)  # a root of it is NaN for v < 0
     t0 = sqrt(t0)
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2 < (-250593.625)
-    t3 = where(t3, -250593.625, t2)
-    t4 = 250593.625 < t3
-    t3 = where(t4, 250593.625, t3)  # (mean - centre)/w
-    t4 = 1.0 / sqrt((t3 * t3) * 0.9999999998049276 + 12.249999997610363)
+    t3 = t2 < (-354392.90625)
+    t3 = where(t3, -354392.90625, t2)
+    t4 = 354392.90625 < t3
+    t3 = where(t4, 354392.90625, t3)  # (mean - centre)/w
+    t4 = 1.0 / sqrt((t3 * t3) * 0.9999999999024638 + 12.249999998805182)
     t3 = t3 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
     t3 = t3 * (t3 * 2.0) + (-1.0)
-    t5 = t1 * 0.7999999910593032
-    t6 = t5 < 3.990524499575757e-06
-    t5 = 2.0 * where(t6, 3.990524499575757e-06, t5) + (-1.0)
-    return t3, t5, t0, t1, t2, t4
+    t1 = t1 * 0.5656854186272107
+    t5 = t1 < 2.821726909213494e-06
+    t1 = 2.0 * where(t5, 2.821726909213494e-06, t1) + (-1.0)
+    return t3, t1, t0, t2, t4
 
 
 def _forward(
-    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor, s4: Tensor,
-    s5: Tensor) -> tuple[Tensor, Tensor]:
-    t0 = where(s4 < 0.0, -s4, s4)
+    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = where(s3 < 0.0, -s3, s3)
     t1 = 37.5 < t0
     t1 = where(t1, 37.5, t0)
     t2 = 1.0 / (t1 * 0.25 + 1.0)
@@ -73,9 +74,9 @@ def _forward(
         -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
         -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
         0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218))))))
-    t0 = 250593.625 < t0
-    t1 = r0 * (s5 * 3.4999999996586233)  # mean, normalised
-    t1 = mean * t3 + (s2 * t2 + ((-1.0) + where(t0, 0.0, s3 * t1)))
+    t0 = 354392.90625 < t0
+    t1 = r0 * (s4 * 3.4999999998293116)  # mean, normalised
+    t1 = mean * t3 + (s2 * t2 + ((-1.0) + where(t0, 0.0, t1)))
     t0 = var * r1
     t2 = t0 < 0.0
     t0 = where(t2, 0.0, t0)
@@ -84,19 +85,19 @@ def _forward(
 
 def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     t0 = 0.0 <= var
-    t0 = where(t0, var + 0.6399999856948853, -1.0)  # a root of it is NaN for v < 0
+    t0 = where(t0, var + 0.3199999928474426, -1.0)  # a root of it is NaN for v < 0
     t0 = 1.0 / sqrt(t0)
     t1 = mean * t0
-    t2 = t1 < (-250593.625)
-    t2 = where(t2, -250593.625, t1)
-    t3 = 250593.625 < t2
-    t2 = where(t3, 250593.625, t2)  # (mean - centre)/w
-    t3 = 1.0 / sqrt((t2 * t2) * 0.9999999998049276 + 12.249999997610363)
+    t2 = t1 < (-354392.90625)
+    t2 = where(t2, -354392.90625, t1)
+    t3 = 354392.90625 < t2
+    t2 = where(t3, 354392.90625, t2)  # (mean - centre)/w
+    t3 = 1.0 / sqrt((t2 * t2) * 0.9999999999024638 + 12.249999998805182)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 0.7999999910593032
-    t7 = t6 < 3.990524499575757e-06
-    t7 = where(t7, 3.990524499575757e-06, t6)
+    t6 = t0 * 0.5656854186272107
+    t7 = t6 < 2.821726909213494e-06
+    t7 = where(t7, 2.821726909213494e-06, t6)
     t8 = 2.0 * t7 + (-1.0)
     return t5, t8, t0, t1, t2, t3, t4, t6, t7
 
@@ -112,27 +113,24 @@ def _backward(
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t3 = mean < 0.0
     t4 = s5 * s5
-    t0 = 250593.625 < t0
-    t5 = where(t0, 0.0, t4 * (12.249999997610363 * s5))
+    t0 = 354392.90625 < t0
+    t5 = where(t0, 0.0, t4 * (12.249999998805182 * s5))
     t6 = s6 * 4.0
-    t7 = s5 * 3.4999999996586233
-    t4 = t7 * (((r1 * t6) * t5) - (r0 * where(t0, 0.0, t4 * (s4 * 0.9999999998049276))))
+    t7 = s5 * 3.4999999998293116
+    t4 = t7 * (((r1 * t6) * t5) - (r0 * where(t0, 0.0, t4 * (s4 * 0.9999999999024638))))
     t6 = t5 * (t6 * r4)
-    t3 = (((s2 * (s2 * t4)) + ((t2 * (t1 * polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+    t3 = (((s2 * t4) + ((t2 * (t1 * polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
         -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
         0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
         0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
         -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
         0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * choice(t3, 2.0, -2.0) + choice(t3, -1.0,
         1.0))) * grad_mean + ((var * (s2 * t6)) * grad_var))
-    t1 = s7 < 3.990524499575757e-06
+    t1 = s7 < 2.821726909213494e-06
     t5 = (s2 * s2) * (-0.5)
-    t2 = t2 * 0.3989422804014327
-    t4 = t5 * (s4 * t4 + (s8 * (t7 * where(t1, 0.0, 2.0 * r2))))
-    t7 = r0 * t7  # mean, normalised
-    t1 = ((s2 * t2 + where(t0, 0.0, s2 * t4 + (t7 * (s2 * t5)))) * grad_mean + ((var * (t5 * (s4 * t6 + (s8 * where(t1,
-        0.0, 2.0 * r5)))) + r3) * grad_var))
-    return t3, t1
+    t6 = ((s2 * (t2 * 0.3989422804014327) + where(t0, 0.0, t5 * (s4 * t4 + (s8 * (t7 * where(t1, 0.0, 2.0 * r2)))))) *
+        grad_mean + ((var * (t5 * (s4 * t6 + (s8 * where(t1, 0.0, 2.0 * r5)))) + r3) * grad_var))
+    return t3, t6
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
@@ -143,10 +141,10 @@ def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     number = cell_of(mean, var)[0] if _cell is None else _cell
-    s0, s1, s2, s3, s4, s5 = _forward_points(mean, var)
-    r0 = surface(_SURFACES[0], number % 21, s0, s1)
-    r1 = surface(_SURFACES[1], number % 21, s0, s1)
-    out_mean, out_var = _forward(mean, var, r0, r1, s2, s3, s4, s5)
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 28, s0, s1)
+    r1 = surface(_SURFACES[1], number % 28, s0, s1)
+    out_mean, out_var = _forward(mean, var, r0, r1, s2, s3, s4)
     return out_mean, out_var
 
 
@@ -156,8 +154,8 @@ def backward(
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     number = cell_of(mean, var)[0] if _cell is None else _cell
     s0, s1, s2, s3, s4, s5, s6, s7, s8 = _backward_points(mean, var)
-    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 21, s0, s1)
-    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 21, s0, s1)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 28, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 28, s0, s1)
     (out_grad_mean, out_grad_var) = (_backward(mean, var, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s2, s3, s4, s5,
         s6, s7, s8))
     return out_grad_mean, out_grad_var

@@ -23,7 +23,6 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.kinks.increments import Increments
 from momentgen.compiler.strategies.kit import NEAR64
-from momentgen.compiler.strategies.smooth.algebraic import find_ladder
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import Phi, S, x
@@ -62,6 +61,17 @@ def test_what_a_mean_is_beside_its_line_keeps_its_own_digits(mean: float, var: f
 
         exact = mpmath.quad(beside, mpmath.linspace(-14, 14, 15))
     assert rest == pytest.approx(float(exact), rel=1e-9)
+
+
+@pytest.mark.parametrize("var", [1e10, 1e24, 1e37])
+def test_a_bump_is_seen_however_wide_the_input_is(var: float) -> None:
+    """E 1/(1 + X²) is pi times the density there, and E 1/(1 + X²)² half of that, but for 1/sigma."""
+    activation, sigma, t = analyse("f", split(1 / (1 + x**2)), {}), np.sqrt(var), np.array([0.0, 0.7, -1.5])
+    found = GeneralTruth(activation).outputs(t * sigma, np.full(3, var))
+    density = np.exp(-t * t / 2) / np.sqrt(2 * np.pi) / sigma
+    np.testing.assert_allclose(found["mean"], np.pi * density, rtol=3 / sigma + 1e-12)
+    np.testing.assert_allclose(found["var"], np.pi / 2 * density, rtol=9 / sigma + 1e-12)
+    np.testing.assert_allclose(found["dmean_dmu"], -np.pi * density * t / sigma, rtol=3 / sigma + 1e-9, atol=1e-9 / var)
 
 
 LEAP = sp.Piecewise((x + 1, x > 0), (0, True))
@@ -199,7 +209,7 @@ def test_a_refusal_names_rule_stage_expression_and_the_true_reason(f: sp.Expr, s
 def test_a_refusal_says_of_every_way_why_it_does_not_serve() -> None:
     with pytest.raises(BuildError) as caught:
         stabilise(derive(Rule("mine", f=sp.log(1 + x**2))))
-    first = "expected f to near a line for x -> -oo, which it does not (smooth, by a multi-scale expansion)"
+    first = "expected f to near a line for x -> -oo, which it does not (smooth, by polynomials without a reach)"
     assert caught.value.cause == first
     others = dict(caught.value.others)
     for way in ("homogeneous", "elementary", "smooth, by polynomials", "with kinks, by quadrature"):
@@ -249,7 +259,7 @@ def test_a_readers_own_function_is_certified_from_f_alone(f: sp.Expr) -> None:
     _within_tolerance(f)
 
 
-def test_the_float64_form_is_right_beyond_the_points_that_its_atoms_were_fitted_on() -> None:
+def test_the_float64_form_is_right_far_from_the_kinks() -> None:
     f = _cubic(3)
     (stable,) = stabilise(derive(Rule("mine", f=f)))
     away = 40.0 * np.exp2(np.linspace(-2, 3, 12))
@@ -262,17 +272,6 @@ def test_the_float64_form_is_right_beyond_the_points_that_its_atoms_were_fitted_
         for name, index in graph.outputs.items():
             computed = np.broadcast_to(values[index], mean.shape)
             assert stable.measure(name, computed, exact[name], mean, var).max() < 0.2, name
-
-
-def test_of_the_atoms_of_a_fast_tail_one_alone_is_felt_at_any_sigma() -> None:
-    f = analyse("f", split(_cubic(8)), {})
-    found = find_ladder(f, GeneralTruth(f), ((8, 5),), 0.7, 0, 0.7)
-    assert found.share < 1
-    low, second = found.atoms.lows
-    for table, lowest in ((found.atoms.mean, low), *((t, second) for t in found.atoms.second)):
-        lasting = table[:, : 1 - lowest]
-        assert lasting[0].any()
-        assert not lasting[1:].any()
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import sympy as sp
 
+from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
-from momentgen.compiler.fit.bivariate import Bivariate
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.evaluate import evaluate
@@ -19,7 +19,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.moments import MEAN_SPREAD, measure_for
 from momentgen.compiler.measure.ulp import ulp_error
-from momentgen.compiler.strategies.smooth.polynomials import check_rounding
+from momentgen.compiler.strategies.surfaces import surface as surfaces_module
 from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
 from momentgen.compiler.strategies.surfaces.surface import (
     VANISHING,
@@ -56,10 +56,14 @@ def run(graph: Graph, mean: F32, var: F32) -> dict[str, F32]:
     return dict(evaluate(lower(graph, "f", frozenset(), {}), {"mean": mean, "var": var}, {}))
 
 
+def truth_of(f: sp.Expr) -> QuadratureTruth | GeneralTruth:
+    activation = analyse("f", split(f), {})
+    return GeneralTruth(activation) if activation.algebraic else QuadratureTruth(activation)
+
+
 @lru_cache
 def surfaces_of(f: sp.Expr, outputs: tuple[str, ...]) -> dict[str, Surface]:
-    activation = analyse("f", split(f), {})
-    return find_surfaces(activation, QuadratureTruth(activation), outputs)
+    return find_surfaces(analyse("f", split(f), {}), truth_of(f), outputs)
 
 
 def plain(f: sp.Expr, at: float) -> mpmath.mpf:
@@ -109,12 +113,15 @@ def test_an_f_of_other_functions_has_no_form_for_a_point() -> None:
         pytest.param(SOFTPLUS, marks=pytest.mark.slow),
         pytest.param(x - sp.tanh(x), marks=pytest.mark.slow),
         pytest.param(x * S(x), marks=pytest.mark.slow),
+        sp.atan(x),
+        x / (1 + x**2),
+        pytest.param(x / 2 + sp.sqrt(1 + x**2), marks=pytest.mark.slow),
     ],
-    ids=["erf", "bell", "softplus", "tanhshrink", "silu"],
+    ids=["erf", "bell", "softplus", "tanhshrink", "silu", "atan", "lorentz", "bent"],
 )
 def test_float32_outputs_are_within_the_tolerance_of_exact_values(f: sp.Expr) -> None:
     activation = analyse("f", split(f), {})
-    truth = QuadratureTruth(activation)
+    truth = truth_of(f)
     measure, balls = measure_for(activation, truth), BallTruth(activation)
     rng = np.random.default_rng(2)
     var = np.exp2(rng.uniform(-30, 30, 120)).astype(np.float32)
@@ -191,12 +198,39 @@ def test_outputs_fall_with_sigma_as_the_power_that_is_divided_out(f: sp.Expr, po
             assert ratio > 0.98 * 2.0**-power, name
 
 
-def test_a_mean_whose_coefficients_float32_does_not_hold_is_refused_with_that_reason() -> None:
+def test_a_mean_whose_coefficients_float32_does_not_hold_is_refused_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     f = analyse("mine", split(sp.erf(x)), {})
-    frame = Frame(1.0, 3.0, 6.0)
-    check_rounding(f, {"mean": Surface(frame, Bivariate(((30.0, -30.0),), (), 0.5), -1)})
-    with pytest.raises(BuildError, match="coefficients of 400 in all, which float32 does not hold to 1e-06"):
-        check_rounding(f, {"mean": Surface(frame, Bivariate(((200.0, -199.5),), ((-0.5,),), 0.5), -1)})
+    monkeypatch.setattr(surfaces_module, "_ROUNDED", 1e-3)
+    with pytest.raises(BuildError, match=r"coefficients of .* in all, which float32 does not hold to 1e-06"):
+        find_surfaces(f, QuadratureTruth(f), ("mean",))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_frame_without_a_reach_goes_to_where_nothing_changes_any_more(both: bool) -> None:
+    frame = Frame(1.0, 3.5, 2.0**24, both=both)
+    assert frame.is_slow
+    s = np.array([-0.9, -0.3, 0.0, 0.5, 0.99]) * frame.largest
+    t = frame.t_of(s)
+    back = 2 * t / (3.5 + np.hypot(3.5, 2 * t)) if both else t / np.hypot(3.5, t)
+    np.testing.assert_allclose(back, s, rtol=1e-12)
+    assert float(frame.t_of(np.array(frame.largest))) == pytest.approx(2.0**24, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("f", "powers"),
+    [
+        (sp.atan(x), [0, 1, 2, 0, 1, 2]),
+        (sp.sqrt(1 + x**2), [0, 0, 1, 0, 1, 0]),
+        (x / (1 + x**2), [0, 2, 3, 0, 2, 3]),
+        (x / (1 + sp.Abs(x)), [0, 1, 2, 0, 1, 2]),
+    ],
+    ids=str,
+)
+def test_the_powers_that_a_slow_f_falls_with_are_seen(f: sp.Expr, powers: list[int]) -> None:
+    found = decay(analyse("f", split(f), {}))
+    assert [found[name] for name in ("mean", "dmean_dmu", "dmean_dvar", "var", "dvar_dmu", "dvar_dvar")] == powers
 
 
 def test_where_the_mean_cancels_the_smoothed_kink_is_right_to_what_is_allowed_to_sigma() -> None:

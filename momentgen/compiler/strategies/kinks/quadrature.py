@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,16 +27,17 @@ from momentgen.compiler.strategies.kinks.two_forms import Far, by_surfaces
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
 from momentgen.compiler.strategies.smooth.polynomials import surface_facts
 from momentgen.compiler.strategies.surfaces.fine_tails import far_out
-from momentgen.compiler.strategies.surfaces.surface import Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 
 #: cheap first; the wider for an f that is steep beside the tolerance of the mean
 _RULES, _RULE_FINE = (PanelRule(16, 5.2), PanelRule(20, 5.5), PanelRule(26, 6.5)), PanelRule(32, 7.5)
 _SWITCHES = (100.0, 50.0, 25.0, 12.0, 6.0, 3.0, 1.5, 0.7, 0.3)  # in units of length²
+_GRAPHS = {"forward": OUTPUTS, "partials": PARTIALS}
 _LOCAL = 0.2  # of the tolerance, left to the panels
 _HELD = 0.05  # of what is allowed: what f is off its lines where it is taken for them
-_SIZE = 1.5  # of f over sigma at v*: what the sums of the panels round, beside a mean of 1
+_SIZE = 3.0  # of f over sigma at v*: what the sums of the panels round, beside a mean of 1
 _UNITS = 40 * 2.0**-24  # of L²: what the sums of dV/dv = E f'² + Cov(f, f'') round, beside what is allowed to it
 
 
@@ -81,13 +83,21 @@ class _Builder:
         return max(largest_errors(build, truth, measure, mean, var).values())
 
 
-def _choose(
-    f: Activation, build: _Builder, measure: MomentsMeasure, truth: GeneralTruth
-) -> tuple[float, PanelRule, float]:
-    """v*, the panels, and what they leave out of the tolerance.
+@dataclass(frozen=True)
+class _Chosen:
+    """v*, the panels below it, what they leave out of the tolerance, and by graph the polynomials above."""
+
+    switch: float
+    panels: PanelRule
+    local: float
+    surfaces: Mapping[str, Mapping[str, Surface]]
+
+
+def _choose(f: Activation, build: _Builder, measure: MomentsMeasure, truth: GeneralTruth) -> _Chosen:
+    """The fewest nodes, and for these the largest v*, that serve, and polynomials that do.
 
     Raises:
-        BuildError: if no panels serve any v*.
+        BuildError: if there are none.
     """
     tried = []
     for rule, share in itertools.product(_RULES, _SWITCHES):
@@ -98,10 +108,20 @@ def _choose(
         if measure.allowed("dvar_dvar", zero, zero, zero + switch)[0] < _UNITS * f.lipschitz**2:
             continue
         local = build.local_error(switch, rule, measure, truth)
+        cause = f"panels leave {local:.3g}"
         if local <= _LOCAL:
-            return switch, rule, local
-        tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {local:.3g}")
-    raise BuildError(f.name, "strategies", f"panels miss {_LOCAL} of the tolerance ({'; '.join(tried)})", f.pieces)
+            try:
+                known: Targets = {}
+                return _Chosen(
+                    switch,
+                    rule,
+                    local,
+                    {n: find_surfaces(f, truth, o, known, start=switch) for n, o in _GRAPHS.items()},
+                )
+            except BuildError as error:
+                cause = error.cause
+        tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {cause}")
+    raise BuildError(f.name, "strategies", f"no v* serves panels and polynomials ({'; '.join(tried)})", f.pieces)
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -115,18 +135,16 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     truth = GeneralTruth(f)
     measure = measure_for(f, truth)
     build = _Builder(f)
-    switch, panels, local = _choose(f, build, measure, truth)
-    known: Targets = {}
+    chosen = _choose(f, build, measure, truth)
+    switch, panels = chosen.switch, chosen.panels
     graphs: dict[str, Graph] = {}
     fits: list[Polynomial] = []
-    surfaces = {}
-    for name, outputs in {"forward": OUTPUTS, "partials": PARTIALS}.items():
-        surfaces[name] = find_surfaces(f, truth, outputs, known, start=switch)
-        far = by_surfaces(f, surfaces[name])
+    for name, outputs in _GRAPHS.items():
+        far = by_surfaces(f, chosen.surfaces[name])
         graphs[name], made = build(panels, NEAR32, outputs, switch, far)
         graphs[f"{name}64"], _ = build(_RULE_FINE, NEAR64, outputs, switch, far)
         fits += made
-    terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
+    terms = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())
     wide = max(40.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     yield exact_variant(
         f,
@@ -137,9 +155,9 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         fits=fits,
         facts={
             "switch": switch,
-            "surfaces": {name: surface_facts(found) for name, found in surfaces.items()},
+            "surfaces": {name: surface_facts(found) for name, found in chosen.surfaces.items()},
             "nodes_a_panel": panels.nodes,
-            "panels_leave_out": float(f"{local:.3g}"),
+            "panels_leave_out": float(f"{chosen.local:.3g}"),
         },
         doc=(
             f"the general fallback: below v = {switch:.4g} panels of {panels.nodes} Gauss-Legendre nodes cut at kinks; "
