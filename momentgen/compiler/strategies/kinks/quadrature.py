@@ -23,9 +23,9 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.increments import with_fitted_branches
 from momentgen.compiler.strategies.kinks.quadrature_graph import PanelRule, QuadratureWriter
-from momentgen.compiler.strategies.kinks.two_forms import Far, by_surfaces
+from momentgen.compiler.strategies.kinks.two_forms import Far, by_fine_surfaces, by_surfaces
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
-from momentgen.compiler.strategies.smooth.polynomials import surface_facts
+from momentgen.compiler.strategies.smooth.polynomials import find_fine, fine_facts, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_tails import far_out
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import exact_variant, largest_errors, unmet
@@ -137,11 +137,13 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     build = _Builder(f)
     chosen = _choose(f, build, measure, truth)
     switch, panels = chosen.switch, chosen.panels
+    fine = find_fine(f, truth, OUTPUTS, start=switch)
     graphs: dict[str, Graph] = {}
     fits: list[Polynomial] = []
     for name, outputs in _GRAPHS.items():
         far = by_surfaces(f, chosen.surfaces[name])
         graphs[name], made = build(panels, NEAR32, outputs, switch, far)
+        far = by_fine_surfaces(f, fine) if fine else far
         graphs[f"{name}64"], _ = build(_RULE_FINE, NEAR64, outputs, switch, far)
         fits += made
     terms = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())
@@ -156,6 +158,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             "switch": switch,
             "surfaces": {name: surface_facts(found) for name, found in chosen.surfaces.items()},
+            **fine_facts(fine),
             "nodes_a_panel": panels.nodes,
             "panels_leave_out": float(f"{chosen.local:.3g}"),
         },

@@ -31,7 +31,7 @@ from momentgen.compiler.measure.moments import (
 )
 from momentgen.compiler.strategies.domain import up_to_its_reach
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
-from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
@@ -121,7 +121,7 @@ def mean_alone(derivation: Derivation) -> Stable:
         raise BuildError(rule.name, "strategies", cause, rule.f)
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
-    fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
+    fine = find_fine(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
     surfaces = _mean_surfaces(f, truth, _MEAN_ALONE, USUAL)
     doc = f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms"
     made = _stable(rule, f, surfaces, fine, _MEAN_ALONE, doc, truth, BallTruth(f), measure_for(f, truth))
@@ -141,7 +141,7 @@ def draw_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces, {})
     own, limits = QuadratureTruth(f), limits_for(rule.accuracy)
     truth, rigorous = DrawTruth(own), DrawTruth(BallTruth(f))
-    fine = _fine_surfaces(f, own, ("mean",), _CELLS)
+    fine = find_fine(f, own, ("mean",), _CELLS)
     measure = measure_for(f, truth, limits, draw=True)
     surfaces = _mean_surfaces(f, own, _DRAW, replace(limits, partial=limits.partial * _narrowest(measure)))
     doc = f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms for the mean m, and m(1 - m)"
@@ -217,14 +217,14 @@ def _mean_surfaces(
 @lru_cache(maxsize=1)
 def fine_surfaces(f: Activation) -> FineSurfaces | None:
     """The polynomials of mean and *variance* for float64, whatever serves float32; None if there are none."""
-    return _fine_surfaces(f, _truth(f), OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
+    return find_fine(f, _truth(f), OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
 
 
 def _truth(f: Activation) -> QuadratureTruth | GeneralTruth:
     return GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
 
 
-def _fine_surfaces(
+def find_fine(
     f: Activation,
     truth: QuadratureTruth | GeneralTruth,
     outputs: tuple[str, ...],
@@ -233,7 +233,7 @@ def _fine_surfaces(
 ) -> FineSurfaces | None:
     """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
     try:
-        return find_fine_surfaces(f, truth, outputs, most=most, goals=goals)
+        return findfind_fine(f, truth, outputs, most=most, goals=goals)
     except BuildError:
         return None
 

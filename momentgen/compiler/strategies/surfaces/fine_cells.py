@@ -135,8 +135,7 @@ def to_unit(span: Span) -> tuple[float, float]:
 
 def cut_at(frame: Frame, x: float) -> float:
     """t² at an x."""
-    s = x * frame.largest
-    return frame.bend**2 * s * s / (1 - s * s)
+    return float(frame.t_of(np.array(x * frame.largest))) ** 2
 
 
 def cut_below(frame: Frame, q: float) -> float:

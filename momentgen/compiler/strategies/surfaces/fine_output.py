@@ -20,8 +20,8 @@ import numpy as np
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
 from momentgen.compiler.strategies.surfaces.fine_cells import Shape
-from momentgen.compiler.strategies.surfaces.fine_tails import fades
 from momentgen.compiler.strategies.surfaces.surface import (
     Frame,
     decay,
@@ -31,6 +31,7 @@ from momentgen.compiler.strategies.surfaces.surface import (
     least_mean,
     lines_of,
     plain_of,
+    smoothed_of,
     steps,
 )
 from momentgen.compiler.toolchain.arrays import F64
@@ -45,6 +46,8 @@ ALLOWED: Mapping[str, float] = {
     "dvar_dmu": 3e-8,
     "dvar_dvar": 3e-8,
 }
+#: the same of an f that nears its lines slowly
+OF_SLOW: Mapping[str, float] = {name: 100 * allowed for name, allowed in ALLOWED.items()}
 #: the same beyond a v*, below which outputs are exact: of an f that is smooth on so large a scale it costs little
 BEYOND: Mapping[str, float] = {
     "mean": 3.6e-12,
@@ -136,7 +139,7 @@ class Output:
         v = np.maximum(frame.least / (q * q) - frame.c, max(_NEAREST * frame.c, frame.start))
         w = np.sqrt(v + frame.c)
         s = x[None, :] * frame.largest
-        t = frame.bend * s / np.sqrt(1 - s * s)
+        t = frame.t_of(s)
         u = t * w
         every = self.exact((u + self.f.centre).ravel(), np.broadcast_to(v, u.shape).ravel())
         exact = {one: values.reshape(u.shape) for one, values in every.items()}
@@ -149,6 +152,8 @@ class Output:
             size = np.ones_like(at.v)
             if name == "mean":
                 size = np.maximum(least_mean(f, at.v), 1.0)
+                if f.algebraic:  # as in the tolerance, of a sigma that drowns it
+                    size = size + MEAN_SPREAD / MEAN * np.minimum(f.lipschitz * np.sqrt(at.v), f.span)
             elif name == "var":
                 size = np.minimum(f.lipschitz**2 * at.v, (f.span / 2) ** 2)
             else:
@@ -158,13 +163,15 @@ class Output:
 
     def normal(self, at: Points) -> F64:
         """The polynomial's exact values."""
-        return np.asarray(self.rest(at) / self.unit(at) / self.shape.factor(at.x, at.q) / self.fading(at))
+        return np.asarray(self.rest(at) / self.unit(at) / self.shape.factor(at.x, at.q))
 
     def rest(self, at: Points) -> F64:
         """The output less its plain part, to its own digits: far out it may be far smaller than that."""
         if self.name == "var":
             return at.exact["var_rest"] if slope_share(self.f, "var") else at.exact["var"]
         _, b, _, b2 = lines_of(self.f)
+        if self.f.algebraic:
+            return np.asarray(at.exact["mean_rest"] - smoothed_of(self.f, at.u, at.w))
         level = np.where(at.u < 0, b - b2, b2 - b) / 2
         return np.asarray(at.exact["mean_rest"] + level - (kink_of(self.f, at.u, at.w) if steps(self.f) else 0.0))
 
@@ -180,32 +187,32 @@ class Output:
             return at.v * share, share * share
         return (at.v, one) if growth == "v" else (one, 0 * one)
 
-    def fading(self, at: Points) -> F64:
-        """What P is multiplied by of an f that nears its lines as 1/|x|: kappa/sqrt(kappa² + t²)."""
-        bend = self.frame.bend
-        return bend / np.hypot(bend, at.t) if fades(self.f, self.name) else np.ones_like(at.t)
-
     def x_by_t(self, at: Points) -> F64:
         """The slope of x."""
-        return np.asarray(self.frame.bend**2 / (self.frame.bend**2 + at.t * at.t) ** 1.5 / self.frame.largest)
+        bend, largest = self.frame.bend, self.frame.largest
+        if self.frame.both:
+            root = np.hypot(bend, 2 * at.t)
+            return np.asarray(2 * bend / (root * (bend + root)) / largest)
+        return np.asarray(bend**2 / (bend**2 + at.t * at.t) ** 1.5 / largest)
 
     def outputs(self, at: Points, p: F64, p_by_t: F64, p_by_q: F64) -> dict[str, F64]:
         """Output and partials of a P and its derivatives."""
         f, w, q, t, unit = self.f, at.w, at.q, at.t, self.unit(at)
-        if fades(f, self.name):
-            share = self.fading(at)
-            p_by_t = share * (p_by_t - p * t * (share / self.frame.bend) ** 2)
-            p, p_by_q = share * p, share * p_by_q
         power, by_mu, by_v = falls(f, self.name), *PARTIALS_OF[self.name]
         p_mu, p_v = p_by_t / w, -(t * p_by_t + q * p_by_q) / (2 * w * w)
         if self.name == "mean":
-            a, _, a2, _ = lines_of(f)
+            a, b, a2, b2 = lines_of(f)
             plain_mu, plain_v = np.where(at.u < 0, a, a2), np.zeros_like(at.u)
             if steps(f):
                 plain_mu = plain_mu - (a2 - a) * np.sign(t) * _tail(np.abs(t))
                 plain_v = (a2 - a) * np.exp(-t * t / 2) / math.sqrt(2 * math.pi) / (2 * w)
+            if f.algebraic and b != b2:
+                step = (b2 - b) * np.exp(-t * t / 2) / math.sqrt(2 * math.pi) / w
+                plain_mu, plain_v = plain_mu + step, plain_v - step * t / (2 * w)
             unit_v = -power / 2 * unit / (w * w)
             plain = plain_of(f, "mean", at.u, w)
+            if f.algebraic:
+                plain = np.where(at.u < 0, a * at.u + b, a2 * at.u + b2) + smoothed_of(f, at.u, w)
         else:
             plain_mu, plain_v = np.zeros_like(at.u), np.full_like(at.u, slope_share(f, self.name))
             plain = plain_v * at.v

@@ -31,9 +31,9 @@ from momentgen.compiler.fit.chebyshev_grid import Grid, powers_of, values_over
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.strategies.surfaces.fine_cells import Cells, Shape, Span, to_unit
-from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_TAILS, Exact, Output, Points
-from momentgen.compiler.strategies.surfaces.fine_tails import far_out, follows_even_powers, slow_rows
-from momentgen.compiler.strategies.surfaces.surface import Frame, end_of, steps
+from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_SLOW, OF_TAILS, Exact, Output, Points
+from momentgen.compiler.strategies.surfaces.fine_tails import far_out, slow_rows
+from momentgen.compiler.strategies.surfaces.surface import Frame, end_of, steps, turning_of
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
@@ -48,7 +48,7 @@ _CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65), (0.25, 0.5,
 _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in x; in a cell's
 #: of an f that nears its lines slowly: how many rows, cuts in x, nodes in a cell, and c
 _SLOW_ROWS, _SLOW_X = (7, 9), ((0.45, 0.75), (0.35, 0.6, 0.8))
-_IN_SLOW_CELL, _SLOW_WIDTHS = (18, 24), (1.0, 2.0, 4.0)
+_IN_SLOW_CELL, _SLOW_WIDTHS = (18, 24), (1.0, 3.0, 9.0)
 _SPARE, _CLOSER = (1.5, 6), (1.4, 3)  # nodes in a cell for each term in a direction; for each to look at errors
 #: what it costs, in terms: to put an element in order, to begin a row of a table, to keep a term
 _ORDER, _ROW, _KEPT = 100, 5, 0.05
@@ -110,15 +110,14 @@ def find_fine_surfaces(
         outputs: which of them.
         start: the least v that they serve.
         most: the most cells, but where these are not enough.
-        goals: the errors allowed; None: ``ALLOWED``, or ``OF_TAILS`` where that is what f is made of.
+        goals: the errors allowed; None: ``ALLOWED``, ``OF_SLOW`` where f nears its lines slowly, or ``OF_TAILS`` where
+            that is what f is made of.
 
     Raises:
         BuildError: if no frame comes near what is allowed.
     """
-    if f.algebraic and not follows_even_powers(f):
-        cause = "expected an odd f that nears levels by even powers of 1/x, or an even f that nears lines by odd ones"
-        raise BuildError(f.name, "strategies", cause, f.pieces)
-    goals = goals or (OF_TAILS if f.smoothings and not start else ALLOWED)
+    if goals is None:
+        goals = OF_SLOW if f.algebraic else OF_TAILS if f.smoothings and not start else ALLOWED
     exact = Exact(truth)
     plans: list[_Plan] = []
     finest: list[_Plan] = []
@@ -150,8 +149,8 @@ def _frames(f: Activation, start: float, goals: Mapping[str, float]) -> list[Fra
     """Those that are tried."""
     if f.algebraic:
         end = far_out(f, _END * goals["mean"], _END * goals["var"])
-        widths = [float(np.float32(width * f.length**2)) for width in _SLOW_WIDTHS]
-        return [Frame(c, _BEND, float(np.float32(end / math.sqrt(c)))) for c in widths]
+        widths = [0.0] if start else [float(np.float32(width * turning_of(f) ** 2)) for width in _SLOW_WIDTHS]
+        return [Frame(c, _BEND, float(np.float32(end / math.sqrt(c + start))), start, both=True) for c in widths]
     end = end_of(f, _END * goals["mean"], _END * goals["var"])
     normal = math.sqrt(_NORMAL[steps(f)] ** 2 + 2 * max(math.log(ALLOWED["mean"] / goals["mean"]), 0.0))
     if start:  # smoothed, f ends so much farther out
@@ -355,7 +354,7 @@ class _Fit:
 
 def _series(output: Output, grid: Grid, at: Points, allowed: Mapping[str, F64]) -> tuple[F64, float]:
     """An output's series in a cell, and the largest value over what is allowed of a P of 1."""
-    size = (output.shape.factor(np.abs(at.x), at.q) * output.fading(at)).max(axis=1, keepdims=True)
+    size = output.shape.factor(np.abs(at.x), at.q).max(axis=1, keepdims=True)
     weight = (output.unit(at) * size / allowed[output.name])[:, 0]
     return grid.series(output.normal(at), weight), float(weight.max())
 

@@ -20,7 +20,6 @@ from momentgen.compiler.strategies.mills import CENTRE, core
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import PARTIALS_OF, falls, growth_of, slope_share
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
-from momentgen.compiler.strategies.surfaces.fine_tails import fades
 from momentgen.compiler.strategies.surfaces.surface import lines_of, steps
 from momentgen.compiler.strategies.surfaces.surface_graph import Variables, held
 
@@ -92,12 +91,9 @@ class FineWriter:
         of_x, of_q = at.x if shape.parity else one, q if shape.by_q else one
         factor = of_x * of_q
         value = plain * factor
-        fades_too, fading = fades(self.f, name), one
-        if fades_too:
-            fading = at.share * (mpmath.mpf(at.frame.bend) * mpmath.mpf(at.frame.largest))
-        faded = (value * fading if fades_too else value).named(f"{name}, normalised")
+        value = value.named(f"{name}, normalised")
         if not derived:
-            return faded, g.const(0), g.const(0)
+            return value, g.const(0), g.const(0)
         by_x = by_y * factor * (one if shape.parity is None else at.x * 4)
         by_q = by_z * factor * (two_q * 2 if shape.squared else g.const(2))
         if self.wide is not None:
@@ -106,16 +102,9 @@ class FineWriter:
             by_x = madd(plain, of_q, by_x)
         if shape.by_q:
             by_q = madd(plain, of_x, by_q)
-        # dx/dt = kappa² largest² share³, and 0 beyond the reach
-        scale = g.const(mpmath.mpf(at.frame.bend) ** 2 * mpmath.mpf(at.frame.largest) ** 2)
-        x_by_t = at.share * at.share * (at.share * scale)
-        by_t = by_x * select(at.beyond, 0, x_by_t)
-        if fades_too:
-            steeper = at.share * at.share * (at.t * mpmath.mpf(at.frame.largest) ** 2)
-            by_t = by_t - value * select(at.beyond, 0, steeper)
-            by_t, by_q = by_t * fading, by_q * fading
+        by_t = by_x * select(at.beyond, 0, at.x_by_t())
         half = at.r * at.r * -0.5
-        return faded, by_t * at.r, half * madd(at.t, by_t, q * by_q)
+        return value, by_t * at.r, half * madd(at.t, by_t, q * by_q)
 
     # --- what polynomials are multiples of, and what is added --------------------
     def power(self, name: str) -> Real:
@@ -165,7 +154,11 @@ class FineWriter:
         rest = self.polynomial("mean") * self.unit("mean")
         if b == b2:
             rest = select(at.beyond, 0, rest)
-        rest = rest + (mpmath.mpf(b) + b2) / 2
+        if self.f.algebraic and b != b2:
+            height, left = mpmath.mpf(b2) - b, self.u < 0
+            rest = madd(self.kink(0)[1], select(left, height, -height), rest) + select(left, b, b2)
+        else:
+            rest = rest + (mpmath.mpf(b) + b2) / 2
         if steps(self.f):
             rest = madd(at.w, self.kink(1)[1] * (mpmath.mpf(a2) - a), rest)
         slope = select(self.u < 0, a, a2)
@@ -195,6 +188,9 @@ class FineWriter:
             slope = madd(tail, select(negative, rise, -rise), slope)
             half = g.const(rise / (2 * mpmath.sqrt(2 * mpmath.pi)))
             by_v = madd(density * half, at.r, by_v)
+        if self.f.algebraic and b != b2:
+            step = self.kink(0)[0] * at.r * ((mpmath.mpf(b2) - b) / mpmath.sqrt(2 * mpmath.pi))
+            slope, by_v = slope + step, madd(step * at.r * -0.5, at.t, by_v)
         return by_mu + slope, by_v
 
     def values(self, outputs: Sequence[str]) -> dict[str, Real]:

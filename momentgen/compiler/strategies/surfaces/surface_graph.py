@@ -78,7 +78,7 @@ class Variables:
     """
 
     def __init__(self, g: Graph, frame: Frame, centre: float, v: Real) -> None:
-        self.frame, reach = frame, g.const(frame.reach)
+        self.graph, self.frame, reach = g, frame, g.const(frame.reach)
         shifted = v + frame.c
         w2 = select(v >= 0, shifted, -1)
         self.w = sqrt(w2.named("a root of it is NaN for v < 0"))
@@ -92,13 +92,21 @@ class Variables:
         bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
         if frame.both:
             half = mpmath.mpf(frame.bend) * frame.largest / 2
-            root = sqrt(madd(self.h, largest2, half * half)) + half
+            self.inner = sqrt(madd(self.h, largest2, half * half))
+            root = self.inner + half
         else:
             root = sqrt(madd(self.h, largest2, bend2 * largest2))
         self.t, self.share = t, 1 / root
-        self.x = (t * self.share).named("t against its reach, by way of t/sqrt(kappa² + t²)")
+        self.x = (t * self.share).named("t against its reach, by way of s")
         self.y = madd(self.x * 2, self.x, -1)
         g.suspect(w2, self.w, self.r, raw, t, self.h)
+
+    def x_by_t(self) -> Real:
+        """The slope of x: kappa² largest² share³, or of a frame of both kappa largest share/(2 inner), as in s."""
+        bend, largest = mpmath.mpf(self.frame.bend), mpmath.mpf(self.frame.largest)
+        if self.frame.both:
+            return self.share * (1 / self.inner) * (bend * largest / 2)
+        return self.share * self.share * (self.share * self.graph.const(bend**2 * largest**2))
 
 
 class SurfaceWriter:
