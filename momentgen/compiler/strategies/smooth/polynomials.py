@@ -228,12 +228,13 @@ def find_fine(
     f: Activation,
     truth: QuadratureTruth | GeneralTruth,
     outputs: tuple[str, ...],
-    most: int,
+    most: int = _CELLS_SLOW,
     goals: Mapping[str, float] | None = None,
+    start: float = 0.0,
 ) -> FineSurfaces | None:
     """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
     try:
-        return findfind_fine(f, truth, outputs, most=most, goals=goals)
+        return find_fine_surfaces(f, truth, outputs, start, most, goals)
     except BuildError:
         return None
 
