@@ -31,7 +31,7 @@ from momentgen.compiler.measure.moments import (
 )
 from momentgen.compiler.strategies.domain import up_to_its_reach
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
-from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
