@@ -25,7 +25,7 @@ from momentgen.compiler.toolchain.arrays import F64, Bools
 #: the least variance up to which a form must hold for a domain that no rule asked for
 ENOUGH = 1e6
 _LARGEST_EXPONENT = 38  # of a variance in float32, in tens
-_SHARE = 0.75  # of the goal: what a form may be off before it is rounded
+_SHARE = 1.0  # of the goal: what a form may be off before it is rounded
 _MEANS = np.concatenate([np.linspace(-6, 6, 49), [-1e4, -100, -20, 20, 100, 1e4]])  # in sigmas
 _NEAR = np.sinh(np.linspace(-12, 12, 41))  # about the centre
 
