@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 
-import mpmath
 import numpy as np
 import pytest
 import sympy as sp
@@ -72,8 +71,8 @@ def test_an_edge_keeps_the_one_that_the_variant_has_and_survives_being_kept() ->
 
 
 @pytest.mark.slow
-def test_a_bump_with_a_slow_tail_holds_up_to_a_variance_that_its_certificate_states() -> None:
-    rule = Rule("bump", f=1 / (1 + x**2))
+def test_a_bump_whose_integral_diverges_holds_up_to_a_variance_that_its_certificate_states() -> None:
+    rule = Rule("bump", f=1 / sp.sqrt(1 + x**2))
     (stable,) = stabilise(derive(rule))
     assert isinstance(stable.edge, DomainEdge)
     assert stable.edge.var >= ENOUGH
@@ -88,7 +87,7 @@ def test_a_bump_with_a_slow_tail_holds_up_to_a_variance_that_its_certificate_sta
         seeds = {"grad_mean": np.ones(1, np.float32), "grad_var": np.zeros(1, np.float32)}
         slopes = evaluate(made.backward, at | seeds, {})
         want = partials(rule.f, float(at["mean"][0]), float(at["var"][0]), digits=15)
-        largest = min(0.65, float(mpmath.pi) / var)  # of |dmean/dmu| over all means
+        largest = min(0.38, 2 / var)  # of |dmean/dmu| over all means, or less
         assert abs(float(slopes["grad_mean"][0]) - float(want["dmean_dmu"])) < 1e-4 * largest
     far = {"mean": np.zeros(1, np.float32), "var": np.array([2 * stable.edge.var], np.float32)}
     assert all(np.isnan(value).all() for value in evaluate(made.forward, far, {}).values())

@@ -47,7 +47,7 @@ FIRST = {
     "clipped_sine": "with kinks, by power series",
     "srelu": "with kinks, by power series",
     "smu": "smooth, by polynomials",
-    "xatlu": "smooth, by a multi-scale expansion",
+    "xatlu": "smooth, by polynomials",
     "isrlu": "with kinks, by quadrature",
 }
 BY_NAME = {foreign.name: foreign for foreign in FOREIGN}

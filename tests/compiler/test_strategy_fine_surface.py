@@ -21,10 +21,10 @@ from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
 from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.surfaces import fine_surface
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
-from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_TAILS, PARTIALS_OF
+from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_SLOW, OF_TAILS, PARTIALS_OF
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
-from momentgen.compiler.strategies.surfaces.fine_tails import follows_even_powers, slow_rows
+from momentgen.compiler.strategies.surfaces.fine_tails import slow_rows
 from momentgen.compiler.strategies.surfaces.surface import least_mean
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
@@ -116,23 +116,23 @@ def test_at_variance_0_the_mean_is_the_function_and_the_variance_0(name: str) ->
     mean = f.centre + f.length * np.linspace(-12, 12, 97)
     found = computed(name, mean, np.zeros_like(mean))
     jet = f.jet(mean, 3)
-    assert np.abs(found["mean"] - jet[:, 0]).max() <= ALLOWED["mean"]
+    assert np.abs(found["mean"] - jet[:, 0]).max() <= made(name)[1].goals["mean"]
     assert not found["var"].any()
-    assert np.abs(found["dvar_dvar"] - jet[:, 1] ** 2).max() <= ALLOWED["dvar_dvar"] * f.lipschitz**2
+    assert np.abs(found["dvar_dvar"] - jet[:, 1] ** 2).max() <= made(name)[1].goals["dvar_dvar"] * f.lipschitz**2
     assert not found["dvar_dmu"].any()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_far_out_a_mean_is_the_line_and_gradients_are_its(name: str) -> None:
-    f = made(name)[0]
+    f, goals = made(name)[0], made(name)[1].goals
     assert f.left is not None
     assert f.right is not None
     for sign, line in ((-1, f.left), (1, f.right)):
         mean = sign * np.array([1e8, 1e9, 1e150] if f.algebraic else [1e3, 1e8, 1e150])
         found = computed(name, mean, np.array([1e-3, 1.0, 1e4]))
-        assert np.allclose(found["mean"], line.slope * mean + line.offset, rtol=1e-15, atol=ALLOWED["mean"])
+        assert np.allclose(found["mean"], line.slope * mean + line.offset, rtol=1e-15, atol=goals["mean"])
         assert np.allclose(found["dmean_dmu"], line.slope, rtol=0, atol=1e-300)
-        assert np.allclose(found["var"] / [1e-3, 1.0, 1e4], line.slope**2, rtol=0, atol=ALLOWED["var"] * f.lipschitz**2)
+        assert np.allclose(found["var"] / [1e-3, 1.0, 1e4], line.slope**2, rtol=0, atol=goals["var"] * f.lipschitz**2)
         assert np.allclose(found["dvar_dmu"], 0.0, rtol=0, atol=1e-300)
 
 
@@ -208,25 +208,17 @@ def test_a_function_that_bends_too_sharply_is_refused(sharp: bool, monkeypatch: 
         find_fine_surfaces(f, QuadratureTruth(f), ("mean",))
 
 
-SLOW = {
-    "even between lines": (3 * sp.sqrt(1 + x**2), True),
-    "odd between levels": (x / sp.sqrt(1 + x**2), True),
-    "by the fourth power": (x / (1 + x**4) ** sp.Rational(1, 4), True),
-    "odd, by the first power": (sp.atan(x), False),
-    "a bump": (1 / (1 + x**2), False),
-    "beside a line": (x + x / sp.sqrt(1 + x**2), False),
-    "about another centre": (sp.sqrt(1 + (x - 3) ** 2) + x / 2, False),
-    "by an exponential": (sp.tanh(x), False),
-}
-
-
-@pytest.mark.parametrize(("expression", "follows"), SLOW.values(), ids=SLOW)
-def test_slow_tails_of_one_parity_are_known(expression: sp.Expr, follows: bool) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "expression",
+    [sp.atan(x), x + x / sp.sqrt(1 + x**2), x * (sp.atan(x) / sp.pi + sp.Rational(1, 2))],
+    ids=["odd powers between levels", "even powers beside a line", "between lines of other slopes"],
+)
+def test_slow_tails_of_any_powers_are_within_what_is_allowed(expression: sp.Expr) -> None:
     f = analyse("f", split(expression), {})
-    assert follows_even_powers(f) is follows
-    if f.algebraic and not follows:
-        with pytest.raises(BuildError, match="expected an odd f that nears levels by even powers of 1/x"):
-            find_fine_surfaces(f, GeneralTruth(f), OUTPUTS)
+    found = find_fine_surfaces(f, GeneralTruth(f), OUTPUTS)
+    assert found.error <= 1
+    assert found.goals == OF_SLOW
 
 
 def test_rows_of_slow_tails_widen_towards_the_least() -> None:
@@ -243,11 +235,11 @@ def test_beyond_the_least_q_outputs_are_the_kinks_alone() -> None:
     for share in (0.0, 0.7, -2.0):
         found = computed("pseudo_huber", share * sigma, sigma**2)
         mean = math.sqrt(2 / math.pi) * math.exp(-(share**2) / 2) + share * math.erf(share / math.sqrt(2))
-        assert (found["mean"] + 1) / sigma == pytest.approx(mean, rel=ALLOWED["mean"])
-        assert found["var"] / sigma**2 == pytest.approx(1 + share**2 - mean**2, abs=ALLOWED["var"])
-        assert found["dmean_dmu"] == pytest.approx(math.erf(share / math.sqrt(2)), abs=ALLOWED["dmean_dmu"])
+        assert (found["mean"] + 1) / sigma == pytest.approx(mean, rel=OF_SLOW["mean"])
+        assert found["var"] / sigma**2 == pytest.approx(1 + share**2 - mean**2, abs=OF_SLOW["var"])
+        assert found["dmean_dmu"] == pytest.approx(math.erf(share / math.sqrt(2)), abs=OF_SLOW["dmean_dmu"])
         slope = math.exp(-(share**2) / 2) / math.sqrt(2 * math.pi)
-        assert found["dmean_dvar"] * sigma == pytest.approx(slope, abs=ALLOWED["dmean_dvar"] * slope)
+        assert found["dmean_dvar"] * sigma == pytest.approx(slope, abs=OF_SLOW["dmean_dvar"] * slope)
 
 
 @pytest.mark.parametrize(

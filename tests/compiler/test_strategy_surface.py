@@ -19,7 +19,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.moments import MEAN_SPREAD, measure_for
 from momentgen.compiler.measure.ulp import ulp_error
-from momentgen.compiler.strategies.surfaces import surface as surfaces_module
+from momentgen.compiler.strategies.surfaces import surface_search
 from momentgen.compiler.strategies.surfaces.point import PointWriter, has_point_form
 from momentgen.compiler.strategies.surfaces.surface import (
     VANISHING,
@@ -27,12 +27,12 @@ from momentgen.compiler.strategies.surfaces.surface import (
     Surface,
     decay,
     end_of,
-    find_surfaces,
     flip_of,
     is_level,
     plain_of,
 )
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph, kink_fit
+from momentgen.compiler.strategies.surfaces.surface_search import find_surfaces
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
 
@@ -202,7 +202,7 @@ def test_a_mean_whose_coefficients_float32_does_not_hold_is_refused_with_that_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     f = analyse("mine", split(sp.erf(x)), {})
-    monkeypatch.setattr(surfaces_module, "_ROUNDED", 1e-3)
+    monkeypatch.setattr(surface_search, "_ROUNDED", 1e-3)
     with pytest.raises(BuildError, match=r"coefficients of .* in all, which float32 does not hold to 1e-06"):
         find_surfaces(f, QuadratureTruth(f), ("mean",))
 

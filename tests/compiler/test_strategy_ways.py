@@ -25,7 +25,7 @@ from momentgen.rule.symbols import x
 SMOOTH = Rule("smooth", f=sp.tanh(x))
 
 
-WAYS = ("smooth, by polynomials", "smooth, by a multi-scale expansion")
+WAYS = ("smooth, by polynomials", "smooth, by polynomials without a reach")
 
 
 @pytest.mark.slow

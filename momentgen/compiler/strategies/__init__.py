@@ -22,12 +22,10 @@ The strategies:
                  and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation); ``roots``, whose slope
                  at 0 has no bound, on ``root_truth``
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
-                 a draw of 0 or 1; ``algebraic``, where f nears its lines slowly, by a ``ladder`` of atoms;
-                 ``gaussians``, times sines and cosines, in closed form;
-                 ``atom_graph`` has the moments of atoms, ``choosing`` chooses them
-``surfaces``     polynomials of two variables: ``surface`` and ``surface_graph`` (at v = 0 f itself, ``point``); in
-                 float64 ``fine_surface``, of outputs (``fine_output``) in cells (``fine_cells``), ``fine_tails`` of
-                 slow f, and ``fine_surface_graph``
+                 a draw of 0 or 1; ``gaussians``, times sines and cosines, in closed form
+``surfaces``     polynomials of two variables: ``surface``, ``surface_search`` (in which frame) and ``surface_graph``
+                 (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs (``fine_output``) in cells
+                 (``fine_cells``), ``fine_tails`` of slow f, and ``fine_surface_graph``
 ``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
                  ``piecewise``, power series about the kinks and another form above v*;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);

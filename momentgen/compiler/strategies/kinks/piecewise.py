@@ -34,7 +34,8 @@ from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
-from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface import Surface
+from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import Claim, exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x

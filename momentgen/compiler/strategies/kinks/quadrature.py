@@ -27,7 +27,8 @@ from momentgen.compiler.strategies.kinks.two_forms import Far, by_fine_surfaces,
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64, Precision
 from momentgen.compiler.strategies.smooth.polynomials import find_fine, fine_facts, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_tails import far_out
-from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface import Surface
+from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 

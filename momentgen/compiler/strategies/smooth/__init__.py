@@ -1,1 +1,1 @@
-"""Smooth f that follow a line on either side, by surfaces; those that near it slowly, by multi-scale expansions."""
+"""Smooth f that follow a line on either side, by polynomials of two variables or in closed form."""

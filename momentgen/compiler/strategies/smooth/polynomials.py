@@ -34,8 +34,9 @@ from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.point import has_point_form
-from momentgen.compiler.strategies.surfaces.surface import Surface, Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph
+from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import Claim, exact_variant, unmet
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
