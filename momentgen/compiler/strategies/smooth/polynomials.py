@@ -24,6 +24,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
 from momentgen.compiler.measure.moments import (
     MEAN,
     USUAL,
+    VARIANCE,
     Limits,
     MomentsMeasure,
     limits_for,
@@ -52,6 +53,7 @@ _WIDER = (1.0, 3.0)
 _CELLS, _CELLS_SLOW, _CELLS_BESIDE = 28, 100, 4
 #: what is allowed to polynomials of so few cells
 _BESIDE = {**ALLOWED, "dmean_dvar": 3 * ALLOWED["dmean_dvar"]}
+_FINE_ENOUGH = 0.3  # of the variance's tolerance in float32: what polynomials for float64 may be off
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 
 
@@ -234,10 +236,11 @@ def find_fine(
     start: float = 0.0,
 ) -> FineSurfaces | None:
     """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
-    try:
-        return find_fine_surfaces(f, truth, outputs, start, most, goals)
-    except BuildError:
-        return None
+    with contextlib.suppress(BuildError):
+        found = find_fine_surfaces(f, truth, outputs, start, most, goals)
+        if found.error * found.goals["var"] <= _FINE_ENOUGH * VARIANCE:
+            return found
+    return None
 
 
 def in_words(fine: FineSurfaces) -> str:

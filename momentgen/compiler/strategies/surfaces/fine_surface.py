@@ -47,7 +47,7 @@ _CUTS_Q: tuple[tuple[float, ...], ...] = ((), (0.65,), (0.5, 0.8), (0.4, 0.65, 0
 _CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65), (0.25, 0.5, 0.75))
 _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in x; in a cell's
 #: of an f that nears its lines slowly: how many rows, cuts in x, nodes in a cell, and c
-_SLOW_ROWS, _SLOW_X = (7, 9), ((0.45, 0.75), (0.35, 0.6, 0.8))
+_SLOW_ROWS, _SLOW_X = (8,), ((0.45, 0.75), (0.35, 0.6, 0.8))
 _IN_SLOW_CELL, _SLOW_WIDTHS = (18, 24), (1.0, 3.0, 9.0)
 _SPARE, _CLOSER = (1.5, 6), (1.4, 3)  # nodes in a cell for each term in a direction; for each to look at errors
 #: what it costs, in terms: to put an element in order, to begin a row of a table, to keep a term
@@ -148,7 +148,8 @@ def find_fine_surfaces(
 def _frames(f: Activation, start: float, goals: Mapping[str, float]) -> list[Frame]:
     """Those that are tried."""
     if f.algebraic:
-        end = far_out(f, _END * goals["mean"], _END * goals["var"])
+        # The variance nears that of the lines as length/sigma.
+        end = max(far_out(f, _END * goals["mean"], _END * goals["var"]), f.length / (_END * goals["var"]))
         widths = [0.0] if start else [float(np.float32(width * turning_of(f) ** 2)) for width in _SLOW_WIDTHS]
         return [Frame(c, _BEND, float(np.float32(end / math.sqrt(c + start))), start, both=True) for c in widths]
     end = end_of(f, _END * goals["mean"], _END * goals["var"])

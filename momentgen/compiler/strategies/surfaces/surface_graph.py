@@ -97,7 +97,8 @@ class Variables:
         else:
             root = sqrt(madd(self.h, largest2, bend2 * largest2))
         self.t, self.share = t, 1 / root
-        self.x = (t * self.share).named("t against its reach, by way of s")
+        by_way_of = "s with t = kappa s/(1 - s²)" if frame.both else "t/sqrt(kappa² + t²)"
+        self.x = (t * self.share).named(f"t against its reach, by way of {by_way_of}")
         self.y = madd(self.x * 2, self.x, -1)
         g.suspect(w2, self.w, self.r, raw, t, self.h)
 
