@@ -6,102 +6,152 @@
 import torch
 from torch import Tensor, exp, sqrt, where
 
-from momentgen.runtime.surfaces import choice, polynomial, surface, surfaces_beside
+from momentgen.runtime.surfaces import choice, polynomial, surface, surface_slopes, surfaces_beside
+
+#: how many cells there are, with polynomials of their own each
+CELLS = 24
 
 _SURFACES = surfaces_beside(__file__)
 
 
-def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t0 = choice(t0, 1.0, 2.409919865102884e-181)
+    t1 = mean * t0
+    t0 = t0 * ((var + 0.37926366925239563) * t0)
+    t1 = t1 * t1
+    t2 = var < 54099811897712.914
+    t2 = choice(t2, 3.0, 0.0)
+    t3 = var < 20117899440.83802
+    t3 = t2 + choice(t3, 3.0, 0.0)
+    t2 = var < 20099953.574401822
+    t2 = t3 + choice(t2, 3.0, 0.0)
+    t3 = var < 55986.18796260825
+    t3 = t2 + choice(t3, 3.0, 0.0)
+    t2 = var < 455.4327034934194
+    t2 = t3 + choice(t2, 3.0, 0.0)
+    t3 = var < 11.192182571141442
+    t3 = t2 + choice(t3, 3.0, 0.0)
+    t2 = var < 0.632866864395454
+    t2 = t3 + choice(t2, 3.0, 0.0)
+    t3 = (t0 * 3.9003154244296754) < t1
+    t3 = t2 + choice(t3, 1.0, 0.0)
+    t1 = (t0 * 35.99999955000002) < t1
+    t1 = t3 + choice(t1, 1.0, 0.0)
+    return t1
+
+
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     t0 = 0.0 <= var
-    t0 = where(t0, var + 0.18963183462619781, -1.0)  # a root of it is NaN for v < 0
+    t0 = where(t0, var + 0.37926366925239563, -1.0)  # a root of it is NaN for v < 0
     t0 = 1.0 / sqrt(t0)
     t1 = mean * t0
-    t2 = t1 < (-16777216.0)
-    t1 = where(t2, -16777216.0, t1)
-    t2 = 16777216.0 < t1
-    t1 = where(t2, 16777216.0, t1)  # (mean - centre)/w
-    t2 = t1 * t1
-    t3 = 1.0 / sqrt(t2 * 0.9999999999999565 + 12.249999999999467)
-    t4 = t1 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 0.43546737492744253
-    t7 = 2.0 * t6 + (-1.0)
-    t6 = 2.0 * sqrt(sqrt(t6)) + (-1.0)
-    return t5, t7, t6, t0, t1, t2, t3, t4
+    t2 = t0 * 0.6158438675933987
+    t3 = t1 < (-1000000000.0)
+    t3 = where(t3, -1000000000.0, t1)
+    t4 = t2 < 1e-09
+    t2 = 2.0 * where(t4, 1e-09, t2) + (-1.0)
+    t4 = 1000000000.0 < t3
+    t3 = where(t4, 1000000000.0, t3)  # (mean - centre)/w
+    # t against its reach, by way of s with t = kappa s/(1 - s²)
+    t3 = t3 * (1.0 / (sqrt((t3 * t3) * 0.9999999964999999 + 3.06249998928125) + 1.7499999969375))
+    t4 = t3 * (t3 * 2.0) + (-1.0)
+    return t4, t2, t0, t1, t3
 
 
 def _forward(
-    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor,
-    s7: Tensor) -> tuple[Tensor, Tensor]:
-    t0 = where(s4 < 0.0, -s4, s4)
-    t1 = 13.0 < t0
-    t0 = 1.0 / (where(t1, 13.0, t0) * 0.25 + 1.0)
-    t1 = s5 * (-0.5)
+    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = where(s3 < 0.0, -s3, s3)
+    t1 = 37.5 < t0
+    t0 = where(t1, 37.5, t0)
+    t1 = 1.0 / (t0 * 0.25 + 1.0)
     t2 = mean < 0.0
-    t3 = (s7 * r0) * (s6 * 3.4999999999999236)  # mean, normalised
-    t4 = t1 < (-84.5)
-    t2 = (t3 + (((exp(where(t4, -84.5, t1)) * (t0 * polynomial(t0 - 0.25, -0.012888777524913766, (0.06184406409147262,
-        -0.0922224952055318, 0.016932946687666917, 0.005350827615137824, 0.0835248508391242, 0.14117548898362975,
-        0.1795468988167653, 0.1863282249347608, 0.16664109463797047, 0.13207588441267643)))) * choice(t2,
-        3.141592653589793, -3.141592653589793)) + choice(t2, -1.5707963267948966, 1.5707963267948966)))
-    t0 = t2 < (-1.5707963267948966)
-    t2 = where(t0, -1.5707963267948966, t2)
-    t0 = var <= 999999986991104.0
-    t1 = sqrt(choice(t0, 0.0, -1.0))  # NaN beyond the domain
-    t4 = 1.5707963267948966 < t2
-    t2 = where(t0, where(t4, 1.5707963267948966, t2), t1)
-    t4 = ((var * s3) * (0.18963183462619781 * s3)) * r1
-    t3 = t4 < 0.0
-    t1 = where(t0, where(t3, 0.0, t4), t1)
-    return t2, t1
+    t1 = (exp((t0 * t0) * (-0.5)) * (t1 * polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+        -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
+        0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
+        0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
+        -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
+        0.18632885650696768, 0.16664109632828217, 0.13207588430885814))))
+    t0 = choice(t2, 3.141592653589793, -3.141592653589793)
+    t3 = s4 * r0  # mean, normalised
+    t2 = (t1 * t0 + t3) + choice(t2, -1.5707963267948966, 1.5707963267948966)
+    t3 = t2 < (-1.5707963267948966)
+    t2 = where(t3, -1.5707963267948966, t2)
+    t3 = 1.5707963267948966 < t2
+    t2 = where(t3, 1.5707963267948966, t2)
+    t3 = ((var * s2) * (0.37926366925239563 * s2)) * r1
+    t0 = t3 < 0.0
+    t3 = where(t0, 0.0, t3)
+    return t2, t3
 
 
-def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     t0 = 0.0 <= var
-    t0 = where(t0, var + 0.18963183462619781, -1.0)  # a root of it is NaN for v < 0
+    t0 = where(t0, var + 0.37926366925239563, -1.0)  # a root of it is NaN for v < 0
     t0 = 1.0 / sqrt(t0)
     t1 = mean * t0
-    t2 = t1 < (-16777216.0)
-    t1 = where(t2, -16777216.0, t1)
-    t2 = 16777216.0 < t1
-    t1 = where(t2, 16777216.0, t1)  # (mean - centre)/w
-    # t against its reach, by way of t/sqrt(kappa² + t²)
-    t1 = t1 * (1.0 / sqrt((t1 * t1) * 0.9999999999999565 + 12.249999999999467))
-    t2 = t1 * (t1 * 2.0) + (-1.0)
-    t3 = 2.0 * sqrt(t0 * 0.43546737492744253) + (-1.0)
-    return t2, t3, t0, t1
+    t2 = t1 < (-1000000000.0)
+    t2 = where(t2, -1000000000.0, t1)
+    t3 = 1000000000.0 < t2
+    t2 = where(t3, 1000000000.0, t2)  # (mean - centre)/w
+    t3 = sqrt((t2 * t2) * 0.9999999964999999 + 3.06249998928125)
+    t4 = 1.0 / (t3 + 1.7499999969375)
+    t5 = t2 * t4  # t against its reach, by way of s with t = kappa s/(1 - s²)
+    t6 = t5 * (t5 * 2.0) + (-1.0)
+    t7 = t0 * 0.6158438675933987
+    t8 = t7 < 1e-09
+    t8 = where(t8, 1e-09, t7)
+    t9 = 2.0 * t8 + (-1.0)
+    return t6, t9, t0, t1, t2, t3, t4, t5, t7, t8
 
 
 def _backward(
-    var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, s2: Tensor,
-    s3: Tensor) -> tuple[Tensor, Tensor]:
-    t0 = var <= 999999986991104.0
-    t1 = sqrt(choice(t0, 0.0, -1.0))  # NaN beyond the domain
-    t2 = where(t0, s2 * r0, t1)
-    t3 = s2 * ((var * s2) * (0.18963183462619781 * s2))
-    t4 = s3 * r2  # dvar_dmu, normalised
-    t4 = t2 * grad_mean + (where(t0, t3 * t4, t1) * grad_var)
-    t3 = s2 * s2
-    t2 = s3 * r1  # dmean_dvar, normalised
-    t1 = where(t0, t3 * t2, t1) * grad_mean + (where(t0, t3 * r3, t1) * grad_var)
-    return t4, t1
+    var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    r5: Tensor, s2: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor,
+    s9: Tensor) -> tuple[Tensor, Tensor]:
+    t0 = where(s3 < 0.0, -s3, s3)
+    t1 = 37.5 < t0
+    t1 = where(t1, 37.5, t0)
+    t1 = (s2 * exp((-0.5) * (t1 * t1))) * 1.2533141373155003
+    t0 = 1000000000.0 < t0
+    t0 = where(t0, 0.0, 1.7499999969375 * (s6 * (1.0 / s5)))
+    t2 = s7 * 4.0
+    t3 = (r0 + ((s7 * r1) * t2)) * t0
+    t2 = t0 * (t2 * r4)
+    t0 = s8 < 1e-09
+    t4 = s2 * s2
+    t5 = 0.37926366925239563 * t4
+    t4 = t4 * (-0.5)
+    t6 = (var * s2) * (0.37926366925239563 * s2)
+    t7 = ((s2 * t3) + t1) * grad_mean + (((s2 * t2) * t6) * grad_var)
+    t5 = ((s4 * ((-0.5) * (s2 * t1)) + (t4 * (s4 * t3 + (s9 * where(t0, 0.0, 2.0 * (s7 * r2)))))) * grad_mean + (((t4 *
+        (s4 * t2 + (s9 * where(t0, 0.0, 2.0 * r5)))) * t6 + (r3 * (t5 * t5))) * grad_var))
+    return t7, t5
 
 
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
+    """The number of the cell of each element."""
+    return (_cell_number(mean, var),)
+
+
+def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    s0, s1, s2, s3, s4, s5, s6, s7 = _forward_points(mean, var)
-    r0 = surface(_SURFACES[0], 0, s0, s1)
-    r1 = surface(_SURFACES[1], 0, s0, s2)
-    out_mean, out_var = _forward(mean, var, r0, r1, s3, s4, s5, s6, s7)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 24, s0, s1)
+    r1 = surface(_SURFACES[1], number % 24, s0, s1)
+    out_mean, out_var = _forward(mean, var, r0, r1, s2, s3, s4)
     return out_mean, out_var
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+def backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
+    _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    s0, s1, s2, s3 = _backward_points(mean, var)
-    r0 = surface(_SURFACES[2], 0, s0, s1)
-    r1 = surface(_SURFACES[3], 0, s0, s1)
-    r2 = surface(_SURFACES[4], 0, s0, s1)
-    r3 = surface(_SURFACES[5], 0, s0, s1)
-    out_grad_mean, out_grad_var = _backward(var, grad_mean, grad_var, r0, r1, r2, r3, s2, s3)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 24, s0, s1)
+    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 24, s0, s1)
+    (out_grad_mean, out_grad_var) = (_backward(var, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s2, s3, s4, s5, s6,
+        s7, s8, s9))
     return out_grad_mean, out_grad_var

@@ -135,7 +135,7 @@ INLINE void erf_exact_float64_forward_cell_element(double mean, double var, out_
     double t4 = (var < 2.6249999999999996) ? 3.0 : 0.0, t5 = (var < 0.6834319526627217) ? 3.0 : 0.0, t6 = t4 + t5;
     double t7 = (var < 0.19204152249134954) ? 3.0 : 0.0, t8 = t6 + t7;
     double t9 = ((t2 * 1.3567759069268674) < t3) ? 1.0 : 0.0, t10 = t8 + t9;
-    double t11 = ((t2 * 6.421189840231394) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
+    double t11 = ((t2 * 6.421189840231393) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
     *out_cell = t12;
 }
 

@@ -28,7 +28,7 @@ def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
     t2 = t3 + choice(t2, 3.0, 0.0)
     t3 = (t0 * 1.3567759069268674) < t1
     t3 = t2 + choice(t3, 1.0, 0.0)
-    t1 = (t0 * 6.421189840231394) < t1
+    t1 = (t0 * 6.421189840231393) < t1
     t1 = t3 + choice(t1, 1.0, 0.0)
     return t1
 

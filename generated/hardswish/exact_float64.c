@@ -93,8 +93,8 @@ INLINE void hardswish_exact_float64_forward_cell_element(double mean, double var
 {
     double t0 = (ABS(mean) < 0x1p500) ? 1.0 : 0x1p-600, t1 = mean * t0, t2 = t1 * ABS(t1);
     double t3 = (0.0 <= var) ? 1.0 : (-1.0), t4 = var * SQRT(t3), t5 = (t4 < 900.0) ? 900.0 : t4, t6 = t0 * (t5 * t0);
-    double t7 = (t5 < 2130.1775147928993) ? 3.0 : 0.0, t8 = ((t6 * (-4.271338570692945)) < t2) ? 1.0 : 0.0;
-    double t9 = t7 + t8, t10 = ((t6 * 4.271338570692945) < t2) ? 1.0 : 0.0, t11 = t9 + t10;
+    double t7 = (t5 < 2130.1775147928993) ? 3.0 : 0.0, t8 = ((t6 * (-4.271338570692946)) < t2) ? 1.0 : 0.0;
+    double t9 = t7 + t8, t10 = ((t6 * 4.271338570692946) < t2) ? 1.0 : 0.0, t11 = t9 + t10;
     *out_cell = t11;
 }
 

@@ -30,7 +30,7 @@ def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
     t3 = t2 + choice(t3, 1.0, 0.0)
     t2 = (t0 * 3.8701121048635314) < t1
     t2 = t3 + choice(t2, 1.0, 0.0)
-    t1 = (t0 * 14.39082381004725) < t1
+    t1 = (t0 * 14.390823810047252) < t1
     t1 = t2 + choice(t1, 1.0, 0.0)
     return t1
 

@@ -151,8 +151,8 @@ INLINE void normal_cdf_exact_float64_forward_cell_element(double mean, double va
     double t4 = (var < 5.249999999999999) ? 4.0 : 0.0, t5 = (var < 1.3668639053254434) ? 4.0 : 0.0, t6 = t4 + t5;
     double t7 = (var < 0.3840830449826991) ? 4.0 : 0.0, t8 = t6 + t7;
     double t9 = ((t2 * 0.6566124113274084) < t3) ? 1.0 : 0.0, t10 = t8 + t9;
-    double t11 = ((t2 * 3.12971777658986) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
-    double t13 = ((t2 * 10.345930601198063) < t3) ? 1.0 : 0.0, t14 = t12 + t13;
+    double t11 = ((t2 * 3.1297177765898603) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
+    double t13 = ((t2 * 10.345930601198061) < t3) ? 1.0 : 0.0, t14 = t12 + t13;
     *out_cell = t14;
 }
 

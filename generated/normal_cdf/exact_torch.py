@@ -28,9 +28,9 @@ def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
     t2 = t3 + choice(t2, 4.0, 0.0)
     t3 = (t0 * 0.6566124113274084) < t1
     t3 = t2 + choice(t3, 1.0, 0.0)
-    t2 = (t0 * 3.12971777658986) < t1
+    t2 = (t0 * 3.1297177765898603) < t1
     t2 = t3 + choice(t2, 1.0, 0.0)
-    t1 = (t0 * 10.345930601198063) < t1
+    t1 = (t0 * 10.345930601198061) < t1
     t1 = t2 + choice(t1, 1.0, 0.0)
     return t1
 

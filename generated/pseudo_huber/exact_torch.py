@@ -9,7 +9,7 @@ from torch import Tensor, exp, sqrt, where
 from momentgen.runtime.surfaces import choice, polynomial, surface, surface_slopes, surfaces_beside
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 28
+CELLS = 24
 
 _SURFACES = surfaces_beside(__file__)
 
@@ -17,51 +17,50 @@ _SURFACES = surfaces_beside(__file__)
 def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
     t0 = where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
     t0 = choice(t0, 1.0, 2.409919865102884e-181)
-    t1 = t0 * ((var + 0.3199999928474426) * t0)
-    t0 = mean * t0
-    t0 = t0 * t0
-    t2 = var < 82188367.52269708
-    t2 = choice(t2, 4.0, 0.0)
-    t3 = var < 364816.81751841604
-    t3 = t2 + choice(t3, 4.0, 0.0)
-    t2 = var < 3617.948294160128
-    t2 = t3 + choice(t2, 4.0, 0.0)
-    t3 = var < 82.89291424034674
-    t3 = t2 + choice(t3, 4.0, 0.0)
-    t2 = var < 4.348413515861926
-    t2 = t3 + choice(t2, 4.0, 0.0)
-    t3 = var < 0.3709183875455192
-    t3 = t2 + choice(t3, 4.0, 0.0)
-    t2 = (t1 * 1.7101139599238766) < t0
-    t2 = t3 + choice(t2, 1.0, 0.0)
-    t3 = (t1 * 6.8906249989498685) < t0
+    t1 = mean * t0
+    t0 = t0 * ((var + 0.47999998927116394) * t0)
+    t1 = t1 * t1
+    t2 = var < 20650130101.10188
+    t2 = choice(t2, 3.0, 0.0)
+    t3 = var < 54746172.02086995
+    t3 = t2 + choice(t3, 3.0, 0.0)
+    t2 = var < 304964.1405683796
+    t2 = t3 + choice(t2, 3.0, 0.0)
+    t3 = var < 3669.5395976680193
+    t3 = t2 + choice(t3, 3.0, 0.0)
+    t2 = var < 98.38423407536794
+    t2 = t3 + choice(t2, 3.0, 0.0)
+    t3 = var < 5.7783929035366235
+    t3 = t2 + choice(t3, 3.0, 0.0)
+    t2 = var < 0.5234703289747156
+    t2 = t3 + choice(t2, 3.0, 0.0)
+    t3 = (t0 * 3.900311879824622) < t1
     t3 = t2 + choice(t3, 1.0, 0.0)
-    t0 = (t1 * 21.77777777187745) < t0
-    t0 = t3 + choice(t0, 1.0, 0.0)
-    return t0
+    t1 = (t0 * 35.99992205784105) < t1
+    t1 = t3 + choice(t1, 1.0, 0.0)
+    return t1
 
 
-def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     t0 = 0.0 <= var
-    t0 = where(t0, var + 0.3199999928474426, -1.0)  # a root of it is NaN for v < 0
+    t0 = where(t0, var + 0.47999998927116394, -1.0)  # a root of it is NaN for v < 0
     t0 = sqrt(t0)
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2 < (-354392.90625)
-    t3 = where(t3, -354392.90625, t2)
-    t4 = 354392.90625 < t3
-    t3 = where(t4, 354392.90625, t3)  # (mean - centre)/w
-    t4 = 1.0 / sqrt((t3 * t3) * 0.9999999999024638 + 12.249999998805182)
-    t3 = t3 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
+    t3 = t2 < (-5773503.0)
+    t3 = where(t3, -5773503.0, t2)
+    t4 = 5773503.0 < t3
+    t3 = where(t4, 5773503.0, t3)  # (mean - centre)/w
+    # t against its reach, by way of s with t = kappa s/(1 - s²)
+    t3 = t3 * (1.0 / (sqrt((t3 * t3) * 0.9999993937824334 + 3.0624981434587024) + 1.7499994695595489))
     t3 = t3 * (t3 * 2.0) + (-1.0)
-    t1 = t1 * 0.5656854186272107
-    t5 = t1 < 2.821726909213494e-06
-    t1 = 2.0 * where(t5, 2.821726909213494e-06, t1) + (-1.0)
-    return t3, t1, t0, t2, t4
+    t1 = t1 * 0.6928203152846804
+    t4 = t1 < 1.7320507151377595e-07
+    t1 = 2.0 * where(t4, 1.7320507151377595e-07, t1) + (-1.0)
+    return t3, t1, t0, t2
 
 
-def _forward(
-    mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(mean: Tensor, var: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor) -> tuple[Tensor, Tensor]:
     t0 = where(s3 < 0.0, -s3, s3)
     t1 = 37.5 < t0
     t1 = where(t1, 37.5, t0)
@@ -74,63 +73,61 @@ def _forward(
         -0.03921251760677709, -0.021905386337509568, 0.030319261897868335, 0.04260170810391044, -0.005642843772208644,
         -0.059732299110898425, -0.05422786732418974, 0.02314621127502388, 0.12798881248805963, 0.20214006694978084,
         0.21490597714402832, 0.17340717729166644, 0.10661165522751247, 0.04343403959773218))))))
-    t0 = 354392.90625 < t0
-    t1 = r0 * (s4 * 3.4999999998293116)  # mean, normalised
-    t1 = mean * t3 + (s2 * t2 + ((-1.0) + where(t0, 0.0, t1)))
-    t0 = var * r1
-    t2 = t0 < 0.0
-    t0 = where(t2, 0.0, t0)
-    return t1, t0
+    t0 = 5773503.0 < t0
+    t0 = mean * t3 + (s2 * t2 + ((-1.0) + where(t0, 0.0, r0)))
+    t2 = var * r1
+    t3 = t2 < 0.0
+    t2 = where(t3, 0.0, t2)
+    return t0, t2
 
 
 def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     t0 = 0.0 <= var
-    t0 = where(t0, var + 0.3199999928474426, -1.0)  # a root of it is NaN for v < 0
+    t0 = where(t0, var + 0.47999998927116394, -1.0)  # a root of it is NaN for v < 0
     t0 = 1.0 / sqrt(t0)
     t1 = mean * t0
-    t2 = t1 < (-354392.90625)
-    t2 = where(t2, -354392.90625, t1)
-    t3 = 354392.90625 < t2
-    t2 = where(t3, 354392.90625, t2)  # (mean - centre)/w
-    t3 = 1.0 / sqrt((t2 * t2) * 0.9999999999024638 + 12.249999998805182)
-    t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 0.5656854186272107
-    t7 = t6 < 2.821726909213494e-06
-    t7 = where(t7, 2.821726909213494e-06, t6)
-    t8 = 2.0 * t7 + (-1.0)
-    return t5, t8, t0, t1, t2, t3, t4, t6, t7
+    t2 = t1 < (-5773503.0)
+    t2 = where(t2, -5773503.0, t1)
+    t3 = 5773503.0 < t2
+    t2 = where(t3, 5773503.0, t2)  # (mean - centre)/w
+    t3 = sqrt((t2 * t2) * 0.9999993937824334 + 3.0624981434587024)
+    t4 = 1.0 / (t3 + 1.7499994695595489)
+    t5 = t2 * t4  # t against its reach, by way of s with t = kappa s/(1 - s²)
+    t6 = t5 * (t5 * 2.0) + (-1.0)
+    t7 = t0 * 0.6928203152846804
+    t8 = t7 < 1.7320507151377595e-07
+    t8 = where(t8, 1.7320507151377595e-07, t7)
+    t9 = 2.0 * t8 + (-1.0)
+    return t6, t9, t0, t1, t2, t3, t4, t5, t7, t8
 
 
 def _backward(
     mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor,
-    r4: Tensor, r5: Tensor, s2: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor,
-    s8: Tensor) -> tuple[Tensor, Tensor]:
+    r4: Tensor, s2: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor,
+    s9: Tensor) -> tuple[Tensor, Tensor]:
     t0 = where(s3 < 0.0, -s3, s3)
     t1 = 37.5 < t0
     t1 = where(t1, 37.5, t0)
     t2 = exp((-0.5) * (t1 * t1))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t3 = mean < 0.0
-    t4 = s5 * s5
-    t0 = 354392.90625 < t0
-    t5 = where(t0, 0.0, t4 * (12.249999998805182 * s5))
-    t6 = s6 * 4.0
-    t7 = s5 * 3.4999999998293116
-    t4 = t7 * (((r1 * t6) * t5) - (r0 * where(t0, 0.0, t4 * (s4 * 0.9999999999024638))))
-    t6 = t5 * (t6 * r4)
-    t3 = (((s2 * t4) + ((t2 * (t1 * polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+    t0 = 5773503.0 < t0
+    t4 = where(t0, 0.0, 1.7499994695595489 * (s6 * (1.0 / s5)))
+    t5 = s7 * 4.0
+    t6 = (r0 * t5) * t4
+    t5 = t4 * (t5 * r3)
+    t3 = (((s2 * t6) + ((t2 * (t1 * polynomial(t1 - 0.25, -0.0012046932669558172, (0.006747935821529216,
         -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
         0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
         0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
         -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
         0.18632885650696768, 0.16664109632828217, 0.13207588430885814)))) * choice(t3, 2.0, -2.0) + choice(t3, -1.0,
-        1.0))) * grad_mean + ((var * (s2 * t6)) * grad_var))
-    t1 = s7 < 2.821726909213494e-06
-    t5 = (s2 * s2) * (-0.5)
-    t6 = ((s2 * (t2 * 0.3989422804014327) + where(t0, 0.0, t5 * (s4 * t4 + (s8 * (t7 * where(t1, 0.0, 2.0 * r2)))))) *
-        grad_mean + ((var * (t5 * (s4 * t6 + (s8 * where(t1, 0.0, 2.0 * r5)))) + r3) * grad_var))
-    return t3, t6
+        1.0))) * grad_mean + ((var * (s2 * t5)) * grad_var))
+    t1 = s8 < 1.7320507151377595e-07
+    t4 = (s2 * s2) * (-0.5)
+    t5 = ((s2 * (t2 * 0.3989422804014327) + where(t0, 0.0, t4 * (s4 * t6 + (s9 * where(t1, 0.0, 2.0 * r1))))) *
+        grad_mean + ((var * (t4 * (s4 * t5 + (s9 * where(t1, 0.0, 2.0 * r4)))) + r2) * grad_var))
+    return t3, t5
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
@@ -141,10 +138,10 @@ def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     number = cell_of(mean, var)[0] if _cell is None else _cell
-    s0, s1, s2, s3, s4 = _forward_points(mean, var)
-    r0 = surface(_SURFACES[0], number % 28, s0, s1)
-    r1 = surface(_SURFACES[1], number % 28, s0, s1)
-    out_mean, out_var = _forward(mean, var, r0, r1, s2, s3, s4)
+    s0, s1, s2, s3 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 24, s0, s1)
+    r1 = surface(_SURFACES[1], number % 24, s0, s1)
+    out_mean, out_var = _forward(mean, var, r0, r1, s2, s3)
     return out_mean, out_var
 
 
@@ -153,9 +150,9 @@ def backward(
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     number = cell_of(mean, var)[0] if _cell is None else _cell
-    s0, s1, s2, s3, s4, s5, s6, s7, s8 = _backward_points(mean, var)
-    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 28, s0, s1)
-    r3, r4, r5 = surface_slopes(_SURFACES[1], number % 28, s0, s1)
-    (out_grad_mean, out_grad_var) = (_backward(mean, var, grad_mean, grad_var, r0, r1, r2, r3, r4, r5, s2, s3, s4, s5,
-        s6, s7, s8))
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 = _backward_points(mean, var)
+    _, r0, r1 = surface_slopes(_SURFACES[0], number % 24, s0, s1)
+    r2, r3, r4 = surface_slopes(_SURFACES[1], number % 24, s0, s1)
+    (out_grad_mean, out_grad_var) = (_backward(mean, var, grad_mean, grad_var, r0, r1, r2, r3, r4, s2, s3, s4, s5, s6,
+        s7, s8, s9))
     return out_grad_mean, out_grad_var

@@ -202,7 +202,7 @@ INLINE void sigmoid_exact_float64_forward_cell_element(double mean, double var, 
     double t6 = t4 + t5, t7 = (var < 0.8296244466181038) ? 4.0 : 0.0, t8 = t6 + t7;
     double t9 = ((t2 * 0.7821912262375226) < t3) ? 1.0 : 0.0, t10 = t8 + t9;
     double t11 = ((t2 * 3.8701121048635314) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
-    double t13 = ((t2 * 14.39082381004725) < t3) ? 1.0 : 0.0, t14 = t12 + t13;
+    double t13 = ((t2 * 14.390823810047252) < t3) ? 1.0 : 0.0, t14 = t12 + t13;
     *out_cell = t14;
 }
 

@@ -6,7 +6,10 @@
 import torch
 from torch import Tensor, exp, sqrt, where
 
-from momentgen.runtime.surfaces import choice, polynomial, surface, surfaces_beside
+from momentgen.runtime.surfaces import choice, polynomial, surface, surface_slopes, surfaces_beside
+
+#: how many cells there are, with polynomials of their own each
+CELLS = 24
 
 _SURFACES = surfaces_beside(__file__)
 
@@ -93,41 +96,60 @@ def _atom1(
     return t1, t5, t6, t7, t8, t0, t12, t13, t4, t3, t11, t10
 
 
-def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+def _cell_number(mean: Tensor, var: Tensor) -> Tensor:
+    t0 = 0.0 <= var
+    t0 = var * sqrt(choice(t0, 1.0, -1.0))
+    t1 = t0 < 2.0
+    t0 = where(t1, 2.0, t0)
+    t1 = where(mean < 0.0, -mean, mean) < 3.273390607896142e+150
+    t1 = choice(t1, 1.0, 2.409919865102884e-181)
+    t2 = mean * t1
+    t2 = t2 * t2
+    t1 = t1 * (t0 * t1)
+    t3 = t0 < 138533702904660.84
+    t3 = choice(t3, 3.0, 0.0)
+    t4 = t0 < 61370505284.5009
+    t4 = t3 + choice(t4, 3.0, 0.0)
+    t3 = t0 < 71462091.39668839
+    t3 = t4 + choice(t3, 3.0, 0.0)
+    t4 = t0 < 226776.7579530228
+    t4 = t3 + choice(t4, 3.0, 0.0)
+    t3 = t0 < 2054.0438959909397
+    t3 = t4 + choice(t3, 3.0, 0.0)
+    t4 = t0 < 56.56836667486277
+    t4 = t3 + choice(t4, 3.0, 0.0)
+    t0 = t0 < 5.22247590065475
+    t0 = t4 + choice(t0, 3.0, 0.0)
+    t4 = (t1 * 3.9003154124291077) < t2
+    t4 = t0 + choice(t4, 1.0, 0.0)
+    t2 = (t1 * 35.99999928764328) < t2
+    t2 = t4 + choice(t2, 1.0, 0.0)
+    return t2
+
+
+def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     t0 = 0.0 <= var
     t0 = var * sqrt(choice(t0, 1.0, -1.0))  # NaN for a negative variance
     t1 = t0 < 2.0
     t1 = where(t1, 2.0, t0)
     t2 = 0.0 <= t1
-    t3 = where(t2, t1 + 0.20000000298023224, -1.0)  # a root of it is NaN for v < 0
-    t3 = 1.0 / sqrt(t3)
-    t4 = mean * t3
-    t5 = t4 < (-16777216.0)
-    t4 = where(t5, -16777216.0, t4)
-    t5 = 16777216.0 < t4
-    t4 = where(t5, 16777216.0, t4)  # (mean - centre)/w
-    t5 = t4 * t4
-    # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t4 * (1.0 / (sqrt(t5 * 0.9999997913837653 + 3.0624993611127813) + 1.7499998174607851))
-    t7 = t6 * (2.0 * t6) + (-1.0)
-    t3 = 2.0 * sqrt(t3 * 1.4832396984237686) + (-1.0)
-    t2 = where(t2, t1 + 0.07999999821186066, -1.0)  # a root of it is NaN for v < 0
-    t2 = 1.0 / sqrt(t2)
-    t8 = mean * t2
-    t9 = t8 < (-16777216.0)
-    t8 = where(t9, -16777216.0, t8)
-    t9 = 16777216.0 < t8
-    t8 = where(t9, 16777216.0, t8)  # (mean - centre)/w
-    # t against its reach, by way of t/sqrt(kappa² + t²)
-    t8 = t8 * (1.0 / sqrt((t8 * t8) * 0.9999999999999565 + 12.249999999999467))
-    t8 = t8 * (2.0 * t8) + (-1.0)
-    t9 = 2.0 * sqrt(sqrt(t2 * 1.44222050956567)) + (-1.0)
-    return t7, t3, t8, t9, t0, t1, t4, t5, t6, t2
+    t1 = where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t1 = 1.0 / sqrt(t1)
+    t2 = mean * t1
+    t1 = t1 * 1.4142135623730951
+    t3 = t2 < (-631705984.0)
+    t3 = where(t3, -631705984.0, t2)
+    t4 = t1 < 1.5830149236009138e-09
+    t1 = 2.0 * where(t4, 1.5830149236009138e-09, t1) + (-1.0)
+    t4 = 631705984.0 < t3
+    t3 = where(t4, 631705984.0, t3)  # (mean - centre)/w
+    # t against its reach, by way of s with t = kappa s/(1 - s²)
+    t3 = t3 * (1.0 / (sqrt((t3 * t3) * 0.9999999944594478 + 3.062499983032059) + 1.7499999951520169))
+    t4 = t3 * (2.0 * t3) + (-1.0)
+    return t4, t1, t0, t2, t3
 
 
-def _forward(
-    mean: Tensor, r0: Tensor, r1: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor,
-    s9: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(mean: Tensor, r0: Tensor, r1: Tensor, s2: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
     t0 = mean < (-17825018.0)
     t0 = where(t0, -17825018.0, mean)
     t1 = 17825018.0 < t0
@@ -146,8 +168,8 @@ def _forward(
     t8 = (t5 * (t4 * (1.0 / ((-1.0) + (t2 + t5))))) + (t8 * ((1.0 / 1.0) * (1.0 / (1.0 + t8))))
     t5 = where(t6, 0.0, -t8)
     t8 = where(t6, t8, 0.0)
-    t6 = s4 < 2.0
-    t6 = where(t6, s4, 2.0)
+    t6 = s2 < 2.0
+    t6 = where(t6, s2, 2.0)
     t10 = 0.0 == t6
     t11 = sqrt(where(t10, 1.0, t6))
     t12 = where(t10, 3.777893186295716e+22, 1.0 / t11) * t1
@@ -197,36 +219,38 @@ def _forward(
         a1 = a1 + r1 * r2 + r4 * r5
         a3 = a3 + r0 * r1 + r3 * r4
         a4 = a4 + r0 * c[4] + r3 * c[5]
-    t0 = s4 < 2.0
-    t1 = where(s6 < 0.0, -s6, s6)
-    t2 = 13.0 < t1
-    t1 = 1.0 / (where(t2, 13.0, t1) * 0.25 + 1.0)
-    (t2, t3, t4, t5, t6, t7) = (_atom0(b0, 0.007018610009470506, -0.9972638618494816, b1, b2, b3, b4, -1.0, b5, b6,
+    t0 = s2 < 2.0
+    t1 = where(s3 < 0.0, -s3, s3)
+    t2 = 37.5 < t1
+    t1 = where(t2, 37.5, t1)
+    t2 = 1.0 / (t1 * 0.25 + 1.0)
+    (t3, t4, t5, t6, t7, t8) = (_atom0(b0, 0.007018610009470506, -0.9972638618494816, b1, b2, b3, b4, -1.0, b5, b6,
         0.9972638618494816))
-    t8 = (-0.5) * s7
     t9 = mean < 0.0
-    t10 = s8 * r0  # mean, normalised
-    t11 = t8 < (-84.5)
-    t9 = (t10 + (((exp(where(t11, -84.5, t8)) * (t1 * polynomial(t1 - 0.25, -0.012888777524913766,
-        (0.06184406409147262, -0.0922224952055318, 0.016932946687666917, 0.005350827615137824, 0.0835248508391242,
-        0.14117548898362975, 0.1795468988167653, 0.1863282249347608, 0.16664109463797047, 0.13207588441267643)))) *
-        choice(t9, 2.0, -2.0)) + choice(t9, -1.0, 1.0)))
-    t1 = t9 < (-1.0)
-    t9 = where(t1, -1.0, t9)
-    t1 = ((s5 * s9) * (s9 * 2.0799999982118607)) * r1
-    t8 = mean == mean
-    t2 = 1.0 / (((t2 + a5) + t5) + a4)
-    t5 = (t4 + (t5 * t6 + (a3 + a2))) * t2
-    t2 = (((t3 * t4) + (t6 * t7 + (a1 + a0))) * t2) - (t5 * t5)
-    t7 = (0.0 == b14) | (t2 < 0.0)
-    t2 = where(t7, 0.0, t2)
-    t7 = t1 < 0.0
-    t1 = where(t8, where(t0, t2, where(t7, 0.0, t1)), mean)
-    t7 = 0.0 < b13
-    t5 = where(t7, (-1.0) - b5, 1.0 - b11) + t5
-    t7 = 1.0 < t9
-    t9 = where(t8, where(t0, t5, where(t7, 1.0, t9)), mean)
-    return t9, t1
+    t2 = (exp((-0.5) * (t1 * t1)) * (t2 * polynomial(t2 - 0.25, -0.0012046932669558172, (0.006747935821529216,
+        -0.01422675024134159, 0.009494159082524267, 0.012979585027416552, -0.028126117032017808, 0.01310234876551105,
+        0.007602226809145195, -0.0008416154711860995, -0.010826271862536749, -0.004029486511393845,
+        0.011104082389265642, 0.012716841127728907, -0.0054361742698727025, -0.025188697864515355,
+        -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
+        0.18632885650696768, 0.16664109632828217, 0.13207588430885814))))
+    t1 = choice(t9, 2.0, -2.0)
+    t10 = s4 * r0  # mean, normalised
+    t9 = (t2 * t1 + t10) + choice(t9, -1.0, 1.0)
+    t10 = t9 < (-1.0)
+    t9 = where(t10, -1.0, t9)
+    t10 = mean == mean
+    t3 = 1.0 / (((t3 + a5) + t6) + a4)
+    t6 = (t5 + (t6 * t7 + (a3 + a2))) * t3
+    t3 = (((t4 * t5) + (t7 * t8 + (a1 + a0))) * t3) - (t6 * t6)
+    t8 = 0.0 < b13
+    t6 = where(t8, (-1.0) - b5, 1.0 - b11) + t6
+    t8 = 1.0 < t9
+    t9 = where(t10, where(t0, t6, where(t8, 1.0, t9)), mean)
+    t8 = (0.0 == b14) | (t3 < 0.0)
+    t3 = where(t8, 0.0, t3)
+    t8 = r1 < 0.0
+    t8 = where(t10, where(t0, t3, where(t8, 0.0, r1)), mean)
+    return t9, t8
 
 
 def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
@@ -235,23 +259,28 @@ def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     t1 = t0 < 2.0
     t1 = where(t1, 2.0, t0)
     t2 = 0.0 <= t1
-    t2 = where(t2, t1 + 0.11999999731779099, -1.0)  # a root of it is NaN for v < 0
-    t2 = 1.0 / sqrt(t2)
-    t3 = mean * t2
-    t4 = t3 < (-16777216.0)
-    t3 = where(t4, -16777216.0, t3)
-    t4 = 16777216.0 < t3
-    t3 = where(t4, 16777216.0, t3)  # (mean - centre)/w
-    # t against its reach, by way of t/sqrt(kappa² + t²)
-    t3 = t3 * (1.0 / sqrt((t3 * t3) * 0.9999999999999565 + 12.249999999999467))
-    t4 = t3 * (2.0 * t3) + (-1.0)
-    t5 = 2.0 * sqrt(sqrt(t2 * 1.4560219769350293)) + (-1.0)
-    return t4, t5, t0, t1, t2, t3
+    t1 = where(t2, t1, -1.0)  # a root of it is NaN for v < 0
+    t1 = 1.0 / sqrt(t1)
+    t2 = mean * t1
+    t3 = t2 < (-631705984.0)
+    t3 = where(t3, -631705984.0, t2)
+    t4 = 631705984.0 < t3
+    t3 = where(t4, 631705984.0, t3)  # (mean - centre)/w
+    t4 = sqrt((t3 * t3) * 0.9999999944594478 + 3.062499983032059)
+    t5 = 1.0 / (t4 + 1.7499999951520169)
+    t6 = t3 * t5  # t against its reach, by way of s with t = kappa s/(1 - s²)
+    t7 = t6 * (2.0 * t6) + (-1.0)
+    t8 = t1 * 1.4142135623730951
+    t9 = t8 < 1.5830149236009138e-09
+    t9 = where(t9, 1.5830149236009138e-09, t8)
+    t10 = 2.0 * t9 + (-1.0)
+    return t7, t10, t0, t1, t2, t3, t4, t5, t6, t8, t9
 
 
 def _backward(
-    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, s2: Tensor,
-    s3: Tensor, s4: Tensor, s5: Tensor) -> tuple[Tensor, Tensor]:
+    mean: Tensor, grad_mean: Tensor, grad_var: Tensor, r0: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, r4: Tensor,
+    s2: Tensor, s3: Tensor, s4: Tensor, s5: Tensor, s6: Tensor, s7: Tensor, s8: Tensor, s9: Tensor,
+    s10: Tensor) -> tuple[Tensor, Tensor]:
     t0 = 1.0 / 1.0
     t1 = mean < (-17825018.0)
     t1 = where(t1, -17825018.0, mean)
@@ -347,42 +376,57 @@ def _backward(
         a10 = a10 + r0 * r8 + r4 * r10
         a12 = a12 + r0 * c[4] + r4 * c[5]
     t0 = s2 < 2.0
-    (t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12) = (_atom1(b0, 0.007018610009470506, -0.9972638618494816, b1,
+    t1 = where(s4 < 0.0, -s4, s4)
+    t2 = 37.5 < t1
+    t2 = where(t2, 37.5, t1)
+    t2 = (s3 * exp((-0.5) * (t2 * t2))) * 0.7978845608028654
+    (t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14) = (_atom1(b0, 0.007018610009470506, -0.9972638618494816, b1,
         b2, b3, b4, -1.0, b5, b6, b7, b8, 0.9972638618494816, b9))
-    t13 = s4 * s4
-    t14 = 1.0 / (((t1 + a13) + t5) + a12)
-    t15 = (t10 + (t5 * t11 + (a11 + a10))) * t14
-    t16 = 0.0 < b19
-    t16 = t15 + where(t16, b8, b17)
-    t17 = -((t4 + (t5 * t6 + (a9 + a8))) * t14)
-    t5 = ((t1 * t3) + (t5 * t7 + (a7 + a6))) * t14
-    t1 = 0.5 * t5
-    t18 = s5 * r1  # dmean_dvar, normalised
-    t7 = (where(t0, t1, t13 * t18) * grad_mean + (where(t0, (t16 * t16 + ((((t9 * t10) + (t11 * t12 + (a5 + a4))) *
-        t14) - (t15 * t15))) + (t5 * t17 + (((t4 * t3) + (t8 * t7 + (a1 + a0))) * t14)), t13 * r3) * grad_var))
-    t16 = where(t0, t16, s4 * r0)
-    t14 = 2.0 * (t15 * t17 + (((t2 * t10) + (t6 * t12 + (a3 + a2))) * t14))
-    t12 = s4 * ((s3 * s4) * (s4 * 2.119999997317791))
-    t6 = s5 * r2  # dvar_dmu, normalised
-    t6 = t16 * grad_mean + (where(t0, t14, t12 * t6) * grad_var)
-    return t6, t7
+    t1 = 631705984.0 < t1
+    t1 = where(t1, 0.0, 1.7499999951520169 * (s7 * (1.0 / s6)))
+    t15 = s8 * 4.0
+    t16 = (r0 + ((s8 * r1) * t15)) * t1
+    t15 = t1 * (t15 * r3)
+    t1 = s9 < 1.5830149236009138e-09
+    t17 = (-0.5) * (s3 * s3)
+    t18 = 1.0 / (((t3 + a13) + t7) + a12)
+    t19 = (t12 + (t7 * t13 + (a11 + a10))) * t18
+    t20 = 0.0 < b19
+    t20 = t19 + where(t20, b8, b17)
+    t21 = -((t6 + (t7 * t8 + (a9 + a8))) * t18)
+    t7 = ((t3 * t5) + (t7 * t9 + (a7 + a6))) * t18
+    t8 = (where(t0, t20, (s3 * t16) + t2) * grad_mean + (where(t0, 2.0 * (t19 * t21 + (((t4 * t12) + (t8 * t14 + (a3 +
+        a2))) * t18)), s3 * t15) * grad_var))
+    t15 = (where(t0, 0.5 * t7, s5 * ((-0.5) * (s3 * t2)) + (t17 * (s5 * t16 + (s10 * where(t1, 0.0, 2.0 * (s8 *
+        r2)))))) * grad_mean + (where(t0, (t20 * t20 + ((((t11 * t12) + (t13 * t14 + (a5 + a4))) * t18) - (t19 * t19)))
+        + (t7 * t21 + (((t6 * t5) + (t10 * t9 + (a1 + a0))) * t18)), t17 * (s5 * t15 + (s10 * where(t1, 0.0, 2.0 *
+        r4)))) * grad_var))
+    return t8, t15
 
 
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
+    """The number of the cell of each element."""
+    return (_cell_number(mean, var),)
+
+
+def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 = _forward_points(mean, var)
-    r0 = surface(_SURFACES[0], 0, s0, s1)
-    r1 = surface(_SURFACES[1], 0, s2, s3)
-    out_mean, out_var = _forward(mean, r0, r1, s4, s5, s6, s7, s8, s9)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4 = _forward_points(mean, var)
+    r0 = surface(_SURFACES[0], number % 24, s0, s1)
+    r1 = surface(_SURFACES[1], number % 24, s0, s1)
+    out_mean, out_var = _forward(mean, r0, r1, s2, s3, s4)
     return out_mean, out_var
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+def backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
+    _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    s0, s1, s2, s3, s4, s5 = _backward_points(mean, var)
-    r0 = surface(_SURFACES[2], 0, s0, s1)
-    r1 = surface(_SURFACES[3], 0, s0, s1)
-    r2 = surface(_SURFACES[4], 0, s0, s1)
-    r3 = surface(_SURFACES[5], 0, s0, s1)
-    out_grad_mean, out_grad_var = _backward(mean, grad_mean, grad_var, r0, r1, r2, r3, s2, s3, s4, s5)
+    number = cell_of(mean, var)[0] if _cell is None else _cell
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10 = _backward_points(mean, var)
+    r0, r1, r2 = surface_slopes(_SURFACES[0], number % 24, s0, s1)
+    _, r3, r4 = surface_slopes(_SURFACES[1], number % 24, s0, s1)
+    (out_grad_mean, out_grad_var) = (_backward(mean, grad_mean, grad_var, r0, r1, r2, r3, r4, s2, s3, s4, s5, s6, s7,
+        s8, s9, s10))
     return out_grad_mean, out_grad_var

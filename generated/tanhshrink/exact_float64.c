@@ -212,9 +212,9 @@ INLINE void tanhshrink_exact_float64_forward_cell_element(double mean, double va
     double t0 = (ABS(mean) < 0x1p500) ? 1.0 : 0x1p-600, t1 = mean * t0, t2 = t0 * ((var + 0x1.14869p-1) * t0);
     double t3 = t1 * t1, t4 = (var < 2.835467934608459) ? 4.0 : 0.0, t5 = (var < 0.7382283380045691) ? 4.0 : 0.0;
     double t6 = t4 + t5, t7 = (var < 0.2074390777667089) ? 4.0 : 0.0, t8 = t6 + t7;
-    double t9 = ((t2 * 0.7838896283242508) < t3) ? 1.0 : 0.0, t10 = t8 + t9;
-    double t11 = ((t2 * 3.8805119106972366) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
-    double t13 = ((t2 * 14.454845814370493) < t3) ? 1.0 : 0.0, t14 = t12 + t13;
+    double t9 = ((t2 * 0.7838896283242507) < t3) ? 1.0 : 0.0, t10 = t8 + t9;
+    double t11 = ((t2 * 3.880511910697236) < t3) ? 1.0 : 0.0, t12 = t10 + t11;
+    double t13 = ((t2 * 14.454845814370495) < t3) ? 1.0 : 0.0, t14 = t12 + t13;
     *out_cell = t14;
 }
 
