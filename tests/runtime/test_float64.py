@@ -88,6 +88,7 @@ def test_second_derivatives_take_two_hundred_bytes_an_element(name: str, size: i
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # slices are larger for several
     monkeypatch.setattr(kernel, "VALUES", Steps(3, 3, 1, 3))
     monkeypatch.setattr(slices, "_ORDERED", Steps(7, 7, 1, 7))
     monkeypatch.setattr(slices, "_WITHIN", Steps(2, 2, 1, 2))
