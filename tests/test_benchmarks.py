@@ -1,13 +1,18 @@
-"""The benchmark of answers runs as it stands."""
+"""The benchmark of answers runs as it stands, and what all benchmarks import is there."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "answers.py"
 
@@ -44,3 +49,13 @@ def test_the_documented_tables_are_those_of_the_results():
     page = (SCRIPT.parents[1] / "docs" / "results" / "the-default.md").read_text()
     _, _, rest = page.partition("<!-- tables of benchmarks/answers.py -->\n")
     assert rest.startswith(done.stdout)
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPT.parent.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_of_momentgen_is_there(script: Path) -> None:
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "momentgen":
+            module = importlib.import_module(str(node.module))
+            for name in (alias.name for alias in node.names):
+                is_there = hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}")
+                assert is_there, f"{node.module}.{name}"
