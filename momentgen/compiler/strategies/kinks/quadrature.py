@@ -95,34 +95,37 @@ class _Chosen:
 
 
 def _choose(f: Activation, build: _Builder, measure: MomentsMeasure, truth: GeneralTruth) -> _Chosen:
-    """The fewest nodes, and for these the largest v*, that serve, and polynomials that do.
+    """The fewest nodes that serve at some v*, the largest such v*, and the polynomials above it.
 
     Raises:
         BuildError: if there are none.
     """
+    switches = [float(np.float32(share * f.length**2)) for share in _SWITCHES]
+    served = [v for v in switches if _is_rounded_well(f, measure, v)]
+    if not served:
+        cause = f"expected an f whose sums over panels float32 holds, got slopes up to {f.lipschitz:.3g}"
+        raise BuildError(f.name, "strategies", cause, f.pieces)
     tried = []
-    for rule, share in itertools.product(_RULES, _SWITCHES):
-        switch = float(np.float32(share * f.length**2))
-        if min(f.lipschitz * math.sqrt(switch), f.span / 2) > _SIZE:
-            continue
-        zero = np.zeros(1)
-        if measure.allowed("dvar_dvar", zero, zero, zero + switch)[0] < _UNITS * f.lipschitz**2:
-            continue
+    for rule, switch in itertools.product(_RULES, served):
         local = build.local_error(switch, rule, measure, truth)
         cause = f"panels leave {local:.3g}"
         if local <= _LOCAL:
+            known: Targets = {}
             try:
-                known: Targets = {}
-                return _Chosen(
-                    switch,
-                    rule,
-                    local,
-                    {n: find_surfaces(f, truth, o, known, start=switch) for n, o in _GRAPHS.items()},
-                )
+                surfaces = {name: find_surfaces(f, truth, each, known, start=switch) for name, each in _GRAPHS.items()}
+                return _Chosen(switch, rule, local, surfaces)
             except BuildError as error:
                 cause = error.cause
         tried.append(f"v* = {switch:.4g}, {rule.nodes} nodes: {cause}")
-    raise BuildError(f.name, "strategies", f"no v* serves panels and polynomials ({'; '.join(tried)})", f.pieces)
+    cause = f"expected a v* below which panels serve and above which polynomials do, got none ({'; '.join(tried)})"
+    raise BuildError(f.name, "strategies", cause, f.pieces)
+
+
+def _is_rounded_well(f: Activation, measure: MomentsMeasure, switch: float) -> bool:
+    """Whether the sums of the panels round within the tolerance up to a v*."""
+    zero = np.zeros(1)
+    by_v = float(measure.allowed("dvar_dvar", zero, zero, zero + switch)[0])
+    return min(f.lipschitz * math.sqrt(switch), f.span / 2) <= _SIZE and by_v >= _UNITS * f.lipschitz**2
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:

@@ -49,7 +49,7 @@ _ROWS, _ROWS_SLOW, _COLUMNS = 24, 40, 72
 _SHARE = 0.65
 INFINITY = 2.0**24  # a |t| that is as good as that
 _FALLING = 2.0 ** np.array([16.0, 20.0])  # sigma in lengths, between which it is seen how outputs fall
-_DROWNED = 1e8  # a sigma of which float64 keeps 1e-8
+_DROWNED = 1e8  # the sigma beyond which float64 rounds a mean by more than 1e-8
 _MOMENTS = 6  # of f less its line, that may be 0
 _NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
 _erfc = np.vectorize(math.erfc, otypes=[float])

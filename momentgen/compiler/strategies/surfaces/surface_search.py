@@ -32,7 +32,7 @@ _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in u
 _WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
-_TRIED, _MORE_TRIED = 2, 12  # frames whose terms are counted by a fit; where none of them serves
+_TRIED, _MORE_TRIED = 2, 12  # how many frames are fitted, and how many at most where none of these serves
 #: the rounding of 1, and how many times the tolerance of a mean the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
