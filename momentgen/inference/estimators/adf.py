@@ -38,8 +38,6 @@ _LEVERAGE_ROWS = 1000
 _WIDTHS, _PASSES, _FEW_ROWS = ((50, 50), ()), 40, 20
 #: updates of a weight that a draw of the outputs costs, about
 _DRAW = 100
-#: log probability that stands for a class that a part of the rows lacks
-_UNKNOWN = -10.0
 
 
 @parameters
@@ -104,7 +102,8 @@ class _Filtering(Bayesian):
         if known or passes is not None or len(x) < _FEW_ROWS:
             return
         rows, targets = x.cpu().numpy(), y.cpu().numpy()
-        parts = self._row_parts(targets)
+        #: a second call would divide the rows anew where ``random_state`` is None or a ``RandomState``
+        parts = self._divided = self._row_parts(targets)
 
         def begin(hidden: tuple[int, ...]) -> list[Any]:
             fixed = {"calibrate": None} if hasattr(self, "calibrate") else {}
@@ -114,10 +113,13 @@ class _Filtering(Bayesian):
             weights = count_weights((x.shape[1], *hidden, 1)) + _DRAW * getattr(self, "samples", 0)
             return self.members * (len(rows) + sum(len(train) for train, _ in parts)) * weights
 
+        # The labels here are places in classes_; a part may lack some.
+        labels = {"classes": np.arange(len(self.classes_))} if hasattr(self, "classes_") else {}
+
         def predict(networks: list[Any], more: int) -> list[Any]:
             found = []
             for network, (train, test) in zip(networks, parts, strict=True):
-                network.partial_fit(rows[train], targets[train], passes=more)
+                network.partial_fit(rows[train], targets[train], passes=more, **labels)
                 found.append(network._told(rows, targets, test))
             return found
 
@@ -177,6 +179,9 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
 
     def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         return self._folds(len(y))
+
+    def _folds(self, rows: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        return super()._folds(rows) if self._chosen is None else self._divided
 
     def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
         return self.predict(x, return_std=True)
@@ -260,10 +265,7 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         return list(KFold(5, shuffle=True, random_state=self._seed()).split(y))
 
     def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
-        known = np.isin(y[test], self.classes_)
-        logs = np.full(len(test), _UNKNOWN)
-        logs[known] = self.log_prob(x[test][known], y[test][known])
-        return logs
+        return self.log_prob(x[test], y[test])
 
     def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
         return float(np.concatenate(predictions).mean())

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -50,6 +50,13 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     random_state: Any
     #: of the tensors that the method computes with
     _dtype: torch.dtype = torch.float64
+    #: how often each row of this fit counts, ``(n,)``; None for once
+    _weights: NDArray[np.float64] | None = None
+    #: whether there is a model: none before the first fit, and none after one that was broken off
+    _ready: bool = False
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._ready
 
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         """Choose what is left to the data; called once before :meth:`_start`, with the passes of :meth:`_train`."""
@@ -102,9 +109,11 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         classes: ArrayLike | None = None,
         **options: Any,
     ) -> Self:
+        if reset:
+            self._ready = False
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, **options)
         if reset:
-            self.x_scaler_ = StandardScaler().fit(X)
+            self.x_scaler_ = StandardScaler().fit(X, sample_weight=self._weights)
             self._chunks: dict[bytes, int] = {}
         targets = self._standard_targets(np.asarray(y), reset, classes)
         features = self._tensor(self.x_scaler_.transform(X))
@@ -120,7 +129,12 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         if reset:
             self._prepare(features, targets, passes)
             self._start(features, targets)
-        self._train(features, targets, passes)
+        self._ready = True  # a callback may predict
+        try:
+            self._train(features, targets, passes)
+        except BaseException:
+            self._ready = not reset
+            raise
         reason = self._complaint() if passes is None else None
         if reason is not None:
             warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=3)
@@ -179,7 +193,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
             passes: how often to go over these data.
             n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
         """
-        return self._fit(X, y, passes, not hasattr(self, "x_scaler_"), n_total, classes)
+        return self._fit(X, y, passes, not self._ready, n_total, classes)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior probabilities of ``classes_``, shape ``(n, classes)``."""
@@ -195,7 +209,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
         """Log probability of each label, shape ``(n,)``."""
         logs = self._log_probabilities(X)
-        places = self._standard_targets(np.asarray(y), False).numpy()
+        places = self._standard_targets(column_or_1d(y), False).numpy()
         if len(places) != len(logs):
             raise InputError(f"{type(self).__name__}: expected {len(logs)} labels, got {len(places)}")
         found: NDArray[Any] = logs[np.arange(len(places)), places]

@@ -43,8 +43,10 @@ class ErrorLaw(NamedTuple):
         share: λ, how far the scale depends on the place; 0 where it does not.
         space: where neighbours are looked for: ``features`` or ``mean``.
         squares: z² of the held-out rows over their mean.
+        weights: how often each of these rows counts.
         nearest: finds the neighbours, or None.
         errors: |z| over the scale, in order.
+        counts: how many held-out rows have an error up to each of these.
         root_mean_square: of z.
     """
 
@@ -53,8 +55,10 @@ class ErrorLaw(NamedTuple):
     share: float
     space: str
     squares: NDArray[Any]
+    weights: NDArray[Any]
     nearest: Any
     errors: NDArray[Any]
+    counts: NDArray[Any]
     root_mean_square: float
 
     def scale(self, features: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
@@ -62,7 +66,7 @@ class ErrorLaw(NamedTuple):
         if self.nearest is None:
             return np.full(len(mean), self.size)
         places = self.nearest.kneighbors(_places(self.space, features, mean), return_distance=False)
-        return self.size * self.squares[places].mean(1) ** (0.5 * self.share)
+        return self.size * np.average(self.squares[places], 1, self.weights[places]) ** (0.5 * self.share)
 
     @property
     def deviation(self) -> float:
@@ -75,10 +79,13 @@ class ErrorLaw(NamedTuple):
         return stats.norm if math.isinf(self.freedom) else stats.t(self.freedom)
 
 
-def fit_error_law(z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any]) -> ErrorLaw:
+def fit_error_law(
+    z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any], weights: NDArray[Any] | None = None
+) -> ErrorLaw:
     """The law of errors ``(n,)`` of held-out rows, with their features ``(n, d)`` and predicted means ``(n,)``.
 
-    Features and means should be about in standard units.
+    Features and means should be about in standard units.  ``weights`` ``(n,)`` is how often each row counts, None for
+    once.
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -87,17 +94,18 @@ def fit_error_law(z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any]) -
     >>> (law.scale(np.array([[-0.5], [0.5]]), np.zeros(2)) * law.deviation).round(1).tolist()
     [0.3, 3.0]
     """
-    mean_square = float(np.mean(z**2))
+    weights = np.ones(len(z)) if weights is None else weights
+    mean_square = float(np.average(z**2, weights=weights))
     if not mean_square > 1e-12:  # targets that are all alike leave no error
-        return ErrorLaw(math.inf, 1.0, 0.0, "mean", z, None, np.sort(np.abs(z)), 1.0)
+        return ErrorLaw(math.inf, 1.0, 0.0, "mean", z, weights, None, *_ordered(np.abs(z), weights), 1.0)
     squares = (z**2 / mean_square).clip(_LEAST, _MOST)
     found: list[tuple[float, float, float, float, str, int, NDArray[Any]]] = []
 
     def consider(local: NDArray[Any], share: float, space: str, count: int) -> None:
         ratio = z / np.sqrt(local)
         for freedom in _FREEDOM[share > 0 :]:  # a scale of few rows is uncertain, and tails are long
-            size, likelihood = _size(ratio, freedom)
-            likelihood -= 0.5 * float(np.log(local).sum())
+            size, likelihood = _size(ratio, freedom, weights)
+            likelihood -= 0.5 * float(weights @ np.log(local))
             parameters = _LOCAL_PARAMETERS if share else not math.isinf(freedom)
             found.append((likelihood - parameters, freedom, size, share, space, count, local))
 
@@ -106,28 +114,36 @@ def fit_error_law(z: NDArray[Any], features: NDArray[Any], mean: NDArray[Any]) -
         for space in ("mean", "features"):
             places = _places(space, features, mean)
             near = NearestNeighbors(n_neighbors=min(_NEIGHBOURS[-1], len(z) // 3)).fit(places)
-            around = squares[near.kneighbors(return_distance=False)]  # a row is none of its own neighbours
+            around = near.kneighbors(return_distance=False)  # a row is none of its own neighbours
             for count in _NEIGHBOURS:
                 if count <= around.shape[1]:
+                    chosen = around[:, :count]
+                    local = np.average(squares[chosen], 1, weights[chosen])
                     for share in _SHARES:
-                        consider(around[:, :count].mean(1) ** share, share, space, count)
+                        consider(local**share, share, space, count)
     _, freedom, size, share, space, count, local = max(found, key=lambda one: one[0])
     nearest = NearestNeighbors(n_neighbors=count).fit(_places(space, features, mean)) if share else None
-    errors = np.sort(np.abs(z) / (size * np.sqrt(local)))
-    return ErrorLaw(freedom, size, share, space, squares, nearest, errors, math.sqrt(mean_square))
+    errors, counts = _ordered(np.abs(z) / (size * np.sqrt(local)), weights)
+    return ErrorLaw(freedom, size, share, space, squares, weights, nearest, errors, counts, math.sqrt(mean_square))
+
+
+def _ordered(errors: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    order = np.argsort(errors)
+    return errors[order], np.cumsum(weights[order])
 
 
 def _places(space: str, features: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
     return features if space == "features" else mean[:, None]
 
 
-def _size(z: NDArray[Any], freedom: float) -> tuple[float, float]:
+def _size(z: NDArray[Any], freedom: float, weights: NDArray[Any]) -> tuple[float, float]:
     """The scale of a Student t of the largest likelihood, by its EM steps, and the log likelihood."""
-    squares = z**2
-    found = float(squares.mean())
+    squares, count = z**2, float(weights.sum())
+    found = float(np.average(squares, weights=weights))
     if math.isinf(freedom):
-        return math.sqrt(found), -0.5 * len(z) * (1 + math.log(2 * math.pi * found))
+        return math.sqrt(found), -0.5 * count * (1 + math.log(2 * math.pi * found))
     for _ in range(_STEPS):
-        found = float((squares * ((freedom + 1) / (freedom + squares / found))).mean())
+        found = float(np.average(squares * ((freedom + 1) / (freedom + squares / found)), weights=weights))
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi * found)
-    return math.sqrt(found), len(z) * constant - (freedom + 1) / 2 * float(np.log1p(squares / (freedom * found)).sum())
+    tails = float(weights @ np.log1p(squares / (freedom * found)))
+    return math.sqrt(found), count * constant - (freedom + 1) / 2 * tails

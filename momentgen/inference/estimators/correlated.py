@@ -16,6 +16,7 @@ from momentgen.inference.credible import Prediction, credible_prediction, sample
 from momentgen.inference.estimators.base import BayesianClassifier, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.heteroscedastic import KnownNoise
 from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.training import seeded
@@ -55,10 +56,10 @@ class _Correlated(Variational):
     def _how(self) -> Method:
         return "sample"
 
-    def _score(self, x: Tensor, y: Tensor) -> float:
+    def _score(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            logs = self.likelihood_.log_prob(self._outputs(x), y)
-        return float(logs.logsumexp(0).mean()) - math.log(len(logs))
+            logs: Tensor = self.likelihood_.log_prob(self._outputs(x), y)
+        return logs.logsumexp(0) - math.log(len(logs))
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         super()._start(x, y)
@@ -112,7 +113,7 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)
         y = y.to(draws)
-        if self._own is not None:  # predictions are without a measurement's own noise
+        if isinstance(self.likelihood_, KnownNoise):  # predictions are without a measurement's own noise
             y = torch.cat([y, torch.zeros_like(y)], 1)
         logs: Tensor = self.likelihood_.log_prob(draws, y)
         return logs.logsumexp(0) - math.log(len(draws))

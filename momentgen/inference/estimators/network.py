@@ -9,13 +9,15 @@ import copy
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import _safe_indexing, check_consistent_length
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -33,6 +35,8 @@ __all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
 
 #: rows of which predictions are made at once
 _ROWS = 1024
+#: rows that weights may add up to without a warning
+_FEWEST = 2
 #: last part of a given number of epochs, over which the learning rate falls
 _FALLING = 0.5
 #: a network, or what makes one for a number of features
@@ -57,8 +61,6 @@ class Variational(Bayesian):
     callback: Callback | None
     progress: bool
     device: str
-    #: of the rows of this fit: how often each counts
-    _weights: Tensor | None = None
 
     def _family(self) -> Posterior:
         raise NotImplementedError
@@ -79,18 +81,35 @@ class Variational(Bayesian):
         """Targets as the likelihood takes them."""
         raise NotImplementedError
 
-    def _score(self, x: Tensor, y: Tensor) -> float:
-        """Mean log predictive density of observations."""
+    def _score(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log predictive density of each observation, ``(n,)``."""
         raise NotImplementedError
 
     def _rows(self, rows: Any) -> dict[str, Any]:
-        return {} if self._weights is None else {"sample_weight": self._weights.cpu().numpy()[rows]}
+        return {} if self._weights is None else {"sample_weight": self._weights[rows]}
 
-    def _take_weights(self, X: ArrayLike, sample_weight: ArrayLike | None) -> None:
+    def _take_weights(self, sample_weight: ArrayLike | None, X: Any, *others: Any) -> list[Any]:
+        """Keep the weights, and return X and the others without the rows of weight 0.
+
+        Raises:
+            ValueError: for weights that are negative, all 0, or not one for each row.
+        """
         self._weights = None
-        if sample_weight is not None:
-            found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            self._weights = self._tensor(found)
+        if sample_weight is None:
+            return [X, *others]
+        found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        check_consistent_length(X, *others)
+        kept = np.flatnonzero(found)
+        self._weights = found[kept]
+        if self._weights.sum() < _FEWEST < len(found):
+            warnings.warn(
+                f"{type(self).__name__}: the sample_weight of {len(found)} rows adds up to {found.sum():.3g} rows. A "
+                "weight is how often a row counts; divide the weights by their mean to count as many rows as there are",
+                stacklevel=3,
+            )
+        return [
+            _safe_indexing(part, kept) if len(kept) < len(found) and part is not None else part for part in (X, *others)
+        ]
 
     def _network(self, features: int, outputs: int) -> torch.nn.Module:
         """The plain network for so many features."""
@@ -138,7 +157,8 @@ class Variational(Bayesian):
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         epochs, observed = self.epochs if passes is None else passes, self._observed(y.to(x.device))
-        options: dict[str, Any] = {"size": self._size, "progress": self.progress, "weights": self._weights}
+        weights = None if self._weights is None else self._tensor(self._weights)
+        options: dict[str, Any] = {"size": self._size, "progress": self.progress, "weights": weights}
         if self.validation_fraction is not None and passes is None:
             if epochs is not None or not 0 < self.validation_fraction < 1:
                 raise InputError(
@@ -150,8 +170,10 @@ class Variational(Bayesian):
             if held >= len(x):
                 raise InputError(f"{type(self).__name__}: early stopping needs rows to hold out, got {len(x)}")
             test, rows = torch.as_tensor(order[:held]), torch.as_tensor(order[held:])
-            options["score"] = functools.partial(self._score, x[test], observed[test])
-            options["weights"] = None if self._weights is None else self._weights[rows]
+            options["score"] = functools.partial(
+                self._mean_score, x[test], observed[test], None if weights is None else weights[test]
+            )
+            options["weights"] = None if weights is None else weights[rows]
             x, observed = x[rows], observed[rows]
         if epochs is None:
             self._settled: bool | None = self.trainer_.settle(x, observed, steps=self.max_steps, **options)
@@ -160,6 +182,9 @@ class Variational(Bayesian):
             self.trainer_.run(x, observed, epochs, falling=_FALLING if passes is None else 0.0, **options)
             self._settled = None
         self.n_iter_ = len(self.trainer_.history)
+
+    def _mean_score(self, x: Tensor, y: Tensor, weights: Tensor | None) -> float:
+        return float(np.average(self._score(x, y).cpu(), weights=None if weights is None else weights.cpu()))
 
     def _diagnose(self) -> dict[str, Any]:
         history = self.trainer_.history
@@ -224,8 +249,10 @@ class Regression(Variational):
     """Targets with normal noise: of one variance per column, that is learnt, or of one that depends on the input."""
 
     noise: Literal["constant", "input"]
-    #: *variances* of the noise that each target is known to have, in standard units, ``(n, outputs)``
-    _own: Tensor | None = None
+    _y_shape: tuple[int, ...]
+    y_scaler_: Any
+    #: *standard deviation* of the noise that each target of these data is known to have, in y's unit, ``(n, outputs)``
+    _y_std: NDArray[np.float64] | None = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, y_std: ArrayLike | None = None
@@ -242,30 +269,59 @@ class Regression(Variational):
         Raises:
             ValueError: for data that are not finite, of other shapes, or empty.
         """
-        self._take_weights(X, sample_weight)
-        self._own, self._y_std = None, None
-        if y_std is not None:
-            targets, given = np.asarray(y, dtype=np.float64), np.asarray(y_std, dtype=np.float64)
-            if given.shape != targets.shape or not (np.isfinite(given) & (given >= 0)).all():
-                raise InputError(
-                    f"{type(self).__name__}: expected y_std of y's shape {targets.shape}, finite and not negative, got "
-                    f"shape {given.shape}"
-                )
-            if self.noise != "constant" or self.likelihood is not None:
-                raise InputError(f"{type(self).__name__}: y_std takes noise='constant' and no likelihood of your own")
-            columns, self._y_std = targets.reshape(len(targets), -1), given
-            unit = columns.std(0)
-            unit[unit == 0] = 1
-            self._own = self._tensor((given.reshape(columns.shape) / unit) ** 2)
+        X, y, y_std = self._take_weights(sample_weight, X, y, y_std)
+        self._take_noise(y, y_std)
         return super().fit(X, y)
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
-        self._weights, self._own, self._y_std = None, None, None
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        passes: int = 1,
+        n_total: int | None = None,
+        y_std: ArrayLike | None = None,
+    ) -> Self:
+        """Go on with these data; scales of features and targets stay those of the first call.
+
+        Nothing is calibrated: no data are held out.
+
+        Args:
+            X: features, shape ``(n, features)``.
+            y: targets, shape ``(n,)`` or ``(n, outputs)``.
+            passes: how often to go over these data.
+            n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
+            y_std: as for :meth:`fit`.  All calls have it, or none.
+
+        Raises:
+            InputError: for ``y_std`` where the first call had none, or none where it had one.
+        """
+        if self._ready and (y_std is not None) != isinstance(self.likelihood_, KnownNoise):
+            had, now = ("no y_std", "one") if y_std is not None else ("y_std", "none: zeros where nothing is known")
+            raise InputError(
+                f"{type(self).__name__}.partial_fit: expected y_std in all calls or in none; the first had {had}, this "
+                f"one has {now}"
+            )
+        self._weights = None
+        self._take_noise(y, y_std)
         return super().partial_fit(X, y, passes, n_total)
 
+    def _take_noise(self, y: Any, y_std: Any) -> None:
+        self._y_std = None
+        if y_std is None:
+            return
+        given, shape = np.asarray(y_std, dtype=np.float64), np.shape(y)
+        if given.shape != shape or not (np.isfinite(given) & (given >= 0)).all():
+            raise InputError(
+                f"{type(self).__name__}: expected y_std of y's shape {shape}, finite and not negative, got shape "
+                f"{given.shape}, from {given.min(initial=math.inf):.4g} to {given.max(initial=-math.inf):.4g}"
+            )
+        if self.noise != "constant" or self.likelihood is not None:
+            raise InputError(f"{type(self).__name__}: y_std takes noise='constant' and no likelihood of your own")
+        self._y_std = given.reshape(len(given), -1)
+
     def _rows(self, rows: Any) -> dict[str, Any]:
-        known = getattr(self, "_y_std", None)
-        return super()._rows(rows) | ({} if known is None else {"y_std": known[rows]})
+        known = None if self._y_std is None else self._y_std[rows].reshape(-1, *self._y_shape)
+        return super()._rows(rows) | ({} if known is None else {"y_std": known})
 
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         y = y.to(x.device).reshape(len(y), -1)
@@ -277,12 +333,14 @@ class Regression(Variational):
             return made, outputs * (2 if isinstance(made, HeteroscedasticGaussian) else 1)
         if self.noise == "input":
             return HeteroscedasticGaussian(), 2 * outputs
-        kind = Gaussian if self._own is None else KnownNoise
+        kind = Gaussian if self._y_std is None else KnownNoise
         return kind(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
 
     def _observed(self, y: Tensor) -> Tensor:
         y = y.reshape(len(y), -1)
-        return y if self._own is None else torch.cat([y, self._own.to(y)], 1)
+        if self._y_std is None:
+            return y
+        return torch.cat([y, self._tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y)], 1)
 
 
 class Classification(Variational):
@@ -296,8 +354,9 @@ class Classification(Variational):
         Raises:
             ValueError: for data that are not finite, of other shapes, empty, or of one class.
         """
-        self._take_weights(X, sample_weight)
-        return super().fit(X, y)
+        labels = None if sample_weight is None else np.unique(column_or_1d(y))  # those of rows of weight 0 too
+        X, y = self._take_weights(sample_weight, X, y)
+        return self._fit(X, y, None, True, classes=labels)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, *args: Any, **options: Any) -> Self:
         self._weights = None

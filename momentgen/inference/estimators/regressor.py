@@ -94,7 +94,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         columns = y.reshape(len(y), -1)
         if reset:
             self._y_shape = y.shape[1:]
-            self.y_scaler_ = StandardScaler().fit(columns)
+            self.y_scaler_ = StandardScaler().fit(columns, sample_weight=self._weights)
             self._uncalibrated()
         elif y.shape[1:] != self._y_shape:
             raise InputError(f"{type(self).__name__}: expected targets of shape (n, {self._y_shape}), got {y.shape}")
@@ -110,7 +110,11 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             raise InputError(f"{type(self).__name__}: expected calibrate of cv, split or None, got {self.calibrate!r}")
         self._fit(X, y, None, True, multi_output=True, y_numeric=True)
         if self.calibrate is not None:
-            self._calibrate(X, y)
+            try:
+                self._calibrate(X, y)
+            except BaseException:
+                self._ready = False
+                raise
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
@@ -124,7 +128,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             passes: how often to go over these data.
             n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
         """
-        self._fit(X, y, passes, not hasattr(self, "x_scaler_"), n_total, multi_output=True, y_numeric=True)
+        self._fit(X, y, passes, not self._ready, n_total, multi_output=True, y_numeric=True)
         self._uncalibrated()
         return self
 
@@ -156,7 +160,9 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         if len(targets) < _LEAST_ROWS:
             return
         folds = self._folds(len(targets))
-        own = self.predict(features, return_std=True)[1]
+        standard = self._features(X)
+        with torch.no_grad():
+            own = np.sqrt(self._shaped(self._moments(standard).var)) * self._unit
         errors, means = [], []
         for (_, test), (mean, std) in zip(folds, self._held_out(features, targets, folds), strict=True):
             # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
@@ -166,9 +172,12 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             off = targets[test].reshape(std.shape).astype(np.float64) - mean[test]
             errors.append((off / std).reshape(len(test), -1))
             means.append(((mean[test] - self._centre) / self._unit).reshape(len(test), -1))
-        standard = self._features(X).double().cpu().numpy()[np.concatenate([test for _, test in folds])]
+        held_out = np.concatenate([test for _, test in folds])
+        places, weights = standard.double().cpu().numpy()[held_out], None
+        if self._weights is not None:
+            weights = self._weights[held_out]
         z, centre = np.concatenate(errors), np.concatenate(means)
-        self._laws = [fit_error_law(z[:, k], standard, centre[:, k]) for k in range(z.shape[1])]
+        self._laws = [fit_error_law(z[:, k], places, centre[:, k], weights) for k in range(z.shape[1])]
         self.sigma_scale_ = np.array([law.root_mean_square for law in self._laws])
 
     def _scales(self, x: Tensor, mean: Tensor) -> NDArray[Any]:
@@ -188,14 +197,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _reach(self, coverage: float) -> NDArray[Any]:
         """Half-widths of intervals over the scale, one per target."""
-        count = len(self._laws[0].errors)
-        rank = math.ceil((count + 1) * coverage)
+        count = float(self._laws[0].counts[-1])
+        rank = (count + 1) * coverage
         if rank > count:
             raise InputError(
-                f"{type(self).__name__}.predict_interval: expected a coverage that {count} held-out rows can show, at "
-                f"most {count / (count + 1):.4g}, got {coverage}"
+                f"{type(self).__name__}.predict_interval: expected a coverage that {count:.6g} held-out rows can show, "
+                f"at most {count / (count + 1):.4g}, got {coverage}"
             )
-        return self._each(lambda law: float(law.errors[rank - 1]))
+        return self._each(lambda law: float(law.errors[np.searchsorted(law.counts, rank)]))
 
     # ------------------------------------------------------------------ predictions
 

@@ -49,9 +49,10 @@ class _VBP(Variational):
     def _how(self) -> Method:
         return "ap2"
 
-    def _score(self, x: Tensor, y: Tensor) -> float:
+    def _score(self, x: Tensor, y: Tensor) -> Tensor:
         with method("ap2"), torch.no_grad():
-            return float(self.likelihood_.log_z(self.network_(x), y).mean())
+            found: Tensor = self.likelihood_.log_z(self.network_(x), y)
+            return found
 
     def _outputs(self, x: Tensor) -> Any:
         with method(self.propagation):

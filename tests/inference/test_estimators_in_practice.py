@@ -1,0 +1,210 @@
+"""What practitioners do to estimators: frames, rare classes, weights, known noise in chunks, interrupted fits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_friedman1
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from momentgen.errors import InputError
+from momentgen.inference import (
+    CorrelatedRegressor,
+    EBPClassifier,
+    PBPClassifier,
+    PBPRegressor,
+    VBPClassifier,
+    VBPRegressor,
+)
+from momentgen.inference.estimators.calibration import fit_error_law
+
+FILTER: dict[str, Any] = {"hidden": (5,), "passes": 5, "members": 1, "random_state": 0}
+BOUND: dict[str, Any] = {"hidden": (10,), "epochs": 100, "lr": 0.03, "random_state": 0}
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_on_one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
+    torch.set_num_threads(before)
+
+
+def line(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(rows, 2))
+    return x, x[:, 0] + 0.3 * draw.normal(size=rows)
+
+
+@pytest.mark.parametrize("random_state", [None, np.random.RandomState(3)], ids=["none", "a stream"])
+def test_rows_that_calibrate_were_not_fitted_whatever_the_random_state(random_state: Any) -> None:
+    """Without a fixed seed the rows were once divided anew, and errors of fitted rows made σ too small."""
+    np.random.seed(5)  # noqa: NPY002
+    x, y = make_friedman1(100, noise=1.0, random_state=1)
+    new, targets = make_friedman1(2000, noise=1.0, random_state=99)
+    low, high = PBPRegressor((20,), members=1, random_state=random_state).fit(x, y).predict_interval(new, 0.9)
+    # The level that 100 rows give has σ 0.03.
+    assert np.mean((low <= targets) & (targets <= high)) > 0.8
+
+
+@pytest.mark.parametrize("kind", [PBPClassifier, EBPClassifier])
+def test_a_class_of_one_row_in_five_hundred_is_fitted(kind: Any) -> None:
+    x, _ = line(501)
+    labels = np.arange(501) == 7
+    found = kind(hidden=(5,), members=1, random_state=0).fit(x, labels).predict_proba(x)
+    assert found.shape == (501, 2)
+    assert 0.0005 < found[:, 1].mean() < 0.02
+
+
+@pytest.mark.parametrize("model", [VBPClassifier(hidden=(5,), epochs=5), PBPClassifier((5,), 5)])
+def test_log_probabilities_of_a_column_of_labels_are_one_per_row(model: Any) -> None:
+    x, y = line(40)
+    labels = np.where(y > 0, "up", "down")
+    model.fit(x, labels)
+    expected = np.log(model.predict_proba(x))[np.arange(40), (labels == "up").astype(int)]
+    assert model.log_prob(x, labels) == pytest.approx(expected)
+    assert model.log_prob(x, labels[:, None]) == pytest.approx(expected)
+
+
+def test_a_first_call_that_was_refused_leaves_no_trace() -> None:
+    x, y = line(20)
+    model = VBPClassifier(hidden=(5,), random_state=0)
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        model.partial_fit(x, np.ones(20))
+    assert model.partial_fit(x, np.ones(20), classes=[0, 1]).classes_.tolist() == [0, 1]
+    regressor = PBPRegressor(**FILTER)
+    with pytest.raises(InputError, match="n_total"):
+        regressor.partial_fit(x, y, n_total=1)
+    assert np.isfinite(regressor.partial_fit(x, y).predict(x)).all()
+
+
+def test_a_fit_that_is_broken_off_is_no_fit_though_its_callback_may_predict() -> None:
+    x, y = line(60)
+    seen: list[Any] = []
+
+    def interrupt(trainer: Any) -> None:
+        seen.append(model.predict(x))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    model = VBPRegressor(**BOUND, propagation="ap2", callback=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, y)
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    seen.extend([0, 0])
+    assert np.isfinite(model.fit(x, y).predict(x)).all()
+    # In calibration, σ would be that of no calibration.
+    model.set_params(callback=lambda trainer: [][0] if trainer.network is not model.network_ else None)
+    with pytest.raises(IndexError):
+        model.fit(x, y)
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+
+
+def test_frames_are_fitted_and_calibrated_without_a_warning() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = line(60)
+    frame = pandas.DataFrame(x, columns=["one", "two"])
+    weight = pandas.Series(np.ones(60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        filtered = PBPRegressor(**FILTER).fit(frame, frame["one"])
+        bound = VBPRegressor(**BOUND, propagation="ap2").fit(
+            frame, pandas.Series(y), sample_weight=weight, y_std=0.1 * weight
+        )
+        assert bound.predict(frame).shape == (60,)
+    assert filtered.predict(frame) == pytest.approx(PBPRegressor(**FILTER).fit(x, x[:, 0]).predict(x))
+
+
+# ------------------------------------------------------------------ weights of rows
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        VBPRegressor(**BOUND, propagation="ap2"),
+        VBPRegressor(hidden=(5,), propagation="ap2", max_steps=300, validation_fraction=0.3, random_state=0),
+        CorrelatedRegressor(**BOUND, samples=10),
+    ],
+    ids=["calibrated", "stopped early", "correlated"],
+)
+def test_rows_of_weight_zero_leave_σ_and_intervals_as_if_they_were_not_there(model: Any) -> None:
+    x, y = line(80)
+    weight = (np.arange(80) % 4 != 0).astype(float)
+    spoilt = np.where(weight == 0, 1e3, y)
+    new, _ = line(5, seed=1)
+    without = model.fit(x[weight > 0], y[weight > 0])
+    expected = (*without.predict(new, return_std=True), *without.predict_interval(new, 0.9))
+    told = model.fit(x, spoilt, sample_weight=weight)
+    found = (*told.predict(new, return_std=True), *told.predict_interval(new, 0.9))
+    for mine, other in zip(found, expected, strict=True):
+        assert mine == pytest.approx(other, rel=1e-6)
+
+
+def test_held_out_rows_count_in_calibration_as_often_as_their_weight_says() -> None:
+    draw = np.random.default_rng(0)
+    z, x = draw.standard_t(4, 40), draw.normal(size=(40, 2))
+    weight = draw.integers(1, 4, 40)
+    told = fit_error_law(z, x, x[:, 0], weight.astype(float))
+    repeated = fit_error_law(*(np.repeat(part, weight, 0) for part in (z, x, x[:, 0])))
+    assert told.freedom == repeated.freedom
+    assert told.root_mean_square == pytest.approx(repeated.root_mean_square)
+    level = 0.9 * (weight.sum() + 1)
+    ends = [law.errors[np.searchsorted(law.counts, level)] * law.size for law in (told, repeated)]
+    assert told.counts[-1] == len(repeated.errors)
+    if told.share == repeated.share == 0:
+        assert told.size == pytest.approx(repeated.size)
+        assert ends[0] == pytest.approx(ends[1])
+
+
+def test_weights_that_add_up_to_next_to_no_rows_are_said() -> None:
+    x, y = line(60)
+    with pytest.warns(UserWarning, match="60 rows adds up to 1 rows"):
+        VBPRegressor(hidden=(), epochs=1, calibrate=None).fit(x, y, sample_weight=np.full(60, 1 / 60))
+
+
+def test_a_class_whose_rows_have_weight_zero_stays_a_class() -> None:
+    x, y = line(60)
+    labels = np.digitize(y, [-0.5, 0.5])
+    model = VBPClassifier(hidden=(5,), epochs=20, random_state=0).fit(x, labels, sample_weight=labels != 1)
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert model.predict_proba(x).shape == (60, 3)
+
+
+# ------------------------------------------------------------------ noise that is known per target
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+def test_known_noise_counts_in_each_chunk_as_in_one(outputs: int | None) -> None:
+    """Half of the rows have an offset of 1, and say that they are a hundred times as noisy."""
+    x, y = line(200)
+    noisy = np.arange(200) % 2 == 1
+    y = 1e3 * (y + noisy)
+    y_std = 1e3 * np.where(noisy, 5.0, 0.05)
+    if outputs:
+        y, y_std = np.stack([y, -y], 1), np.stack([y_std, y_std], 1)
+    model = VBPRegressor(hidden=(), lr=0.05, propagation="ap2", random_state=0)
+    for _ in range(150):
+        for rows in (slice(0, 100), slice(100, 200)):
+            model.partial_fit(x[rows], y[rows], y_std=y_std[rows], n_total=200)
+    found = model.predict([[0.0, 0.0], [1.0, 0.0]])
+    assert (found[..., 0] if outputs else found) == pytest.approx([0.0, 1e3], abs=120)
+    with pytest.raises(InputError, match="the first had y_std, this one has none"):
+        model.partial_fit(x, y)
+    with pytest.raises(InputError, match="the first had no y_std, this one has one"):
+        VBPRegressor(hidden=(), epochs=1, calibrate=None).fit(x, y).partial_fit(x, y, y_std=y_std)
+
+
+def test_chunks_go_on_from_a_fit_with_known_noise() -> None:
+    x, y = line(60)
+    model = VBPRegressor(**BOUND, propagation="ap2").fit(x, y, y_std=np.full(60, 0.1))
+    assert np.isfinite(model.partial_fit(x[:30], y[:30], y_std=np.zeros(30)).predict(x)).all()
