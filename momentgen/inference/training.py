@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,12 +32,16 @@ _WINDOW = 100
 _PATIENCE = (2, 1, 1)
 #: steps over which the divergence comes in: from the start it would switch off units that have not learnt yet
 _WARM_UP = 500
+_ONE_THREAD = threading.RLock()
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within the context torch's random numbers follow from the seed; outside they go on as if it had not been."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    """Within the context torch's random numbers follow from the seed; outside they go on as if it had not been.
+
+    All threads share torch's generator, so that one of them at a time is within.
+    """
+    with _ONE_THREAD, torch.random.fork_rng([device] if device.type == "cuda" else []):
         # torch.manual_seed would keep a traceback for each kind of device that is not there
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":

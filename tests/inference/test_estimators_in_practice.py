@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
@@ -208,3 +210,26 @@ def test_chunks_go_on_from_a_fit_with_known_noise() -> None:
     x, y = line(60)
     model = VBPRegressor(**BOUND, propagation="ap2").fit(x, y, y_std=np.full(60, 0.1))
     assert np.isfinite(model.partial_fit(x[:30], y[:30], y_std=np.zeros(30)).predict(x)).all()
+
+
+# ------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        VBPRegressor(hidden=(5,), epochs=40, propagation="ap2", calibrate=None, random_state=0),
+        CorrelatedRegressor(hidden=(5,), epochs=20, samples=10, calibrate=None, random_state=0),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_fits_in_threads_side_by_side_are_those_of_one_after_the_other(model: Any) -> None:
+    x, y = line(60)
+
+    def fit(_: int) -> Any:
+        return clone(model).fit(x, y).predict(x, return_std=True)
+
+    expected = fit(0)
+    with ThreadPoolExecutor(3) as threads:
+        for found in threads.map(fit, range(3)):
+            assert np.array_equal(found, expected)
