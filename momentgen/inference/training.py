@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.lower_bound import elbo
 from momentgen.laws.border import Method, method
 from momentgen.progress import progress_bar
+from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["Trainer", "seeded"]
 
@@ -32,7 +32,6 @@ _WINDOW = 100
 _PATIENCE = (2, 1, 1)
 #: steps over which the divergence comes in: from the start it would switch off units that have not learnt yet
 _WARM_UP = 500
-_ONE_THREAD = threading.RLock()
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
     All threads share torch's generator, so that one of them at a time is within.
     """
-    with _ONE_THREAD, torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with one_thread(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         # torch.manual_seed would keep a traceback for each kind of device that is not there
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":

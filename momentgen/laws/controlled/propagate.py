@@ -29,6 +29,7 @@ from momentgen.laws.values import check, lower
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.autograd import transformed
+from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["propagate"]
 
@@ -56,6 +57,11 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     Raises:
         UnsupportedError: within a transform of ``torch.func``, which has no random numbers and no autograd of its own.
     """
+    with one_thread():
+        return _propagated(where, forward, args, kwargs)
+
+
+def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if transformed():
         raise UnsupportedError(
             f"{type(where).__name__}: within a transform of torch.func (vmap, jacrev, ...) the method controlled "
