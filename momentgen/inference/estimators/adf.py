@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _VALUES = 2**22
 #: passes that few rows want, how many rows are not few, and the part of all updates that may be skipped
 _LEAST_PASSES, _MANY_ROWS, _SKIPPED = 5, 10_000, 1e-4
+#: last rows by which divergence is judged
+_JUDGED_ROWS = 100
 #: rows by which the share of a row in the posterior is judged
 _LEVERAGE_ROWS = 1000
 #: widths that are compared, those and the passes where too few rows could compare them, and how many are too few
@@ -171,6 +173,22 @@ class _Filtering(Bayesian):
         return dict(zip(("weights", "noise", "prior"), self.filter_.skipped.sum(0).tolist(), strict=True))
 
 
+class _Left(NamedTuple):
+    """What the last pass over a chunk left.
+
+    Attributes:
+        rows: of the chunk.
+        log_z: per row, ``(members,)``.
+        least: what ``log_z`` should exceed.
+        noise: *variance* of the targets about the outputs, in standard units, ``(members, outputs)``.
+    """
+
+    rows: int
+    log_z: Tensor
+    least: float
+    noise: Tensor
+
+
 @parameters
 class _FilterRegressor(_Filtering, BayesianRegressor):
     _: KW_ONLY
@@ -203,6 +221,9 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         outputs = y.shape[1] if y.dim() == 2 else 1
+        self._left: dict[bytes, _Left] = {}
+        #: sum of squared errors of all rows, each as the last pass over it left it
+        self._errors: Any = 0.0
         self._begin(x.shape[1], outputs, Gaussian(precision=Gamma(*self.noise)), self._seed())
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
@@ -218,13 +239,17 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         independent weights exceed this where weights outnumber rows; then the power that meets it is taken.
         """
         mean, var = self.filter_.output(x[None])
-        self._noise = ((y.to(mean) - mean).square() + var).mean(1).double()
+        found = ((y.to(mean) - mean).square() + var).mean(1).double()
+        key = next(reversed(self._chunks))
+        self._left[key] = self._left[key]._replace(noise=found)
+        self._errors = self._errors + len(y) * found
+        self._noise = self._errors / sum(left.rows for left in self._left.values())
         noise = self._noise.mean(1)
         self._power = (self._size / noise / self.filter_.information).clamp(max=1)
-        rows = x[None, :_LEVERAGE_ROWS]
+        some = x[None, :_LEVERAGE_ROWS]
 
         def leverage(power: Tensor) -> Tensor:
-            return (self.filter_.output(rows, power).var.double() / self._noise[:, None]).mean((1, 2))
+            return (self.filter_.output(some, power).var.double() / self._noise[:, None]).mean((1, 2))
 
         if not self.hidden_ or bool((leverage(self._power) <= 1).all()):
             return
@@ -238,6 +263,16 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
     def _check_fit(self, log_z: Tensor, y: Tensor) -> None:
         # Per datum, less what a standard normal distribution has, which knows no features.
         least = Normal(0.0, 1.0).log_prob(y.double()).sum(1).mean().item() - y.shape[1]
+        key = next(reversed(self._chunks))
+        if (before := self._left.pop(key, None)) is not None:
+            self._errors = self._errors - before.rows * before.noise
+        self._left[key] = _Left(len(y), log_z, least, log_z.new_zeros(len(log_z), y.shape[1], dtype=torch.float64))
+        rows, log_z, least = 0, torch.zeros_like(log_z), 0.0
+        for left in reversed(self._left.values()):  # a single row may be far off
+            rows, log_z, least = rows + left.rows, log_z + left.rows * left.log_z, least + left.rows * left.least
+            if rows >= _JUDGED_ROWS:
+                break
+        log_z, least = log_z / rows, least / rows
         if bool((log_z < least).any()):
             raise FloatingPointError(
                 f"{type(self).__name__}: the filter has diverged. Expected a log Z per datum of at least {least:.4g} "

@@ -118,8 +118,8 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         targets = self._standard_targets(np.asarray(y), reset, classes)
         features = self._tensor(self.x_scaler_.transform(X))
         key = hashlib.blake2b(features.cpu().numpy().tobytes() + targets.cpu().numpy().tobytes()).digest()
-        #: whether these data were there before: a further pass over them is not more data
-        self._again = key in self._chunks
+        #: rows of each chunk, the last one last; a further pass over one is not more data
+        self._chunks.pop(key, None)
         self._chunks[key] = len(features)
         seen = sum(self._chunks.values())
         if n_total is not None and n_total < len(features):
