@@ -82,6 +82,8 @@ class Trainer:
     ) -> None:
         if batch_size < 1:
             raise InputError(f"Trainer: expected a batch size of at least 1, got {batch_size}")
+        if not 0 < lr < math.inf:
+            raise InputError(f"Trainer: expected a positive, finite lr, got {lr}")
         self.network, self.likelihood = network, likelihood
         self.propagation, self.batch_size, self.kl_weight, self.samples = propagation, batch_size, kl_weight, samples
         self.callback = callback

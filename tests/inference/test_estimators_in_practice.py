@@ -24,6 +24,7 @@ from momentgen.inference import (
     VBPClassifier,
     VBPRegressor,
 )
+from momentgen.inference.estimators import regressor
 from momentgen.inference.estimators.calibration import fit_error_law
 
 FILTER: dict[str, Any] = {"hidden": (5,), "passes": 5, "members": 1, "random_state": 0}
@@ -82,10 +83,10 @@ def test_a_first_call_that_was_refused_leaves_no_trace() -> None:
     with pytest.raises(ValueError, match="at least 2 classes"):
         model.partial_fit(x, np.ones(20))
     assert model.partial_fit(x, np.ones(20), classes=[0, 1]).classes_.tolist() == [0, 1]
-    regressor = PBPRegressor(**FILTER)
+    filtered = PBPRegressor(**FILTER)
     with pytest.raises(InputError, match="n_total"):
-        regressor.partial_fit(x, y, n_total=1)
-    assert np.isfinite(regressor.partial_fit(x, y).predict(x)).all()
+        filtered.partial_fit(x, y, n_total=1)
+    assert np.isfinite(filtered.partial_fit(x, y).predict(x)).all()
 
 
 def test_a_fit_that_is_broken_off_is_no_fit_though_its_callback_may_predict() -> None:
@@ -104,12 +105,33 @@ def test_a_fit_that_is_broken_off_is_no_fit_though_its_callback_may_predict() ->
         model.predict(x)
     seen.extend([0, 0])
     assert np.isfinite(model.fit(x, y).predict(x)).all()
-    # In calibration, σ would be that of no calibration.
-    model.set_params(callback=lambda trainer: [][0] if trainer.network is not model.network_ else None)
-    with pytest.raises(IndexError):
-        model.fit(x, y)
+
+
+def test_a_fit_whose_calibration_is_broken_off_has_no_σ(monkeypatch: Any) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(regressor, "fit_error_law", interrupt)
+    model = PBPRegressor(**FILTER)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*line(40))
     with pytest.raises(NotFittedError):
-        model.predict(x)
+        model.predict(line(40)[0])
+
+
+def test_a_callback_that_has_ended_training_does_not_end_that_of_networks_that_calibrate() -> None:
+    """One that counted once ended the second training after an epoch, and σ was that of its errors."""
+    x, y = line(80)
+    seen: list[int] = []
+
+    def stop(trainer: Any) -> bool:
+        seen.append(len(trainer.history))
+        return len(seen) >= 60
+
+    settings = BOUND | {"propagation": "ap2", "epochs": 200}
+    stopped = VBPRegressor(**settings, callback=stop).fit(x, y)
+    assert seen == list(range(1, 61))
+    assert stopped.predict(x, return_std=True)[1].mean() < 0.45
 
 
 def test_frames_are_fitted_and_calibrated_without_a_warning() -> None:
@@ -126,6 +148,31 @@ def test_frames_are_fitted_and_calibrated_without_a_warning() -> None:
         )
         assert bound.predict(frame).shape == (60,)
     assert filtered.predict(frame) == pytest.approx(PBPRegressor(**FILTER).fit(x, x[:, 0]).predict(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (VBPRegressor(epochs=0), "epochs of at least 1, or None, got 0"),
+        (VBPRegressor(lr=0.0), "a positive, finite lr, got 0.0"),
+        (VBPRegressor(hidden=10), "widths of the hidden layers, such as .*, got 10"),
+        (PBPRegressor(hidden=(10, 0)), "widths of the hidden layers, such as .*, got .10, 0."),
+    ],
+)
+def test_arguments_that_make_no_fit_are_refused_by_what_was_expected(model: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        model.fit(*line(20))
+    with pytest.raises(InputError, match="passes of at least 1, got 0"):
+        PBPRegressor(**FILTER).partial_fit(*line(20), passes=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_targets_of_low_precision_are_fitted_as_the_numbers_that_they_are(dtype: str) -> None:
+    x, y = line(60)
+    rounded = (1000 + y).astype(dtype)
+    targets = (rounded, rounded.astype(np.float64))
+    found, expected = (PBPRegressor(**FILTER).fit(x, some).predict(x, return_std=True) for some in targets)
+    assert np.array_equal(found, expected)
 
 
 # ------------------------------------------------------------------ weights of rows

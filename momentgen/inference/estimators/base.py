@@ -83,6 +83,14 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._diagnose()
 
+    def _check_widths(self) -> None:
+        hidden = getattr(self, "hidden", None)
+        if hidden is not None and not (np.iterable(hidden) and all(width == int(width) >= 1 for width in hidden)):
+            raise InputError(
+                f"{type(self).__name__}: expected hidden to be the widths of the hidden layers, such as (50,), got "
+                f"{hidden!r}"
+            )
+
     def _seed(self) -> int:
         """A seed from ``random_state``, a number, a ``RandomState`` or None."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -111,6 +119,9 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         if reset:
             self._ready = False
+        self._check_widths()
+        if passes is not None and passes < 1:
+            raise InputError(f"{type(self).__name__}: expected passes of at least 1, got {passes}")
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, **options)
         if reset:
             self.x_scaler_ = StandardScaler().fit(X, sample_weight=self._weights)

@@ -88,6 +88,10 @@ class Variational(Bayesian):
     def _rows(self, rows: Any) -> dict[str, Any]:
         return {} if self._weights is None else {"sample_weight": self._weights[rows]}
 
+    def _held_out_settings(self) -> dict[str, Any]:
+        # A callback may have a state, which would end the second training at once.
+        return {} if self.callback is None else {"callback": functools.partial(_ended, self.n_iter_)}
+
     def _take_weights(self, sample_weight: ArrayLike | None, X: Any, *others: Any) -> list[Any]:
         """Keep the weights, and return X and the others without the rows of weight 0.
 
@@ -158,6 +162,8 @@ class Variational(Bayesian):
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         epochs, observed = self.epochs if passes is None else passes, self._observed(y.to(x.device))
         weights = None if self._weights is None else self._tensor(self._weights)
+        if epochs is not None and epochs < 1:
+            raise InputError(f"{type(self).__name__}: expected epochs of at least 1, or None, got {epochs}")
         options: dict[str, Any] = {"size": self._size, "progress": self.progress, "weights": weights}
         if self.validation_fraction is not None and passes is None:
             if epochs is not None or not 0 < self.validation_fraction < 1:
@@ -214,6 +220,10 @@ class Variational(Bayesian):
 
     def _predicted(self, x: Tensor) -> list[Any]:
         return [self._outputs(rows) for rows in x.split(_ROWS)]
+
+
+def _ended(epochs: int, trainer: Trainer) -> bool:
+    return len(trainer.history) >= epochs
 
 
 @torch.no_grad()

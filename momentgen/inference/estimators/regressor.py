@@ -91,7 +91,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         return Moments(mean, epistemic + aleatoric)
 
     def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
-        columns = y.reshape(len(y), -1)
+        columns = y.reshape(len(y), -1).astype(np.float64)  # half precision cannot hold what is subtracted
         if reset:
             self._y_shape = y.shape[1:]
             self.y_scaler_ = StandardScaler().fit(columns, sample_weight=self._weights)
@@ -139,6 +139,10 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         #: of held-out errors, one per target
         self._laws: list[ErrorLaw] = []
 
+    def _held_out_settings(self) -> dict[str, Any]:
+        """Parameters of the models without held-out rows that are not those of this one."""
+        return {}
+
     def _folds(self, rows: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Rows to fit and rows to predict, of each fold that is needed."""
         every = list(KFold(_FOLDS, shuffle=True, random_state=self._seed()).split(np.empty(rows)))
@@ -148,7 +152,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Mean and σ of all rows, in the targets' unit, by a model that was fitted without the rows of each fold."""
         for train, _ in folds:
-            other = clone(self).set_params(calibrate=None)
+            other = clone(self).set_params(calibrate=None, **self._held_out_settings())
             with warnings.catch_warnings():  # this fit has warned itself
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 other.fit(X[train], y[train], **self._rows(train))

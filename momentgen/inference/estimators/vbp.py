@@ -76,10 +76,12 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         max_steps: of training until the bound settles.
         module: the plain network in the place of ``hidden``: a torch module, or a function of the number of features
             that makes one.  It takes features in standard units.
-        likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.
+        likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.  It is
+            of targets in standard units, with mean 0 and variance 1, and so is the ``var`` of a ``Gaussian``.
         validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
             kept.  It needs ``epochs=None``.
-        callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.
+        callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.  Networks
+            that calibrate are trained for as many epochs, without it.
         random_state: seed of the initial means and of the order of the data.
         device: where tensors are: ``cpu`` or ``cuda``.
         progress: show a bar while training.
