@@ -47,7 +47,7 @@ def line(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, x[:, 0] + 0.3 * draw.normal(size=rows)
 
 
-@pytest.mark.parametrize("random_state", [None, np.random.RandomState(3)], ids=["none", "a stream"])
+@pytest.mark.parametrize("random_state", [None, np.random.RandomState(1)], ids=["none", "a stream"])
 def test_rows_that_calibrate_were_not_fitted_whatever_the_random_state(random_state: Any) -> None:
     """Without a fixed seed the rows were once divided anew, and errors of fitted rows made σ too small."""
     np.random.seed(5)  # noqa: NPY002
