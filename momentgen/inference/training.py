@@ -228,7 +228,10 @@ class Trainer:
 
     def _epoch(self, x: Tensor, y: Tensor, size: int, weights: Tensor | None) -> float:
         total = 0.0
-        for batch in torch.randperm(len(x)).to(x.device).split(self.batch_size):
+        batches = list(torch.randperm(len(x)).to(x.device).split(self.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1:  # batch norm refuses a single row
+            batches[-2:] = [torch.cat(batches[-2:])]
+        for batch in batches:
             self.optimizer.zero_grad()
             with method(self.propagation):
                 bound = elbo(

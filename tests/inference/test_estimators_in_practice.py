@@ -230,6 +230,18 @@ def test_a_class_whose_rows_have_weight_zero_stays_a_class() -> None:
     assert model.predict_proba(x).shape == (60, 3)
 
 
+@pytest.mark.parametrize("kind", [VBPRegressor, CorrelatedRegressor])
+def test_batch_norm_is_trained_where_a_single_row_is_left_for_the_last_batch(kind: Any) -> None:
+    x, y = line(65)
+
+    def make(features: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(features, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+
+    model = kind(module=make, epochs=2, batch_size=64, calibrate=None, random_state=0).fit(x, y)
+    assert np.isfinite(model.predict(x)).all()
+    assert model.trainer_.steps == 2
+
+
 # ------------------------------------------------------------------ data in chunks
 
 
