@@ -6,12 +6,22 @@ arithmetic enters a result before its last rounding.
 
 from __future__ import annotations
 
-from momentgen.compiler.exact.balls import BallFunction, Certified, ClosedFormTruth, ball_function, evaluate
+from momentgen.compiler.exact.balls import (
+    BallForm,
+    BallFunction,
+    Certified,
+    ClosedFormTruth,
+    RealPart,
+    ball_function,
+    evaluate,
+)
 
 __all__ = [
+    "BallForm",
     "BallFunction",
     "Certified",
     "ClosedFormTruth",
+    "RealPart",
     "ball_function",
     "evaluate",
 ]

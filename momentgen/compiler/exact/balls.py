@@ -22,11 +22,34 @@ import sympy
 from flint import acb, arb, ctx, fmpq
 from sympy import Expr, Symbol
 
-from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.rule.symbols import Phi, S, phi
 
 _MAX_BITS = 1 << 16
 _SERVED = 16  # points after which fewer bits are tried again
+
+
+class BallForm(sympy.Function):
+    """A function that says itself what it is of balls; a subclass stands in a module, so that it survives pickling."""
+
+    @staticmethod
+    def ball(*args: Any) -> Any:
+        """Its value at balls, at the current precision."""
+        raise NotImplementedError
+
+
+class RealPart(BallForm):
+    """The real part of a complex expression of real numbers."""
+
+    nargs = 1
+
+    def _eval_derivative(self, s: Symbol) -> Expr:
+        return RealPart(self.args[0].diff(s))
+
+    @staticmethod
+    def ball(*args: Any) -> arb:
+        """The real part of a complex ball."""
+        return acb(*args).real
 
 
 class Certified(NamedTuple):
@@ -179,19 +202,28 @@ class ClosedFormTruth:
         outputs: by name, in the inputs' and the parameters' names.
         params: names of the parameters.
         inputs: names of the inputs.
+        inside: where the measure looks; elsewhere values are infinite, not evaluated.
     """
 
     def __init__(
-        self, outputs: Mapping[str, Expr], params: tuple[str, ...] = (), inputs: tuple[str, ...] = ("mu", "v")
+        self,
+        outputs: Mapping[str, Expr],
+        params: tuple[str, ...] = (),
+        inputs: tuple[str, ...] = ("mu", "v"),
+        inside: Callable[..., Bools] | None = None,
     ) -> None:
-        self.names, self.inputs = tuple(outputs), inputs
+        self.names, self.inputs, self.inside = tuple(outputs), inputs, inside
         self.function = ball_function(list(outputs.values()), [*inputs, *params])
 
     def __call__(self, *given: Any) -> dict[str, F64]:
         """Exact values at float32 arrays, one an input, then the parameters."""
         *points, params = given
-        values = {name: array.astype(np.float64) for name, array in zip(self.inputs, points, strict=True)}
-        return dict(zip(self.names, evaluate(self.function, {**values, **params}).value, strict=True))
+        wide = [array.astype(np.float64) for array in points]
+        known = np.ones(wide[0].shape, np.bool_) if self.inside is None else self.inside(*wide)
+        values = dict(zip(self.inputs, (array[known] for array in wide), strict=True))
+        rows = np.full((len(self.names), *wide[0].shape), np.inf)
+        rows[:, known] = evaluate(self.function, {**values, **params}).value
+        return dict(zip(self.names, rows, strict=True))
 
 
 def _prepare(
@@ -299,6 +331,7 @@ _METHODS = {
     sympy.cosh: "cosh",
     sympy.tanh: "tanh",
     sympy.LambertW: "lambertw",
+    sympy.gamma: "gamma",
 }
 
 
@@ -338,7 +371,7 @@ class _Writer:
 
     def __init__(self, arguments: dict[str, str]) -> None:
         self.arguments = arguments
-        self.constants: dict[str, arb] = {}
+        self.constants: dict[str, Any] = {}
 
     def source(self, expr: Expr) -> str:
         if isinstance(expr, Symbol):
@@ -350,6 +383,8 @@ class _Writer:
             return "_pi()"
         if expr is sympy.E:
             return "arb(1).exp()"
+        if expr is sympy.I:
+            return "acb(0, 1)"
         if isinstance(expr, sympy.Pow):
             return self.power(expr.base, expr.exp)
         if isinstance(expr, sympy.Mul) and expr.args[0] == -1:
@@ -357,6 +392,10 @@ class _Writer:
         args = [self.source(arg) for arg in expr.args]
         if isinstance(expr, (sympy.Add, sympy.Mul)):
             return "(" + (" + " if isinstance(expr, sympy.Add) else " * ").join(args) + ")"
+        if isinstance(expr, BallForm):
+            name = f"_{type(expr).__name__}"
+            self.constants[name] = expr.ball
+            return f"{name}({', '.join(args)})"
         if isinstance(expr, (Phi, phi, S)):
             return f"_{type(expr).__name__}({args[0]})"
         if isinstance(expr, (_LogOnePlusExp, sympy.Abs)):

@@ -6,7 +6,7 @@ with its parameters set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.measure.moments import MomentsMeasure, Tolerance, measure_for
-from momentgen.compiler.toolchain.arrays import F32, F64
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.rule import Rule
 
 Setting = Mapping[str, float]
@@ -74,10 +74,10 @@ def _measure(name: str, f: sp.Expr) -> MomentsMeasure:
     return measure_for(_activation(name, f), _quadrature(name, f))
 
 
-def closed_form_truth(derivation: Derivation) -> ClosedFormTruth:
-    """The six outputs by balls from the closed forms that derive found, where arguments of exp stay small."""
+def closed_form_truth(derivation: Derivation, inside: Callable[..., Bools] | None = None) -> ClosedFormTruth:
+    """The six outputs by balls from derive's closed forms; ``inside`` says where the measure looks."""
     outputs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
-    return ClosedFormTruth(outputs, tuple(p.name for p in derivation.rule.parameters))
+    return ClosedFormTruth(outputs, tuple(p.name for p in derivation.rule.parameters), inside=inside)
 
 
 @dataclass(frozen=True)

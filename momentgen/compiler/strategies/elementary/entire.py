@@ -26,6 +26,7 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real
@@ -33,14 +34,11 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, Writer
-from momentgen.compiler.strategies.elementary.entire_measure import (
-    ElementaryTruth,
-    RelativeMeasure,
-    TermsMeasure,
-)
+from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, TermsMeasure
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, exponential_terms
 from momentgen.compiler.strategies.kit import like
+from momentgen.compiler.strategies.settled import closed_form_truth
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -87,7 +85,7 @@ def _steady(terms: Terms) -> bool:
     return all(n <= 1 if b == 0 else n == 0 and sp.re(b) == 0 for b, n in terms.coefficients)
 
 
-def _steady_measure(derivation: Derivation, terms: Terms, truth: ElementaryTruth) -> MomentsMeasure:
+def _steady_measure(derivation: Derivation, terms: Terms, truth: ClosedFormTruth) -> MomentsMeasure:
     """The tolerance of all activations: L and the range found on a grid, which understates them by 1e-5 at most."""
     f = next(iter(derivation.pieces)).expr
     rates = [abs(complex(sp.N(b))) for b in terms.rates if b != 0]
@@ -215,7 +213,7 @@ def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
     graphs, fits = _graphs(edge, lambda writer, outputs: _one(f, writer))
     return Stable(
         variant="exact",
-        truth=ElementaryTruth(_outputs(derivation), edge.rate, 0.0),
+        truth=closed_form_truth(derivation, edge.inside),
         measure=Inside(RelativeMeasure(bounded, amplitude, rate), edge),
         goal=1.0,
         aim=0.8,
@@ -229,10 +227,6 @@ def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
         doc="moments in closed form, 1 - exp(-y) by a fitted polynomial where y is small",
         **graphs,
     )
-
-
-def _outputs(derivation: Derivation) -> dict[str, Any]:
-    return {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
 
 
 def _ends(terms: Terms) -> dict[str, tuple[float, float]]:
@@ -260,7 +254,7 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
         moments = Closed.of(terms, None, 0, True).outputs
         pairs = {(float(sp.re(p)), float(sp.re(q))) for name in OUTPUTS for p, q in moments[name].parts}
         edge = Edge(rate, max(q for _, q in pairs), tuple(sorted(pairs - {(0.0, 0.0)})))
-    truth = ElementaryTruth(_outputs(derivation), edge.rate, edge.rate_var)
+    truth = closed_form_truth(derivation, edge.inside)
     steady = _steady(terms)
     measure: Any
     if steady:

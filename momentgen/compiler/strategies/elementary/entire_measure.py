@@ -1,9 +1,8 @@
-r"""Elementary moments: exact values, and the errors that are allowed."""
+"""Elementary moments: the errors that are allowed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,6 @@ import mpmath
 import numpy as np
 import sympy as sp
 
-from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.measure.moments import (
     EXACT_MEAN,
     LARGEST_PARTIAL,
@@ -21,7 +19,6 @@ from momentgen.compiler.measure.moments import (
     VARIANCE_OF_INPUT,
     Tolerance,
 )
-from momentgen.compiler.strategies.elementary.entire_graph import TURNED
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, number
 from momentgen.compiler.toolchain.arrays import F64
 
@@ -190,20 +187,3 @@ class TermsMeasure(Tolerance):
             },
             "values": {},
         }
-
-
-class ElementaryTruth(ClosedFormTruth):
-    """Exact values from rigorous balls; infinite where the measure does not look, not evaluated."""
-
-    def __init__(self, outputs: Mapping[str, Any], rate: float, rate_var: float) -> None:
-        super().__init__(outputs)
-        self.rate, self.rate_var = rate, rate_var
-
-    def __call__(self, *given: Any) -> dict[str, F64]:
-        mean, var, params = given
-        inside = self.rate * np.abs(mean.astype(np.float64)) + self.rate_var * var.astype(np.float64) <= TURNED
-        result = {name: np.full(mean.shape, np.inf) for name in self.names}
-        if inside.any():
-            for name, values in super().__call__(mean[inside], var[inside], params).items():
-                result[name][inside] = values
-        return result

@@ -9,7 +9,7 @@ import numpy as np
 import sympy as sp
 from flint import arb
 
-from momentgen.compiler.exact import BallFunction, ball_function, evaluate
+from momentgen.compiler.exact import BallForm, ball_function, evaluate
 from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.compiler.strategies.formulas.rewrite import Written
 from momentgen.compiler.toolchain.arrays import F32, F64
@@ -19,41 +19,33 @@ _TINY_VARIANCE = 1e-300  # stands for v = 0 in exact values: what differs from t
 _DIVERGES = 1e100  # and what is larger there is a term in 1/sigma, which counts as 0 at v = 0
 
 
-class _TiltedBalls(BallFunction):
-    """As its base, with exp(g)·Phi(z) by confluent hypergeometric functions: erfc is not tight beyond 10^5."""
+class Tilted(BallForm):
+    """exp(g)·Phi(z), of g, z and g - z²/2; by confluent hypergeometric functions, as erfc is not tight beyond 10^5."""
 
-    def __init__(self, exprs: tuple[sp.Expr, ...], names: tuple[str, ...]) -> None:
-        tilted: dict[tuple[sp.Expr, sp.Expr], sp.Symbol] = {}
+    nargs = 3
 
-        def name(product: sp.Expr) -> sp.Expr:
-            exponents = [(f, g) for f in product.args if (g := exponent_of(f)) is not None]
-            cdfs = [f for f in product.args if isinstance(f, Phi)]
-            if not exponents or len(cdfs) != 1:
-                return product
-            key = sp.expand(sum(g for _, g in exponents)), cdfs[0].args[0]
-            used = {cdfs[0], *(f for f, _ in exponents)}
-            symbol = tilted.setdefault(key, sp.Symbol(f"_tilted{len(tilted)}"))
-            return sp.Mul(symbol, *(f for f in product.args if f not in used))
-
-        named = tuple(expr.replace(lambda e: isinstance(e, sp.Mul), name) for expr in exprs)
-        super().__init__(named, (*names, *(str(symbol) for symbol in tilted.values())))
-        self._given, self.names = (exprs, names), names
-        parts = [part for g, z in tilted for part in (g, z, sp.expand(g - z**2 / 2))]
-        self._parts = ball_function(parts, names)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._given
-
-    def __call__(self, *values: float | arb) -> list[arb]:
-        parts = iter(self._parts(*values))
-        return super().__call__(*values, *(_tilted(g, z, e) for g, z, e in zip(parts, parts, parts, strict=True)))
+    @staticmethod
+    def ball(*args: Any) -> arb:
+        """Its value at balls."""
+        g, z, combined = args
+        if z < -64:  # J_0(-z) = U(1/2, 1/2, z²/2)/sqrt(2)
+            return combined.exp() * (z * z / 2).hypgeom_u(arb(0.5), arb(0.5)) / (2 * arb.pi().sqrt())
+        return g.exp() * (-z / arb(2).sqrt()).erfc() / 2
 
 
-def _tilted(g: arb, z: arb, combined: arb) -> arb:
-    """exp(g)·Phi(z), with combined = g - z²/2."""
-    if z < -64:  # J_0(-z) = U(1/2, 1/2, z²/2)/sqrt(2)
-        return combined.exp() * (z * z / 2).hypgeom_u(arb(0.5), arb(0.5)) / (2 * arb.pi().sqrt())
-    return g.exp() * (-z / arb(2).sqrt()).erfc() / 2
+def _tilted(product: sp.Expr) -> sp.Expr:
+    """A product with its exponentials and its one Phi, if it has such, as one function."""
+    exponents = [(f, g) for f in product.args if (g := exponent_of(f)) is not None]
+    cdfs = [f for f in product.args if isinstance(f, Phi)]
+    if not exponents or len(cdfs) != 1:
+        return product
+    g, z = sp.expand(sum(g for _, g in exponents)), cdfs[0].args[0]
+    used = {cdfs[0], *(f for f, _ in exponents)}
+    return sp.Mul(Tilted(g, z, sp.expand(g - z**2 / 2)), *(f for f in product.args if f not in used))
+
+
+def _of_balls(expr: sp.Expr) -> sp.Expr:
+    return expr.replace(lambda e: isinstance(e, sp.Mul), _tilted)
 
 
 class FormulaTruth:
@@ -66,7 +58,7 @@ class FormulaTruth:
         self.names, self.floored = tuple(written.outputs), floored
         symbols = ["mu", "v", *parameters]
         self.sides = [
-            _TiltedBalls(tuple(written.plain(name, mirrored=side) for name in self.names), tuple(symbols))
+            ball_function([_of_balls(written.plain(name, mirrored=side)) for name in self.names], symbols)
             for side in (False, True)
         ]
         self.arguments = [ball_function(z, symbols) for z in written.arguments]

@@ -17,10 +17,11 @@ import sympy as sp
 from numpy.polynomial import chebyshev
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select, sqrt
 from momentgen.compiler.ir.stable import PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE
-from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, RootTruth
+from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, Roots
 from momentgen.compiler.strategies.tolerated import four_graphs, unmet_by_input
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
@@ -54,7 +55,7 @@ def why_not(derivation: Derivation) -> str | None:
     return None
 
 
-def _roots(derivation: Derivation) -> RootTruth | None:
+def _roots(derivation: Derivation) -> Roots | None:
     """f as roots; None where it is something else."""
     pieces = derivation.pieces.pieces
     if tuple(derivation.kinks) != (0,) or len(pieces) != 2:
@@ -68,7 +69,7 @@ def _roots(derivation: Derivation) -> RootTruth | None:
     eighths = _EIGHTHS * powers.pop()
     if not eighths.is_Integer or not 0 < eighths < _EIGHTHS:
         return None
-    return RootTruth(int(eighths), *(float(factor) for _, factor in known))
+    return Roots(int(eighths), *(float(factor) for _, factor in known))
 
 
 def _root(expr: sp.Expr, place: sp.Symbol) -> tuple[sp.Expr, sp.Expr] | None:
@@ -85,20 +86,21 @@ class _Series:
     """Chebyshev series in s of the outputs, normalised.
 
     Args:
-        truth: f.
+        f: by its power and factors.
+        truth: its outputs.
         bend: κ.
     """
 
-    def __init__(self, truth: RootTruth, bend: float) -> None:
+    def __init__(self, f: Roots, truth: ClosedFormTruth, bend: float) -> None:
         self.bend = bend
         s = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
         t = bend * s / np.sqrt(1 - s * s)
-        values = np.array([truth.unit(at) for at in t.tolist()]).T
+        values = truth(t, np.ones_like(t), {})
         root = np.sqrt(bend**2 + t * t)
         self.series: dict[str, F64] = {}
-        for (name, factors), value in zip(_POWERS.items(), values, strict=True):
-            power = sum(n * truth.eighths / _EIGHTHS + k for n, k, _ in factors)
-            self.series[name] = chebyshev.chebfit(s, value / root**power, _LONGEST)
+        for name, factors in _POWERS.items():
+            power = sum(n * f.eighths / _EIGHTHS + k for n, k, _ in factors)
+            self.series[name] = chebyshev.chebfit(s, values[name] / root**power, _LONGEST)
 
     def cut(self, name: str, allowed: float) -> F64:
         """The shortest beginning of a series that leaves out no more than is allowed."""
@@ -111,8 +113,8 @@ class _Series:
 class _Writer:
     """Writes outputs to a graph."""
 
-    def __init__(self, g: Graph, truth: RootTruth, bend: float) -> None:
-        self.g, self.truth = g, truth
+    def __init__(self, g: Graph, f: Roots, bend: float) -> None:
+        self.g, self.f = g, f
         mu, v = g.input("mean"), g.input("var")
         certain = equal(v, 0)
         sigma = sqrt(select(certain, 1, v))
@@ -131,9 +133,9 @@ class _Writer:
 
     def flat(self, left: Real, certain: Real, size: Real, sigma: Real) -> Real | None:
         """Whether mu lies far into a side where f is 0."""
-        if self.truth.left != 0 and self.truth.right != 0:
+        if self.f.left != 0 and self.f.right != 0:
             return None
-        here = left if self.truth.left == 0 else ~left
+        here = left if self.f.left == 0 else ~left
         return here & (certain | (sigma * _FLAT < size))
 
     def power(self, eighths: int, base: Real, times: Real) -> Real:
@@ -160,7 +162,7 @@ class _Writer:
     def output(self, name: str, series: F64) -> Real:
         """One output, within the range of the dtype."""
         g = self.g
-        p, value = self.truth.eighths, self.sum(series)
+        p, value = self.f.eighths, self.sum(series)
         for powers, ones, sigmas in _POWERS[name]:
             least = g.const(_LEAST)
             base = select(self.r < least, least, self.r) if ones else self.r
@@ -170,9 +172,9 @@ class _Writer:
         return value if self.nothing is None else select(self.nothing, 0, value)
 
 
-def _graph(truth: RootTruth, bend: float, series: Mapping[str, F64], outputs: tuple[str, ...]) -> Graph:
+def _graph(f: Roots, bend: float, series: Mapping[str, F64], outputs: tuple[str, ...]) -> Graph:
     graph = Graph(("mean", "var"))
-    writer = _Writer(graph, truth, bend)
+    writer = _Writer(graph, f, bend)
     for name in outputs:
         graph.output(name, writer.output(name, series[name]))
     return graph
@@ -184,23 +186,22 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     Raises:
         BuildError: if f is no root.
     """
-    rule, truth = derivation.rule, _roots(derivation)
-    if truth is None:
+    rule, f = derivation.rule, _roots(derivation)
+    if f is None:
         raise BuildError(rule.name, "strategies", "expected roots on either side of 0", rule.f)
-    factor = max(abs(truth.left), abs(truth.right))
-    measure = RootMeasure(truth.eighths, factor)
+    truth = ClosedFormTruth(f.outputs())
+    factor = max(abs(f.left), abs(f.right))
+    measure = RootMeasure(f.eighths, factor)
 
     def within(name: str, share: float) -> float:
         return share * factor ** sum(n for n, _, _ in _POWERS[name])
 
-    tried = [_Series(truth, bend) for bend in _BENDS]
+    tried = [_Series(f, truth, bend) for bend in _BENDS]
     coarse = [{name: one.cut(name, within(name, _SHARE * _ALLOWED[name])) for name in _POWERS} for one in tried]
     best = min(range(len(tried)), key=lambda i: sum(map(len, coarse[i].values())))
     chosen, series = tried[best], coarse[best]
     fine = {name: chosen.cut(name, within(name, _FINE)) for name in _POWERS}
-    graphs, _ = four_graphs(
-        lambda outputs, float64: (_graph(truth, chosen.bend, fine if float64 else series, outputs), ())
-    )
+    graphs, _ = four_graphs(lambda outputs, float64: (_graph(f, chosen.bend, fine if float64 else series, outputs), ()))
     terms = sum(map(len, series.values()))
     yield Stable(
         variant="exact",
@@ -212,8 +213,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         slack=MEAN,
         box={"a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)},
         facts={
-            "power": truth.eighths / _EIGHTHS,
-            "factors": [truth.left, truth.right],
+            "power": f.eighths / _EIGHTHS,
+            "factors": [f.left, f.right],
             "kappa": chosen.bend,
             "terms": {name: len(row) for name, row in series.items()},
             "terms_float64": {name: len(row) for name, row in fine.items()},

@@ -13,15 +13,16 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.stable import Stable, Truth
 from momentgen.compiler.measure.inside import Inside
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge
 from momentgen.compiler.strategies.elementary.exponentials import Moment, exponential_terms
 from momentgen.compiler.strategies.kinks.growing_graph import build_growing
-from momentgen.compiler.strategies.kinks.growing_truth import GrowingMeasure, GrowingTruth, Sides
+from momentgen.compiler.strategies.kinks.growing_truth import GrowingMeasure, Sides
 from momentgen.compiler.strategies.kinks.piecewise import branches_of
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
@@ -74,7 +75,7 @@ def _edge(sides: Sides) -> Edge:
     return Edge(rate, max(q for _, q in pairs), tuple(sorted(pairs - {(0.0, 0.0)})))
 
 
-def _missed(sides: Sides, branches: Branches, switch: float, edge: Edge, measure: Inside, truth: GrowingTruth) -> float:
+def _missed(sides: Sides, branches: Branches, switch: float, edge: Edge, measure: Inside, truth: Truth) -> float:
     """The local form's largest error just below v*, over the tolerance."""
     sigma = math.sqrt(switch)
     means = float(sides.kink) + sigma * np.linspace(-6, 6, 61)
@@ -98,7 +99,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         return
     f = analyse(rule.name, derivation.pieces, {})
     edge = _edge(sides)
-    truth = GrowingTruth(sides, edge)
+    truth = ClosedFormTruth(sides.outputs(), inside=edge.inside)
     measure = Inside(GrowingMeasure.of(sides), edge)
     rate = max(map(abs, sides.rates))
     switch = float(np.float32(_SHARE / rate**2))

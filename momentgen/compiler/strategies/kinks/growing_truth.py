@@ -1,28 +1,23 @@
-r"""What moments of an f with elementary branches are measured by: exact values by balls, and the errors allowed.
+r"""What moments of an f with elementary branches are measured by: closed forms for balls, and the errors allowed.
 
 With y = x - kink, m = mu - kink and R_n(b) = E[y^n e^(b y); y > 0],
 
     R_0 = e^(b m + b² v/2) erfc(-(m + b v)/sqrt(2 v))/2,   R_1 = (m + b v) R_0 + v φ(m/sigma)/sigma,
     R_n = (m + b v) R_(n-1) + (n - 1) v R_(n-2),
 
-b complex; left of the kink the same with the other tail and sign.  Derivatives of moments are moments of derivatives,
-f's jumps included.
+b complex; left of the kink the same with the other tail and sign.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-import mpmath
 import numpy as np
 import sympy as sp
-from flint import acb, arb, ctx
 
+from momentgen.compiler.exact import RealPart
 from momentgen.compiler.exact.differences import from_moments
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.measure.moments import (
@@ -34,13 +29,11 @@ from momentgen.compiler.measure.moments import (
     VARIANCE_OF_INPUT,
     Tolerance,
 )
-from momentgen.compiler.strategies.elementary.entire_graph import Edge
-from momentgen.compiler.strategies.elementary.exponentials import Terms, number
-from momentgen.compiler.toolchain.arrays import F32, F64
+from momentgen.compiler.strategies.elementary.exponentials import Terms
+from momentgen.compiler.toolchain.arrays import F64
+from momentgen.rule.symbols import mu, phi, v
 
 _SMALLEST = 2.0**-126
-_BITS, _MOST_BITS = 192, 1 << 14
-_GOOD, _NOTHING = 60, 200  # bits of a value; 2^-200 counts as 0
 _ORDERS, _NEAR = 4, 2  # derivatives that count, and further ones that say how large these are near the kink
 
 
@@ -65,10 +58,28 @@ class Sides:
         """f²."""
         return Sides(self.kink, self.left.squared(), self.right.squared())
 
-    @cached_property
+    @property
     def jump(self) -> sp.Expr:
         """f right of the kink less f left of it."""
         return sp.expand(self.right.at_zero - self.left.at_zero)
+
+    def expectation(self) -> sp.Expr:
+        """E f, in mu and v."""
+        m = mu - self.kink
+        total = sp.Integer(0)
+        for side, terms in ((-1, self.left), (1, self.right)):
+            for (b, n), c in terms.coefficients.items():
+                if sp.im(b) >= 0:  # the other of a pair is its conjugate
+                    total += RealPart((2 if sp.im(b) > 0 else 1) * c * _tail(b, n, side, m))
+        return total
+
+    def outputs(self) -> dict[str, sp.Expr]:
+        """The six outputs, in mu and v; derivatives in v are half the second ones in mu."""
+        rows = []
+        for moment in (self.expectation(), self.squared().expectation()):
+            slope = sp.diff(moment, mu)
+            rows.append((moment, slope, sp.diff(slope, mu)))
+        return dict(zip((*OUTPUTS, *PARTIALS), from_moments(*rows), strict=True))
 
     @property
     def rates(self) -> tuple[complex, ...]:
@@ -76,110 +87,13 @@ class Sides:
         return tuple(complex(sp.N(b)) for terms in (self.left, self.right) for b in terms.rates)
 
 
-# --- exact values ----------------------------------------------------------------
-class GrowingTruth:
-    """The six outputs by balls; infinite beyond ``edge``, not evaluated.
-
-    Survives pickling.
-    """
-
-    def __init__(self, sides: Sides, edge: Edge) -> None:
-        self.sides, self.edge = sides, edge
-        self._found: dict[tuple[float, float], tuple[float, ...]] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.sides, self.edge)
-
-    def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
-        inside = self.edge.inside(mean.astype(np.float64), var.astype(np.float64))
-        points = zip(mean.tolist(), var.tolist(), inside.tolist(), strict=True)
-        rows = [self._kept(m, v) if known else (math.inf,) * 6 for m, v, known in points]
-        return dict(zip((*OUTPUTS, *PARTIALS), np.array(rows).reshape(-1, 6).T, strict=True))
-
-    def _kept(self, mean: float, var: float) -> tuple[float, ...]:
-        if (mean, var) not in self._found:
-            self._found[mean, var] = tuple(map(float, self.at(mean, var)))
-        return self._found[mean, var]
-
-    def at(self, mean: float, var: float) -> list[arb]:
-        """Mean, variance and the four partials at one point, var > 0, to 60 bits each.
-
-        Raises:
-            ArithmeticError: if 2^14 bits are too few.
-        """
-        bits = _BITS + 4 * max(0, -math.frexp(var)[1]) + 8 * max(0, math.frexp(mean)[1])
-        while bits <= _MOST_BITS:
-            with ctx.workprec(bits):
-                values = self._outputs(arb(mean), arb(var), bits)
-                if all(w.rel_accuracy_bits() >= _GOOD or bool(abs(w) < arb(2) ** -_NOTHING) for w in values):
-                    return values
-            bits *= 2
-        raise ArithmeticError(f"no exact value at mean = {mean!r}, var = {var!r}")
-
-    def _outputs(self, mean: arb, var: arb, bits: int) -> list[arb]:
-        m, sigma = mean - _real(self.sides.kink, bits), var.sqrt()
-        density = (-m * m / (2 * var)).exp() / (2 * arb.pi() * var).sqrt()
-        slope = -m / var * density
-        tails: dict[tuple[sp.Expr, int], list[acb]] = {}
-
-        def moment(sides: Sides) -> arb:
-            total = arb(0)
-            for side, terms in ((-1, sides.left), (1, sides.right)):
-                top = max((n for _, n in terms.coefficients), default=0)
-                for (b, n), c in terms.coefficients.items():
-                    turn = sp.im(b)
-                    if turn < 0:  # the conjugate of another
-                        continue
-                    row = tails.get((b, side))
-                    if row is None or len(row) <= top:
-                        row = tails[b, side] = _tail(_complex(b, bits), side, max(top, 4), m, var, sigma, density)
-                    total += (_complex(c, bits) * row[n]).real * (2 if turn > 0 else 1)
-            return total
-
-        first: list[arb] = []
-        second: list[arb] = []
-        for rows, derivatives in ((first, self._derivatives), (second, self._squares)):
-            jumps = [_real(g.jump, bits) for g in derivatives[:2]]
-            rows.append(moment(derivatives[0]))
-            rows.append(moment(derivatives[1]) + jumps[0] * density)
-            rows.append(moment(derivatives[2]) + jumps[1] * density + jumps[0] * slope)
-        return from_moments(first, second)
-
-    @cached_property
-    def _derivatives(self) -> list[Sides]:
-        return _three(self.sides)
-
-    @cached_property
-    def _squares(self) -> list[Sides]:
-        return _three(self.sides.squared())
-
-
-def _three(sides: Sides) -> list[Sides]:
-    first = sides.derivative()
-    return [sides, first, first.derivative()]
-
-
-@functools.lru_cache(maxsize=4096)
-def _complex(value: sp.Expr, bits: int) -> acb:
-    with mpmath.workprec(bits + 20):
-        exact = mpmath.mpc(number(value))
-    with ctx.workprec(bits + 20):
-        radius = arb(0, 2) * arb(2) ** -bits
-        parts = [arb(part) for part in (exact.real, exact.imag)]
-        return acb(*(part if part.is_integer() else part + part * radius for part in parts))
-
-
-def _real(value: sp.Expr, bits: int) -> arb:
-    return _complex(value, bits).real
-
-
-def _tail(b: acb, side: int, top: int, m: arb, var: arb, sigma: arb, density: arb) -> list[acb]:
-    """E[y^n e^(b y)] beyond the kink on one side, n = 0 .. ``top``."""
-    centre = m + b * var
-    root = arb(2).sqrt() * sigma
-    row = [(b * m + b * b * var / 2).exp() * (-side * centre / root).erfc() / 2]
-    for n in range(1, top + 1):
-        row.append(centre * row[-1] + (side * var * density if n == 1 else (n - 1) * var * row[-2]))
+def _tail(b: sp.Expr, n: int, side: int, m: sp.Expr) -> sp.Expr:
+    """E[y^n e^(b y)] beyond the kink on one side."""
+    centre = m + b * v
+    before, row = v * side * phi(m / sp.sqrt(v)) / sp.sqrt(v), sp.exp(b * m + b**2 * v / 2)
+    row = row * sp.erfc(-side * centre / sp.sqrt(2 * v)) / 2
+    for k in range(n):
+        before, row = row, centre * row + (k * v * before if k else before)
     return row
 
 
