@@ -7,20 +7,21 @@ moments are in closed form; what is left, ``inner``, is summed over fixed nodes:
 - f smooth: the trapezoidal rule, which converges exponentially (Trefethen and Weideman 2014), steps of length/9;
 - f with kinks: Gauss-Legendre panels cut at the kinks.
 
-For sigma below length/4 and f smooth, the sum is over z, and variances come from Var f = Σ v^k/k! (E f^(k))².
+For sigma below length/4 and f smooth, moments are those of its Taylor series about the nearest point of a table, and
+variances come from Var f = Σ v^k/k! (E f^(k))².
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from flint import arb, ctx
 
 from momentgen.compiler.exact.smoothing_sums import ORDERS, density_sums
-from momentgen.compiler.exact.taylor_sums import TaylorTable
 from momentgen.compiler.function.activation import Activation, Line
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
@@ -28,7 +29,7 @@ from momentgen.errors import BuildError
 SMALL = 0.25  # sigma/length below which smooth f is expanded
 _STEP = 1 / 9
 _ORDER = 10  # derivatives of F in the small form
-_TERMS = 14
+_TERMS = 48  # of its Taylor series
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _BITS = 640
 _WIDE, _INTEGRALS, _NOTHING = (
@@ -177,28 +178,30 @@ class Side:
 
     # --- small sigma -------------------------------------------------------------
     @cached_property
-    def table(self) -> TaylorTable:
-        """F̃ at multiples of a quarter of its length, from -reach to a little beyond 0."""
-        f, near = self.f, self.near
-        step = f.length / 4
-        low, high = -math.ceil((f.reach + f.length) / step), math.ceil(8 * f.length / step)
+    def table(self) -> F64:
+        """Taylor coefficients of F̃ at multiples of a quarter of f's length, from left of -reach to 0."""
+        f, near, step = self.f, self.near, self.f.length / 4
         rows = []
-        for k in range(low, high + 1):
+        for k in range(-math.ceil((f.reach + f.length) / step), 1):
             with ctx.workprec(_BITS):
                 c = f.taylor(0, arb(f.centre) + self.sign * arb(k * step), _ORDER + _TERMS)
                 c = [self.sign**i * w for i, w in enumerate(c)]
                 c[0] -= near.slope * arb(k * step) + near.offset
                 c[1] -= near.slope
                 rows.append([float(w) for w in c])
-        return TaylorTable(step, low, np.array(rows), _ORDER)
+        return np.array(rows)
 
     def small(self, u: F64, v: F64) -> F64:
-        """E F̃^(k), k = 0.._ORDER - 1, at points with sigma small: shape (_ORDER, n)."""
-        return self.table.sums(u, np.sqrt(v), *_hermite_rule())
-
-
-@lru_cache
-def _hermite_rule() -> tuple[F64, F64]:
-    z, w = np.polynomial.hermite_e.hermegauss(40)
-    kept = w > 1e-20 * w.max()
-    return z[kept], w[kept] / w.sum()
+        """E F̃^(k), k = 0.._ORDER - 1, at points u <= 0 with sigma small: shape (_ORDER, n)."""
+        table, step = self.table, self.f.length / 4
+        place = np.clip(np.rint(u / step), 1 - len(table), 0)
+        away = u - place * step
+        series = np.where(np.abs(away) > step, 0.0, table[place.astype(np.int64) - 1].T)  # left of it nothing is left
+        powers = [np.ones_like(u), away]  # E (away + sigma Z)^j
+        for j in range(2, _TERMS):
+            powers.append(away * powers[-1] + (j - 1) * v * powers[-2])
+        total = np.zeros((_ORDER, u.size))
+        with np.errstate(over="ignore", invalid="ignore"):  # an f so steep that its derivatives leave float64
+            for k, j in itertools.product(range(_ORDER), reversed(range(_TERMS))):
+                total[k] += math.perm(k + j, k) * series[k + j] * powers[j]
+        return total
