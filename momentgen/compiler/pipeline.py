@@ -344,7 +344,7 @@ def _digits(value: float) -> float | str:
 
 
 def _fit_data(fit: Any) -> dict[str, Any]:
-    data = {
+    return {
         "what": fit.what,
         "interval": [mpmath.nstr(edge, 12) for edge in fit.interval],
         "centre": mpmath.nstr(fit.centre, 12),
@@ -352,6 +352,3 @@ def _fit_data(fit: Any) -> dict[str, Any]:
         "coefficients": [mpmath.nstr(c, 20) for c in fit.coefficients],
         "relative_error": mpmath.nstr(fit.error, 4),
     }
-    if fit.bound is not None:
-        data["proven_bound"] = mpmath.nstr(fit.bound, 4)
-    return data

@@ -1,15 +1,15 @@
-"""Approximate: minimax fits with a proven bound, for the stages ``strategies`` and ``lower``.
+"""Approximate: minimax fits, for the stages ``strategies`` and ``lower``.
 
 =====================  ======================================================================
 ``remez``              minimax polynomial of a smooth function on an interval
 ``lowest_degree``      the minimax polynomial of the lowest degree that reaches a goal
-``prove``              the same polynomial with a proven bound on its error
+``proven_maximum``     a proven bound of a function on an interval
 ``fit_parameter``      one parameter of a family, by the largest divergence or error over a range
 ``J``, ``mills``       the functions most often fitted: truncated normal moments, Mills ratio
 =====================  ======================================================================
 """
 
-from momentgen.compiler.fit.bound import BallFunction, Maximum, prove, prove_maximum
+from momentgen.compiler.fit.bound import BallFunction, proven_maximum
 from momentgen.compiler.fit.parametric import Objective, ParameterFit, fit_parameter
 from momentgen.compiler.fit.remez import Function, Polynomial, lowest_degree, remez
 from momentgen.compiler.fit.special import J, J_series, mills
@@ -19,14 +19,12 @@ __all__ = [
     "Function",
     "J",
     "J_series",
-    "Maximum",
     "Objective",
     "ParameterFit",
     "Polynomial",
     "fit_parameter",
     "lowest_degree",
     "mills",
-    "prove",
-    "prove_maximum",
+    "proven_maximum",
     "remez",
 ]

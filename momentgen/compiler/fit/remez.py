@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -42,7 +42,6 @@ class Polynomial:
         interval: (low, high), where the error is measured and proven.
         what: what it approximates, for messages and for the reader of generated code.
         error: measured maximum of the weighted error.
-        bound: proven maximum of the weighted error; None until :func:`prove` has run.
     """
 
     coefficients: tuple[mpf, ...]
@@ -50,7 +49,6 @@ class Polynomial:
     interval: tuple[mpf, mpf]
     what: str
     error: mpf
-    bound: mpf | None = field(default=None)
 
     @property
     def degree(self) -> int:
