@@ -25,7 +25,6 @@ from momentgen.compiler.toolchain.arrays import F64, Bools
 #: the least variance up to which a form must hold for a domain that no rule asked for
 ENOUGH = 1e6
 _LARGEST_EXPONENT = 38  # of a variance in float32, in tens
-_SHARE = 1.0  # of the goal: what a form may be off before it is rounded
 _MEANS = np.concatenate([np.linspace(-6, 6, 49), [-1e4, -100, -20, 20, 100, 1e4]])  # in sigmas
 _NEAR = np.sinh(np.linspace(-12, 12, 41))  # about the centre
 
@@ -121,14 +120,14 @@ def up_to_its_reach(stable: Stable) -> Stable:
 
 
 def _holds(stable: Stable, var: float) -> bool:
-    """Whether the float32 form, before it is rounded, keeps its share of the goal at a variance."""
+    """Whether the float32 form, before it is rounded, keeps the goal at a variance."""
     mean = np.concatenate([math.sqrt(var) * _MEANS, _NEAR]).clip(-3e38, 3e38).astype(np.float32)
     at = mean, np.full(mean.shape, var, np.float32)
     exact = stable.truth(*at, {})
     inputs = {"mean": at[0].astype(np.float64), "var": at[1].astype(np.float64)}
     return all(
         float(stable.measure(name, np.broadcast_to(values, mean.shape).astype(np.float32), exact[name], *at).max())
-        <= _SHARE * stable.goal
+        <= stable.goal
         for graph in (stable.forward, stable.partials)
         for name, values in outputs_float64(graph, inputs).items()
     )

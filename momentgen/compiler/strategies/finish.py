@@ -14,7 +14,6 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import mpmath
 import sympy as sp
@@ -28,25 +27,24 @@ from momentgen.rule.symbols import x
 
 
 def saturated(derivation: Derivation, stable: Stable) -> Stable:
-    """A variant whose outputs are numbers for every finite input; itself where f is nowhere steeper than x."""
+    """``stable``, its outputs numbers for every finite input; untouched where f is nowhere steeper than x."""
     settled = Settled.of(derivation.rule)
     sides = [line for at in stable.settings for line in (settled.at(at).left, settled.at(at).right)]
     if all(line is None or abs(line.slope) <= 1 for line in sides):
         return stable
-    forward = _held(stable.forward, LARGEST)
-    if stable.forward64 is stable.forward:
-        return replace(stable, forward=forward, forward64=forward)
-    return replace(stable, forward=forward, forward64=_held(stable.forward64, sys.float_info.max))
+    _hold(stable.forward, LARGEST)
+    if stable.forward64 is not stable.forward:
+        _hold(stable.forward64, sys.float_info.max)
+    return stable
 
 
-def _held(graph: Graph, largest: float) -> Graph:
-    """The graph, its outputs at most ``largest`` in size."""
+def _hold(graph: Graph, largest: float) -> None:
+    """Write on: outputs are at most ``largest`` in size."""
     for name in OUTPUTS:
         value = graph.result(name)
         if name != "var":
             value = select(value < -largest, -largest, value)
         graph.output(name, select(value > largest, largest, value))
-    return graph
 
 
 def with_jumps(stable: Stable, derivation: Derivation) -> Stable:
