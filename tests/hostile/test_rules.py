@@ -47,8 +47,8 @@ from momentgen.rule import (
     v,
     x,
 )
+from momentgen.rule.checks import MOST_PARAMETERS
 from momentgen.rule.files import load_rule_sources
-from momentgen.rule.rule import MOST_PARAMETERS
 from momentgen.rule.symbols import mu1
 
 ROOT = Path(__file__).parents[2]
