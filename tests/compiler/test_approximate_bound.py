@@ -12,8 +12,9 @@ from flint import arb, arb_series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
+from taylor_models import BallFunction, J_series, proven_maximum
 
-from momentgen.compiler.fit import BallFunction, J, J_series, Polynomial, proven_maximum, remez
+from momentgen.compiler.fit import J, Polynomial, remez
 from momentgen.compiler.fit._convert import to_ball
 from momentgen.errors import BuildError
 

@@ -10,8 +10,9 @@ from flint import arb, arb_series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
+from taylor_models import proven_maximum
 
-from momentgen.compiler.fit import Objective, ParameterFit, fit_parameter, proven_maximum
+from momentgen.compiler.fit import Objective, ParameterFit, fit_parameter
 from momentgen.compiler.fit._convert import to_ball
 from momentgen.errors import BuildError
 

@@ -13,9 +13,12 @@ import mpmath as mp
 import numpy as np
 import pytest
 import sympy as sp
+from flint import arb, arb_series
 from mpmath.calculus.quadrature import GaussLegendre
+from taylor_models import J_series, proven_maximum
 
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
+from momentgen.compiler.fit._convert import to_ball
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph
@@ -23,11 +26,11 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.prove import bounds, claimed
-from momentgen.compiler.prove.bounds import bound_of, kink_bound
+from momentgen.compiler.prove.bounds import KINK_BOUNDS, bound_of
 from momentgen.compiler.prove.moments import PROVABLE, Moments, moments_of
 from momentgen.compiler.strategies.surfaces.fine_output import BEYOND
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
-from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import KINK_REACH, KINK_UNIT, build_fine_graph, fine_core
 from momentgen.compiler.strategies.tolerated import Claim
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule
@@ -212,8 +215,18 @@ def test_nothing_is_stated_of_pieces_that_are_no_polynomials() -> None:
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_the_smoothed_kink_is_right_to_more_digits_than_float64_has(order: int) -> None:
-    assert kink_bound(order) < 2e-17
+def test_the_smoothed_kink_is_right_to_the_digits_that_proofs_state(order: int) -> None:
+    fit, unit = fine_core(order), arb(KINK_UNIT)
+
+    def error(u: arb_series) -> arb_series:
+        t, value = unit * (1 / u - 1), arb_series([arb(0)])
+        for c in reversed(fit.coefficients):
+            value = value * (u - to_ball(fit.centre)) + arb(float(c))
+        exact = J_series(order, t) / (2 * arb.pi()).sqrt()
+        return (-t * t / 2).exp() * (value * u ** (order + 1) - exact)
+
+    most = float(proven_maximum(error, fit.interval, pieces=768, order=12, bits=300))
+    assert most * (1 + 1e-12) + math.exp(-(KINK_REACH**2) / 2) <= KINK_BOUNDS[order] < 2e-17
 
 
 def test_lines_that_meet_at_the_centre_have_no_atoms_and_are_proven() -> None:

@@ -33,15 +33,3 @@ def midpoint(ball: arb) -> mpf:
     """The midpoint of a finite ball, exactly."""
     man, exp = ball.mid().man_exp()
     return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))
-
-
-def upper(ball: arb) -> mpf:
-    """A number no smaller than anything in a finite ball."""
-    man, exp = ball.upper().man_exp()
-    return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))
-
-
-def lower(ball: arb) -> mpf:
-    """A number no larger than anything in a finite ball."""
-    man, exp = ball.lower().man_exp()
-    return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))

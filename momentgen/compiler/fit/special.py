@@ -1,4 +1,4 @@
-r"""Mills ratio and the truncated normal moments that go with it, to any accuracy.
+r"""The truncated normal moments, the Mills ratio among them, to any accuracy.
 
 .. math:: J_n(t) = \frac{1}{n!} \int_0^\infty x^n e^{-tx - x^2/2} \, dx
 
@@ -7,13 +7,12 @@ so that ``J_0`` is the Mills ratio (1 - Phi(t)) / phi(t), ``J_0' = -J_1`` and in
 quantities in which the moments of piecewise polynomial activations do not cancel; they are what
 :func:`~momentgen.compiler.fit.remez` fits.
 
-Every function here is available for mpmath numbers (correct to the working precision), and as
-power series over rigorous balls for proofs.
+Every function here takes mpmath numbers and is correct to the working precision.
 """
 
 from __future__ import annotations
 
-from flint import arb, arb_series, ctx
+from flint import arb, ctx
 from mpmath import mp, mpf
 
 from momentgen.compiler.fit._convert import Number, midpoint, to_ball, to_mpf
@@ -69,51 +68,3 @@ def J(n: int, t: Number) -> mpf:  # noqa: N802 - the name in use for this integr
     if n < 0:
         raise ValueError(f"expected an order n >= 0, got {n}")
     return +midpoint(_values(n + 1, to_ball(to_mpf(t)), mp.prec + 8)[n])
-
-
-def mills(t: Number) -> mpf:
-    """The Mills ratio (1 - Phi(t)) / phi(t) = J_0(t), to the working precision of mpmath.
-
-    >>> from mpmath import mp
-    >>> with mp.workdps(20):
-    ...     print(mills(10))
-    0.099028596471731921395
-    """
-    return J(0, t)
-
-
-def _range(count: int, t: arb) -> list[arb]:
-    """Enclosures of J_0 .. J_{count-1} over a ball: tight, because each is positive and decreasing."""
-    bits = ctx.prec
-    low = _values(count, t.lower(), bits)
-    if t.is_exact():
-        return low
-    return [a.union(b) for a, b in zip(low, _values(count, t.upper(), bits), strict=True)]
-
-
-def J_series(n: int, t: arb | arb_series, length: int | None = None) -> arb_series:  # noqa: N802
-    """J_n of a power series with ball coefficients, for proofs.
-
-    The coefficients in h of J_n(t0 + h) are (-1)^k C(n+k, k) J_{n+k}(t0): no cancellation, and over a
-    ball of positive radius each is enclosed by its values at the two ends.
-
-    Args:
-        n: order, 0 or more.
-        t: the argument.
-        length: number of coefficients wanted; that of ``t`` by default.
-
-    Returns:
-        A series with ``length`` coefficients.
-
-    >>> J_series(0, arb_series([arb(2), arb(1)], 3))[1].overlaps(arb("-0.157261541423891 +/- 1e-12"))
-    True
-    """
-    series = t if isinstance(t, arb_series) else arb_series([t, arb(1)], length or 2)
-    length = length or series.prec
-    coefficients, binomial = [], 1
-    for k, value in enumerate(_range(n + length, series[0])[n:]):
-        coefficients.append((-1) ** k * binomial * value)
-        binomial = binomial * (n + k + 1) // (k + 1)
-    outer = arb_series(coefficients, length)
-    inner = arb_series([arb(0)] + [series[k] for k in range(1, length)], length)
-    return outer(inner)

@@ -17,7 +17,7 @@ import math
 from typing import Any
 
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.prove.bounds import bound_of, kink_bound
+from momentgen.compiler.prove.bounds import KINK_BOUNDS, bound_of
 from momentgen.compiler.prove.moments import PROVABLE, moments_of
 from momentgen.compiler.strategies.surfaces.surface import lines_of
 from momentgen.compiler.strategies.tolerated import Claim
@@ -45,7 +45,7 @@ def claimed(claim: Claim) -> dict[str, Any]:
     for name, (derivative, _) in PROVABLE.items():
         try:
             own, lift, _ = bound_of(moments, claim.fine, name)
-            kink = abs(other - slope) * kink_bound(1 - derivative) if slope != other and derivative < 2 else 0.0
+            kink = abs(other - slope) * KINK_BOUNDS[1 - derivative] if slope != other and derivative < 2 else 0.0
         except BuildError as error:
             stated[name] = {"unproven_because": error.cause}
             continue

@@ -17,26 +17,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 
-from flint import arb, arb_series, ctx
+from flint import ctx
 
-from momentgen.compiler.fit import proven_maximum
-from momentgen.compiler.fit._convert import to_ball
-from momentgen.compiler.fit.special import J_series
 from momentgen.compiler.prove.fitted import InCells, Strip
 from momentgen.compiler.prove.moments import BITS, PROVABLE, Moments
 from momentgen.compiler.prove.panels import Difference, Panels
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
-from momentgen.compiler.strategies.surfaces.fine_surface_graph import KINK_REACH, KINK_UNIT, fine_core
 from momentgen.compiler.strategies.surfaces.surface import lines_of
 from momentgen.errors import BuildError
 
+#: what float64's exp(-t²/2) J_n(|t|)/sqrt(2 pi) is off by at most, of order 1 a kink, of 0 its slope's tail: the same
+#: for all f, and proven in tests/compiler/test_prove.py
+KINK_BOUNDS = {0: 1.82e-17, 1: 5.83e-18}
 _RATIO = 0.25  # largest half width of a panel over its centre, in ζ
 _FAR = 14.0  # |t| where nothing changes any more: exp(-h²/4) = 5e-22
 _LEFT_OUT = 3e-3  # by a panel's Taylor polynomial, over the error expected
 _PANELS = 100000
-_KINK_PIECES, _KINK_ORDER, _KINK_BITS = 768, 12, 300  # of what is off by 1e-17
 _OVERLAP = 1e-12  # relative, of panels: cuts are rounded
 
 
@@ -103,25 +100,3 @@ def _strips(low: float, high: float) -> Iterator[Strip]:
     while end < high:
         low, end = end, min(high, end * (1 + _RATIO) / (1 - _RATIO))
         yield Strip(low * (1 - _OVERLAP), end * (1 + _OVERLAP))
-
-
-@lru_cache
-def kink_bound(order: int) -> float:
-    """A bound of what float64's exp(-t²/2) J_order(|t|)/sqrt(2 pi) is off by, of order 1 a kink, of 0 its slope's tail.
-
-    Raises:
-        BuildError: stage ``approximate``, if none is found.
-    """
-    fit, unit = fine_core(order), arb(KINK_UNIT)
-
-    coefficients, centre = [arb(float(c)) for c in fit.coefficients], to_ball(fit.centre)
-
-    def error(u: arb_series) -> arb_series:
-        t, value = unit * (1 / u - 1), arb_series([arb(0)])
-        for c in reversed(coefficients):
-            value = value * (u - centre) + c
-        exact = J_series(order, t) / (2 * arb.pi()).sqrt()
-        return (-t * t / 2).exp() * (value * u ** (order + 1) - exact)
-
-    most = proven_maximum(error, fit.interval, pieces=_KINK_PIECES, order=_KINK_ORDER, bits=_KINK_BITS, what=fit.what)
-    return float(most) * (1 + 1e-12) + math.exp(-(KINK_REACH**2) / 2)

@@ -1,4 +1,4 @@
-"""Proofs: how large a smooth function gets on an interval, by Taylor models in ball arithmetic.
+"""Proofs of what fits are off by: how large a smooth function gets on an interval, by Taylor models in ball arithmetic.
 
 On a piece c +- r the function is its Taylor polynomial at c, with balls for coefficients, plus one more coefficient
 taken over the whole piece: that encloses it rigorously (Taylor's theorem), and tightly as soon as r is small.
@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 from flint import arb, arb_series, ctx
 from mpmath import mp, mpf
+from mpmath.libmp import MPZ, from_man_exp
 
-from momentgen.compiler.fit._convert import Number, to_ball, to_mpf, upper
+from momentgen.compiler.fit._convert import Number, to_ball, to_mpf
+from momentgen.compiler.fit.special import _values
 from momentgen.errors import BuildError
 
 #: A function of a power series with ball coefficients: the argument's length is the length wanted.
@@ -91,3 +93,46 @@ def _piece(function: BallFunction, a: arb, b: arb, order: int) -> mpf | None:
         power *= radius
     total += abs(over[order]) * power
     return upper(total) if total.is_finite() else None
+
+
+def upper(ball: arb) -> mpf:
+    """A number no smaller than anything in a finite ball."""
+    man, exp = ball.upper().man_exp()
+    return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))
+
+
+def _range(count: int, t: arb) -> list[arb]:
+    """Enclosures of J_0 .. J_{count-1} over a ball: tight, because each is positive and decreasing."""
+    bits = ctx.prec
+    low = _values(count, t.lower(), bits)
+    if t.is_exact():
+        return low
+    return [a.union(b) for a, b in zip(low, _values(count, t.upper(), bits), strict=True)]
+
+
+def J_series(n: int, t: arb | arb_series, length: int | None = None) -> arb_series:  # noqa: N802
+    """J_n of a power series with ball coefficients, for proofs.
+
+    The coefficients in h of J_n(t0 + h) are (-1)^k C(n+k, k) J_{n+k}(t0): no cancellation, and over a
+    ball of positive radius each is enclosed by its values at the two ends.
+
+    Args:
+        n: order, 0 or more.
+        t: the argument.
+        length: number of coefficients wanted; that of ``t`` by default.
+
+    Returns:
+        A series with ``length`` coefficients.
+
+    >>> J_series(0, arb_series([arb(2), arb(1)], 3))[1].overlaps(arb("-0.157261541423891 +/- 1e-12"))
+    True
+    """
+    series = t if isinstance(t, arb_series) else arb_series([t, arb(1)], length or 2)
+    length = length or series.prec
+    coefficients, binomial = [], 1
+    for k, value in enumerate(_range(n + length, series[0])[n:]):
+        coefficients.append((-1) ** k * binomial * value)
+        binomial = binomial * (n + k + 1) // (k + 1)
+    outer = arb_series(coefficients, length)
+    inner = arb_series([arb(0)] + [series[k] for k in range(1, length)], length)
+    return outer(inner)
