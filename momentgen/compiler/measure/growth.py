@@ -32,7 +32,6 @@ from momentgen.compiler.measure.moments import (
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.rule.symbols import x
 
-_SMALLEST = 2.0**-126
 _ORDERS = 3
 
 
@@ -47,7 +46,7 @@ class GrowthMeasure(Tolerance):
         kinks: J_1.
     """
 
-    of_terms = True
+    of_terms = with_slopes = True
     centre: float
     rows: tuple[float, ...]
     jumps: tuple[tuple[float, float], ...]
@@ -68,28 +67,23 @@ class GrowthMeasure(Tolerance):
         row = [math.perm(n, order) * c for n, c in enumerate(self.rows)][order:] or [0.0]
         return np.asarray(np.polynomial.polynomial.polyval(away, row), np.float64)
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
         sigma = np.sqrt(np.maximum(var, 1e-300))
         leap, turn = math.fsum(abs(height) for _, height in self.jumps), self.kinks
-        with np.errstate(all="ignore"):
-            away = np.abs(mean - self.centre) + sigma
-            _, steep, bend = (self.steepness(k, away) for k in range(_ORDERS))
-            if output == "mean":
-                limit = MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * steep * sigma
-            elif output == "var":
-                limit = VARIANCE * (steep**2 * var + self.at_jumps(mean, var))
-            else:
-                size = {
-                    "dmean_dmu": steep + leap / sigma,
-                    "dmean_dvar": bend / 2 + turn / sigma + leap / var,
-                    "dvar_dmu": sigma * steep * (sigma * bend + turn) + leap**2 / sigma,
-                    "dvar_dvar": steep**2 + sigma * steep * bend + turn * steep + leap**2 / var,
-                }[output]
-                limit = PARTIAL * size
-                if output.startswith("dvar"):  # they contain v times a partial of the mean
-                    limit = np.maximum(limit, _SMALLEST * (1 + var))
-        return np.maximum(np.where(np.isnan(limit), np.inf, limit), _SMALLEST)
+        away = np.abs(mean - self.centre) + sigma
+        _, steep, bend = (self.steepness(k, away) for k in range(_ORDERS))
+        if output == "mean":
+            return np.asarray(MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * steep * sigma)
+        if output == "var":
+            return np.asarray(VARIANCE * (steep**2 * var + self.at_jumps(mean, var)))
+        size = {
+            "dmean_dmu": steep + leap / sigma,
+            "dmean_dvar": bend / 2 + turn / sigma + leap / var,
+            "dvar_dmu": sigma * steep * (sigma * bend + turn) + leap**2 / sigma,
+            "dvar_dvar": steep**2 + sigma * steep * bend + turn * steep + leap**2 / var,
+        }
+        return np.asarray(PARTIAL * size[output])
 
     def at_jumps(self, mean: F64, var: F64) -> F64:
         """Σ J² Phi(a) Phi(-a)."""

@@ -85,12 +85,21 @@ class Tolerance:
 
     Attributes:
         of_terms: whether terms of an output may be beyond float32 where what they leave is not.
+        with_slopes: whether partials of the variance contain v times one of the mean: (1 + v) 2^-126 is allowed them.
     """
 
     of_terms = False
+    with_slopes = False
 
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+        """The error allowed at each point, 2^-126 at least."""
+        with np.errstate(all="ignore"):
+            limit = self.limit(output, exact, mean, var)
+        least = _SMALLEST * (1 + var) if self.with_slopes and output.startswith("dvar") else _SMALLEST
+        return np.maximum(np.where(np.isnan(limit), np.inf, limit), least)
+
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """The same where that is more; infinite where it is no number."""
         raise NotImplementedError
 
     def words(self) -> dict[str, Any]:
@@ -131,6 +140,7 @@ class MomentsMeasure(Tolerance):
         draw: whether the output is a draw of 0 or 1.
     """
 
+    with_slopes = True
     lipschitz: float
     span: float
     jumps: tuple[tuple[float, float], ...]
@@ -152,24 +162,20 @@ class MomentsMeasure(Tolerance):
                 s = s + jump**2 * tail * (2 - tail) / 4
         return s
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
         if output == "mean":
             steep = np.minimum(self.lipschitz * np.sqrt(var), self.span)
-            limit = np.minimum(MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * steep, self.limits.mean)
-        elif output == "var":
-            limit = np.minimum(VARIANCE * self.spread(mean, var), self.limits.var)
-        else:
-            table = np.array(self.scales[output])
-            position = np.log2(np.maximum(var, 1e-300)) - _LOG2_VAR[0]
-            inner = np.interp(position, np.arange(len(table)), table)
-            # Beyond the table the scale goes on as a power of v.
-            below, above = np.minimum(position, 0.0), np.maximum(position - (len(table) - 1), 0.0)
-            inner = inner + below * (table[1] - table[0]) + above * (table[-1] - table[-2])
-            limit = self.limits.partial * np.exp2(np.clip(inner, -1000, 1000))
-            if output.startswith("dvar"):  # they contain v times a partial of the mean
-                limit = np.maximum(limit, _SMALLEST * (1 + var))
-        return np.maximum(limit, _SMALLEST)
+            return np.minimum(MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * steep, self.limits.mean)
+        if output == "var":
+            return np.minimum(VARIANCE * self.spread(mean, var), self.limits.var)
+        table = np.array(self.scales[output])
+        position = np.log2(np.maximum(var, 1e-300)) - _LOG2_VAR[0]
+        inner = np.interp(position, np.arange(len(table)), table)
+        # Beyond the table the scale goes on as a power of v.
+        below, above = np.minimum(position, 0.0), np.maximum(position - (len(table) - 1), 0.0)
+        inner = inner + below * (table[1] - table[0]) + above * (table[-1] - table[-2])
+        return np.asarray(self.limits.partial * np.exp2(np.clip(inner, -1000, 1000)))
 
     def words(self) -> dict[str, Any]:
         """What is allowed, in words."""

@@ -39,7 +39,6 @@ from momentgen.rule import Rescaled, Rule
 
 _HUGE_VAR, _HUGE_MEAN, _LEAST_VAR = 100, 110, -60  # binary exponents: far out, and what may not be scaled down
 _STEP = 16
-_SMALLEST = 2.0**-126
 #: output -> powers of A and of 1/h in it
 _POWERS = {
     "mean": (1, 0),
@@ -76,6 +75,7 @@ class Units:
 class RescaledMeasure(Tolerance):
     """The base's tolerance in f's units, at one setting; the mean's rounding is relative to the mean of f."""
 
+    with_slopes = True
     base: Any
     settled: Settled
     rescaled: Rescaled
@@ -87,18 +87,14 @@ class RescaledMeasure(Tolerance):
         units = Units.at(self.settled, self.rescaled, setting)
         return replace(self, base=self.base if at is None else at(setting), units=units)
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
         units = self.units
         own = (exact - (units.offset if output == "mean" else 0.0)) / units.of(output)
         limit = units.of(output) * self.base.allowed(
             output, own, (mean - units.centre) / units.width, var / units.width**2
         )
-        if output == "mean":
-            limit = np.maximum(limit, MEAN * np.abs(exact))
-        if output.startswith("dvar"):
-            limit = np.maximum(limit, _SMALLEST * (1 + var))
-        return np.asarray(np.maximum(limit, _SMALLEST), np.float64)
+        return np.asarray(np.maximum(limit, MEAN * np.abs(exact)) if output == "mean" else limit, np.float64)
 
     def counted(self, mean: F64, var: F64) -> Bools:
         """Where v/h² is beyond 2^-127."""

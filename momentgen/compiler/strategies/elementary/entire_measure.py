@@ -36,25 +36,22 @@ class RelativeMeasure(Tolerance):
     amplitude: float
     rate: float
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
         if output == "mean":
-            limit = MEAN * np.maximum(1.0, np.abs(exact))
-        elif not self.bounded:
-            limit = (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
-        else:
-            a, b = self.amplitude, self.rate
-            with np.errstate(all="ignore"):
-                e = np.exp(-(b**2) * var)
-                rest = -np.expm1(-(b**2) * var)
-                limit = {
-                    "var": VARIANCE * a**2 * np.minimum(b**2 * var, 1.0),
-                    "dmean_dmu": PARTIAL * abs(a * b) * np.sqrt(e),
-                    "dmean_dvar": PARTIAL * abs(a) * b**2 / 2 * np.sqrt(e),
-                    "dvar_dmu": PARTIAL * a**2 * abs(b) * rest * e,
-                    "dvar_dvar": PARTIAL * a**2 * b**2 / 2 * e,
-                }[output]
-        return np.maximum(limit, 2.0**-126)
+            return MEAN * np.maximum(1.0, np.abs(exact))
+        if not self.bounded:
+            return (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
+        a, b = self.amplitude, self.rate
+        e = np.exp(-(b**2) * var)
+        rest = -np.expm1(-(b**2) * var)
+        return {
+            "var": VARIANCE * a**2 * np.minimum(b**2 * var, 1.0),
+            "dmean_dmu": PARTIAL * abs(a * b) * np.sqrt(e),
+            "dmean_dvar": PARTIAL * abs(a) * b**2 / 2 * np.sqrt(e),
+            "dvar_dmu": PARTIAL * a**2 * abs(b) * rest * e,
+            "dvar_dvar": PARTIAL * a**2 * b**2 / 2 * e,
+        }[output]
 
     def words(self) -> dict[str, Any]:
         """What is allowed, in words."""
@@ -96,34 +93,49 @@ class _Magnitude:
 
 
 @dataclass(frozen=True)
-class _Power:
-    """E Σ c² X^(2n) e^(2 b X) over the terms of f, b real; half of that for a sine or cosine, which c bounds."""
+class Power:
+    """E Σ c² X^(2n) e^(2 b X) over the terms of f, b real; half of that for a sine or cosine, which c bounds.
+
+    Attributes:
+        rows: (b, n, c²).
+        beyond: whether over X > 0 alone, bounded.
+    """
 
     rows: tuple[tuple[float, int, float], ...]
+    beyond: bool = False
 
     @staticmethod
-    def of(terms: Terms) -> _Power:
+    def of(terms: Terms, side: int = 0) -> Power:
+        """Of all x, or of those to the right of 0 or to the left, in -X."""
         rows = []
         with mpmath.workdps(30):
             for (b, n), c in terms.coefficients.items():
                 turn = sp.im(b)
                 if turn >= 0:  # the other of a pair is its conjugate
                     size = float(abs(number(c))) * (math.sqrt(2) if turn > 0 else 1)
-                    rows.append((float(sp.re(b)), n, size**2))
-        return _Power(tuple(rows))
+                    rows.append(((side or 1) * float(sp.re(b)), n, size**2))
+        return Power(tuple(rows), beyond=side != 0)
 
     def __call__(self, mean: F64, var: F64) -> F64:
         total = np.zeros_like(mean)
         for b, n, c in self.rows:
             moved, inner = mean + 2 * b * var, np.zeros_like(mean)
+            exponent = 2 * b * mean + 2 * b**2 * var
+            if self.beyond:
+                exponent, moved = exponent + log_tail(moved / np.sqrt(var)), np.maximum(moved, 0.0)
             for j in range(n + 1):  # E (m + sigma Z)^(2n): all terms are positive
-                inner = inner + math.comb(2 * n, 2 * j) * moved ** (2 * (n - j)) * var**j * _odd_factorial(j)
-            total = total + c * inner * np.exp(2 * b * mean + 2 * b**2 * var)
+                factor = math.comb(2 * n, 2 * j) * math.prod(range(1, 2 * j, 2))
+                inner = inner + factor * moved ** (2 * (n - j)) * var**j
+            total = total + c * inner * np.exp(exponent)
         return total
 
 
-def _odd_factorial(j: int) -> int:
-    return math.prod(range(1, 2 * j, 2))
+def log_tail(z: F64) -> F64:
+    """log Phi(z)."""
+    far = z < -5
+    near = np.array([math.log(math.erfc(-w / math.sqrt(2)) / 2) for w in np.where(far, 0.0, z).ravel()])
+    size = np.where(far, -z, 5.0)
+    return np.where(far, -size * size / 2 - np.log(size * math.sqrt(2 * math.pi)), near.reshape(z.shape))
 
 
 @dataclass(frozen=True)
@@ -144,7 +156,7 @@ class TermsMeasure(Tolerance):
 
     of_terms = True
     magnitudes: tuple[_Magnitude, ...]
-    powers: tuple[_Power, ...]
+    powers: tuple[Power, ...]
 
     @staticmethod
     def of(terms: Terms) -> TermsMeasure:
@@ -154,25 +166,22 @@ class TermsMeasure(Tolerance):
         derivatives = [terms]
         for _ in range(3):
             derivatives.append(derivatives[-1].derivative())
-        return TermsMeasure(tuple(map(_Magnitude.of, means)), tuple(map(_Power.of, derivatives)))
+        return TermsMeasure(tuple(map(_Magnitude.of, means)), tuple(map(Power.of, derivatives)))
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
-        with np.errstate(all="ignore"):
-            if output == "mean":
-                limit = MEAN * np.maximum(1.0, self.magnitudes[0](mean, var))
-            elif output.startswith("dmean"):
-                order = 1 if output == "dmean_dmu" else 2
-                limit = PARTIAL / order * self.magnitudes[order](mean, var)
-            else:
-                g = [power(mean, var) for power in self.powers]
-                s = [np.minimum(var * g[k + 1], g[k]) for k in range(3)]
-                limit = {
-                    "var": VARIANCE * s[0],
-                    "dvar_dmu": 2 * PARTIAL * np.sqrt(s[0]) * np.sqrt(s[1]),
-                    "dvar_dvar": PARTIAL * (g[1] + np.sqrt(s[0]) * np.sqrt(s[2])),
-                }[output]
-        return np.maximum(np.where(np.isnan(limit), np.inf, limit), 2.0**-126)
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
+        if output == "mean":
+            return MEAN * np.maximum(1.0, self.magnitudes[0](mean, var))
+        if output.startswith("dmean"):
+            order = 1 if output == "dmean_dmu" else 2
+            return PARTIAL / order * self.magnitudes[order](mean, var)
+        g = [power(mean, var) for power in self.powers]
+        s = [np.minimum(var * g[k + 1], g[k]) for k in range(3)]
+        return {
+            "var": VARIANCE * s[0],
+            "dvar_dmu": 2 * PARTIAL * np.sqrt(s[0]) * np.sqrt(s[1]),
+            "dvar_dvar": PARTIAL * (g[1] + np.sqrt(s[0]) * np.sqrt(s[2])),
+        }[output]
 
     def words(self) -> dict[str, Any]:
         """What is allowed, in words."""

@@ -21,8 +21,6 @@ from momentgen.compiler.measure.moments import EXACT_MEAN, MEAN, PARTIAL, VARIAN
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.rule.symbols import mu, v
 
-_SMALLEST = 2.0**-126
-
 
 class Kummer(BallForm):
     """Kummer's function F(a; b; z)."""
@@ -91,24 +89,21 @@ class RootMeasure(Tolerance):
     eighths: int
     factor: float
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
         p, c = self.eighths / 8, self.factor
-        with np.errstate(all="ignore"):
-            r = np.hypot(mean, np.sqrt(var))
-            if output == "mean":
-                limit = MEAN * (np.abs(exact) + c * np.sqrt(var) ** p)
-            elif output == "var":
-                limit = VARIANCE * c**2 * (np.sqrt(var) / r) ** 2 * r ** (2 * p)
-            else:
-                size = {
-                    "dmean_dmu": c * r ** (p - 1),
-                    "dmean_dvar": c * r ** (p - 2),
-                    "dvar_dmu": c**2 * (np.sqrt(var) / r) ** 2 * r ** (2 * p - 1),
-                    "dvar_dvar": c**2 * r ** (2 * p - 2),
-                }[output]
-                limit = PARTIAL * size
-        return np.maximum(np.where(np.isnan(limit), np.inf, limit), _SMALLEST)
+        r = np.hypot(mean, np.sqrt(var))
+        if output == "mean":
+            return MEAN * (np.abs(exact) + c * np.sqrt(var) ** p)
+        if output == "var":
+            return VARIANCE * c**2 * (np.sqrt(var) / r) ** 2 * r ** (2 * p)
+        size = {
+            "dmean_dmu": c * r ** (p - 1),
+            "dmean_dvar": c * r ** (p - 2),
+            "dvar_dmu": c**2 * (np.sqrt(var) / r) ** 2 * r ** (2 * p - 1),
+            "dvar_dvar": c**2 * r ** (2 * p - 2),
+        }
+        return PARTIAL * size[output]
 
     def words(self) -> dict[str, Any]:
         """What is allowed, in words."""

@@ -10,7 +10,6 @@ b complex; left of the kink the same with the other tail and sign.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +28,11 @@ from momentgen.compiler.measure.moments import (
     VARIANCE_OF_INPUT,
     Tolerance,
 )
+from momentgen.compiler.strategies.elementary.entire_measure import Power, log_tail
 from momentgen.compiler.strategies.elementary.exponentials import Terms
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.rule.symbols import mu, phi, v
 
-_SMALLEST = 2.0**-126
 _ORDERS, _NEAR = 4, 2  # derivatives that count, and further ones that say how large these are near the kink
 
 
@@ -99,42 +98,6 @@ def _tail(b: sp.Expr, n: int, side: int, m: sp.Expr) -> sp.Expr:
 
 # --- tolerance -------------------------------------------------------------------
 @dataclass(frozen=True)
-class _Power:
-    """E Σ t² over the terms t of a function beyond the kink on one side, bounded; a sine or cosine by its amplitude."""
-
-    rows: tuple[tuple[float, int, float], ...]
-
-    @staticmethod
-    def of(terms: Terms, side: int) -> _Power:
-        rows = []
-        for (b, n), c in terms.coefficients.items():
-            turn = sp.im(b)
-            if turn >= 0:
-                size = abs(complex(sp.N(c))) * (math.sqrt(2) if turn > 0 else 1)
-                rows.append((side * float(sp.re(b)), n, size**2))
-        return _Power(tuple(rows))
-
-    def __call__(self, m: F64, var: F64) -> F64:
-        total, sigma = np.zeros_like(m), np.sqrt(var)
-        for b, n, c in self.rows:
-            moved, inner = m + 2 * b * var, np.zeros_like(m)
-            beyond = np.maximum(moved, 0.0)
-            for j in range(n + 1):  # E (m + sigma Z)^(2n): all terms are positive
-                factor = math.comb(2 * n, 2 * j) * math.prod(range(1, 2 * j, 2))
-                inner = inner + factor * beyond ** (2 * (n - j)) * var**j
-            total = total + c * inner * np.exp(2 * b * m + 2 * b**2 * var + _log_tail(moved / sigma))
-        return total
-
-
-def _log_tail(z: F64) -> F64:
-    """log Phi(z)."""
-    far = z < -5
-    near = np.array([math.log(math.erfc(-w / math.sqrt(2)) / 2) for w in np.where(far, 0.0, z).ravel()])
-    size = np.where(far, -z, 5.0)
-    return np.where(far, -size * size / 2 - np.log(size * math.sqrt(2 * math.pi)), near.reshape(z.shape))
-
-
-@dataclass(frozen=True)
 class GrowingMeasure(Tolerance):
     """Errors over what is allowed, by how large f's terms and their derivatives are where the input is.
 
@@ -152,9 +115,9 @@ class GrowingMeasure(Tolerance):
     What float32 does not hold has to be its largest number, of the right sign.
     """
 
-    of_terms = True
+    of_terms = with_slopes = True
     kink: float
-    powers: tuple[tuple[_Power, _Power], ...]
+    powers: tuple[tuple[Power, Power], ...]
     sizes: tuple[float, ...]
     jumps: tuple[float, ...]
     length: float
@@ -170,42 +133,36 @@ class GrowingMeasure(Tolerance):
         sizes = [max(at_kink[k + j] * length**j for j in range(_NEAR + 1)) for k in range(_ORDERS)]
         return GrowingMeasure(
             float(sides.kink),
-            tuple((_Power.of(g.left, -1), _Power.of(g.right, 1)) for g in every[:_ORDERS]),
+            tuple((Power.of(g.left, -1), Power.of(g.right, 1)) for g in every[:_ORDERS]),
             tuple(sizes),
             tuple(abs(float(sp.N(g.jump))) for g in every[:_ORDERS]),
             length,
         )
 
-    def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
+    def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
+        """What is allowed."""
         sigma, m = np.sqrt(np.maximum(var, 1e-300)), mean - self.kink
-        with np.errstate(all="ignore"):
-            g = [left(-m, var) + right(m, var) for left, right in self.powers]
-            slope, bend = (self.sizes[k] + np.sqrt(g[k]) for k in (1, 2))
-            leap, turn = self.jumps[:2]
-            if output == "mean":
-                limit = MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * np.sqrt(g[0])
-            elif output == "dmean_dmu":
-                limit = PARTIAL * (slope + leap / sigma)
-            elif output == "dmean_dvar":
-                limit = PARTIAL / 2 * (bend + turn / sigma + leap / var)
-            else:
-                s = [self._spread(k, g, m / sigma, var) for k in range(3)]
-                if output == "var":
-                    limit = VARIANCE * s[0]
-                elif output == "dvar_dmu":
-                    limit = PARTIAL * (2 * np.sqrt(s[0]) * np.sqrt(s[1]) + leap**2 / sigma)
-                else:
-                    steep = self.sizes[1] ** 2 + g[1] + turn * slope
-                    limit = PARTIAL * (steep + np.sqrt(s[0]) * np.sqrt(s[2]) + leap**2 / var)
-                if output != "var":  # they contain v times a partial of the mean
-                    limit = np.maximum(limit, _SMALLEST * (1 + var))
-        return np.maximum(np.where(np.isnan(limit), np.inf, limit), _SMALLEST)
+        g = [left(-m, var) + right(m, var) for left, right in self.powers]
+        slope, bend = (self.sizes[k] + np.sqrt(g[k]) for k in (1, 2))
+        leap, turn = self.jumps[:2]
+        if output == "mean":
+            return MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * np.sqrt(g[0])
+        if output == "dmean_dmu":
+            return np.asarray(PARTIAL * (slope + leap / sigma))
+        if output == "dmean_dvar":
+            return np.asarray(PARTIAL / 2 * (bend + turn / sigma + leap / var))
+        s = [self._spread(k, g, m / sigma, var) for k in range(3)]
+        if output == "var":
+            return VARIANCE * s[0]
+        if output == "dvar_dmu":
+            return np.asarray(PARTIAL * (2 * np.sqrt(s[0]) * np.sqrt(s[1]) + leap**2 / sigma))
+        steep = self.sizes[1] ** 2 + g[1] + turn * slope
+        return np.asarray(PARTIAL * (steep + np.sqrt(s[0]) * np.sqrt(s[2]) + leap**2 / var))
 
     def _spread(self, order: int, g: list[F64], a: F64, var: F64) -> F64:
         """s_k."""
         floor = self.sizes[order + 1] ** 2 * np.minimum(var, self.length**2)
-        tails = np.exp(_log_tail(a) + _log_tail(-a))
+        tails = np.exp(log_tail(a) + log_tail(-a))
         return np.asarray(floor + np.minimum(var * g[order + 1], g[order]) + self.jumps[order] ** 2 * tails)
 
     def words(self) -> dict[str, Any]:
