@@ -39,6 +39,18 @@ def test_both_truths_agree_with_the_oracle(f: sp.Expr) -> None:
             assert abs(quick[name][i] - float(value)) < 1e-8 * size, (name, m, v)
 
 
+@pytest.mark.parametrize("f", [sp.tanh(x), x * S(x), sp.log(1 + sp.exp(x))], ids=["tanh", "silu", "softplus"])
+def test_small_and_wide_forms_of_a_smooth_f_meet_and_are_right(f: sp.Expr) -> None:
+    activation = analyse("f", split(f), {})
+    sigma = activation.length * np.array([0.2499, 0.2501, 0.1, 1e-3] * 4)
+    mean, var = activation.centre + activation.length * np.repeat([-4.0, -0.6, 0.1, 2.5], 4), sigma**2
+    found, balls = QuadratureTruth(activation).outputs(mean, var), BallTruth(activation)
+    exact = [balls.at(*point) for point in zip(mean.tolist(), var.tolist(), strict=True)]
+    for name, values in found.items():
+        want = np.array([float(row[name]) for row in exact])
+        assert np.abs(values / want - 1).max() < (1e-11 if name == "mean" else 3e-9), name
+
+
 def test_what_f_is_is_found_from_its_expression() -> None:
     silu = analyse("silu", split(x * S(x)), {})
     assert silu.left == Line(0.0, 0.0)
