@@ -152,7 +152,7 @@ def test_the_proven_error_is_near_the_largest_of_a_dense_sample(output: str) -> 
                 mean, var = mp.mpf(one.f.centre + u), mp.mpf(w) ** 2 - frame.c
                 truth = closed_form(mean, var)[output]
                 largest = max(largest, abs(computed(one, mean, var)[output] - truth) * mp.mpf(w) ** lift)
-    assert largest <= bound <= 1.4 * largest
+    assert largest <= bound <= 1.3 * largest
 
 
 def closed_form(mean: mp.mpf, var: mp.mpf) -> dict[str, mp.mpf]:

@@ -49,6 +49,8 @@ def test_small_and_wide_forms_of_a_smooth_f_meet_and_are_right(f: sp.Expr) -> No
     for name, values in found.items():
         want = np.array([float(row[name]) for row in exact])
         assert np.abs(values / want - 1).max() < (1e-11 if name == "mean" else 3e-9), name
+    far = QuadratureTruth(activation).outputs(np.array([-1e30, 1e30]), np.full(2, activation.length**2 / 100))
+    assert all(np.isfinite(values).all() for values in far.values())
 
 
 def test_what_f_is_is_found_from_its_expression() -> None:

@@ -7,16 +7,14 @@ moments are in closed form; what is left, ``inner``, is summed over fixed nodes:
 - f smooth: the trapezoidal rule, which converges exponentially (Trefethen and Weideman 2014), steps of length/9;
 - f with kinks: Gauss-Legendre panels cut at the kinks.
 
-For sigma below length/4 and f smooth, moments are those of its Taylor series about the nearest point of a table, and
-variances come from Var f = Σ v^k/k! (E f^(k))².
+For sigma below length/4 and f smooth, the sum is over z, and variances come from Var f = Σ v^k/k! (E f^(k))².
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from flint import arb, ctx
@@ -29,7 +27,8 @@ from momentgen.errors import BuildError
 SMALL = 0.25  # sigma/length below which smooth f is expanded
 _STEP = 1 / 9
 _ORDER = 10  # derivatives of F in the small form
-_TERMS = 48  # of its Taylor series
+_TERMS = 14
+_CHUNK = 1024  # points at a time, so that they stay in the cache
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _BITS = 640
 _WIDE, _INTEGRALS, _NOTHING = (
@@ -179,29 +178,56 @@ class Side:
     # --- small sigma -------------------------------------------------------------
     @cached_property
     def table(self) -> F64:
-        """Taylor coefficients of F̃ at multiples of a quarter of f's length, from left of -reach to 0."""
+        """Taylor coefficients of F̃ at multiples of a quarter of f's length, the first -:attr:`first`; by power of x."""
         f, near, step = self.f, self.near, self.f.length / 4
         rows = []
-        for k in range(-math.ceil((f.reach + f.length) / step), 1):
+        for k in range(-self.first, math.ceil(8 * f.length / step) + 1):
             with ctx.workprec(_BITS):
                 c = f.taylor(0, arb(f.centre) + self.sign * arb(k * step), _ORDER + _TERMS)
                 c = [self.sign**i * w for i, w in enumerate(c)]
                 c[0] -= near.slope * arb(k * step) + near.offset
                 c[1] -= near.slope
                 rows.append([float(w) for w in c])
-        return np.array(rows)
+        return np.array(rows).T
+
+    @property
+    def first(self) -> int:
+        """How many quarters of a length the table begins left of the centre."""
+        return math.ceil((self.f.reach + self.f.length) / (self.f.length / 4))
 
     def small(self, u: F64, v: F64) -> F64:
-        """E F̃^(k), k = 0.._ORDER - 1, at points u <= 0 with sigma small: shape (_ORDER, n)."""
-        table, step = self.table, self.f.length / 4
-        place = np.clip(np.rint(u / step), 1 - len(table), 0)
-        away = u - place * step
-        series = np.where(np.abs(away) > step, 0.0, table[place.astype(np.int64) - 1].T)  # left of it nothing is left
-        powers = [np.ones_like(u), away]  # E (away + sigma Z)^j
-        for j in range(2, _TERMS):
-            powers.append(away * powers[-1] + (j - 1) * v * powers[-2])
-        total = np.zeros((_ORDER, u.size))
-        with np.errstate(over="ignore", invalid="ignore"):  # an f so steep that its derivatives leave float64
-            for k, j in itertools.product(range(_ORDER), reversed(range(_TERMS))):
-                total[k] += math.perm(k + j, k) * series[k + j] * powers[j]
+        """E F̃^(k), k = 0.._ORDER - 1, at points with sigma small: shape (_ORDER, n)."""
+        total, sigma = np.zeros((_ORDER, u.size)), np.sqrt(v)
+        with np.errstate(over="ignore", invalid="ignore"):  # a function so steep that its derivatives leave float64
+            for start in range(0, u.size, _CHUNK):
+                part = slice(start, start + _CHUNK)
+                for node, weight in zip(*_hermite_rule(), strict=True):
+                    total[:, part] += weight * self._derivatives(u[part] + sigma[part] * node)
         return total
+
+    def _derivatives(self, u: F64) -> F64:
+        """F̃ and its derivatives, by the nearest point of the table: shape (_ORDER, n)."""
+        step = self.f.length / 4
+        position = np.clip(np.rint(u / step), -self.first, self.table.shape[1] - 1 - self.first)
+        delta = u - position * step
+        outside = np.abs(delta) > step  # left of the table, where nothing is left of the function
+        delta = np.where(outside, 0.0, delta)
+        series = self.table[:, (position + self.first).astype(np.int64)]
+        value, term = np.zeros((_ORDER, u.size)), np.empty((_ORDER, u.size))
+        for j in reversed(range(_TERMS)):
+            value *= delta
+            value += np.multiply(_factors()[j], series[j : j + _ORDER], out=term)
+        return np.where(outside, 0.0, value)
+
+
+@lru_cache
+def _factors() -> F64:
+    """With which a coefficient enters a derivative: shape (_TERMS, _ORDER, 1)."""
+    return np.array([[[float(math.perm(k + j, k))] for k in range(_ORDER)] for j in range(_TERMS)])
+
+
+@lru_cache
+def _hermite_rule() -> tuple[F64, F64]:
+    z, w = np.polynomial.hermite_e.hermegauss(40)
+    kept = w > 1e-20 * w.max()
+    return z[kept], w[kept] / w.sum()
