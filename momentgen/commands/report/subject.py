@@ -17,7 +17,7 @@ from momentgen.build.built import Built, CommittedKernel, read_built
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.settled import Settled, SettledBalls, closed_form_truth
+from momentgen.compiler.strategies.settled import Settled, SettledTruth, closed_form_truth
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x
@@ -57,7 +57,7 @@ class Subject:
         """The same as :meth:`truth` by ball arithmetic, var > 0: slower per point, but nothing is fitted."""
         if self.derivation.var is not None:
             return closed_form_truth(self.derivation)(mean, var, self.setting)
-        return SettledBalls(Settled.of(self.rule))(mean, var, self.setting)
+        return SettledTruth(Settled.of(self.rule), by_balls=True)(mean, var, self.setting)
 
     def truth(self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32]) -> Mapping[str, F64]:
         """Moments of f and their partials by name, exact up to the last rounding."""

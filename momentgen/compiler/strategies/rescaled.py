@@ -32,7 +32,7 @@ from momentgen.compiler.ir.stable import ErrorMeasure, Stable, Truth, settings_o
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
 from momentgen.compiler.strategies.joint.polynomial import parameter_node
 from momentgen.compiler.strategies.kit import largest
-from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledMeasure, SettledTruth, closed_form_truth
+from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
@@ -275,7 +275,7 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
         # Beside tiny variances a jump shows from further away than quadrature reaches.
         truth, rigorous = closed_form_truth(derivation), None
     elif derivation.is_piecewise_polynomial:
-        truth, rigorous = SettledTruth(settled), SettledBalls(settled)
+        truth, rigorous = SettledTruth(settled), SettledTruth(settled, by_balls=True)
     else:
         truth = RescaledTruth(base.truth, settled, rescaled)
         rigorous = None if base.rigorous is None else RescaledTruth(base.rigorous, settled, rescaled)

@@ -82,22 +82,16 @@ def closed_form_truth(derivation: Derivation, inside: Callable[..., Bools] | Non
 
 @dataclass(frozen=True)
 class SettledTruth:
-    """The six outputs in float64, at any setting; survives pickling."""
+    """The six outputs at any setting, in float64 or ``by_balls``; survives pickling."""
 
     settled: Settled
+    by_balls: bool = False
 
     def __call__(self, mean: F32, var: F32, params: Setting) -> dict[str, F64]:
-        return _quadrature(self.settled.name, self.settled.f.subs(self.settled.values(params)))(mean, var, {})
-
-
-@dataclass(frozen=True)
-class SettledBalls:
-    """The six outputs by balls, at any setting; survives pickling."""
-
-    settled: Settled
-
-    def __call__(self, mean: F32, var: F32, params: Setting) -> dict[str, F64]:
-        return BallTruth(self.settled.at(params))(mean, var, {})
+        settled = self.settled
+        if self.by_balls:
+            return BallTruth(settled.at(params))(mean, var, {})
+        return _quadrature(settled.name, settled.f.subs(settled.values(params)))(mean, var, {})
 
 
 @dataclass(frozen=True)

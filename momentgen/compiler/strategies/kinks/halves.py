@@ -15,7 +15,7 @@ from momentgen.compiler.ir.stable import Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.kinks.halves_graph import FLOAT32, LOCAL, Halves, build_halves
 from momentgen.compiler.strategies.kit import NEAR64
-from momentgen.compiler.strategies.settled import Settled, SettledBalls, SettledMeasure, SettledTruth, closed_form_truth
+from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
 from momentgen.compiler.strategies.tolerated import four_graphs
 from momentgen.rule.symbols import x
 
@@ -59,7 +59,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         aim=0.9,
         unit="tolerance",
         slack=MEAN,
-        rigorous=None if closed else SettledBalls(settled),
+        rigorous=None if closed else SettledTruth(settled, by_balls=True),
         box={"mu": (-12.0, 12.0), "log2_var": (-40.0, 30.0)},
         settings=_steepest_second(settings_of(rule), settled, halves),
         fits=tuple(dict.fromkeys(fits)),
