@@ -111,6 +111,16 @@ def test_graphs_hold_over_all_of_float32_and_at_variance_0_give_f(name: str) -> 
     assert (found["var"] == 0).all()
 
 
+@pytest.mark.parametrize("name", SERVED)
+def test_exact_values_go_as_far_as_float32_does(name: str) -> None:
+    truth, rng = ClosedFormTruth(SERVED[name][1].outputs()), np.random.default_rng(2)
+    var = np.exp2(rng.uniform(-126, 126, 200)).astype(np.float32)
+    mean = (np.exp2(rng.uniform(-126, 126, 200)) * rng.choice([-1, 1], 200)).astype(np.float32)
+    found = truth(mean, var, {})
+    assert all(np.isfinite(values).all() for values in found.values())
+    assert (found["var"] >= -(2.0**-200)).all()
+
+
 def test_the_words_on_roots_are_what_is_measured() -> None:
     rng = np.random.default_rng(1)
     m, mu, v = rng.normal(size=30), rng.normal(size=30) * 10, np.exp(rng.normal(size=30) * 3)

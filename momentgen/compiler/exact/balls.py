@@ -301,6 +301,12 @@ def _step(z: arb, at_zero: arb) -> arb:
     return arb(1) if z > 0 else arb(0) if z < 0 else arb(0.5, 0.5).union(at_zero)
 
 
+def _whole(base: Any, power: int) -> Any:
+    """A positive power: python-flint's of a ball about 0 may be NaN."""
+    value = base**power
+    return value if value.is_finite() else math.prod([base] * power)
+
+
 def _rational(p: int, q: int) -> arb:
     return arb(fmpq(p, q))
 
@@ -314,6 +320,7 @@ _NAMESPACE: Mapping[str, Any] = {
     "_polylog": _polylog,
     "_step": _step,
     "_q": _rational,
+    "_whole": _whole,
     "_pi": arb.pi,
     "acb": acb,
     "arb": arb,
@@ -420,7 +427,7 @@ class _Writer:
     def power(self, base: Expr, exponent: Expr) -> str:
         b = self.source(base)
         if isinstance(exponent, sympy.Integer):
-            return f"({b} ** {int(exponent)})" if exponent > 0 else f"(1 / {b} ** {-int(exponent)})"
+            return f"_whole({b}, {int(exponent)})" if exponent > 0 else f"(1 / {b} ** {-int(exponent)})"
         if isinstance(exponent, sympy.Rational) and exponent.q == 2:
             root = f"{b}.sqrt()" if exponent.p > 0 else f"{b}.rsqrt()"
             return root if abs(exponent.p) == 1 else f"({root} ** {abs(exponent.p)})"

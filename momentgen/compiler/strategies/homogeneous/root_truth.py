@@ -27,6 +27,10 @@ class Kummer(BallForm):
 
     nargs = 3
 
+    @classmethod
+    def eval(cls, a: sp.Expr, b: sp.Expr, z: sp.Expr) -> sp.Expr | None:
+        return sp.S.One if a.is_zero else None
+
     def fdiff(self, argindex: int = 3) -> sp.Expr:
         """By z."""
         a, b, z = self.args
