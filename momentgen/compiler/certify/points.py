@@ -112,12 +112,12 @@ def points_at(places: tuple[float, ...], n: int, seed: int) -> Points:
     return np.concatenate(means), np.concatenate(variances)
 
 
-def neighbours(points: Points, seed: int, count: int = 8) -> Points:
-    """Points a few units in the last place from the given ones: where errors are bad they are worse nearby."""
+def neighbours(points: Points, seed: int, spread: int = 40, count: int = 8) -> Points:
+    """Points up to ``spread`` units in the last place from the given: where errors are bad they are worse nearby."""
     rng = np.random.default_rng(seed)
     moved = []
     for array in points:
         bits = np.repeat(np.ascontiguousarray(array, np.float32).view(np.int32), count)
-        moved.append((bits + rng.integers(-40, 41, bits.size, dtype=np.int32)).view(np.float32))
+        moved.append((bits + rng.integers(-spread, spread + 1, bits.size, dtype=np.int32)).view(np.float32))
     usable = in_domain(moved[0], moved[1])
     return moved[0][usable], moved[1][usable]

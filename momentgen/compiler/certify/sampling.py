@@ -60,9 +60,9 @@ class Sampler:
         mean, var = points.edge_points()
         return mean[var == 0], var[var == 0]
 
-    def neighbours(self, at: Points, seed: int) -> Points:
-        """Points a few units in the last place away."""
-        return points.neighbours(at, seed)
+    def neighbours(self, at: Points, seed: int, spread: int = 40) -> Points:
+        """Points up to ``spread`` units in the last place away."""
+        return points.neighbours(at, seed, spread)
 
 
 class _Joint(Sampler):
@@ -107,8 +107,8 @@ class _Joint(Sampler):
         zero = np.zeros_like(mean1)
         return (mean1, zero, mean2, zero, zero) if self.covariance else (mean1, zero, mean2, zero)
 
-    def neighbours(self, at: Points, seed: int) -> Points:
-        return joint_points.near_by(at, seed)
+    def neighbours(self, at: Points, seed: int, spread: int = 40) -> Points:
+        return joint_points.near_by(at, seed, spread)
 
 
 def sampler_of(inputs: tuple[str, ...]) -> Sampler:

@@ -48,16 +48,21 @@ from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols
 
 Progress = Callable[[str], None]
+#: a setting, points that a program missed the goal at, and the share that their errors count by
+_Hard = tuple[Mapping[str, float], Points, float]
 _CALIBRATION = 2500
 _CERTIFICATION = 12_000
 _ATTEMPTS = 20  # the last of them with all nodes in two words
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
 _MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
-_PINNED = 3  # attempts at the least aim that a program has, which leave the goal missed: rounding takes what fits left
+_PINNED = 5  # attempts at the least aim that a program has, which leave the goal missed: rounding takes what fits left
+_NEAR = 1 << 20  # units in the last place: up to an eighth
 _OVERFLOWS = 2.0**128  # in float32
 _NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
 _TENS = 39  # powers of ten in float32
-_SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
+#: an error at a point that was searched out may be nearer to the goal than at a random one, the less so where the aim
+#: is the least there is
+_SOUGHT, _SOUGHT_PINNED = 0.88, 0.92
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
     graphs = {"forward": stable.forward, "backward": stable.partials}
     choices: dict[str, Choice] = {}
     programs: dict[str, Program] = {}
-    hard: list[tuple[Mapping[str, float], Points]] = []
+    hard: list[_Hard] = []
     known = Known()
     least: dict[str, float] = {}  # direction -> the error of its program with all nodes in two words, where it is dear
     pinned = 0
@@ -167,7 +172,12 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                     bound.take_in(run, name)
             tolerance = tolerance_of(rule, stable)
             return Certified(stable, *both, choices, bounds, measured.points, checked, runs, tolerance)
-        hard += measured.hard
+        for setting, at in measured.hard:
+            if pinned:  # rounding is looked at more closely where it is worst
+                around = sampler_of(stable.forward.inputs).neighbours(at, seed + attempt, _NEAR)
+                hard.append((setting, joined([at, around]), _SOUGHT_PINNED))
+            else:
+                hard.append((setting, at, _SOUGHT))
         aim *= _TIGHTEN
         for direction, graph in graphs.items():
             if any(bounds[name].error > stable.accepted for name in graph.outputs):
@@ -190,7 +200,7 @@ def _lower(
     direction: str,
     graph: Graph,
     aim: float,
-    hard: Sequence[tuple[Mapping[str, float], Points]],
+    hard: Sequence[_Hard],
     order: Sequence[Part] = (),
 ) -> tuple[Choice, Program]:
     """The cheapest program within ``aim`` that the ablation finds."""
@@ -286,17 +296,15 @@ def _shown(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {error:.3g}" for name, error in errors.items())
 
 
-def _calibrations(
-    stable: Stable, graph: Graph, seed: int, hard: Sequence[tuple[Mapping[str, float], Points]]
-) -> list[Calibration]:
+def _calibrations(stable: Stable, graph: Graph, seed: int, hard: Sequence[_Hard]) -> list[Calibration]:
     """Error measures at the first settings, and at the points where earlier programs missed the goal."""
     groups: dict[tuple[float, ...], tuple[Mapping[str, float], list[tuple[Points, float]]]] = {}
     sampler = sampler_of(graph.inputs)
     for setting in stable.settings[:2]:
         spread = sampler.calibration(stable, graph, setting, _CALIBRATION, seed)
         groups[tuple(setting.values())] = setting, [(spread, 1.0)]
-    for setting, points in hard:
-        groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, _SOUGHT))
+    for setting, points, weight in hard:
+        groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, weight))
     stand_in = lower(graph, "parameters", frozenset(), {})
     return [_calibration(stable, stand_in, setting, parts) for setting, parts in groups.values()]
 

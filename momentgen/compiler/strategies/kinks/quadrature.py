@@ -59,7 +59,8 @@ class _Builder:
 
     def __init__(self, f: Activation) -> None:
         self.f = f
-        self.hold = far_out(f, _HELD * MEAN, _HELD * VARIANCE)
+        beyond = max((abs(kink - f.centre) for kink in f.kinks), default=0.0) + f.length
+        self.hold = max(far_out(f, _HELD * MEAN, _HELD * VARIANCE), beyond)
         self.branches = tuple(piece.expr for piece in with_fitted_branches(f).pieces)
 
     def __call__(

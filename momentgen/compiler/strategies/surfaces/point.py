@@ -29,6 +29,7 @@ from momentgen.rule.symbols import Phi, S, x
 
 _LEAST = -87.25  # exp of it is still a normal float32
 _FIT = 1e-8
+_FARTHEST, _LOST = 20, 8  # powers of 2 that sums are looked at, and how many times its value a term may be
 _NEAR = {"tanh": 0.55, "erf": 0.75}  # below it a polynomial
 _CENTRE = mpmath.mpf(1) / 4
 _FUNCTIONS = (S, Phi, sp.tanh, sp.erf)
@@ -48,6 +49,8 @@ def has_point_form(expr: sp.Expr) -> bool:
 
     >>> has_point_form(x * S(x)), has_point_form(sp.atan(x))
     (True, False)
+    >>> has_point_form(sp.log(1 + sp.exp(x)) - sp.log(1 + sp.exp(x - 1)))
+    False
     """
     inner = _is_softplus(expr)
     if inner is not None:
@@ -56,7 +59,18 @@ def has_point_form(expr: sp.Expr) -> bool:
         return True
     if isinstance(expr, sp.Pow):
         return bool(expr.exp.is_Integer and expr.exp > 0) and has_point_form(expr.base)
+    if isinstance(expr, sp.Add) and _cancels(expr):
+        return False
     return isinstance(expr, (sp.Add, sp.Mul, *_FUNCTIONS)) and all(has_point_form(part) for part in expr.args)
+
+
+def _cancels(total: sp.Add) -> bool:
+    """Whether terms of a sum are far larger than what they leave, as those of log(1 + exp x) - log(1 + exp(x - 1))."""
+    for at in (sign * sp.Integer(2) ** k for k in range(_FARTHEST) for sign in (-1, 1)):
+        terms = [abs(sp.N(term.subs(x, at))) for term in total.args]
+        if max(terms) > _LOST * max(1, abs(sp.N(total.subs(x, at)))):
+            return True
+    return False
 
 
 @lru_cache

@@ -32,6 +32,8 @@ _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in u
 _WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
+#: the same of 3e-7: where the least variance is not 0, what bends at the end is felt so far beyond it
+_NORMAL_AT_START = 5.0
 _TRIED, _MORE_TRIED = 2, 12  # how many frames are fitted, and how many at most where none of these serves
 #: the rounding of 1, and how many times the tolerance of a mean the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
@@ -135,8 +137,9 @@ class _Search:
 
     def add(self, width: float) -> None:
         """The frames of a width."""
-        c = self.c(width)
-        reach = float(np.float32(max(_NORMAL[steps(self.f)], self.end / math.sqrt(self.start + c))))
+        c, normal = self.c(width), _NORMAL[steps(self.f)]
+        end = self.end + _NORMAL_AT_START * math.sqrt(self.start)
+        reach = float(np.float32(max(normal, end / math.sqrt(self.start + c))))
         for bend in _BENDS:
             self.look(Frame(c, bend, reach, self.start))
 
