@@ -34,9 +34,9 @@ _MODULES: list[Any] = [
     {
         "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
         "phi": lambda z: mpmath.exp(-z * z / 2) / mpmath.sqrt(2 * mpmath.pi),
-        "S": lambda z: 1 / (1 + mpmath.exp(-z)),
+        "S": lambda z: 1 / (1 + mpmath.exp(-z)) if abs(z) < 1e50 else mpf(z > 0),
         "_Softplus": lambda z: mpmath.log1p(mpmath.exp(z)),
-        # mpmath's takes as many bits as z is large: tanh(exp(100)) never ends
+        # mpmath takes as many bits as z is large: neither S(exp(1e6)) nor tanh(exp(100)) ends
         "tanh": lambda z: mpmath.tanh(z) if abs(z) < 2000 else mpmath.sign(z),
     },
     "mpmath",

@@ -29,7 +29,7 @@ _ROUNDS = 6  # of Lawson's iteration
 _BISECTIONS = 6
 _HOPELESS = 4.0  # reweighting does not make an error so many times smaller
 _BEYOND = 1.0 + 1e-9  # a least mean square of the error over what is allowed: no reweighting brings it within 1
-_LARGEST = 400  # terms; beyond that something else is wanted
+_LARGEST = 450  # terms; beyond that something else is wanted
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,14 @@ from momentgen.errors import BuildError
 
 _END = 0.12  # of the tolerance, for what lies beyond the reach
 _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
-_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
+_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.97  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 #: the same of 3e-7: where the least variance is not 0, what bends at the end is felt so far beyond it
 _NORMAL_AT_START = 5.0
 _TRIED, _MORE_TRIED = 2, 12  # how many frames are fitted, and how many at most where none of these serves
 #: the rounding of 1, and how many times the tolerance of a mean the sum of all that coefficients lose may be
-_UNIT, _ROUNDED = 2.0**-24, 6.0
+_UNIT, _ROUNDED = 2.0**-24, 10.0
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
 #: of frames without a reach: c in units of length², and kappa
 _SLOW_WIDTHS, _SLOW_BENDS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0), (2.5, 3.5)
