@@ -30,7 +30,7 @@ _SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power s
 _GROWTH = 3.0
 _WIDE = 30.0  # lengths
 _BITS = 640  # for what f is less its line, far out
-_CHUNK = 4000
+_CHUNK, _PANELS_AT_ONCE = 4000, 8192
 _erfc = np.vectorize(math.erfc, otypes=[float])
 _SOFTPLUS = sp.Function("_softplus")
 
@@ -63,16 +63,16 @@ class _Cuts:
     origin: npt.NDArray[np.int64]
     at: F64
 
-    def panel(self, k: int) -> tuple[F64, F64, F64, npt.NDArray[np.int64]]:
-        """An origin, and the ends of a panel from there, between -REACH and REACH in z; the origin's number."""
-        left = np.abs(self.away[:, k]) <= np.abs(self.away[:, k + 1])
-        origin = np.where(left, self.origin[:, k], self.origin[:, k + 1])
-        at = np.take_along_axis(self.at, origin[:, None], 1)[:, 0]
-        ends = [
+    def panels(self) -> tuple[F64, F64, F64, npt.NDArray[np.int64]]:
+        """For each panel an origin, its ends from there, between -REACH and REACH in z, and the origin's number."""
+        left = np.abs(self.away[:, :-1]) <= np.abs(self.away[:, 1:])
+        origin = np.where(left, self.origin[:, :-1], self.origin[:, 1:])
+        at = np.take_along_axis(self.at, origin, 1)
+        low, high = (
             np.where(self.origin[:, i] == origin, self.away[:, i], self.z[:, i] - at).clip(-REACH - at, REACH - at)
-            for i in (k, k + 1)
-        ]
-        return at, ends[0], ends[1], origin
+            for i in (slice(None, -1), slice(1, None))
+        )
+        return at, low, high, origin
 
 
 class GeneralTruth(ActivationTruth):
@@ -173,21 +173,22 @@ class GeneralTruth(ActivationTruth):
         sums: F64 | None = None
         for part, cuts in self.groups(mean, var):
             mu, sigma = mean[part], np.sqrt(var[part])
-            for k in range(cuts.z.shape[1] - 1):
-                at, low, high, origin = cuts.panel(k)
-                half = (high - low) / 2
-                used = half > 0
-                if not used.any():
-                    continue
-                away = ((low + high) / 2)[used, None] + half[used, None] * NODES[0]
-                z = at[used, None] + away
-                weight = half[used, None] * NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-                from_where = np.append(self.special, 0.0)[origin] + np.where(origin == self.special.size, mu, 0.0)
-                rows = terms(from_where[used, None] + sigma[used, None] * away, z, part[used])
+            at, low, high, origin = cuts.panels()
+            half = (high - low) / 2
+            from_where = np.append(self.special, 0.0)[origin] + np.where(origin == self.special.size, mu[:, None], 0.0)
+            together = max(1, _PANELS_AT_ONCE // part.size)
+            for start in range(0, half.shape[1], together):
+                here = np.zeros(half.shape, np.bool_)
+                here[:, start : start + together] = half[:, start : start + together] > 0
+                point = np.nonzero(here)[0]
+                away = ((low + high) / 2)[here][:, None] + half[here][:, None] * NODES[0]
+                z = at[here][:, None] + away
+                weight = half[here][:, None] * NODES[1] * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+                rows = terms(from_where[here][:, None] + sigma[point][:, None] * away, z, part[point])
                 if sums is None:
                     sums = np.zeros((len(rows), mean.size))
                 for row, term in zip(sums, rows, strict=True):
-                    row[part[used]] += (weight * term).sum(axis=1)
+                    np.add.at(row, part[point], (weight * term).sum(axis=1))
         return np.zeros((0, mean.size)) if sums is None else sums
 
     @cached_property

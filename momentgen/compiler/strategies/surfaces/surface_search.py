@@ -29,7 +29,7 @@ from momentgen.errors import BuildError
 
 _END = 0.12  # of the tolerance, for what lies beyond the reach
 _WIDTHS, _BENDS = (0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0), (2.5, 3.0, 3.5)  # c in units of length², kappa
-_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.97  # beyond them, as long as each takes so many times the terms
+_WIDER, _WIDEST, _GAIN = 1.35, 40.0, 0.9  # beyond them, as long as each takes so many times the terms
 #: |t| at which a normal distribution has reached 1e-8, and its first moment 1e-11
 _NORMAL = {False: 5.5, True: 6.25}
 #: the same of 3e-7: where the least variance is not 0, what bends at the end is felt so far beyond it
