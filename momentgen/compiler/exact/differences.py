@@ -88,8 +88,9 @@ class Differences:
     def outputs(self, mean: F64, var: F64) -> dict[str, F64]:
         """The outputs, and as ``rise`` the mean less f(mu), to its own digits; shapes (n,)."""
         f, sigma = self.f, np.sqrt(var)
-        series = np.array([[float(c) for c in f.taylor(f.home(m), m, _TERMS)] for m in mean.tolist()])
-        home = np.array([f.home(m) for m in mean.tolist()])
+        home = f.homes(mean)
+        points = zip(home.tolist(), mean.tolist(), strict=True)
+        series = np.array([[float(c) for c in f.taylor(piece, m, _TERMS)] for piece, m in points])
         # Cuts: even panels, and the kinks that are near.
         cuts = np.linspace(-REACH, REACH, PANELS + 1)[None, :] + np.zeros((mean.size, 1))
         for kink in f.kinks:

@@ -104,10 +104,15 @@ class GeneralTruth(ActivationTruth):
             raise BuildError(f.name, "strategies", "expected f to follow a line on either side", f.pieces)
         on_left = mean < f.centre
         slope, offset = (np.where(on_left, getattr(f.left, n), getattr(f.right, n)) for n in ("slope", "offset"))
+        gap = np.zeros(mean.shape)
         with ctx.workprec(_BITS):
-            points = zip(mean.tolist(), slope.tolist(), offset.tolist(), strict=True)
-            gap = [float(f.values(f.home(m), [arb(m)])[0] - arb(a) * arb(m) - arb(b)) for m, a, b in points]
-        return {"mean_rest": np.array(gap) + rise, "var_rest": whole - slope**2 * var}
+            for piece in np.unique(home := f.homes(mean)).tolist():
+                where = home == piece
+                points = [arb(m) for m in mean[where].tolist()]
+                lines = zip(points, slope[where].tolist(), offset[where].tolist(), strict=True)
+                rests = zip(f.values(piece, points), lines, strict=True)
+                gap[where] = [float(value - arb(a) * m - arb(b)) for value, (m, a, b) in rests]
+        return {"mean_rest": gap + rise, "var_rest": whole - slope**2 * var}
 
     @cached_property
     def differences(self) -> Differences:
@@ -128,8 +133,7 @@ class GeneralTruth(ActivationTruth):
 
     def values(self, points: F64) -> F64:
         """f in float64."""
-        kinks = np.array(self.f.kinks)
-        home = np.searchsorted(kinks, points, side="right")
+        home = self.f.homes(points)
         result = np.zeros(points.shape)
         with np.errstate(all="ignore"):
             for i, branch in enumerate(self._branches):

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sympy as sp
 from flint import arb, arb_series, ctx, fmpq
 
@@ -188,10 +189,15 @@ class Activation:
         """The piece that holds a point; a kink belongs to the piece on its right."""
         return sum(k <= at for k in self.kinks)
 
+    def homes(self, points: F64) -> npt.NDArray[np.int64]:
+        """The pieces that hold points, as :meth:`home`."""
+        return np.searchsorted(self.kinks, points, side="right")
+
     def jet(self, points: F64, count: int) -> F64:
         """f and its derivatives up to ``count - 1``: shape (len(points), count)."""
         factorials = [math.factorial(k) for k in range(count)]
-        rows = [[float(c) for c in self.taylor(self.home(float(p)), float(p), count)] for p in points]
+        at = zip(self.homes(points).tolist(), points.tolist(), strict=True)
+        rows = [[float(c) for c in self.taylor(piece, point, count)] for piece, point in at]
         return np.array(rows) * np.array(factorials)
 
 

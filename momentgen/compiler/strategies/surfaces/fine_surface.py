@@ -378,11 +378,21 @@ def _series_of(table: Rows) -> F64:
     """Powers of y and z as a Chebyshev series."""
     width = max(map(len, table))
     powers = np.array([[*row, *[0.0] * (width - len(row))] for row in table])
-    for _ in range(2):
-        count = powers.shape[1]
-        series = [chebyshev.poly2cheb(row) for row in powers]
-        powers = np.array([np.pad(row, (0, count - len(row))) for row in series]).T
-    return powers
+    return _of_powers(_of_powers(powers).T).T
+
+
+def _of_powers(rows: F64) -> F64:
+    """Each row's powers as a Chebyshev series: NumPy's ``poly2cheb``, of all rows at once."""
+    series = np.zeros_like(rows)
+    for column in rows.T[::-1]:
+        times_x = np.zeros_like(rows)
+        times_x[:, 1:2] = series[:, :1]
+        half = series[:, 1:] / 2
+        times_x[:, 2:] = half[:, :-1]
+        times_x[:, : half.shape[1]] += half
+        series = times_x
+        series[:, 0] += column
+    return series
 
 
 def _between(low: float, high: float, share: F64) -> F64:
