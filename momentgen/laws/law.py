@@ -442,7 +442,15 @@ def laws_in(args: Any) -> list[Law]:
 
 
 def law_of_parts(parts: Any, context: tuple[type[Law], Any]) -> Law:
-    """A law of its class and what noise makes of it, from its parts."""
+    """A law of its class and what noise makes of it, from its parts.
+
+    Raises:
+        UnsupportedError: where ``torch.vmap`` puts axes in the place of tensors.
+    """
+    if any(isinstance(part, int) for part in parts):
+        raise UnsupportedError(
+            f"vmap of a random value{place()}: the deterministic methods have no rule for it; {DEFAULT_INSTEAD}"
+        )
     law: Law = new_law(context[0], *parts)
     law._noise = context[1]
     return law

@@ -1,4 +1,4 @@
-"""Networks whose functions the method ``controlled`` does not see: scripted modules and functions."""
+"""Networks whose functions the method ``controlled`` does not see: scripted ones, and those of an inner gradient."""
 
 from __future__ import annotations
 
@@ -47,11 +47,26 @@ class Calls(nn.Module):
         return found
 
 
+class Forces(nn.Module):
+    """The gradient of an energy, as of molecules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(6, 30), nn.SiLU(), nn.Linear(30, 20), nn.SiLU(), nn.Linear(20, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.requires_grad_()
+            (found,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
+        return -found
+
+
 NETWORKS: dict[str, Callable[[], Any]] = {
     "a scripted module": lambda: torch.jit.script(_plain()),
     "a traced module": lambda: torch.jit.trace(_plain(), torch.randn(16, 6)),  # type: ignore[no-untyped-call]
     "a scripted part": Around,
     "a scripted function": Calls,
+    "an inner gradient": Forces,
 }
 
 
@@ -66,6 +81,30 @@ def test_sixteen_rows_know_sigma_better_than_sampling(name: str) -> None:
     assert found.rows == 16
     assert (found.std / std).log().square().mean().sqrt() < 0.12  # of 16 draws: 0.18
     assert ((found.std - std).abs() < 2 * (found.std_error.square() + (std / 90).square()).sqrt()).double().mean() > 0.7
+
+
+def test_an_inner_gradient_without_a_graph_of_its_own_is_sampled() -> None:
+    class Plain(Forces):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    network, x = Plain().eval(), noisy(torch.randn(8, 6), std=0.1)
+    with torch.no_grad():
+        drawn = torch.stack([network(x.mean + x.std * torch.randn(8, 6)) for _ in range(4000)])
+        found = momentgen.convert(network)(x)
+    assert ((found.std - drawn.std(0)).abs() < 5 * found.std_error).all()
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+def test_other_methods_refuse_an_inner_gradient_and_vmap_by_name(method: Any) -> None:
+    class Mapped(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.vmap(torch.tanh)(x)
+
+    x = noisy(torch.randn(2, 6), std=0.1)
+    for network, name in ((Forces(), "grad"), (Mapped(), "vmap")):
+        with pytest.raises(UnsupportedError, match=name):
+            momentgen.convert(network.eval(), method)(x)
 
 
 def test_gradients_pass_through_a_scripted_module() -> None:

@@ -19,7 +19,7 @@ from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise, Source
 from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.rules import rule_of
-from momentgen.laws.controlled.shift import Shift
+from momentgen.laws.controlled.shift import DifferentiatesError, Shift
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.stack import UnstackedError, pieces
 from momentgen.laws.nests import Nest, flattened, held_by_objects
@@ -98,6 +98,15 @@ def _say_if_lost(value: Moments) -> None:
 def _answered(network: Network, spent: Accuracy) -> Any:
     """What the network returns; by rows together where they may be."""
     facts = facts_of(network, spent.seed)
+    try:
+        return _by_facts(network, spent, facts)
+    except DifferentiatesError:
+        facts.differentiates = True
+    return _by_facts(network, spent, facts)
+
+
+def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
+    """The same, of a network of which so much is known."""
     if facts.most > 1 and facts.watched is None:
         facts.watched = _alike(network, spent, facts)
     try:
@@ -114,6 +123,8 @@ def _alike(network: Network, spent: Accuracy, facts: Facts) -> bool:
         return False
     try:
         expected, found = single.tried(), together.tried()
+    except DifferentiatesError:
+        raise
     except Exception:  # whatever a network raises of a stack; what it raises of a single row too, it raises again
         return False
     return len(found) == len(expected) and all(map(close, found, expected))
@@ -220,6 +231,7 @@ class _Answer:
         batch = network.batch if self._by_example else 1
         mode = Shift(rule_of, count, _PAIRED, network.differentiable, batch, network.certain_inputs())
         mode.fix(network.certain_tensors())
+        mode.draws_only = mode.curved = mode.kinked = self._facts.differentiates
         shifts: list[Tensor | None] = []
         entered: list[Tensor] = []
         for rows in self._together(count):

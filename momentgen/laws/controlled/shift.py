@@ -25,7 +25,7 @@ from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import METHODS, Entry, entry_of, names
 
-__all__ = ["Shift", "draws"]
+__all__ = ["DifferentiatesError", "Shift", "draws"]
 
 #: functions of a tensor's form, and others that torch asks while it runs: nothing to do
 _FORM: Final = frozenset(
@@ -54,8 +54,15 @@ _KINKED: Final = frozenset(
     )
 )
 
+#: functions that differentiate what autograd has seen; of functions computed beside their slopes it sees nothing
+_DIFFERENTIATE: Final = frozenset((torch.autograd.grad, torch.autograd.backward, Tensor.backward))
+
 #: functions that draw and take no tensor
 _MAKES_NOISE = frozenset({torch.randn, torch.rand})
+
+
+class DifferentiatesError(Exception):
+    """A network differentiates within itself, so that its functions are not to be watched."""
 
 
 def draws(func: Any) -> bool:
@@ -212,6 +219,8 @@ class Shift(TorchFunctionMode):
             out = func(*args, **kwargs)
             self.common.certain(out, args, kwargs)
             return out
+        if func in _DIFFERENTIATE:
+            raise DifferentiatesError
         flag = self._in_place_flag(entry, args, kwargs)
         if entry is None or not (entry.overwrites or flag or entry.kind == "write"):
             return self._ruled(Call(self, func, entry, args, kwargs))
