@@ -69,14 +69,14 @@ def refuse(name: str) -> None:
 
 
 def explained(error: Exception) -> UnsupportedError | None:
-    """The error of a function in C++ that takes tensors only and was given a law, as one that says so; else None."""
+    """The error of a function that takes tensors only and was given a law, as one that says so; else None."""
     first = str(error).partition("\n")[0]
-    if not any(words in first for words in ("found type '", ", not ", "cannot convert")):
+    if not any(words in first for words in ("found type '", ", not ", "cannot convert", " is not an instance of ")):
         return None
-    for law in ("Point", "Diagonal", "Covariance"):
-        if f"'{law}'" in first or f"not {law}" in first:
+    for law in ("Point", "Diagonal", "Covariance", "Adjoint"):
+        if f"'{law}'" in first or f"not {law}" in first or first.startswith(f"{law}("):
             return UnsupportedError(
-                f"{first}: it takes tensors only, as a function by torch.jit.script does; a random value, {law}, needs "
-                "the Python function of which it was made"
+                f"{first}: it takes tensors only, as a function by torch.jit.script does, or functional_call; a random "
+                f"value, {law}, needs the Python function of which it was made"
             )
     return None

@@ -96,13 +96,23 @@ def test_an_inner_gradient_without_a_graph_of_its_own_is_sampled() -> None:
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
-def test_other_methods_refuse_an_inner_gradient_and_vmap_by_name(method: Any) -> None:
+def test_other_methods_refuse_an_inner_gradient_vmap_and_functional_call_by_name(method: Any) -> None:
     class Mapped(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.vmap(torch.tanh)(x)
 
+    class Made(nn.Module):
+        """Weights that depend on the input."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Linear(6, 6, bias=False)
+
+        def forward(self, x: Tensor) -> Any:
+            return torch.func.functional_call(self.part, {"weight": x[:1] * x[0, :, None]}, (x,))
+
     x = noisy(torch.randn(2, 6), std=0.1)
-    for network, name in ((Forces(), "grad"), (Mapped(), "vmap")):
+    for network, name in ((Forces(), "grad"), (Mapped(), "vmap"), (Made(), "functional_call")):
         with pytest.raises(UnsupportedError, match=name):
             momentgen.convert(network.eval(), method)(x)
 
