@@ -56,13 +56,14 @@ class Facts:
         free: rows that together cost hardly more than one, as those of small networks do; 0 for none.
         watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
         differentiates: whether the network calls ``torch.autograd.grad``, for which autograd must see all of it.
+        ends_alike: whether all rows end in a softmax, or none does.
     """
 
     def __init__(self) -> None:
         self.by_example: list[bool] = []
         self.most, self.free, self.narrow = 1, 0, True
         self.watched: bool | None = None
-        self.differentiates = False
+        self.differentiates, self.ends_alike = False, True
         self._sizes: dict[int, bool] = {}
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:

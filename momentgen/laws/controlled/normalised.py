@@ -38,7 +38,7 @@ def softmax(call: Call) -> Shifted | None:
             return (found if logarithm else weights() * found).to(call.out.dtype)
 
     if call.entry is not None:
-        call.mode.softmax(call.out, call.entry, call.args, call.kwargs)
+        call.mode.softmax(call.out, call.entry, call.function, call.args, call.kwargs)
     return shifted
 
 

@@ -20,7 +20,7 @@ from momentgen.laws.controlled.noise import InputNoise, Source
 from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import DifferentiatesError, Shift
-from momentgen.laws.controlled.softmax import softmaxed
+from momentgen.laws.controlled.softmax import Softmax, softmaxed
 from momentgen.laws.controlled.stack import UnstackedError, pieces
 from momentgen.laws.nests import Nest, flattened, held_by_objects
 from momentgen.laws.notes import note
@@ -95,14 +95,20 @@ def _say_if_lost(value: Moments) -> None:
         )
 
 
+class _UnlikeEndsError(Exception):
+    """Some rows end in a softmax, and others do not."""
+
+
 def _answered(network: Network, spent: Accuracy) -> Any:
     """What the network returns; by rows together where they may be."""
     facts = facts_of(network, spent.seed)
-    try:
-        return _by_facts(network, spent, facts)
-    except DifferentiatesError:
-        facts.differentiates = True
-    return _by_facts(network, spent, facts)
+    while True:  # each of these is learnt once
+        try:
+            return _by_facts(network, spent, facts)
+        except DifferentiatesError:
+            facts.differentiates = True
+        except _UnlikeEndsError:
+            facts.ends_alike = False
 
 
 def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
@@ -123,7 +129,7 @@ def _alike(network: Network, spent: Accuracy, facts: Facts) -> bool:
         return False
     try:
         expected, found = single.tried(), together.tried()
-    except DifferentiatesError:
+    except (DifferentiatesError, _UnlikeEndsError):
         raise
     except Exception:  # whatever a network raises of a stack; what it raises of a single row too, it raises again
         return False
@@ -150,8 +156,8 @@ class _Answer:
         self._beside: list[bool] = []
         #: leaves of the outputs of each row; of a softmax at the end the logits
         self._rows: list[list[Tensor]] = []
-        #: of each leaf, whether what is kept are its logits, and whether it is the logarithm of a softmax
-        self._softmax: list[bool | None] = []
+        #: of each leaf, the softmax at its end where what is kept are its logits
+        self._ends: list[Softmax | None] = []
         self._form: Nest | None = None
         self._watched = True
         #: how many sources are noise of the inputs
@@ -168,7 +174,7 @@ class _Answer:
         self._few = mode.kinked and of_inputs and self._facts.narrow
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
-        self._watched = len(mode.sources) > self._inputs or any(known is not None for known in self._softmax)
+        self._watched = len(mode.sources) > self._inputs or any(end is not None for end in self._ends)
         for name in sorted(mode.ended):
             note(f"controlled: the linear part ends at {name}; what follows is in the rows alone")
         if mode.common.left_out:
@@ -331,9 +337,11 @@ class _Answer:
         watched = mode if self._watched else nullcontext()
         with torch.set_grad_enabled(mode.keeps_graph), watched, each_row(mode.common.weight):
             found = self._network.call(values, mode.stack.rows)
-        leaves, softmax, form = self._leaves(mode, found)
+        leaves, ends, form = self._leaves(mode, found)
+        if self._rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, self._ends)):
+            raise _UnlikeEndsError
         if self._form is None or (mode.last and self._most > 1):  # what is no tensor may count examples
-            self._form, self._softmax, held = form, softmax, held_by_objects(found)
+            self._form, self._ends, held = form, ends, held_by_objects(found)
             self._beside = [False] * len(held) if all(held) else held
         for row in map(list, zip(*map(mode.stack.parts, leaves), strict=True)) if leaves else [[]]:
             self._check(row)
@@ -342,15 +350,15 @@ class _Answer:
             mode.common.products = max((self._products(leaf) for leaf in leaves), default=1)
         return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
 
-    def _leaves(self, mode: Shift, found: Any) -> tuple[list[Tensor], list[bool | None], Nest]:
+    def _leaves(self, mode: Shift, found: Any) -> tuple[list[Tensor], list[Softmax | None], Nest]:
         """The leaves of what the network returned, with the logits of a softmax at its end; and the form."""
         leaves, form = flattened(found)
-        softmax: list[bool | None] = [None] * len(leaves)
+        ends: list[Softmax | None] = [None] * len(leaves)
         for place, leaf in enumerate(leaves):
-            known = mode.softmaxes.get(id(leaf))
-            if known is not None and known[0] is leaf and self._at_the_end(place, leaf, known[2]):
-                leaves[place], softmax[place] = known[1], known[3]
-        return leaves, softmax, form
+            end = mode.softmaxes.get(id(leaf))
+            if end is not None and end.out is leaf and self._at_the_end(place, end):
+                leaves[place], ends[place] = end.logits, end
+        return leaves, ends, form
 
     def _products(self, leaf: Tensor) -> int:
         """How many rows A will have for an example of an output, at most."""
@@ -360,9 +368,11 @@ class _Answer:
         """Whether the examples of an output are independent."""
         return bool(self._by_example) and self._by_example[place]
 
-    def _at_the_end(self, place: int, leaf: Tensor, dim: int) -> bool:
+    def _at_the_end(self, place: int, end: Softmax) -> bool:
         """Whether the softmax of an output is applied to the law of its logits."""
-        return self._batched(place) and leaf.dim() == 2 and dim in (1, -1) and 1 < leaf.shape[1] <= OUTPUTS
+        if not (self._facts.ends_alike and self._batched(place) and end.out.dim() == 2 and end.dim in (1, -1)):
+            return False
+        return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
 
     def _check(self, leaves: list[Tensor]) -> None:
         shapes = [tuple(leaf.shape) for leaf in leaves]
@@ -417,8 +427,8 @@ class _Answer:
             outputs = self._outputs(place)
             rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
             estimate = estimated(rows)
-            logarithm = self._softmax[place]
-            estimate = estimate if logarithm is None else softmaxed(estimate, rows, logarithm)
+            end = self._ends[place]
+            estimate = estimate if end is None else softmaxed(estimate, rows, end.logarithm)
             found.append(with_unseen(estimate, len(outputs)) if self._few else estimate)
         return found
 

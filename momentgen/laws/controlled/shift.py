@@ -9,6 +9,7 @@ graph, of which vector-Jacobian products are rows of A.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
 from types import GetSetDescriptorType
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from momentgen.laws.controlled.call import Call, Record, Rule, Shifted, has_derivative
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source
+from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import METHODS, Entry, entry_of, names
@@ -100,8 +102,8 @@ class Shift(TorchFunctionMode):
         self.stack, self.row = Stack(1, batch), -1
         #: noise that has entered; complete after the last row
         self.sources: list[Source] = []
-        #: softmaxes of the present row: probabilities -> (logits, dimension, whether logarithms)
-        self.softmaxes: dict[int, tuple[Tensor, Tensor, int, bool]] = {}
+        #: softmaxes of the present row, by their results
+        self.softmaxes: dict[int, Softmax] = {}
         #: whether slopes are known, and further rows are watched for what they draw alone
         self.draws_only = False
         #: whether any function was not linear in what is random, and whether one has kinks or jumps
@@ -183,12 +185,13 @@ class Shift(TorchFunctionMode):
             records.append(Record())
         return records[count]
 
-    def softmax(self, out: Any, entry: Entry, args: Any, kwargs: Any) -> None:
+    def softmax(self, out: Any, entry: Entry, function: Any, args: Any, kwargs: Any) -> None:
         """Remember of what a result is the softmax: it may be the network's."""
         logits = args[0] if args else kwargs["input"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         if isinstance(out, Tensor) and isinstance(dim, int):
-            self.softmaxes[id(out)] = (out, logits, dim, entry.name == "log_softmax")
+            again = functools.partial(function, *args, **kwargs)
+            self.softmaxes[id(out)] = Softmax(out, logits, dim, entry.name == "log_softmax", again)
 
     def forget_draws(self) -> None:
         """What was drawn so far is not needed any more."""
@@ -207,7 +210,7 @@ class Shift(TorchFunctionMode):
             out = func(*args, **kwargs)
             entry = entry_of(func)
             if entry is not None and entry.kind == "softmax":
-                self.softmax(out, entry, args, kwargs)
+                self.softmax(out, entry, func, args, kwargs)
             return out
         entry = entry_of(func) or _property(func)
         if entry is not None and entry.kind in ("query", "refusal", "creation"):

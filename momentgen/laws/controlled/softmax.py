@@ -7,6 +7,8 @@ not be: by how much the answers of the two ways differ beyond chance is an error
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
-__all__ = ["softmaxed"]
+__all__ = ["Softmax", "softmaxed"]
 
 #: quasi-random points of each answer of the jackknife, of which differences alone count
 _FEW = 128
@@ -24,9 +26,32 @@ _GROUPS = 16
 #: logits that are looked at together
 _TOGETHER = 2**20
 #: logits of which the linear part explains all but this part of the variance count as normal
-_LINEAR = 0.01
+_LINEAR = 0.001
 #: outputs whose standard deviation is below this part of the average do not tell how far normal logits are off
 _SMALL = 0.01
+
+
+class Softmax(NamedTuple):
+    """A softmax that may be the end of a network.
+
+    Attributes:
+        out: its result.
+        logits: what it is taken of.
+        dim: the dimension of the classes.
+        logarithm: whether it is a log softmax.
+        again: computes the result once more.
+    """
+
+    out: Tensor
+    logits: Tensor
+    dim: int
+    logarithm: bool
+    again: Callable[[], Tensor]
+
+    def is_unchanged(self) -> bool:
+        """Whether neither the result nor the logits have been written into since."""
+        again = self.again()
+        return bool(((again == self.out) | (again.isnan() & self.out.isnan())).all())
 
 
 def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
@@ -61,20 +86,23 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     sampled = estimated(own)
     with torch.no_grad():
         by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
-        off = []
+        off, chances = [], []
         for of, all_but in zip((_std, _mean), left_out, strict=True):
-            chance = _spread(all_but - torch.stack(list(map(of, by_draws))))
-            off.append(((of(normal) - of(sampled)).square() - chance) / sampled.var)
+            chances.append(_spread(all_but - torch.stack(list(map(of, by_draws)))) / sampled.var)
+            off.append((of(normal) - of(sampled)).square() / sampled.var - chances[-1])
         std = _std(sampled)
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
         if not counted.any():
             return sampled
-        std_square, mean_square = (
-            error + _off(part, counted) * normal.var for error, part in zip(errors, off, strict=True)
-        )
-        share = (std_square / sampled.var)[counted].mean()
-        if share > (sampled.std_error.square() / sampled.var)[counted].mean():
+        best = errors[0] + _off(off[0], counted) * normal.var
+        if (best / sampled.var)[counted].mean() > (sampled.std_error.square() / sampled.var)[counted].mean():
             return sampled
+        # What is stated counts that of few outputs the difference is hardly known.
+        free = counted.sum() * (1 - 1 / counted.shape[-1])  # an example's probabilities are 1 in all
+        std_square, mean_square = (
+            error + _off(part + chance[counted].mean() * (2 / free).sqrt(), counted) * normal.var
+            for error, part, chance in zip(errors, off, chances, strict=True)
+        )
     return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
 
 

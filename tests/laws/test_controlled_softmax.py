@@ -1,0 +1,82 @@
+"""A softmax at the end of a network, by the method ``controlled``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import noisy
+
+
+class Of(nn.Module):
+    """A linear layer, and a function of its logits."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(4, 3), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.linear(x))
+
+
+def _scaled(logits: Tensor) -> Tensor:
+    return logits.softmax(1).mul_(3)
+
+
+def _assigned(logits: Tensor) -> Tensor:
+    probabilities = logits.softmax(1)
+    probabilities[:, 0] = 0
+    return probabilities
+
+
+def _clamped(logits: Tensor) -> Tensor:
+    probabilities = logits.log_softmax(1)
+    probabilities.clamp_(max=-0.8)
+    return probabilities
+
+
+def _logits_changed(logits: Tensor) -> Tensor:
+    probabilities = logits.softmax(1)
+    logits.mul_(3)
+    return probabilities
+
+
+def _by_decision(logits: Tensor) -> Tensor:
+    probabilities = logits.softmax(1)
+    if float(logits[0, 0]) > 0:
+        probabilities *= 2
+    return probabilities
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference mode"])
+@pytest.mark.parametrize("function", [_scaled, _assigned, _clamped, _logits_changed, _by_decision])
+def test_what_is_written_into_after_a_softmax_counts(function: Callable[[Tensor], Tensor], inference: bool) -> None:
+    network = Of(function).eval()
+    with torch.no_grad():
+        network.linear.bias[0] = 0
+    x = noisy(0.3 * torch.randn(1, 4), std=0.3)
+    with torch.inference_mode(inference), torch.no_grad():
+        drawn = torch.cat([network(x.mean + x.std * torch.randn(1, 4)) for _ in range(8000)])
+        found = momentgen.convert(network)(x)
+    mean, std = drawn.mean(0), drawn.std(0)
+    assert ((found.mean[0] - mean).abs() < 5 * (found.mean_error[0] + std / 90) + 1e-6).all()
+    assert ((found.std[0] - std).abs() < 5 * (found.std_error[0] + std / 120) + 1e-6).all()
+
+
+def test_the_error_of_two_classes_of_one_example_is_not_understated() -> None:
+    network = nn.Sequential(nn.Linear(5, 32), nn.SiLU(), nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 2), nn.Softmax(1))
+    covered, generator = [], torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.eval().parameters():
+            parameter.normal_(0, 0.5 if parameter.dim() == 1 else 1.5 / parameter.shape[1] ** 0.5, generator=generator)
+        for _ in range(60):
+            x = torch.randn(1, 5, generator=generator)
+            std = network(x + 0.2 * torch.randn(20_000, 5, generator=generator)).std(0)
+            if std.min() > 0.005:
+                found = momentgen.convert(network)(noisy(x, std=0.2))
+                covered.append((found.std[0] - std).abs() < 2 * found.std_error[0])
+    assert torch.stack(covered).double().mean() > 0.85
