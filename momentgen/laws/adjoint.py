@@ -22,6 +22,7 @@ from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.expressions import settle
 from momentgen.laws.law import Law, MomentsOf, new_law
 from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.probes import Probes, probes_along, probes_of
 from momentgen.laws.pytrees import register_pytree
 from momentgen.laws.sources import SOURCES, constant, stopped
@@ -90,7 +91,7 @@ def _through(x: Diagonal, moments: MomentsOf) -> tuple[Tensor, Tensor, Probes]:
     with torch.enable_grad():
         given, spread = x._parts()
         given = constant(given)
-        gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
+        gain = forward_derivative(lambda at: moments(at, spread)[0], [given], [torch.ones_like(given)])
         mean, var = moments(given, spread)
         # a tangent without dimensions comes back in float64 where a Python number is in the way
         return along(x, mean, constant(var), gain.to(mean.dtype))

@@ -22,6 +22,7 @@ from momentgen.laws.history import common_source, is_pointwise, leads_to_chain, 
 from momentgen.laws.law import Law, Rule, laws_in, remember, rule, rule_of
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.numerics.pairs import PairOp
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
@@ -248,8 +249,7 @@ def by_jacobian(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         def of_one(value: Tensor) -> Tensor:
             return moments(*[value if k == place else law._mean for k, law in enumerate(inputs)])[0]
 
-        jvp: Any = torch.func.jvp
-        return cast(Tensor, jvp(of_one, (inputs[place]._mean.contiguous(),), (row,))[1])  # it writes beside it
+        return cast(Tensor, forward_derivative(of_one, [inputs[place]._mean], [row]))
 
     parts: list[tuple[Covariance, Push | None]] = [
         (law, by_rows(functools.partial(tangent, place), law.shape, rows_at_once(law, mean)))

@@ -20,6 +20,7 @@ from momentgen.laws.history import CHOICES, IDENTITIES, common_source, is_closed
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.movement import moved_part
 from momentgen.laws.notes import note
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.numerics.quadrature import quadrature
 from momentgen.laws.table import TABLE, Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -222,15 +223,14 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
         return dispatch(own_entry, own_entry.call, tuple(alone), kwargs)._parts()
 
     def explained(still: Callable[[Tensor], Tensor]) -> Tensor:
-        jvp: Any = torch.func.jvp
         at = still(mean)
-        slope = jvp(lambda m: of_one(m)[0], (at,), (torch.ones_like(at),))[1]
+        slope = forward_derivative(lambda m: of_one(m)[0], [at], [torch.ones_like(at)])
         spread = var.reshape(-1)[(first.long() - 1).clamp_min(0)].expand(same.shape)
         means = [still(law._parts()[0]) for law in (a, b)]
         apart: Any = 0.0
         for k, law in enumerate((a, b)):
-            along = [torch.ones_like(m) if k == n else torch.zeros_like(m) for n, m in enumerate(means)]
-            apart = apart + jvp(lambda *m: of_two(*m)[0], tuple(means), tuple(along))[1].square() * law._parts()[1]
+            one = [torch.ones_like(m) if k == n else torch.zeros_like(m) for n, m in enumerate(means)]
+            apart = apart + forward_derivative(lambda *m: of_two(*m)[0], means, one).square() * law._parts()[1]
         return torch.where(same, slope.square() * spread, apart).to(mean.dtype)
 
     own, other = of_one(mean), of_two(*[law._parts()[0] for law in (a, b)])

@@ -26,6 +26,7 @@ from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.movement import ONCE
 from momentgen.laws.notes import note
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.numerics.shrinkage import shrunk
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.sources import SOURCES, constant
@@ -187,9 +188,8 @@ def pushed(function: Callable[..., Any], at: list[Tensor], rows: list[Tensor], n
         rows: directions of each tensor, first dimension alike.
         name: of the function, for the note.
     """
-    means = tuple(mean.contiguous() for mean in at)  # forward mode writes beside it
     try:
-        return torch.vmap(lambda *row: torch.func.jvp(function, means, row)[1], randomness="different")(*rows)
+        return torch.vmap(lambda *row: forward_derivative(function, at, row), randomness="different")(*rows)
     except NotImplementedError:
         note(f"{name}: torch cannot differentiate it forwards, so that its results count as independent values")
         return None

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import jvp
 
 from momentgen.laws.controlled.noise import Source
 from momentgen.laws.nests import mapped, tensors_in
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class Common:
 
             def scale() -> Tensor:
                 factor = torch.ones_like(primals[0]) if before is None else before().expand_as(primals[0])
-                found: Tensor = jvp(_function(call, common), tuple(primals), (factor,))[1]
+                found: Tensor = forward_derivative(_function(call, common), primals, [factor])
                 return found
 
         else:
@@ -409,8 +409,9 @@ class Common:
         folded = tuple(mean.reshape(size) for (_, mean), size in zip(blocks, sizes, strict=True))
         given = [value for value, _ in blocks]
 
-        def of_example(parts: tuple[Tensor, ...], along: tuple[Tensor, ...]) -> Any:
-            return jvp(_function(call, common, dict(zip(map(id, given), parts, strict=True))), start, along)[1]
+        def of_example(parts: tuple[Tensor, ...], directions: tuple[Tensor, ...]) -> Any:
+            function = _function(call, common, dict(zip(map(id, given), parts, strict=True)))
+            return forward_derivative(function, start, directions)
 
         return torch.vmap(of_example, in_dims=(0 if folded else None, 0))(folded, tangents)
 

@@ -20,6 +20,7 @@ from momentgen.laws.history import await_writes
 from momentgen.laws.law import DEPTH, History, Law, Rule, laws_in, new_law, remember, rule_of
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
 from momentgen.laws.registered import REGISTERED
 from momentgen.laws.rules.adjoint_maxima import maximum
@@ -219,7 +220,7 @@ def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs:
         law: Diagonal = new_law(Diagonal, at, var)
         return own(entry, (law, *rest), kwargs)._parts()[0]  # type: ignore[misc]
 
-    tangent: Tensor = torch.func.jvp(mean, (given,), (torch.ones_like(given),))[1]
+    tangent: Tensor = forward_derivative(mean, [given], [torch.ones_like(given)])
     return tangent
 
 
@@ -245,7 +246,7 @@ def _explained(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwar
     vjp: Any = torch.func.vjp
     out, pull = vjp(mean, given)
     slopes = pull(torch.ones_like(out))[0]
-    tangent: Tensor = torch.func.jvp(mean, (given,), (slopes * spread,))[1]
+    tangent: Tensor = forward_derivative(mean, [given], [slopes * spread])
     return tangent.to(given.dtype)
 
 
