@@ -13,5 +13,6 @@ the error of the answer.  A may be anything and the answer is right; the nearer 
 * :mod:`~momentgen.laws.controlled.rules`: how each of torch's functions acts on the shift.
 * :mod:`~momentgen.laws.controlled.common`: noise that all examples have in common, as that of weights.
 * :mod:`~momentgen.laws.controlled.estimate`: moments and errors from rows and A.
+* :mod:`~momentgen.laws.controlled.answer`: the rows of one call, and what they say.
 * :mod:`~momentgen.laws.controlled.propagate`: the method.
 """

@@ -1,48 +1,31 @@
-"""The method ``controlled``: rows through the plain network, A beside the last, and moments of what came out."""
+"""The method ``controlled``: what a network is found to be by its first calls decides how its rows are run."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
-from momentgen.errors import InputError, UnsupportedError
+from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
-from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_unseen
+from momentgen.laws.controlled.answer import Answer, UnlikeEndsError
 from momentgen.laws.controlled.facts import Facts, close, facts_of
-from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise, Source
-from momentgen.laws.controlled.pull import whole
-from momentgen.laws.controlled.rules import rule_of
-from momentgen.laws.controlled.shift import DifferentiatesError, Shift
-from momentgen.laws.controlled.softmax import Softmax, softmaxed
-from momentgen.laws.controlled.stack import UnstackedError, pieces
-from momentgen.laws.nests import Nest, flattened, held_by_objects
+from momentgen.laws.controlled.shift import DifferentiatesError
+from momentgen.laws.controlled.stack import UnstackedError
+from momentgen.laws.nests import flattened
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.values import check, lower
-from momentgen.laws.weights import each_row
-from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime import Moments
 from momentgen.runtime.autograd import transformed
 from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["propagate"]
 
-#: rows of the first block, and of each that follows
-BLOCK: Final = 16
-#: rows whose graphs are kept of functions that no rule averages
-_PAIRED: Final = 4
-#: rows of which the derivatives of a whole network are averaged
-_WHOLE: Final = 4
 #: noise of less than so many roundings of a value is not drawn well
 _ROUNDINGS: Final = 16
-#: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
-_SMALL: Final = 0.01
 
 
 def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -95,10 +78,6 @@ def _say_if_lost(value: Moments) -> None:
         )
 
 
-class _UnlikeEndsError(Exception):
-    """Some rows end in a softmax, and others do not."""
-
-
 def _answered(network: Network, spent: Accuracy) -> Any:
     """What the network returns; by rows together where they may be."""
     facts = facts_of(network, spent.seed)
@@ -107,7 +86,7 @@ def _answered(network: Network, spent: Accuracy) -> Any:
             return _by_facts(network, spent, facts)
         except DifferentiatesError:
             facts.differentiates = True
-        except _UnlikeEndsError:
+        except UnlikeEndsError:
             facts.ends_alike = False
 
 
@@ -116,361 +95,24 @@ def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
     if facts.most > 1 and facts.watched is None:
         facts.watched = _alike(network, spent, facts)
     try:
-        return _Answer(network, spent, facts, facts.most if facts.watched else 1).outputs()
+        return Answer(network, spent, facts, facts.most if facts.watched else 1).outputs()
     except UnstackedError:  # as if it had never been tried, so that the next answer has the same bits
         facts.most = 1
-    return _Answer(network, spent, facts, 1).outputs()
+    return Answer(network, spent, facts, 1).outputs()
 
 
 def _alike(network: Network, spent: Accuracy, facts: Facts) -> bool:
     """Whether the first rows have the same outputs and slopes together as one by one."""
-    single, together = (_Answer(network, spent, facts, most) for most in (1, facts.most))
+    single, together = (Answer(network, spent, facts, most) for most in (1, facts.most))
     if not together.may_be_stacked():
         return False
     try:
         expected, found = single.tried(), together.tried()
-    except (DifferentiatesError, _UnlikeEndsError):
+    except (DifferentiatesError, UnlikeEndsError):
         raise
     except Exception:  # whatever a network raises of a stack; what it raises of a single row too, it raises again
         return False
     return len(found) == len(expected) and all(map(close, found, expected))
-
-
-class _Answer:
-    """The rows of one call, and what they say.
-
-    Args:
-        network: with its arguments.
-        spent: what is asked for.
-        facts: what is known of the network.
-        most: of the rows that are watched, how many may go together.
-    """
-
-    def __init__(self, network: Network, spent: Accuracy, facts: Facts, most: int) -> None:
-        self._network, self._spent, self._facts, self._most = network, spent, facts, most
-        #: of each leaf of the outputs, whether its examples are independent; nothing where all examples are one
-        self._by_example = facts.by_example
-        shared = bool(self._by_example) and all(self._by_example)
-        self._noise = [InputNoise(value, place, spent.seed, shared) for place, value in enumerate(network.inputs)]
-        #: of each leaf, whether an object holds it, as a cache of keys and values: it comes beside what is asked for
-        self._beside: list[bool] = []
-        #: leaves of the outputs of each row; of a softmax at the end the logits
-        self._rows: list[list[Tensor]] = []
-        #: of each leaf, the softmax at its end where what is kept are its logits
-        self._ends: list[Softmax | None] = []
-        self._form: Nest | None = None
-        self._watched = True
-        #: how many sources are noise of the inputs
-        self._inputs = 0
-        #: whether all rows may be on one side of a kink: the network has some, and few values
-        self._few = False
-
-    def outputs(self) -> Any:
-        """What the network returns, with moments for tensors of floating point."""
-        most = self._spent.max_rows // 2 * 2
-        mode, shifts = self._first_rows(self._first())
-        linear = self._linear(mode, shifts, most)
-        of_inputs = len(mode.sources) == self._inputs == len(self._noise) > 0
-        self._few = mode.kinked and of_inputs and self._facts.narrow
-        mode.draws_only = True
-        #: whether further rows are watched: for what the network draws, and for a softmax at its end
-        self._watched = len(mode.sources) > self._inputs or any(end is not None for end in self._ends)
-        for name in sorted(mode.ended):
-            note(f"controlled: the linear part ends at {name}; what follows is in the rows alone")
-        if mode.common.left_out:
-            note(
-                f"controlled: the noise of {mode.common.left_out} weights is in the rows alone; their gradients of "
-                "each example are more than may be held"
-            )
-        if any(part.fresh for part in linear):
-            self._further(mode, min(BLOCK, most - len(self._rows)))
-        if mode.curved and self._facts.most > 1:
-            self._further(mode, min(self._facts.free, most) - len(self._rows))
-        while True:
-            parts = self._estimates(linear)
-            mode.forget_draws()
-            error = _relative_error(parts)
-            if not error > self._spent.rtol or len(self._rows) >= most:
-                break
-            self._further(mode, min(self._wanted(error), most - len(self._rows)))
-        if error > self._spent.rtol:
-            note(
-                f"controlled: after {len(self._rows)} rows the standard deviation is known to {error:.1%}; "
-                f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
-            )
-        self._say_what_is_not_finite()
-        self._say_what_stays(parts)
-        return self._returned(parts)
-
-    def _say_what_is_not_finite(self) -> None:
-        """A note on values that some draws make NaN or infinite, whose moments are NaN."""
-        places = (*self._real(), *self._real(beside=True))
-        rows = [torch.stack([row[place] for row in self._rows]) for place in places]
-        finite = [values.isfinite().reshape(len(values), -1).all(1).cpu() for values in rows]
-        wrong = int((~torch.stack(finite)).any(0).sum()) if finite else 0
-        if wrong:
-            note(
-                f"controlled: in {wrong} of {len(self._rows)} draws of the noise the network returns values that are "
-                "not finite, whose moments are NaN. Keep the noise within the domain of its functions"
-            )
-
-    def _say_what_stays(self, parts: list[Estimate]) -> None:
-        """A note on values that all rows have in common in a network with kinks: σ 0 may be a rare event's."""
-        still = sum(int((part.var == 0).sum()) for part in parts) if self._few else 0
-        if still:
-            note(
-                f"controlled: {still} value(s) are the same in all {len(self._rows)} rows, so that their σ and its "
-                "error are 0. Where a kink keeps them, as a ReLU that is seldom on, ask for more rows by rtol and "
-                "max_rows, or sample"
-            )
-
-    # ------------------------------------------------------------------ rows
-
-    def _values(self, count: int) -> list[Tensor]:
-        """The inputs of the next rows, one after another."""
-        rows = range(len(self._rows), len(self._rows) + count)
-        return [noise.values(rows).flatten(0, 1) if count > 1 else noise.values(rows)[0] for noise in self._noise]
-
-    def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
-        """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""
-        network = self._network
-        batch = network.batch if self._by_example else 1
-        mode = Shift(rule_of, count, _PAIRED, network.differentiable, batch, network.certain_inputs())
-        mode.fix(network.certain_tensors())
-        mode.draws_only = mode.curved = mode.kinked = self._facts.differentiates
-        shifts: list[Tensor | None] = []
-        entered: list[Tensor] = []
-        for rows in self._together(count):
-            mode.begin(rows)
-            mode.fix(leaf for leaf in network.repeated(rows) if isinstance(leaf, Tensor))
-            values = self._values(rows)
-            for value, noise in zip(values, self._noise, strict=True):
-                shift = None
-                if noise.value.noise is not None and not noise.value.noise.is_known:
-                    continue  # without its covariance it is in the rows alone
-                if mode.last:
-                    leaf = torch.zeros_like(value, requires_grad=True)
-                    given = noise.value
-                    factor = given.factor if isinstance(given, JointMoments) else None
-                    mode.sources.append(Source(leaf, noise.rows, given.var, factor))
-                    with torch.enable_grad():
-                        shift = leaf.view_as(leaf)
-                    entered.append(shift)
-                    self._inputs += 1
-                mode.follow(value, shift)
-            shifts = self._run(mode, values)
-        if len(entered) == len(self._noise) > 0 and (network.has_scripts or self._unseen(shifts)):
-            found = self._whole(mode, entered)
-            shifts = [old if new is None else new for old, new in zip(shifts, found, strict=True)]
-        return mode, shifts
-
-    def _together(self, count: int) -> list[int]:
-        """How many of the first rows go together: first those whose graphs are kept, and by itself the last one."""
-        if self._most == 1 or count < 3:
-            return [1] * count
-        paired = min(_PAIRED, count - 1)
-        return [*pieces(paired, self._most), *pieces(count - 1 - paired, self._most), 1]
-
-    def may_be_stacked(self) -> bool:
-        """Whether the first rows have the same outputs together."""
-        sizes = set(self._together(self._first())) - {1}
-        return all(self._facts.stacks(self._network, self._noise, rows) for rows in sizes)
-
-    def _first(self) -> int:
-        return min(BLOCK, self._spent.max_rows // 2 * 2)
-
-    def tried(self) -> list[Tensor]:
-        """Outputs of the first rows, and derivatives of a random combination of the shifts."""
-        mode, shifts = self._first_rows(self._first())
-        outputs = [torch.stack(rows) for rows in zip(*self._rows, strict=True)]
-        generator = torch.Generator().manual_seed(self._spent.seed)
-        known = [shift for shift in shifts if shift is not None and shift.requires_grad]
-        directions = [torch.randn(shift.shape, generator=generator).to(shift) for shift in known]
-        if not known:
-            return outputs
-        leaves = [source.leaf for source in mode.sources]
-        found = torch.autograd.grad(known, leaves, directions, allow_unused=True)
-        grads = [torch.zeros(()) if grad is None else grad.detach() for grad in found]
-        return [*outputs, torch.tensor([shift is not None for shift in shifts]), *grads]
-
-    def _unseen(self, shifts: list[Tensor | None]) -> bool:
-        """Whether an output varies that no function the mode saw has computed."""
-        first, second = self._rows[:2]
-        return any(
-            shift is None and one.is_floating_point() and not torch.equal(one, other)
-            for shift, one, other in zip(shifts, first, second, strict=True)
-        )
-
-    def _whole(self, mode: Shift, shifts: list[Tensor]) -> list[Tensor | None]:
-        """Shifts of the outputs by the derivatives of the whole network."""
-        watched = Shift(rule_of, 0, 0, mode.keeps_graph)
-        watched.draws_only = True
-
-        def leaves(values: list[Tensor]) -> list[Any]:
-            watched.begin()
-            with watched:
-                return self._leaves(watched, self._network.call(values))[0]
-
-        values = [noise.values(range(_WHOLE)) for noise in self._noise]
-        rows = [[value[row] for value in values] for row in range(_WHOLE)]
-        return whole(leaves, rows, shifts, mode.keeps_graph)
-
-    def _wanted(self, error: float) -> int:
-        """How many more rows the error asked for takes, in blocks, at most as many as there are."""
-        have = len(self._rows)
-        more = have * min((error / self._spent.rtol) ** 2 - 1, 1)
-        return max(math.ceil(more / BLOCK), 1) * BLOCK
-
-    def _further(self, mode: Shift, count: int) -> None:
-        """Run more rows."""
-        single = self._watched and self._most == 1
-        while count > 0:
-            rows = 1 if single else min(count, self._facts.most)
-            if rows > 1 and not self._facts.stacks(self._network, self._noise, rows):
-                raise UnstackedError
-            mode.begin(rows)
-            self._run(mode, self._values(rows))
-            count -= rows
-
-    def _run(self, mode: Shift, values: list[Tensor]) -> list[Tensor | None]:
-        """Run the rows that have begun and keep their outputs; returns the shifts, in the last that is watched."""
-        watched = mode if self._watched else nullcontext()
-        with torch.set_grad_enabled(mode.keeps_graph), watched, each_row(mode.common.weight):
-            found = self._network.call(values, mode.stack.rows)
-        leaves, ends, form = self._leaves(mode, found)
-        if self._rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, self._ends)):
-            raise _UnlikeEndsError
-        if self._form is None or (mode.last and self._most > 1):  # what is no tensor may count examples
-            self._form, self._ends, held = form, ends, held_by_objects(found)
-            self._beside = [False] * len(held) if all(held) else held
-        for row in map(list, zip(*map(mode.stack.parts, leaves), strict=True)) if leaves else [[]]:
-            self._check(row)
-            self._rows.append(row)
-        if mode.row == 0:
-            mode.common.products = max((self._products(leaf) for leaf in leaves), default=1)
-        return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
-
-    def _leaves(self, mode: Shift, found: Any) -> tuple[list[Tensor], list[Softmax | None], Nest]:
-        """The leaves of what the network returned, with the logits of a softmax at its end; and the form."""
-        leaves, form = flattened(found)
-        ends: list[Softmax | None] = [None] * len(leaves)
-        for place, leaf in enumerate(leaves):
-            end = mode.softmaxes.get(id(leaf))
-            if end is not None and end.out is leaf and self._at_the_end(place, end):
-                leaves[place], ends[place] = end.logits, end
-        return leaves, ends, form
-
-    def _products(self, leaf: Tensor) -> int:
-        """How many rows A will have for an example of an output, at most."""
-        return min(leaf.numel() // (self._network.batch if self._by_example else 1), OUTPUTS)
-
-    def _batched(self, place: int) -> bool:
-        """Whether the examples of an output are independent."""
-        return bool(self._by_example) and self._by_example[place]
-
-    def _at_the_end(self, place: int, end: Softmax) -> bool:
-        """Whether the softmax of an output is applied to the law of its logits."""
-        if not (self._facts.ends_alike and self._batched(place) and end.out.dim() == 2 and end.dim in (1, -1)):
-            return False
-        return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
-
-    def _check(self, leaves: list[Tensor]) -> None:
-        shapes = [tuple(leaf.shape) for leaf in leaves]
-        before = [tuple(leaf.shape) for leaf in self._rows[0]] if self._rows else shapes
-        if shapes != before:
-            raise InputError(
-                f"{type(self._network.where).__name__}: expected outputs of the same shapes for every draw of the "
-                f"noise, got {before} and {shapes}; return what does not depend on the draw"
-            )
-
-    # --------------------------------------------------------------- answers
-
-    def _real(self, beside: bool = False) -> list[int]:
-        """The outputs of floating point that are asked for, or those that come beside them."""
-        leaves = enumerate(self._rows[0])
-        return [place for place, leaf in leaves if leaf.is_floating_point() and self._beside[place] == beside]
-
-    def _flat(self, place: int, leaf: Tensor, *rows: int) -> Tensor:
-        """An output, or rows of it, with the values of an example in the last dimension, in float32 at least."""
-        batch = self._network.batch if self._batched(place) else 1
-        flat = leaf.reshape(*rows, batch, -1)
-        return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
-
-    def _linear(self, mode: Shift, shifts: list[Tensor | None], most: int) -> list[Linear]:
-        """A of each output."""
-        found = []
-        with torch.enable_grad():
-            for place in self._real():
-                outputs = self._outputs(place)
-                shift = shifts[place]
-                if outputs.shape[-1] > OUTPUTS and most < 2 * BLOCK:
-                    shift = None  # no rows are left to tell what A leaves out
-                if self._by_example and not self._batched(place):
-                    shift = None  # a number of all examples together, as a loss: the rows know it
-                shift = None if shift is None else self._flat(place, shift)
-                found.append(Linear(shift, mode.sources, outputs, mode.keeps_graph))
-        return found
-
-    def _outputs(self, place: int) -> Tensor:
-        """An output in all rows so far, shape ``(rows, batch, K)``."""
-        rows = torch.stack([row[place] for row in self._rows])
-        return self._flat(place, rows, len(rows))
-
-    def _sampled(self, place: int) -> Estimate:
-        """Moments of an output by the rows alone."""
-        outputs = self._outputs(place)
-        return estimated(Rows(outputs, torch.zeros_like(outputs), torch.zeros_like(outputs[:1]).movedim(0, 1)))
-
-    def _estimates(self, linear: list[Linear]) -> list[Estimate]:
-        found = []
-        for place, part in zip(self._real(), linear, strict=True):
-            outputs = self._outputs(place)
-            rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
-            estimate = estimated(rows)
-            end = self._ends[place]
-            estimate = estimate if end is None else softmaxed(estimate, rows, end.logarithm)
-            found.append(with_unseen(estimate, len(outputs)) if self._few else estimate)
-        return found
-
-    def _returned(self, parts: list[Estimate]) -> Any:
-        """The nest that the network returns, with moments in it."""
-        assert self._form is not None
-        leaves: list[Any] = []
-        estimates = dict(zip(self._real(), parts, strict=True))
-        estimates |= {place: self._sampled(place) for place in self._real(beside=True)}
-        for place, leaf in enumerate(self._rows[0]):
-            if place in estimates:
-                leaves.append(self._moments(place, leaf, estimates[place]))
-            elif leaf.is_complex() and any(not torch.equal(leaf, row[place]) for row in self._rows):
-                raise InputError(
-                    f"{type(self._network.where).__name__}: a random output of shape {tuple(leaf.shape)} is complex, "
-                    "and moments are of real values; return torch.view_as_real of it"
-                )
-            elif leaf.is_complex() or not leaf.numel():
-                leaves.append(leaf)
-            else:  # a decision: what most draws have
-                leaves.append(torch.stack([row[place] for row in self._rows]).mode(0).values)
-        return self._form.of(leaves)
-
-    def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
-        def shaped(value: Tensor) -> Tensor:
-            return value.reshape(leaf.shape).to(leaf.dtype)
-
-        factor = estimate.factor if self._batched(place) else estimate.factor[0]
-        made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(leaf.dtype))
-        return made.with_errors(shaped(estimate.std_error), shaped(estimate.mean_error), len(self._rows))
-
-
-def _relative_error(parts: list[Estimate]) -> float:
-    """The root mean square of the errors of the standard deviations, as parts of these."""
-    square, count = 0.0, 0
-    with torch.no_grad():
-        for part in parts:
-            std = part.var.sqrt()
-            counted = (std > _SMALL * std.nanmean()) & part.std_error.isfinite()
-            square += float((part.std_error[counted] / std[counted]).square().sum())
-            count += int(counted.sum())
-    return math.sqrt(square / count) if count else 0.0
 
 
 PROPAGATIONS["controlled"] = propagate
