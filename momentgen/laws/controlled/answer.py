@@ -1,4 +1,4 @@
-"""The rows of one call by the method ``controlled``: how many are run, what is kept of them, and what they say."""
+"""The rows of one call by the method ``controlled``: how many run, which outputs are cached, and what they say."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Answer:
 
     Args:
         network: with its arguments.
-        spent: what is asked for.
+        spent: how exact the caller wants it.
         facts: what is known of the network.
         most: of the rows that are watched, how many may go together.
     """
