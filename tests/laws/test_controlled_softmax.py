@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from laws.small_networks import trained
 from torch import Tensor, nn
 
 import momentgen
-from momentgen import noisy
+from momentgen import Moments, noisy
 
 
 class Of(nn.Module):
@@ -80,3 +81,31 @@ def test_the_error_of_two_classes_of_one_example_is_not_understated() -> None:
                 found = momentgen.convert(network)(noisy(x, std=0.2))
                 covered.append((found.std[0] - std).abs() < 2 * found.std_error[0])
     assert torch.stack(covered).double().mean() > 0.85
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(-1), nn.LogSoftmax(-1)])
+def test_probabilities_of_two_classes_have_the_sigma_of_sampling(last: nn.Module) -> None:
+    """Nearly certain ones above all, of which the slope says nothing."""
+    torch.manual_seed(0)
+    logits = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    with torch.no_grad():
+        logits[2].weight.mul_(12)
+    net = nn.Sequential(logits, last).eval()
+    x = Moments(torch.randn(6, 8), torch.full((6, 8), 0.02))
+    with torch.no_grad():
+        found = momentgen.convert(net)(x)
+        drawn = net(x.mean + x.std * torch.randn(20_000, 6, 8)).double()
+    torch.testing.assert_close(found.var.double().sqrt(), drawn.std(0), rtol=0.15, atol=1e-3)
+
+
+def test_the_stated_error_of_probabilities_covers_logits_that_are_not_normal() -> None:
+    """Where an example's class is seldom another, normal logits of exact moments give a σ that is far too small."""
+    logits, images = trained(10)
+    net, x = nn.Sequential(logits, nn.Softmax(-1)).eval(), Moments(images, 0.1)
+    with torch.no_grad():
+        drawn = net(x.mean + x.std * torch.randn(5000, *images.shape)).double().std(0)
+        large, within = drawn > 0.05, []
+        for seed in range(3):
+            found = momentgen.convert(net, seed=seed)(x)
+            within.append(((found.std - drawn).abs() < 2 * found.std_error + 0.03 * drawn)[large])
+    assert torch.cat(within).double().mean() > 0.85

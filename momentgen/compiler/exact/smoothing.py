@@ -210,7 +210,7 @@ class Side:
         step = self.f.length / 4
         position = np.clip(np.rint(u / step), -self.first, self.table.shape[1] - 1 - self.first)
         delta = u - position * step
-        outside = np.abs(delta) > step  # left of the table, where nothing is left of the function
+        outside = np.abs(delta) > step  # left of the table, where the function is 0
         delta = np.where(outside, 0.0, delta)
         series = self.table[:, (position + self.first).astype(np.int64)]
         value, term = np.zeros((_ORDER, u.size)), np.empty((_ORDER, u.size))
