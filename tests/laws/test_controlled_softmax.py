@@ -13,15 +13,15 @@ import momentgen
 from momentgen import Moments, noisy
 
 
-class Of(nn.Module):
-    """A linear layer, and a function of its logits."""
+class After(nn.Module):
+    """A network, and a function of its logits."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, network: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.linear, self.function = nn.Linear(4, 3), function
+        self.network, self.function = network, function
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.linear(x))
+        return self.function(self.network(x))
 
 
 def _scaled(logits: Tensor) -> Tensor:
@@ -56,9 +56,10 @@ def _by_decision(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize("inference", [False, True], ids=["", "inference mode"])
 @pytest.mark.parametrize("function", [_scaled, _assigned, _clamped, _logits_changed, _by_decision])
 def test_what_is_written_into_after_a_softmax_counts(function: Callable[[Tensor], Tensor], inference: bool) -> None:
-    network = Of(function).eval()
+    linear = nn.Linear(4, 3)
+    network = After(linear, function).eval()
     with torch.no_grad():
-        network.linear.bias[0] = 0
+        linear.bias[0] = 0
     x = noisy(0.3 * torch.randn(1, 4), std=0.3)
     with torch.inference_mode(inference), torch.no_grad():
         drawn = torch.cat([network(x.mean + x.std * torch.randn(1, 4)) for _ in range(8000)])
@@ -109,3 +110,48 @@ def test_the_stated_error_of_probabilities_covers_logits_that_are_not_normal() -
             found = momentgen.convert(net, seed=seed)(x)
             within.append(((found.std - drawn).abs() < 2 * found.std_error + 0.03 * drawn)[large])
     assert torch.cat(within).double().mean() > 0.85
+
+
+_MASK = torch.tensor([True, False, False, False])
+
+
+@pytest.mark.parametrize("added", [False, True], ids=["filled", "added"])
+@pytest.mark.parametrize("end", ["softmax", "log_softmax", "logits"])
+def test_masked_classes_are_certain_and_the_others_are_those_of_a_network_without_them(end: str, added: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4)).eval()
+    without = nn.Sequential(plain[0], plain[1], nn.Linear(20, 3)).eval()
+    without[2].weight, without[2].bias = (nn.Parameter(part[1:]) for part in (plain[2].weight, plain[2].bias))
+
+    def masked(logits: Tensor) -> Tensor:
+        filled = logits.masked_fill(_MASK, -torch.inf)
+        return logits + torch.zeros(4).masked_fill(_MASK, -torch.inf) if added else filled
+
+    def ended(logits: Tensor) -> Tensor:
+        return logits if end == "logits" else getattr(logits, end)(-1)
+
+    x = noisy(torch.randn(3, 6), std=0.3)
+    with momentgen.laws.listening() as notes:
+        found = momentgen.convert(After(plain, lambda logits: ended(masked(logits))).eval(), max_rows=32)(x)
+    expected = momentgen.convert(After(without, ended).eval(), max_rows=32)(x)
+    assert not any("not finite" in text for text in notes)
+    assert (found.mean[:, 0] == (0 if end == "softmax" else -torch.inf)).all()
+    torch.testing.assert_close(found.std[:, 0], torch.zeros(3), rtol=0, atol=1e-3)
+    assert ((found.std[:, 1:] - expected.std).abs() < 3 * (found.std_error[:, 1:] + expected.std_error)).all()
+    assert ((found.mean[:, 1:] - expected.mean).abs() < 3 * (found.mean_error[:, 1:] + expected.mean_error)).all()
+    found.std.sum().backward()
+    assert all(part.grad is not None and part.grad.isfinite().all() for part in plain.parameters())
+
+
+def test_a_softmax_of_the_largest_logits_of_each_draw_has_the_moments_of_its_draws() -> None:
+    def largest(logits: Tensor) -> Tensor:
+        return logits.masked_fill(logits < logits.topk(2, -1).values[:, -1:], -torch.inf).softmax(-1)
+
+    torch.manual_seed(0)
+    network = After(nn.Linear(6, 3), largest).eval()
+    x = noisy(torch.randn(3, 6), std=0.3)
+    with torch.no_grad():
+        drawn = torch.stack([network(x.mean + x.std * torch.randn(3, 6)) for _ in range(8000)])
+        found = momentgen.convert(network)(x)
+    assert ((found.mean - drawn.mean(0)).abs() < 4 * (found.mean_error + drawn.std(0) / 90) + 1e-6).all()
+    assert ((found.std - drawn.std(0)).abs() < 4 * (found.std_error + drawn.std(0) / 120) + 1e-6).all()

@@ -39,7 +39,7 @@ _SMALL: Final = 0.01
 
 
 class UnlikeEndsError(Exception):
-    """Some rows end in a softmax, and others do not."""
+    """Some rows end in a softmax, and others do not, or in one of other classes, as where the largest alone count."""
 
 
 class Answer:
@@ -112,7 +112,8 @@ class Answer:
         """A note on values that some draws make NaN or infinite, whose moments are NaN."""
         places = (*self._real(), *self._real(beside=True))
         rows = [torch.stack([row[place] for row in self._rows]) for place in places]
-        finite = [values.isfinite().reshape(len(values), -1).all(1).cpu() for values in rows]
+        sound = [values.isfinite() | (values == values[0]).all(0) for values in rows]
+        finite = [part.reshape(len(part), -1).all(1).cpu() for part in sound]
         wrong = int((~torch.stack(finite)).any(0).sum()) if finite else 0
         if wrong:
             note(
@@ -288,6 +289,9 @@ class Answer:
                 f"{type(self._network.where).__name__}: expected outputs of the same shapes for every draw of the "
                 f"noise, got {before} and {shapes}; return what does not depend on the draw"
             )
+        for place, end in enumerate(self._ends if self._rows else []):
+            if end is not None and not torch.equal(leaves[place].isinf(), self._rows[0][place].isinf()):
+                raise UnlikeEndsError
 
     # --------------------------------------------------------------- answers
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from momentgen.laws.numerics.root import scale_of
 
-__all__ = ["Estimate", "Rows", "estimated", "with_unseen"]
+__all__ = ["Estimate", "Rows", "away", "estimated", "with_unseen"]
 
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
@@ -218,13 +218,18 @@ def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
     """The rows about their centre in units of their size, in which no square is beyond range; size and centre first."""
     with torch.no_grad():
         centre = rows.outputs[0]
-        spread = (rows.outputs - centre).abs().amax(0)
+        spread = away(rows.outputs, centre).abs().amax(0)
         extent = torch.maximum(rows.linear.abs().amax(0), rows.root.abs().amax(-2))
         sound = extent <= _WILD * spread  # also false where it is not finite
-        away = torch.where(sound, torch.maximum(spread, extent), spread)
-        size = scale_of(away.nan_to_num(0, 0, 0))
+        largest = torch.where(sound, torch.maximum(spread, extent), spread)
+        size = scale_of(largest.nan_to_num(0, 0, 0))
     linear, root = torch.where(sound, rows.linear / size, 0), torch.where(sound[:, None], rows.root / size[:, None], 0)
-    return size, centre, Rows((rows.outputs - centre) / size, linear, root, rows.fresh)
+    return size, centre, Rows(away(rows.outputs, centre) / size, linear, root, rows.fresh)
+
+
+def away(values: Tensor, centre: Tensor) -> Tensor:
+    """How far values are from their centre; 0 for infinite ones that equal it, as the logits of masked classes do."""
+    return torch.where(centre.isinf() & (values == centre), 0, values - centre)
 
 
 def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
+from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
@@ -75,7 +75,7 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         left_out = _left_out(rows, parts, logarithm, few)
         # of few points the rare events are too few, which the two halves tell
         errors = [
-            _spread(all_but) + (one - other).square() / 4
+            _spread(all_but) + away(one, other).square() / 4
             for all_but, one, other in zip(left_out, first, second, strict=True)
         ]
         remainder = _remainder(logits, rows)
@@ -88,8 +88,8 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
         off, chances = [], []
         for of, all_but in zip((_std, _mean), left_out, strict=True):
-            chances.append(_spread(all_but - torch.stack(list(map(of, by_draws)))) / sampled.var)
-            off.append((of(normal) - of(sampled)).square() / sampled.var - chances[-1])
+            chances.append(_spread(away(all_but, torch.stack(list(map(of, by_draws))))) / sampled.var)
+            off.append(away(of(normal), of(sampled)).square() / sampled.var - chances[-1])
         std = _std(sampled)
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
         if not counted.any():
@@ -143,7 +143,7 @@ def _of(rows: Rows, keep: Tensor) -> Rows:
 
 def _spread(left_out: Tensor) -> Tensor:
     """The jackknife's *variance*."""
-    return (len(left_out) - 1) * (left_out - left_out.mean(0)).square().mean(0)
+    return (len(left_out) - 1) * away(left_out, left_out.mean(0)).square().mean(0)
 
 
 def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
@@ -155,8 +155,8 @@ def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
         jacobian = torch.eye(mean.shape[-1]).to(mean) - mean
     else:
         outputs = probabilities
-        away = torch.einsum("rbk,rbl->bkl", probabilities, probabilities) / len(probabilities)
-        jacobian = probabilities.mean(0).diag_embed() - away
+        products = torch.einsum("rbk,rbl->bkl", probabilities, probabilities) / len(probabilities)
+        jacobian = probabilities.mean(0).diag_embed() - products
     linear = (rows.linear.movedim(0, 1) @ jacobian.mT).movedim(1, 0)
     return Rows(outputs, linear, rows.root @ jacobian.mT, rows.fresh)
 
@@ -182,14 +182,15 @@ def _values(mean: Tensor, covariance: Tensor, logarithm: bool, points: Tensor) -
 def _with_covariance(values: Tensor) -> Estimate:
     """Moments over points, without errors."""
     centre = values.mean(-2)
-    away = values - centre[..., None, :]
-    found = away.mT @ away / values.shape[-2]
+    apart = away(values, centre[..., None, :])
+    found = apart.mT @ apart / values.shape[-2]
     nothing = torch.zeros_like(centre)
     return Estimate(centre, balanced_root((found + found.mT) / 2), nothing, nothing)
 
 
 def _std_and_mean(values: Tensor) -> tuple[Tensor, Tensor]:
-    return values.var(-2, correction=0).sqrt(), values.mean(-2)
+    centre = values.mean(-2)
+    return away(values, centre[..., None, :]).square().mean(-2).sqrt(), centre
 
 
 def _left_out(rows: Rows, parts: list[Tensor], logarithm: bool, points: Tensor) -> tuple[Tensor, Tensor]:
