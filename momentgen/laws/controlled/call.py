@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.stack import Stack
@@ -27,7 +28,7 @@ def has_derivative(value: Any) -> bool:
 class Record:
     """What the rows say of one call: sums of quantities that are averaged, and graphs of single rows."""
 
-    __slots__ = ("_counts", "_sums", "graphs", "noise")
+    __slots__ = ("_counts", "_state", "_sums", "graphs", "noise", "seeded")
 
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
@@ -36,6 +37,9 @@ class Record:
         self.graphs: list[tuple[list[Tensor], list[Tensor], Stack]] = []
         #: draws of a source, by row
         self.noise: dict[int, Tensor] = {}
+        #: whether every row draws the same numbers, since the network seeds the generator
+        self.seeded = False
+        self._state: Tensor | None = None
 
     def add(self, place: int, value: Tensor, keeps_graph: bool, count: int = 1) -> None:
         """Add of ``count`` rows to the sum ``place``, which starts anew where the shape changes from row to row."""
@@ -45,6 +49,11 @@ class Record:
             return
         self._sums[place:] = [value if keeps_graph else value.detach().clone()]
         self._counts[place:] = [count]
+
+    def draws_by(self, state: Tensor) -> None:
+        """The present row will draw from a generator in this state."""
+        self.seeded |= self._state is not None and torch.equal(self._state, state)
+        self._state = state
 
     def has(self, place: int) -> bool:
         """Whether anything was added."""

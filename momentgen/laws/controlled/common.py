@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.noise import Source
+from momentgen.laws.controlled.noise import Source, drawn_beside
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names
@@ -67,12 +67,13 @@ class Root:
             self._leaf = torch.zeros((), dtype=like.dtype, device=like.device).expand(common.batch, *self.shape)
             self._leaf.requires_grad_()
             with torch.set_grad_enabled(common.mode.keeps_graph):
-                source = Source(self._leaf, self._drawn, self.var(), None, self.neighbour())
+                source = Source(self._leaf, self.drawn, self.var(), None, self.neighbour())
             common.mode.sources.append(source)
         return self._leaf
 
-    def _drawn(self, rows: range) -> list[Tensor | None]:
-        return [self.draws.get(row) for row in rows]
+    def drawn(self, rows: range) -> list[Tensor]:
+        """The noise of each row."""
+        return [self.draws[row] if row in self.draws else drawn_beside(self.shape, self.var()) for row in rows]
 
 
 class _Value(NamedTuple):
@@ -378,14 +379,9 @@ class Common:
                 between = (mean[:, -1] * mean[:, 0])[:, None] * pairs[:-1, -1]
         leaf = torch.zeros_like(out, requires_grad=True)
 
-        def draw(row: int) -> Tensor | None:
-            noise = root.draws.get(row)
-            if noise is None:
-                return None
-            return F.linear(mean, noise.to(mean.dtype) if scale is None else (noise * scale).to(mean.dtype))
-
-        def draws(rows: range) -> list[Tensor | None]:
-            return [draw(row) for row in rows]
+        def draws(rows: range) -> list[Tensor]:
+            drawn = [noise if scale is None else noise * scale for noise in root.drawn(rows)]
+            return [F.linear(mean, noise.to(mean.dtype)) for noise in drawn]
 
         self.mode.sources.append(Source(leaf, draws, total.clamp_min(0), None, between))
         return leaf.view_as(leaf)

@@ -1,7 +1,8 @@
 """Noise that the network draws: every row draws its own, and as a source it joins A.
 
 Dropout multiplies a value by a mask of mean 1; ``randn_like`` and its neighbours are noise by themselves.  What other
-functions draw is in the rows alone, which is right and costs more of them.
+functions draw is in the rows alone, which is right and costs more of them.  So is what a network draws after it has
+seeded the generator, as for a random projection that is made anew at each call: all rows have the same numbers.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.controlled.call import Call, Shifted
-from momentgen.laws.controlled.noise import Source
+from momentgen.laws.controlled.noise import Source, drawn_beside
 from momentgen.laws.controlled.pull import pulled
 
 __all__ = ["drawn"]
@@ -42,12 +44,11 @@ def _dropout(call: Call) -> Shifted | None:
     if not isinstance(x, Tensor) or not x.is_floating_point() or not training or not 0 < p < 1:
         return pulled(call)
     call.mode.draws_now()
-    channels = call.name[-2:] in ("1d", "2d", "3d")
-    lone = channels and x.dim() == int(call.name[-2]) + 1  # without a batch
-    shape = (x.shape[:1] if lone else x.shape[:2]) if channels else x.shape
-    kept = torch.rand(shape, device=x.device) >= p
-    kept = kept.view((*shape, *[1] * (x.dim() - len(shape))))  # of no dimensions too
-    call.out = x * kept / (1 - p)
+    if _is_seeded(call, x):
+        return pulled(call)
+    scale = _scale(call.name, x, p)
+    kept = scale > 0
+    call.out = x * scale
     if _in_common(call, x, x):
         call.mode.common.drawn(call.out, kept.to(x.dtype) / (1 - p) - 1, p / (1 - p), lambda: x)
         return None
@@ -61,12 +62,33 @@ def _dropout(call: Call) -> Shifted | None:
     return shifted
 
 
+def _scale(name: str, x: Tensor, p: float) -> Tensor:
+    """What dropout multiplies a value by, with torch's own draws; of channels one number for each."""
+    if name == "dropout":
+        return F.dropout(torch.ones_like(x), p)
+    lone = name != "dropout2d" and x.dim() == int(name[-2]) + 1  # without a batch, which dropout2d always takes
+    one = x.unsqueeze(0) if lone else x
+    scale = torch.feature_dropout(one.new_ones((*one.shape[:2], *[1] * (one.dim() - 2))), p, True)
+    return scale.squeeze(0) if lone else scale
+
+
+def _is_seeded(call: Call, like: Any) -> bool:
+    """Whether every row draws the same numbers here, from a generator that the network seeds."""
+    generator = call.kwargs.get("generator")
+    device = torch.device(like.device if isinstance(like, Tensor) else call.kwargs.get("device") or "cpu")
+    if generator is None and device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index or 0]
+    call.record.draws_by((torch.default_generator if generator is None else generator).get_state())
+    return call.record.seeded
+
+
 def _by_itself(call: Call, mean: float, var: float, antithetic: bool) -> Shifted | None:
     """Noise that is a value of its own; antithetic, the second row of a pair has that of the first, reflected."""
     call.mode.draws_now()
+    seeded = _is_seeded(call, call.argument(0, "input"))
     call.run()
     out = call.out
-    if not isinstance(out, Tensor) or not out.is_floating_point():
+    if seeded or not isinstance(out, Tensor) or not out.is_floating_point():
         return None
     before = call.record.noise.get(call.mode.row - 1) if antithetic and call.mode.row % 2 else None
     if before is not None and before.shape == out.shape and not out.requires_grad:
@@ -102,9 +124,12 @@ def _source(
         size = shape if batch == 1 or shape[0] % batch else (batch, shape[0] // batch, *shape[1:])
         leaf = torch.zeros(size, dtype=like.dtype, device=like.device, requires_grad=True)
 
-        def draws(wanted: range) -> list[Tensor | None]:
-            known = [rows.get(row) for row in wanted]
-            return [None if one is None or one.shape != shape else centred(one).reshape(size) for one in known]
+        def draw(row: int) -> Tensor:
+            one = rows.get(row)
+            return drawn_beside(size, var) if one is None or one.shape != shape else centred(one).reshape(size)
+
+        def draws(wanted: range) -> list[Tensor]:
+            return [draw(row) for row in wanted]
 
         call.mode.sources.append(Source(leaf, draws, var))
 

@@ -247,7 +247,7 @@ def _has_batch(leaf: Tensor, batch: int) -> bool:
 def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
     """The tensors among the outputs, the noise of the network's own held fixed."""
     with network.own_draws():
-        torch.manual_seed(seed)
+        network.seed(seed)
         return [leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
 
 

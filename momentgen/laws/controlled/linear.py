@@ -102,8 +102,8 @@ class Linear:
             drawn = source.draws(rows)
             if isinstance(drawn, Tensor):
                 found = drawn.to(linear.dtype).reshape(len(rows), len(linear), -1).movedim(0, 1) @ linear.mT
-            elif all(noise is not None and noise.shape == source.leaf.shape[1:] for noise in drawn):
-                flat = [noise.reshape(-1).to(linear.dtype) for noise in drawn if noise is not None]
+            elif all(noise.shape == source.leaf.shape[1:] for noise in drawn):
+                flat = [noise.reshape(-1).to(linear) for noise in drawn]
                 found = (linear @ torch.stack(flat, 1)).mT  # all examples have it in common
             else:
                 found = torch.stack([self._drawn(source, noise, linear) for noise in drawn], 1) @ linear.mT
@@ -112,10 +112,9 @@ class Linear:
         return total
 
     @staticmethod
-    def _drawn(source: Source, noise: Tensor | None, linear: Tensor) -> Tensor:
-        """What a source drew for a row, shape ``(batch, n)``; 0 where it drew nothing."""
-        noise = linear.new_zeros(()) if noise is None else noise.to(linear.dtype)
-        return noise.expand(source.leaf.shape).reshape(linear.shape[0], -1)
+    def _drawn(source: Source, noise: Tensor, linear: Tensor) -> Tensor:
+        """What a source drew for a row, shape ``(batch, n)``."""
+        return noise.to(linear).expand(source.leaf.shape).reshape(linear.shape[0], -1)
 
 
 def _pulled_back(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 
 __all__ = ["Network"]
+
+#: added to the seed of what the network draws; torch's generator of the CPU takes the last 32 bits of a seed
+_OWN_SEED: Final = 0x9E3779B9
 
 
 class Network:
@@ -73,6 +76,14 @@ class Network:
     def own_draws(self) -> AbstractContextManager[None]:
         """Within the context, what the network draws leaves the draws that follow as they are."""
         return torch.random.fork_rng(self._devices)
+
+    def seed(self, seed: int) -> None:
+        """Seed what the network draws, otherwise than the noise of its inputs, and than a network seeds itself."""
+        seed = (seed + _OWN_SEED) % 2**63
+        if self.device.type == "cpu":  # torch's own also keeps a record of every call, for devices not in use
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def and_draws(self, values: list[Tensor]) -> tuple[Any, bool]:
         """What the network returns for these values, and whether it drew random numbers."""

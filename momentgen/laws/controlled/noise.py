@@ -13,7 +13,7 @@ from torch import Tensor
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["InputNoise", "Source"]
+__all__ = ["InputNoise", "Source", "drawn_beside"]
 
 
 class Source(NamedTuple):
@@ -22,8 +22,7 @@ class Source(NamedTuple):
     Attributes:
         leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
         draws: the draws of rows, less their mean: in one tensor, shape ``(rows, *leaf)``, or one by one, of the shape
-            of the leaf.  None without a draw.  Noise that examples have in common has the leaf's shape without the
-            examples.
+            of the leaf.  Noise that examples have in common has the leaf's shape without the examples.
         var: *variances* of independent values, as the draws shaped; of the diagonal where there is a factor.
         factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
         neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or
@@ -31,10 +30,15 @@ class Source(NamedTuple):
     """
 
     leaf: Tensor
-    draws: Callable[[range], Tensor | list[Tensor | None]]
+    draws: Callable[[range], Tensor | list[Tensor]]
     var: Tensor | float
     factor: Tensor | None = None
     neighbour: Tensor | None = None
+
+
+def drawn_beside(shape: torch.Size, var: Tensor | float) -> Tensor:
+    """Noise for a row in which the network did not draw: A e has the covariance that is known of it in every row."""
+    return torch.randn(shape) * torch.as_tensor(var).cpu() ** 0.5
 
 
 #: strata of the size of a standard normal number, each of the same probability: pairs of a block
@@ -108,7 +112,7 @@ class InputNoise:
         return -found if reflected else found
 
     def _seed_of(self, number: int) -> int:
-        return (self._seed * 1_000_003 + self._place) * 1_000_003 + number
+        return ((self._seed * 1_000_003 + self._place) * 1_000_003 + number) % 2**62
 
     def _drawn_for(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normal numbers of a pair; stratified where they are few."""

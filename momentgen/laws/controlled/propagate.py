@@ -56,10 +56,7 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
         _say_if_lost(value)
     spent = accuracy(getattr(where, "accuracy", None))
     with network.own_draws():
-        if network.device.type == "cpu":  # torch's own also keeps a record of every call, for devices not in use
-            torch.default_generator.manual_seed(spent.seed)
-        else:
-            torch.manual_seed(spent.seed)
+        network.seed(spent.seed)
         if not network.inputs:
             found, draws = network.and_draws([])
             if not draws:
