@@ -36,7 +36,7 @@ class Source(NamedTuple):
     neighbour: Tensor | None = None
 
 
-def drawn_beside(shape: torch.Size, var: Tensor | float) -> Tensor:
+def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:
     """Noise for a row in which the network did not draw: A e has the covariance that is known of it in every row."""
     return torch.randn(shape) * torch.as_tensor(var).cpu() ** 0.5
 
