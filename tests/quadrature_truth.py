@@ -342,7 +342,8 @@ class _Integrals:
         near = min(max(mpf(0), low), high)
         step = 1 / (1 + abs(near))
         starts = [near] + [near + s * step * mpf(2) ** k for k in range(-4, 6 if polynomial else 24) for s in (-1, 1)]
-        starts = [z for z in starts if low <= z <= high]
+        # A narrow piece lies between these points, and may have a zero at the nearest.
+        starts = [z for z in (*starts, low, (low + high) / 2, high) if low <= z <= high and not mp.isinf(z)]
         heights = {z: log_size(z) for z in starts}
         peak = max(heights, key=lambda z: heights[z])
         if mp.isinf(heights[peak]):

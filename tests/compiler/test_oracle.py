@@ -32,6 +32,14 @@ def test_relu_at_zero_has_the_known_variance():
         assert abs(var - (mpmath.mpf(1) / 2 - 1 / (2 * mpmath.pi))) < mpmath.mpf(10) ** -34
 
 
+def test_quadrature_sees_a_narrow_piece_whose_nearest_point_is_a_zero():
+    sigma, knots = mpmath.sqrt(1000), ((-1, 1), (0, -2), (1, 1))  # a hat as a sum of c relu(x - k)
+    with mpmath.workdps(30):
+        exact = sum(c * (sigma * mpmath.npdf(k / sigma) - k * mpmath.ncdf(-k / sigma)) for k, c in knots)
+    mean, _ = moments(sympy.Max(0, 1 - sympy.Abs(x)), 0, 1000, digits=15)
+    assert abs(mean - exact) < 1e-12 * exact
+
+
 def test_a_point_mass_gives_f_itself():
     assert moments(sympy.Heaviside(x, 1), 0, 0) == (1, 0)
     assert moments(sympy.Max(x, 0), -2, 0) == (0, 0)
