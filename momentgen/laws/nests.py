@@ -55,6 +55,16 @@ class Nest:
         """A nest of this form with other values, as many as it had."""
         return mapped(lambda value: leaves[value.place] if isinstance(value, _Place) else value, self._form, (_Place,))
 
+    def values(self) -> list[Any]:
+        """The values that it keeps.
+
+        >>> flattened((torch.zeros(1), {"deep": True}))[1].values()
+        [True]
+        """
+        found: list[Any] = []
+        mapped(lambda value: None if isinstance(value, _Place) else found.append(value), self._form, (_Place,))
+        return found
+
 
 class _Place:
     """Stands for a value in the form of a nest."""

@@ -81,6 +81,11 @@ class Answer:
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
         self._watched = len(mode.sources) > self._inputs or any(end is not None for end in self._ends)
+        if self._network.kept is not None and (names := self._network.kept.changed()):
+            note(
+                f"controlled: the network keeps what depends on the draw ({', '.join(sorted(names)[:3])}). Every draw "
+                "starts from what was there before the call, and that of the last one stays"
+            )
         for name in sorted(mode.ended):
             note(f"controlled: the linear part ends at {name}; what follows is in the rows alone")
         if mode.common.left_out:
@@ -252,7 +257,8 @@ class Answer:
             self._beside = [False] * len(held) if all(held) else held
         for row in map(list, zip(*map(mode.stack.parts, leaves), strict=True)) if leaves else [[]]:
             self._check(row)
-            self._rows.append(row)
+            # what the module keeps is written over, and may be an output
+            self._rows.append(row if self._network.kept is None else [leaf.clone() for leaf in row])
         if mode.row == 0:
             mode.common.products = max((self._products(leaf) for leaf in leaves), default=1)
         return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]

@@ -7,7 +7,7 @@ one where a network would notice:
 - it keeps state from call to call, or draws noise of its own;
 - it counts its examples, or is of a fixed size.
 
-The results are remembered per module, mode and shapes of arguments.
+The results are remembered per module, its settings, shapes of arguments, and those that are no tensors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from momentgen.laws.controlled.kept import Kept, same
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.nests import leaves_of, tensors_in
@@ -54,6 +55,7 @@ class Facts:
         most: rows that may go together; 1 for none.
         narrow: whether an example has few values in the network, so that there may be a single event for rows to miss.
         free: rows that together cost hardly more than one, as those of small networks do; 0 for none.
+        keeps: whether the module keeps of a call what depends on the draw; every row then starts from the same.
         watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
         differentiates: whether the network calls ``torch.autograd.grad``, for which autograd must see all of it.
         ends_alike: whether all rows end in a softmax, or none does.
@@ -63,7 +65,7 @@ class Facts:
         self.by_example: list[bool] = []
         self.most, self.free, self.narrow = 1, 0, True
         self.watched: bool | None = None
-        self.differentiates, self.ends_alike = False, True
+        self.differentiates, self.ends_alike, self.keeps = False, True, True
         self._sizes: dict[int, bool] = {}
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
@@ -83,32 +85,40 @@ class Facts:
         return self._sizes[rows]
 
 
-#: of modules: mode and shapes of the arguments -> facts
+#: of modules: settings, shapes of the arguments and arguments that are no tensors -> facts
 _FACTS: Final[weakref.WeakKeyDictionary[Any, dict[Any, Facts]]] = weakref.WeakKeyDictionary()
 
 
 def facts_of(network: Network, seed: int) -> Facts:
     """What is known of a network, by three plain forward passes at first."""
     batch, where = network.batch, network.where
+    known: dict[Any, Facts] = _FACTS.setdefault(where, {}) if isinstance(where, nn.Module) else {}
+    if not known or any(facts.keeps for facts in known.values()):
+        network.kept = Kept(where)
     shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
     if not batch or any(not shape or shape[0] != batch for shape, _ in shapes):
         return Facts()
-    known: dict[Any, Facts] = {}
     key: tuple[Any, ...] = (
         *shapes,
         *[(tuple(leaf.shape), leaf.dtype) for leaf in network.leaves if isinstance(leaf, Tensor)],
+        *network.settings,
         network.device,
     )
     if isinstance(where, nn.Module):
-        known = _FACTS.setdefault(where, {})
-        key = (*key, network.differentiable, *(part.training for part in where.modules()))
+        settings = (value for part in where.modules() for value in vars(part).values())
+        key = (*key, network.differentiable, *(value for value in settings if isinstance(value, bool | str)))
     if key not in known:
+        kept = network.kept or Kept(where)
+        network.kept = None
         with torch.no_grad():
-            known[key] = _found(network, seed)
+            known[key] = _found(network, seed, kept)
+        network.kept = kept
+    if not known[key].keeps:
+        network.kept = None
     return known[key]
 
 
-def _found(network: Network, seed: int) -> Facts:
+def _found(network: Network, seed: int, kept: Kept) -> Facts:
     """See the module's head.
 
     The noise of a random half of the examples is changed, and then that of the other half.  Outputs of examples whose
@@ -120,10 +130,16 @@ def _found(network: Network, seed: int) -> Facts:
     half = (torch.randperm(batch, generator=generator) < batch // 2).to(network.device)
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
     watch = _Watch(first)
+    kept.restore()
     with watch:
         base = _tensors(network, first, seed)
     facts.narrow = watch.widest <= _FEW * batch * base[0].element_size() if base else True
-    state = _state(network.where)
+    state = kept.changed()
+    facts.keeps = bool(state)
+    if facts.keeps:  # what another draw leaves behind, and a call after that one
+        kept.restore()
+        facts.keeps = not all(same(state, _left_behind(network, kept, values, seed)) for values in (second, first))
+        network.kept = kept if facts.keeps else None
     for changed in (half, ~half) if batch > 1 else (half,):
         values = [
             torch.where(changed.to(value.device).view(-1, *[1] * (value.dim() - 1)), other, value)
@@ -134,8 +150,8 @@ def _found(network: Network, seed: int) -> Facts:
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
     with network.own_draws():
-        kept = not watch.reads and _unchanged(state, _state(network.where)) and not network.and_draws(first)[1]
-    if all(flags) and flags and kept and _transparent(network.where):
+        alone = not watch.reads and not facts.keeps and not network.and_draws(first)[1]
+    if all(flags) and flags and alone and _transparent(network.where):
         bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
         facts.most = max(min(_ROWS, bound // max(watch.widest, 1)), 1)
         facts.free = _FREE if watch.widest * _FREE <= _FREE_BYTES else 0
@@ -166,18 +182,10 @@ class _Watch(TorchFunctionMode):
         return out
 
 
-def _state(where: Any) -> list[Any]:
-    """What changes where a module keeps anything of a call."""
-    parts = list(where.modules()) if isinstance(where, nn.Module) else []
-    held = [value for part in parts for value in (*vars(part).values(), *part._buffers.values())]
-    return [*held, *(value._version for part in parts for value in part._buffers.values() if value is not None)]
-
-
-def _unchanged(before: list[Any], after: list[Any]) -> bool:
-    return len(before) == len(after) and all(
-        one is other or (isinstance(one, int | float | str) and one == other)
-        for one, other in zip(before, after, strict=True)
-    )
+def _left_behind(network: Network, kept: Kept, values: list[Tensor], seed: int) -> dict[str, Any]:
+    """What a call of these values changes of what a module keeps."""
+    _tensors(network, values, seed)
+    return kept.changed()
 
 
 def _transparent(where: Any) -> bool:
@@ -200,20 +208,15 @@ def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
         torch.where(away.view(-1, *[1] * (value.dim() - 1)), value + _WILD * (value - value.roll(1, 0)), value)
         for value, away in zip(together, far, strict=True)
     ]
-    parts = list(network.where.modules())
-    state, held = _state(network.where), [(vars(part).copy(), part._buffers.copy()) for part in parts]
+    kept = Kept(network.where)
     try:
         found = leaves_of(network.call(together, rows))
         apart = leaves_of(network.call(wild, rows))
     finally:
-        same = _unchanged(state, _state(network.where))
-        if not same:  # as if it had not been called
-            for part, (attributes, buffers) in zip(parts, held, strict=True):
-                vars(part).clear()
-                vars(part).update(attributes)
-                part._buffers.update(buffers)
+        changed = kept.changed()
+        kept.restore()  # as if it had not been called
     alone = [leaves_of(network.call([value[row] for value in values])) for row in (0, -1)]
-    if not same or any(leaf.shape[:1] != (rows * network.batch,) for leaf in (*found, *apart)):
+    if changed or any(leaf.shape[:1] != (rows * network.batch,) for leaf in (*found, *apart)):
         return False
     for place, leaf in enumerate(found):
         parts = leaf.unflatten(0, (rows, -1))
@@ -248,7 +251,8 @@ def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
     """The tensors among the outputs, the noise of the network's own held fixed."""
     with network.own_draws():
         network.seed(seed)
-        return [leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
+        # what the module keeps is written over, and may be an output
+        return [leaf.clone() for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
 
 
 def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
 
 from momentgen.laws.border import entered, method
+from momentgen.laws.controlled.kept import Kept
 from momentgen.laws.example_arguments import first_tensor
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
@@ -34,10 +36,14 @@ class Network:
         inputs: the moments among the arguments, each once.
         batch: the size of the first dimension of the first input; 0 without one.
         device: of the first input.
+        settings: arguments that are numbers, flags or texts, with their types.
     """
 
     def __init__(self, where: Any, forward: Callable[..., Any], leaves: list[Any], form: Nest) -> None:
         self.where, self._forward, self.leaves, self._form = where, forward, leaves, form
+        #: what the module had kept before the first call, to which every call goes back; None where it keeps nothing
+        self.kept: Kept | None = None
+        self.settings = [(type(value), value) for value in form.values() if isinstance(value, int | float | str)]
         distinct = {_identity(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
         self.inputs: list[Moments] = list(distinct.values())
         place = first_tensor(leaves)
@@ -45,8 +51,16 @@ class Network:
         first = first.mean if isinstance(first, Moments) else first
         self.batch, self.device = first.shape[0] if first.dim() else 0, first.device
         self._devices = [self.device] if self.device.type == "cuda" else []
+        #: whether it has layers of torch that compute padded places only where a mode of torch functions is active
+        self._has_attention = isinstance(where, torch.nn.Module) and any(
+            isinstance(part, torch.nn.MultiheadAttention) for part in where.modules()
+        )
         #: certain inputs with the batch in front, repeated for the rows of a stack
         self._repeated: dict[tuple[int, int], Tensor] = {}
+        #: certain inputs as they were given, by place; the network gets copies, and their versions when they were made
+        self._given = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        self._copies: list[tuple[Tensor, int | None]] = []
+        self._copy()
 
     def call(self, values: list[Tensor], rows: int = 1) -> Any:
         """What the network returns for these values of its random inputs.
@@ -55,10 +69,14 @@ class Network:
             values: in a stack the rows' values, one after another.
             rows: of the stack.
         """
+        if self.kept is not None:
+            self.kept.restore()
+        if any(version is None or copy._version != version for copy, version in self._copies):
+            self._copy()
         places = {_identity(value): tensor for value, tensor in zip(self.inputs, values, strict=True)}
         leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.repeated(rows)]
         args, kwargs = self._form.of(leaves)
-        with entered(), method("sample"):
+        with entered(), method("sample"), BaseTorchFunctionMode() if self._has_attention else nullcontext():
             return self._forward(*args, **kwargs)
 
     def repeated(self, rows: int) -> list[Any]:
@@ -70,8 +88,18 @@ class Network:
             if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == self.batch:
                 if (place, rows) not in self._repeated:
                     self._repeated[place, rows] = leaf.repeat(rows, *[1] * (leaf.dim() - 1))
+                    self._copies.append((self._repeated[place, rows], _version(self._repeated[place, rows])))
                 found[place] = self._repeated[place, rows]
         return found
+
+    def _copy(self) -> None:
+        """New copies of the certain inputs for the network to write to."""
+        made = {id(given): given.clone() for given in self._given.values()}
+        self.leaves = list(self.leaves)
+        for place, given in self._given.items():
+            self.leaves[place] = made[id(given)]
+        self._copies = [(copy, _version(copy)) for copy in made.values()]
+        self._repeated.clear()
 
     def own_draws(self) -> AbstractContextManager[None]:
         """Within the context, what the network draws leaves the draws that follow as they are."""
@@ -130,3 +158,8 @@ class Network:
 
 def _identity(value: Moments) -> tuple[int, int]:
     return id(value.mean), id(value.var)
+
+
+def _version(value: Tensor) -> int | None:
+    """How often a tensor has been written to; tensors of inference mode do not know it."""
+    return None if value.is_inference() else value._version

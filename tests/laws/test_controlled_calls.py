@@ -1,0 +1,187 @@
+"""The method ``controlled`` calls a network many times: each time as if it were the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import noisy
+
+
+class Recurrent(nn.Module):
+    """Keeps a state from call to call; ``keep`` says where."""
+
+    def __init__(self, keep: str) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.cell, self.last, self.keep = nn.GRUCell(4, 3), nn.Linear(3, 2), keep
+        self.state, self.states = torch.full((2, 3), 0.5), [torch.full((2, 3), 0.5)]
+        self.by_name = {"state": torch.full((2, 3), 0.5)}
+        self.register_buffer("buffer", torch.full((2, 3), 0.5))
+
+    def forward(self, x: Tensor) -> Any:
+        if self.keep == "attribute":
+            self.state = self.cell(x, self.state)
+            return self.last(self.state)
+        if self.keep == "attribute in place":
+            return self.last(self.state.copy_(self.cell(x, self.state)))
+        if self.keep == "list":
+            self.states.append(self.cell(x, self.states[-1]))
+            return self.last(self.states[-1])
+        if self.keep == "dictionary":
+            self.by_name["state"] = self.cell(x, self.by_name["state"])
+            return self.last(self.by_name["state"])
+        self.buffer.copy_(self.cell(x, self.buffer))
+        return self.last(self.buffer), self.buffer
+
+    def begun(self, x: Tensor) -> Tensor:
+        """What its first call returns."""
+        found: Tensor = self.last(self.cell(x, torch.full((2, 3), 0.5)))
+        return found
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["", "one example"])
+@pytest.mark.parametrize("keep", ["attribute", "attribute in place", "list", "dictionary", "buffer"])
+def test_every_draw_starts_from_the_state_before_the_call(keep: str, batched: bool) -> None:
+    network, x = Recurrent(keep).eval(), noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
+    given = x if batched else momentgen.Moments(x.mean.reshape(-1), x.var.reshape(-1))
+    with torch.no_grad(), momentgen.laws.listening() as notes:
+        drawn = torch.stack([network.begun(x.mean + x.std * torch.randn(2, 4)) for _ in range(2000)])
+        converted = momentgen.convert(network if batched else _Alone(network).eval())
+        found = converted(given)
+    assert any("keeps what depends on the draw" in text for text in notes)
+    found, state = found if keep == "buffer" else (found, None)
+    mean, std = drawn.mean(0), drawn.std(0)
+    assert ((found.mean - mean).abs() < 4 * (found.mean_error + std / 45)).all()
+    assert ((found.std - std).abs() < 4 * (found.std_error + std / 63)).all()
+    assert state is None or (state.std > 0.01).all()
+    assert len(network.states) <= 2
+
+
+class _Alone(nn.Module):
+    """A network whose input is one vector."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x.view(2, 4))
+
+
+def test_a_batch_norm_in_training_sees_one_batch_by_one_call() -> None:
+    plain = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Tanh()).train()
+    with torch.no_grad():
+        momentgen.convert(plain, "controlled", max_rows=32)(noisy(torch.randn(8, 4), std=0.1))
+    assert plain[1].num_batches_tracked == 1
+
+
+def test_a_cache_that_the_first_call_fills_stays() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.cache, self.made = nn.Linear(4, 3), None, 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.cache is None:
+                self.cache, self.made = torch.arange(4.0), self.made + 1
+            found: Tensor = self.linear(x + self.cache).tanh()
+            return found
+
+    network = momentgen.convert(Positions().eval())
+    with torch.no_grad(), momentgen.laws.listening() as notes:
+        for _ in range(2):
+            network(noisy(torch.randn(2, 4), std=0.1))
+    assert network.made == 1
+    assert not any("keeps" in text for text in notes)
+
+
+def _state_written(state: Tensor, x: Tensor) -> Tensor:
+    return state.mul_(0.5).add_(x)
+
+
+def _state_scaled(state: Tensor, x: Tensor) -> Tensor:
+    state *= 1.3
+    return state * x
+
+
+def _index_moved(state: Tensor, x: Tensor) -> Tensor:
+    state[:, 0] += 1
+    return state + x * state[:, :1]
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference mode"])
+@pytest.mark.parametrize("written", [_state_written, _state_scaled, _index_moved])
+def test_a_certain_argument_that_is_written_to_is_the_same_for_every_draw(
+    written: Callable[[Tensor, Tensor], Tensor], inference: bool
+) -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            found = written(state, torch.tanh(self.first(x)))
+            return self.last(found), found
+
+    network, x = Network().eval(), noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
+    with torch.inference_mode(inference), torch.no_grad():
+        state = torch.linspace(0, 2, 6).view(2, 3)
+        drawn = [network(x.mean + x.std * torch.randn(2, 4), state.clone()) for _ in range(2000)]
+        found = momentgen.convert(network)(x, state)
+        assert torch.equal(state, torch.linspace(0, 2, 6).view(2, 3))
+    for one, rows in zip(found, map(torch.stack, zip(*drawn, strict=True)), strict=True):
+        mean, std = rows.mean(0), rows.std(0)
+        assert ((one.mean - mean).abs() < 4 * (one.mean_error + std / 45) + 1e-6).all()
+        assert ((one.std - std).abs() < 4 * (one.std_error + std / 63) + 1e-6).all()
+
+
+def test_what_is_known_of_a_network_is_known_of_its_settings() -> None:
+    class Mixes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.linear, self.mixes = nn.Linear(4, 3), False
+
+        def forward(self, x: Tensor, mixes: bool = False) -> Tensor:
+            found: Tensor = self.linear(x)
+            return found + 3 * found.mean(0) if mixes or self.mixes else found
+
+    network, x = momentgen.convert(Mixes().eval()), noisy(torch.randn(4, 4), std=0.3)
+    with torch.no_grad():
+        alone = network(x).var
+        mixed = network(x, mixes=True).var
+        network.mixes = True
+        assert torch.equal(mixed, network(x).var)
+    torch.testing.assert_close(mixed, alone * ((1 + 3 / 4) ** 2 + 3 * (3 / 4) ** 2), rtol=1e-3, atol=0)
+
+
+def test_all_draws_go_one_way_through_torchs_encoder() -> None:
+    class Pooled(nn.Module):
+        """A mean over all places, padded ones too, which torch computes only where it may be asked for a gradient."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.encoder, self.last = nn.TransformerEncoder(layer, 1), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor, padded: Tensor) -> Tensor:
+            found: Tensor = self.last(self.encoder(x, src_key_padding_mask=padded).mean(1))
+            return found
+
+    network, x = Pooled().eval(), noisy(torch.randn(2, 5, 8), std=0.2)
+    padded = torch.tensor([[False] * 5, [False] * 2 + [True] * 3])
+    torch.backends.mha.set_fastpath_enabled(True)
+    drawn = torch.stack([network(x.mean + x.std * torch.randn(2, 5, 8), padded).detach() for _ in range(600)])
+    with torch.no_grad():
+        found = momentgen.convert(network, rtol=1e-3, max_rows=64)(x, padded)
+    mean, std = drawn.mean(0), drawn.std(0)
+    assert ((found.mean - mean).abs() < 4 * (found.mean_error + std / 24)).all()
+    assert ((found.std - std).abs() < 4 * (found.std_error + std / 34)).all()
