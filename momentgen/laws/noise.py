@@ -2,7 +2,7 @@
 
 With q = 1 − p kept and torch's scaling by 1/q, dropout's Y = X B / q has mean m and variance (v + p m²) / q.  Both
 terms are non-negative (Shekhovtsov & Flach 2018, section 3.2).  Dropout of whole channels has the same moments of
-each unit; that a channel's units fall together is not carried on.
+each unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.table import Entry
 
-__all__ = ["UNIT", "Unit", "active", "expectation", "moments", "probability", "slopes"]
+__all__ = ["UNIT", "Unit", "active", "channels", "expectation", "moments", "probability", "slopes"]
 
 
 class Unit(Protocol):
@@ -93,6 +93,11 @@ def active(entry: Entry, args: Any, kwargs: dict[str, Any]) -> bool:
 def probability(entry: Entry, args: Any, kwargs: dict[str, Any]) -> float:
     """The probability with which dropout drops."""
     return _bound(entry, args, kwargs).get("p", 0.5)
+
+
+def channels(name: str, dimensions: int) -> int:
+    """How many dimensions in front count the channels that a dropout of channels drops; ``dropout2d`` takes a batch."""
+    return 1 if name != "dropout2d" and dimensions == int(name[-2]) + 1 else 2
 
 
 def slopes(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[float, float]:

@@ -166,7 +166,7 @@ _ALIASES: dict[str, str] = {
     "_max_pool2d": "max_pool2d", "_max_pool3d": "max_pool3d", "adaptive_max_pool1d_with_indices": "adaptive_max_pool1d",
     "adaptive_max_pool2d_with_indices": "adaptive_max_pool2d",
     "adaptive_max_pool3d_with_indices": "adaptive_max_pool3d", "upsample": "interpolate",
-    "feature_dropout": "dropout1d",
+    "feature_dropout": "dropout2d",
 }  # fmt: skip
 
 #: operators after which Python binds the left name to what they return

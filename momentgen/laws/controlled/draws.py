@@ -17,6 +17,7 @@ from torch import Tensor
 from momentgen.laws.controlled.call import Call, Shifted
 from momentgen.laws.controlled.noise import Source, drawn_beside
 from momentgen.laws.controlled.pull import pulled
+from momentgen.laws.noise import channels
 
 __all__ = ["drawn"]
 
@@ -66,10 +67,9 @@ def _scale(name: str, x: Tensor, p: float) -> Tensor:
     """What dropout multiplies a value by, with torch's own draws; of channels one number for each."""
     if name == "dropout":
         return F.dropout(torch.ones_like(x), p)
-    lone = name != "dropout2d" and x.dim() == int(name[-2]) + 1  # without a batch, which dropout2d always takes
-    one = x.unsqueeze(0) if lone else x
-    scale = torch.feature_dropout(one.new_ones((*one.shape[:2], *[1] * (one.dim() - 2))), p, True)
-    return scale.squeeze(0) if lone else scale
+    batch = channels(name, x.dim())
+    one = x.new_ones((*x.shape[:batch], *[1] * (x.dim() - batch)))
+    return torch.feature_dropout(one, p, True) if batch == 2 else torch.feature_dropout(one[None], p, True)[0]
 
 
 def _is_seeded(call: Call, like: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,17 +9,20 @@ import torch.nn.functional as F
 
 from momentgen.laws import noise
 from momentgen.laws.arguments import tensor_of, tensors_of
-from momentgen.laws.covariance import covariance, fixed, source, symmetric
+from momentgen.laws.covariance import source
 from momentgen.laws.covariance_functions import joint, of_diagonal
-from momentgen.laws.covariance_graph import Node
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
 from momentgen.laws.law import remember, rule
-from momentgen.laws.point import Point
+from momentgen.laws.point import Point, point
 from momentgen.laws.rules.elementwise import pointwise_jointly, random_slope
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
 __all__ = []
+
+
+#: dropout of whole channels
+_CHANNELS = frozenset(names("dropout1d dropout2d dropout3d"))
 
 
 @rule(Diagonal, "noise")
@@ -30,6 +32,8 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if entry.name == "rrelu":
             return torch.nn.functional.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)
         return x
+    if entry.name in _CHANNELS:
+        return _by_channel(entry, args, kwargs)
     mean, var = pair(x)
     if entry.name == "rrelu":
         lower, upper = noise.slopes(entry, args, kwargs)
@@ -54,30 +58,25 @@ def _noise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if entry.name == "rrelu":
             return F.leaky_relu(x, sum(noise.slopes(entry, args, kwargs)) / 2)
         return x
-    together = entry.name in ("dropout1d", "dropout2d", "dropout3d")
+    if entry.name in _CHANNELS:
+        return _by_channel(entry, args, kwargs)
     if isinstance(x, Point) or entry.name in _NEW:
         plain, named = tensors_of(args, kwargs)
-        if together:
-            return _noise_jointly(entry, (fixed(plain[0]), *plain[1:]), named)
         mean, var = of_diagonal(entry)(
             entry, (diagonal(plain[0], torch.zeros_like(plain[0])), *plain[1:]), named
         )._parts()
         return source(mean, var, name=entry.name)
     if entry.name == "feature_alpha_dropout":
         raise unsupported(entry, x, "what the values of a dropped channel have in common has no rule")
-    if together:
-        return _channel_dropout(entry, x, noise.probability(entry, args, kwargs))
     return pointwise_jointly(entry, args, kwargs, terms=1 if "dropout" in entry.name else None)
 
 
-def _channel_dropout(entry: Entry, x: Any, p: float) -> Any:
-    """Dropout of whole channels, whose values fall together: Cov = (C + p m mᵀ)/q within a channel, and C between."""
+def _by_channel(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Dropout of whole channels: a product with noise that all values of a channel have in common."""
+    x, p = args[0], noise.probability(entry, args, kwargs)
     if p >= 1:
-        return fixed(torch.zeros_like(x._mean))
-    dims = x.ndim - int(entry.name[-2])
-    channels = math.prod(x.shape[:dims])
-    number = torch.arange(channels, device=x.device).repeat_interleave(x.numel() // max(channels, 1))
-    share = (number[:, None] == number).to(x.dtype) * (p / (1 - p))
-    mean = x._mean.reshape(-1)
-    cov = x.cov + share * (x.cov + mean[:, None] * mean)
-    return covariance(x._mean, Node(symmetric(cov), [(x.node, None)]))
+        return torch.zeros_like(x)
+    batch = noise.channels(entry.name, x.ndim)
+    ones = torch.ones((*x.shape[:batch], *[1] * (x.ndim - batch)), dtype=x.dtype, device=x.device)
+    scale: Any = point(ones, x._noise)
+    return x * F.dropout(scale, p)
