@@ -128,3 +128,38 @@ def test_one_class_is_refused(model: Any) -> None:
     x, _ = line(30, 2)
     with pytest.raises(ValueError, match="at least 2 classes, got one class"):
         model.fit(x, np.zeros(30))
+
+
+@pytest.mark.parametrize(
+    "model", [PBPRegressor(hidden=(5,), passes=2), VBPClassifier(epochs=2)], ids=lambda one: type(one).__name__
+)
+def test_an_outlier_beside_which_all_else_is_one_value_is_said(model: Any) -> None:
+    x, y = line(60, 3)
+    rare = np.c_[x, np.arange(60) == 7]  # of two values, none of which is out of the way
+    skewed = rare.copy()
+    skewed[5, 1] = 1e6
+    targets = np.where(np.arange(60) == 9, 1e6, y)
+    classes, regresses = y > 0, not is_classifier(model)
+    for features, labels, said in (
+        (rare, y if regresses else classes, None),
+        (skewed, y if regresses else classes, "of feature 1 lie"),
+        *(
+            [(rare, targets, "of the targets lie"), (skewed, targets, "of the targets, feature 1 lie")]
+            if regresses
+            else ()
+        ),
+    ):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", ConvergenceWarning)
+            clone(model).set_params(random_state=0).fit(features, labels)
+        found = [str(one.message) for one in heard if "outliers" in str(one.message)]
+        assert [text.split("values ")[1].split(" within")[0] for text in found] == ([] if said is None else [said])
+
+
+def test_an_outlier_that_does_not_count_is_not_said() -> None:
+    x, y = line(60, 3)
+    y[9] = 1e6
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", ConvergenceWarning)
+        VBPRegressor(epochs=2, random_state=0).fit(x, y, sample_weight=np.arange(60) != 9)
+    assert not any("outliers" in str(one.message) for one in heard)

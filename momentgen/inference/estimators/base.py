@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Final, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from momentgen.errors import InputError
 __all__ = ["Bayesian", "BayesianClassifier", "parameters"]
 
 _Class = TypeVar("_Class")
+
+#: standard deviations within which no half of a column's values may lie, unless most of them are equal
+_SQUEEZED: Final = 0.05
 
 
 @dataclass_transform()
@@ -146,10 +149,30 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         except BaseException:
             self._ready = not reset
             raise
-        reason = self._complaint() if passes is None else None
-        if reason is not None:
+        reasons = (self._few_set_the_unit(features, targets), self._complaint()) if passes is None else ()
+        for reason in filter(None, reasons):
             warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=3)
         return self
+
+    def _few_set_the_unit(self, features: Tensor, targets: Tensor) -> str | None:
+        """Which columns, in standard units, have nearly all of their variance from a few rows; None for none."""
+        counted = slice(None) if self._weights is None else np.asarray(self._weights) > 0
+
+        def squeezed(columns: Tensor) -> list[int]:
+            first, third = np.quantile(columns.cpu().numpy().reshape(len(columns), -1)[counted], (0.25, 0.75), axis=0)
+            found: list[int] = np.flatnonzero((third > first) & (third - first < _SQUEEZED)).tolist()
+            return found
+
+        names = getattr(self, "feature_names_in_", None)
+        found = [f"feature {place if names is None else names[place]}" for place in squeezed(features)]
+        if targets.is_floating_point() and squeezed(targets):
+            found = ["the targets", *found]
+        if not found:
+            return None
+        return (
+            f"half of the values of {', '.join(found[:5])} lie within {_SQUEEZED} standard deviations; a few outliers "
+            "set the unit, in which the others are hardly told apart. Remove them, or take logarithms"
+        )
 
 
 class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
