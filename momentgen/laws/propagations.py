@@ -15,6 +15,7 @@ import torch
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.extras import SITE
+from momentgen.laws.kept import Kept
 from momentgen.laws.unsupported import DEFAULT_INSTEAD
 from momentgen.runtime.dynamo import graph_break
 
@@ -64,8 +65,17 @@ def propagated_by(
         raise UnsupportedError(f"torch.export of {_name(where)}: {_NOT_COMPILED}")
 
     def run() -> Any:
+        kept = Kept(None if name == "controlled" else where)  # which sees to that by itself
+
+        def begun(*own: Any, **named: Any) -> Any:
+            kept.restore()
+            return forward(*own, **named)
+
         try:
-            return PROPAGATIONS[name](where, forward, args, kwargs)
+            try:
+                return PROPAGATIONS[name](where, begun, args, kwargs)
+            finally:
+                kept.restore()
         except Exception as error:
             is_alone = isinstance(error, FailsAlone)
             error = error.__cause__ if isinstance(error, FailsAlone) else error  # type: ignore[assignment]

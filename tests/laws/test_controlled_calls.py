@@ -185,3 +185,32 @@ def test_all_draws_go_one_way_through_torchs_encoder() -> None:
     mean, std = drawn.mean(0), drawn.std(0)
     assert ((found.mean - mean).abs() < 4 * (found.mean_error + std / 24)).all()
     assert ((found.std - std).abs() < 4 * (found.std_error + std / 34)).all()
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["a counter", "a state"])
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_methods_that_run_a_network_twice_find_it_as_it_was(method: Any, counts: bool) -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.cell, self.state, self.calls = nn.GRUCell(4, 3), torch.full((1, 3), 0.5), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            found: Tensor = self.cell(x, self.state)
+            if counts:
+                return found * self.calls
+            self.state = found
+            return found
+
+    network, x = Network().eval(), noisy(torch.linspace(-1, 1, 4).view(1, 4), std=0.2)
+    with torch.no_grad():
+        numbers = torch.randn(4000, 4)
+        drawn = network.cell(x.mean + x.std * numbers, network.state.expand(4000, 3))
+        converted = momentgen.convert(network, method)
+        for _ in range(2):
+            found = converted(x)
+            torch.testing.assert_close(found.std[0], drawn.std(0), rtol=0.08, atol=0)
+            assert ((found.mean[0] - drawn.mean(0)).abs() < 0.15 * drawn.std(0)).all()
+    assert (converted.calls, type(converted.state)) == (0, Tensor)

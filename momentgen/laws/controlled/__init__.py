@@ -7,7 +7,6 @@ exactly: the covariance of A e is A Σ Aᵀ.  What A leaves over, f(x + e) less 
 the error of the answer.  A may be anything and the answer is right; the nearer it is, the smaller is the error.
 
 * :mod:`~momentgen.laws.controlled.noise`: the noise of the inputs, one draw for each row.
-* :mod:`~momentgen.laws.controlled.kept`: what a module keeps from call to call; each row starts from the same.
 * :mod:`~momentgen.laws.controlled.facts`: which examples are independent, and which rows may go together.
 * :mod:`~momentgen.laws.controlled.shift`: the mode that watches the rows, averages slopes and makes the shift.
 * :mod:`~momentgen.laws.controlled.call`: one call of a function, and what the rows say of it.

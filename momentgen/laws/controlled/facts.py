@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.kept import Kept, same
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
 from momentgen.laws.table import names
 

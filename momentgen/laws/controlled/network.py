@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
 from momentgen.laws.border import entered, method
-from momentgen.laws.controlled.kept import Kept
 from momentgen.laws.example_arguments import first_tensor
+from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 

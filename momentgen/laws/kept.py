@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 __all__ = ["Kept", "same"]
 
@@ -38,7 +39,7 @@ class Kept:
         self._tensors: dict[int, tuple[str, Tensor, Tensor]] = {}
         #: containers likewise
         self._containers: dict[int, tuple[str, Any, Any]] = {}
-        for name, part in where.named_modules() if isinstance(where, nn.Module) else ():
+        for name, part in () if not isinstance(where, nn.Module) or _is_lazy(where) else where.named_modules():
             if isinstance(part, torch.jit.ScriptModule):  # has its variables outside of Python
                 for key, value in part.named_buffers(name, recurse=False):
                     self._copy(key, value)
@@ -89,6 +90,11 @@ class Kept:
 #: variables that every module has
 _OWN: Final = frozenset(vars(nn.Module())) - {"training"}
 _NONE: Final = object()
+
+
+def _is_lazy(where: nn.Module) -> bool:
+    """Whether a call makes parameters, which stay."""
+    return any(isinstance(part, LazyModuleMixin) for part in where.modules())
 
 
 def _has_values(value: Tensor) -> bool:
