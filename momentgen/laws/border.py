@@ -29,7 +29,7 @@ from momentgen.laws.law import Law, laws_in
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
-from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
+from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, STARTED, propagated_by
 from momentgen.laws.values import check, described, draw, lower
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.dynamo import keep_order_of_products
@@ -268,7 +268,10 @@ class entered:  # noqa: N801 - a context manager, named as it is used
     def __enter__(self) -> None:
         if not einops.registered and "einops" in sys.modules:
             einops.register()
-        self._set = within(_inside, True), within(lost.RECORDING, torch.is_grad_enabled())
+        self._set = [within(_inside, True), within(lost.RECORDING, torch.is_grad_enabled())]
+        if self._draws is not None:
+            known = STARTED.get()  # where a method runs the network several times
+            self._set.append(within(STARTED, torch.get_rng_state() if known is None else known))
         for one in self._set:
             one.__enter__()
         if self._draws is not None:

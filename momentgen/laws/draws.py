@@ -26,6 +26,7 @@ from momentgen.laws.dispatch import call, dispatch
 from momentgen.laws.half import marked, widened
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.point import Point, point
+from momentgen.laws.propagations import STARTED
 from momentgen.laws.table import TABLE, list_for_compile
 from momentgen.laws.unsupported import place, unsupported
 
@@ -45,7 +46,7 @@ class Draws(TorchFunctionMode):
 
     Raises:
         UnsupportedError: from the network, for draws whose moments are not known, that write into a tensor, or that
-            have a generator of their own.
+            have a generator of their own.  Also for all that come after the network has seeded torch's generator.
 
     >>> from momentgen.laws.diagonal import Diagonal
     >>> with Draws(Diagonal):
@@ -65,6 +66,8 @@ class Draws(TorchFunctionMode):
             entry = TABLE.get(func)
             if entry is None:
                 return call(func, args, kwargs)
+            if entry.kind == "noise" and moments_of_noise.active(entry, args, kwargs or {}):
+                _check_seed(entry.name)
             return dispatch(entry, func, args, {} if kwargs is None else kwargs)
         rule = _RULES.get(func)
         if rule is None:
@@ -119,10 +122,24 @@ def _initialises() -> bool:
 _INITIALISING = ("reset_parameters", "initialize_parameters")
 
 
+def _check_seed(name: str) -> None:
+    """Raise for a draw of a network that has seeded torch's generator: its numbers are the same at every call."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():  # fake tensors have no values
+        return
+    start = STARTED.get()
+    if start is None or torch.equal(now := torch.get_rng_state(), start):
+        return
+    before, seed = torch.Generator(), torch.initial_seed()
+    before.set_state(start)
+    if before.initial_seed() != seed or torch.equal(now, torch.Generator().manual_seed(seed).get_state()):
+        raise _refusal(name, "the network seeds torch's generator, so that they are the same at every call; draw once")
+
+
 def _check(name: str, noise: Noise, kwargs: dict[str, Any]) -> None:
     """Raise for a draw with a generator of its own, or into a tensor that is given."""
-    if noise is not None and kwargs.get("generator") is not None:
+    if kwargs.get("generator") is not None:
         raise _refusal(name, _GENERATOR)
+    _check_seed(name)
     if kwargs.get("out") is not None:
         raise _refusal(name, "`out=` cannot be written to; use the result")
 

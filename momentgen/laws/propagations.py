@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.extras import SITE
+from momentgen.laws.context import within
 from momentgen.laws.kept import Kept
 from momentgen.laws.unsupported import DEFAULT_INSTEAD
 from momentgen.runtime.dynamo import graph_break
 
-__all__ = ["DEFAULT", "PROPAGATIONS", "FailsAlone", "propagated_by"]
+__all__ = ["DEFAULT", "PROPAGATIONS", "STARTED", "FailsAlone", "propagated_by"]
 
 #: of a network for which no method is said; users say None
 DEFAULT: Final = "default"
 
 #: name -> a function of the network or function (for errors), what runs on laws, and its arguments; it returns moments
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
+
+#: the state of torch's generator when a network began to run, by a method that knows the moments of draws
+STARTED: Final[ContextVar[Tensor | None]] = ContextVar("momentgen_started", default=None)
 
 _NOT_COMPILED: Final = (
     "momentgen's methods controlled, the default of networks in evaluation, adjoint and covariance run a network "
@@ -73,7 +79,8 @@ def propagated_by(
 
         try:
             try:
-                return PROPAGATIONS[name](where, begun, args, kwargs)
+                with within(STARTED, torch.get_rng_state()):
+                    return PROPAGATIONS[name](where, begun, args, kwargs)
             finally:
                 kept.restore()
         except Exception as error:

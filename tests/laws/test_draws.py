@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import momentgen
 from momentgen import Moments, noisy, output_covariance
@@ -205,6 +206,53 @@ def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any
         momentgen.convert(net(_REFUSED[name]), method)(given())
     with momentgen.method("sample"):
         momentgen.convert(net(_REFUSED[name]))(given())
+
+
+def _seeded(function: Callable[[Any, Any], Any], seed: int) -> Callable[[Any, Any], Any]:
+    def seeded(net: Any, x: Any) -> Any:
+        torch.manual_seed(seed)
+        return function(net, x)
+
+    return seeded
+
+
+@pytest.mark.parametrize("method", [*ANALYTIC, "ap1"])
+@pytest.mark.parametrize("seed", [0, 7], ids=["the seed from outside", "another seed"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda net, x: x * torch.randn(3),
+        lambda net, x: x + torch.rand_like(net.weight[0]),
+        lambda net, x: F.dropout(x, 0.4, True),
+        lambda net, x: x + F.dropout(net.weight[0], 0.4, True),
+    ],
+    ids=["randn", "rand_like", "dropout", "dropout of a parameter"],
+)
+def test_what_is_drawn_after_a_seed_is_no_noise(function: Callable[[Any, Any], Any], seed: int, method: Any) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = momentgen.convert(net(_seeded(function, seed)), method)
+        torch.randn(1)
+        with pytest.raises(UnsupportedError, match=r"the network seeds torch's generator.*; draw once"):
+            network(given())
+
+
+def test_draws_of_fake_tensors_have_moments() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        found = momentgen.convert(net(lambda net, x: F.dropout(x, 0.4, True) + torch.randn(3)), "ap2")(given())
+    assert found.var.shape == (2, 3)
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_noise_after_a_seed_that_is_taken_back_is_noise(method: Any) -> None:
+    def function(net: Any, x: Any) -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            torch.ones(3).multinomial(2) if isinstance(x, torch.Tensor) else None
+        return x + torch.randn(3)
+
+    found = momentgen.convert(net(function), method)(given())
+    torch.testing.assert_close(found.var, given().var + 1)
 
 
 def test_no_function_of_torch_draws_unseen() -> None:
