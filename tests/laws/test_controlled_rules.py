@@ -71,3 +71,54 @@ def test_probabilities_of_logits_that_are_not_normal_have_an_error_that_covers_i
     off = [(one.std / std).log()[large].abs().mean() for one in found]
     assert torch.stack(covered).mean() > 0.7
     assert torch.stack(off).mean() < 0.12
+
+
+@torch.library.custom_op("momentgen_tests::doubled", mutates_args=("x",))
+def _doubled(x: Tensor) -> None:
+    x.mul_(2)
+
+
+def _by_data(x: Tensor) -> Tensor:
+    x.data = x.data * 2
+    return x
+
+
+def _by_all(x: Tensor) -> Tensor:
+    torch._foreach_mul_([x], 2)
+    return x
+
+
+def _by_operator(x: Tensor) -> Tensor:
+    _doubled(x)
+    return x
+
+
+IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "data": (_by_data, lambda x: 2 * x),
+    "several tensors": (_by_all, lambda x: 2 * x),
+    "an operator": (_by_operator, lambda x: 2 * x),
+    "unsqueeze_": (lambda x: x.unsqueeze_(1).exp(), lambda x: x[:, None].exp()),
+    "squeeze_": (lambda x: x[:, None].clone().squeeze_(1).exp(), lambda x: x.exp()),
+    "t_": (lambda x: x.t_().cumsum(0), lambda x: x.T.cumsum(0)),
+    "transpose_": (lambda x: x.view(-1, 2, 2).transpose_(1, 2).flatten(1), lambda x: x.view(-1, 2, 2).mT.flatten(1)),
+    "masked_fill_": (lambda x: x.masked_fill_(x > 0.5, 0.5), lambda x: x.clamp(max=0.5)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_works_in_place_does_so_in_every_draw(name: str) -> None:
+    function, expected = IN_PLACE[name]
+    off: list[float] = []
+
+    class InPlace(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            found = function(x.clone())
+            with torch._C.DisableTorchFunction():
+                off.append(float((found - expected(x)).abs().max()))
+            return found
+
+    x = noisy(torch.linspace(-1, 1, 16).view(4, 4), std=0.3)
+    with torch.no_grad():
+        found = momentgen.convert(InPlace().eval(), max_rows=32)(x)
+    assert max(off) < 1e-6
+    assert (found.std > 0).all()

@@ -22,10 +22,10 @@ def pulled(call: Call) -> Shifted | None:
     mode, record = call.mode, call.record
     given = tensors_in((*call.args, *call.kwargs.values()))
     inputs = list({id(value): value for value in given if call.random(value)}.values())  # one given twice is one
-    if not inputs:
+    mode.curved |= bool(inputs)
+    if not inputs or torch.is_inference_mode_enabled():  # which records nothing
         call.run()
         return None
-    mode.curved = True
     if mode.graphs or (mode.last and not record.graphs):
         _recorded(call, inputs)
     else:
@@ -87,7 +87,15 @@ def _recorded(call: Call, inputs: list[Tensor]) -> None:
             return own.get(id(value), value) if isinstance(value, Tensor) else value
 
         args, kwargs = mapped(changed, call.args), mapped(changed, call.kwargs)
-        out = call.function(*args, **kwargs)
+        before = [value._version for value in own.values()]
+        try:
+            out = call.function(*args, **kwargs)
+            writes = call.name == "__set__" or before != [value._version for value in own.values()]
+        except Exception:  # whatever it raises of copies with gradients; what it raises itself, it raises again
+            writes = True
+    if writes:  # to its arguments, and not to copies of them
+        call.run()
+        return
     outs = [value for value in tensors_in((out,)) if has_derivative(value)]
     if outs and all(value.requires_grad for value in outs):
         call.record.graphs.append((list(own.values()), outs, call.mode.stack))

@@ -287,7 +287,10 @@ class Shift(TorchFunctionMode):
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
         random, shift = self.knows(out), self.of(out) if self.last and self.knows(out) else None
-        target.copy_(out)
+        if entry.kind == "movement":  # it may change the form alone, as t_
+            func(*args, **kwargs)
+        else:
+            target.copy_(out)
         self.common.moved(out, target)
         self._rewritten(target, random, shift)
         return target
