@@ -11,13 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.border import method
+from momentgen.laws.controlled.facts import close
+from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
 from momentgen.laws.values import as_moments, certain, draw, lower
 from momentgen.nn.tables import Table, range_of, shown
@@ -25,6 +27,9 @@ from momentgen.progress import progress_bar
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
+
+#: how far off a draw is that should change no other, in differences of draws
+_FAR: Final = 1e3
 
 
 class RunningMoments:
@@ -134,14 +139,15 @@ def monte_carlo(
         x: the input, batch first.  Moments are drawn as normals, independent unless they have a covariance.
         n: samples of every input, at least 2.
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
-        rows: how many inputs go through the model at once; bounds the memory.
+        rows: how many inputs go through the model at once; bounds the memory.  A model whose examples interact has
+            one draw of the batch at a time, as has one that takes no other size of batch.
         seed: of the draws; None continues torch's generators.
         progress: whether to show a bar; None shows it on a terminal, where rich is installed.
 
     Returns:
         :class:`MonteCarlo`; standard errors of its means are ``sqrt(var / n)``.
 
-    The model keeps its training or evaluation mode; under batch norm in training mode, use ``rows`` of one batch.
+    The model keeps its training or evaluation mode.
 
     Raises:
         InputError: for bad moments, ``n`` below 2, or an output that is not one tensor or moments.
@@ -158,6 +164,8 @@ def monte_carlo(
         raise InputError(f"monte_carlo: expected a batch in dimension 0, got shape {tuple(given.mean.shape)}")
     batch = given.mean.shape[0]
     at_once = max(1, min(n, rows // max(batch, 1)))
+    if at_once > 1 and not _independent(model, x, given):
+        at_once = 1
     layers: dict[str, RunningMoments] = {}
     expected = {name: RunningMoments() for name in functions or {}}
     output = RunningMoments()
@@ -174,17 +182,11 @@ def monte_carlo(
         done = 0
         while done < n:
             k = min(at_once, n - done)
-            if x is given.mean:
-                sample = given.mean.repeat(k, *[1] * (given.mean.dim() - 1))
-            elif given.noise is not None:
-                sample = torch.cat([draw(given) for _ in range(k)])
-            else:
-                sample = draw(_repeated(given, k))
-            out = _value(model(sample))
-            samples = out.unflatten(0, (k, batch))
-            output.update(samples)
+            out = _value(model(_drawn(x, given, k)))
+            output.update(out.unflatten(0, (k, batch)) if k > 1 else out[None])
             for name, function in (functions or {}).items():
-                expected[name].update(function(out).unflatten(0, (k, batch)))
+                value = function(out)
+                expected[name].update(value.unflatten(0, (k, batch)) if k > 1 else value[None])
             done += k
             advance(done)
     return MonteCarlo(
@@ -193,6 +195,38 @@ def monte_carlo(
         {name: running.moments() for name, running in layers.items()},
         {name: running.moments() for name, running in expected.items()},
     )
+
+
+def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
+    """Draws of the batch, one after another; a certain one as it is."""
+    if x is given.mean:
+        return given.mean.repeat(times, *[1] * (given.mean.dim() - 1))
+    if given.noise is not None:
+        return torch.cat([draw(given) for _ in range(times)])
+    return draw(_repeated(given, times))
+
+
+def _independent(model: torch.nn.Module, x: Moments | Tensor, given: Moments) -> bool:
+    """Whether two draws in one call have outputs of their own: what goes beside one of them does not change it."""
+    kept, devices = Kept(model), [given.mean.device] if given.mean.is_cuda else []
+
+    def found(*parts: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return _value(model(torch.cat(parts))).unflatten(0, (2, -1))
+
+    with torch.no_grad(), torch.random.fork_rng(devices), method("sample"):
+        try:
+            first, second = _drawn(x, given, 1), _drawn(x, given, 1)
+            away = _FAR * (second - first if x is not given.mean else second + 1)
+            besides = second, (second + away).to(first.dtype), (second - away).to(first.dtype)
+            fronts = [found(first, beside)[0] for beside in besides]
+            backs = [found(beside, first)[1] for beside in besides]
+            alike = all(close(one, part[0]) for part in (fronts, backs) for one in part[1:])
+            return alike and fronts[0].shape[0] == given.mean.shape[0]
+        except Exception:  # whatever it raises of two draws; what it raises of one, it raises again
+            return False
+        finally:
+            kept.restore()
 
 
 @dataclass(frozen=True)
