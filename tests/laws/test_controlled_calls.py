@@ -214,3 +214,38 @@ def test_methods_that_run_a_network_twice_find_it_as_it_was(method: Any, counts:
             torch.testing.assert_close(found.std[0], drawn.std(0), rtol=0.08, atol=0)
             assert ((found.mean[0] - drawn.mean(0)).abs() < 0.15 * drawn.std(0)).all()
     assert (converted.calls, type(converted.state)) == (0, Tensor)
+
+
+def _limited(x: Tensor) -> Tensor:
+    """At most two examples go each way."""
+    way, out = x[:, :2].argmax(-1), torch.zeros_like(x)
+    for number in range(2):
+        chosen = (way == number).nonzero()[:2, 0]
+        out = out.index_copy(0, chosen, (number + 1) * x[chosen])
+    return out
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The five largest values of all examples."""
+    return torch.where(x >= x.flatten().topk(5).values[-1], x, 0)
+
+
+@pytest.mark.parametrize("function", [_limited, _largest])
+def test_examples_that_interact_in_some_draws_do_not_share_their_noise(function: Callable[[Tensor], Tensor]) -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return function(self.linear(x))
+
+    torch.manual_seed(2)
+    network, x = Network().eval(), noisy(torch.randn(6, 6), std=0.5)
+    with torch.no_grad():
+        drawn = torch.stack([network(x.mean + x.std * torch.randn(6, 6)) for _ in range(4000)])
+        found = momentgen.convert(network)(x)
+    assert found.covariance.shape == (18, 18)
+    off = (found.mean - drawn.mean(0)).abs() / (found.mean_error + drawn.std(0) / 63 + 1e-3)
+    assert (off < 3).double().mean() > 0.9

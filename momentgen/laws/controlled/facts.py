@@ -90,7 +90,7 @@ _FACTS: Final[weakref.WeakKeyDictionary[Any, dict[Any, Facts]]] = weakref.WeakKe
 
 
 def facts_of(network: Network, seed: int) -> Facts:
-    """What is known of a network, by three plain forward passes at first."""
+    """What is known of a network, by some plain forward passes at first."""
     batch, where = network.batch, network.where
     known: dict[Any, Facts] = _FACTS.setdefault(where, {}) if isinstance(where, nn.Module) else {}
     if not known or any(facts.keeps for facts in known.values()):
@@ -122,7 +122,8 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     """See the module's head.
 
     The noise of a random half of the examples is changed, and then that of the other half.  Outputs of examples whose
-    noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.
+    noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.  Noise that
+    is changed to be far off finds what few draws meet, such as a limit on how many examples go one way.
     """
     batch, facts = network.batch, Facts()
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
@@ -140,13 +141,16 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
         kept.restore()
         facts.keeps = not all(same(state, _left_behind(network, kept, values, seed)) for values in (second, first))
         network.kept = kept if facts.keeps else None
-    for changed in (half, ~half) if batch > 1 else (half,):
-        values = [
-            torch.where(changed.to(value.device).view(-1, *[1] * (value.dim() - 1)), other, value)
-            for value, other in zip(first, second, strict=True)
-        ]
-        if not _still(base, _tensors(network, values, seed), changed, batch):
-            return facts
+    signs = (torch.randint(2, (batch,), generator=generator) * 2 - 1).to(network.device)
+    away = [_WILD * (_along(signs, value) * (other - value)) for value, other in zip(first, second, strict=True)]
+    far, opposite = ([value + sign * part for value, part in zip(first, away, strict=True)] for sign in (1, -1))
+    for others in (second, far, opposite) if batch > 1 else (second,):
+        for changed in (half, ~half) if batch > 1 else (half,):
+            values = [
+                torch.where(_along(changed, value), other, value) for value, other in zip(first, others, strict=True)
+            ]
+            if not _still(base, _tensors(network, values, seed), changed, batch):
+                return facts
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
     with network.own_draws():
@@ -180,6 +184,11 @@ class _Watch(TorchFunctionMode):
                 self._followed[id(value)] = value
                 self.widest = max(self.widest, value.numel() * value.element_size())
         return out
+
+
+def _along(numbers: Tensor, value: Tensor) -> Tensor:
+    """A number for each example, to go with the values of all of them."""
+    return numbers.to(value.device).view(-1, *[1] * (value.dim() - 1))
 
 
 def _left_behind(network: Network, kept: Kept, values: list[Tensor], seed: int) -> dict[str, Any]:
@@ -243,6 +252,12 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return bool(off <= (32 if eps < 1e-6 else 4) * eps * size + 1e-4 * spread)
 
 
+def _size(change: Tensor, value: Tensor) -> Tensor:
+    """By how much values that are near their own size change; a change far off may be beyond it, or NaN, here 0."""
+    own = value.double().abs().nan_to_num(0, 0, 0).amax()
+    return torch.where(change > 0, change.minimum(own), own)
+
+
 def _has_batch(leaf: Tensor, batch: int) -> bool:
     return bool(leaf.dim()) and leaf.shape[0] == batch
 
@@ -264,6 +279,6 @@ def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int)
             continue
         change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
         own = changed.to(change.device)
-        if batch > 1 and bool(change[~own].amax() > 1e-4 * change[own].amax()):
+        if batch > 1 and bool(change[~own].amax() > 1e-4 * _size(change[own].amax(), one)):
             return False
     return True
