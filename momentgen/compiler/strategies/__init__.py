@@ -27,10 +27,10 @@ The strategies:
                  (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs (``fine_output``) in cells
                  (``fine_cells``), ``fine_tails`` of slow f, and ``fine_surface_graph``
 ``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
-                 ``piecewise``, power series about the kinks and another form above v*;
+                 ``piecewise``, power series about the kinks and another form above v*, on ``branch_series`` and
+                 ``fitted_branches``;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
-                 ``growing``, elementary branches of any growth beside one kink, in closed form;
-                 ``quadrature``, the fallback, on ``increments``; each with its graph
+                 ``growing``, elementary branches of any growth beside one kink, in closed form; each with its graph
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph``
 ``covariance``   of f(X1) and f(X2), in the coordinate of ``correlation``
@@ -57,7 +57,7 @@ from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink, roots
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
-from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise, quadrature
+from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.smooth import gaussians, polynomials
 from momentgen.errors import BuildError
@@ -193,7 +193,6 @@ _STRATEGIES = (
         absolute=True,
     ),
     _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
-    _Strategy("with kinks, by quadrature", quadrature.why_not, quadrature.stable_variants, lines=True),
 )
 
 

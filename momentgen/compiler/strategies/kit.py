@@ -97,12 +97,12 @@ def checked(v: Real) -> Real:
     return (v * sqrt(select(v >= 0, 1, -1))).named("NaN for a negative variance")
 
 
-def deviation(v: Real, inverse: float = 0.0) -> tuple[Real, Real, Real]:
-    """Whether a variance is 0, its root, and 1 over that; at variance 0 ``inverse``."""
+def deviation(v: Real) -> tuple[Real, Real, Real]:
+    """Whether a variance is 0, its root, and 1 over that; at variance 0 that is 0."""
     degenerate = equal(v, 0)
     root = sqrt(select(degenerate, 1, v))
     sigma = select(degenerate, 0, root).named("standard deviation")
-    return degenerate, sigma, select(degenerate, inverse, 1 / root)
+    return degenerate, sigma, select(degenerate, 0, 1 / root)
 
 
 def plus(total: Real, term: Real) -> Real:

@@ -105,7 +105,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     switch = float(np.float32(_SHARE / rate**2))
     missed = math.inf
     for degree, terms in _LADDER:
-        branches = branches_of(f, rule.f, degree=degree, terms=terms, heat=0)
+        branches = branches_of(f, rule.f, degree, terms)
         missed = _missed(sides, branches, switch, edge, measure, truth)
         if missed <= _LOCAL:
             break
@@ -113,7 +113,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         cause = f"the local form leaves out {missed:.3g} of what is allowed at v = {switch:.4g}"
         raise BuildError(rule.name, "strategies", cause, rule.f)
     degree, terms = _LADDER_FINE
-    more = branches_of(f, rule.f, degree=degree, terms=terms, heat=0)
+    more = branches_of(f, rule.f, degree, terms)
     of = {False: (branches, NEAR32), True: (more, NEAR64)}
     graphs, fits = four_graphs(lambda outputs, float64: build_growing(sides, *of[float64], outputs, switch, edge))
     wide = 12 / rate

@@ -78,7 +78,7 @@ class _Writer(PiecewiseWriter):
             values = []
             for expr in self.branches.branches:
                 total = g.const(0)
-                for j in range(self.branches.heat, -1, -1):
+                for j in range(self.branches.order // 2, -1, -1):
                     row = sp.Poly(sp.diff(expr, x, k + 2 * j), x).all_coeffs()[::-1]
                     c = [scale * number(g, w) for w in row]
                     value = c[-1]
@@ -185,7 +185,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     measure: Any = measure_for(f, truth) if steps else growth
     share = 1.0 if steps else _SHARE
     part = replace(f, pieces=f.pieces.map(lambda e: e * sp.Rational(share)))
-    branches = branches_of(part, rule.f * sp.Rational(share), degree=2 * _HIGHEST, terms=1, heat=1)
+    branches = branches_of(part, rule.f * sp.Rational(share), _HIGHEST)
     graphs, fits = four_graphs(
         lambda outputs, float64: _graph(branches, NEAR64 if float64 else _FLOAT32, outputs, largest(not float64), share)
     )

@@ -1,9 +1,9 @@
-"""Activations with kinks or jumps that follow a line on either side: hard*, *shrink, ELU and their like.
+"""Activations with kinks or jumps that near a line on either side: hard*, *shrink, ELU, softsign and their like.
 
 Below v* the local form of :mod:`momentgen.compiler.strategies.kinks.piecewise_graph`; above, polynomials of two
 variables as for smooth f, of :mod:`momentgen.compiler.strategies.surfaces`.  v* is the largest of a few that both can
 serve: the polynomials must be within their share of the tolerance, and the local form, evaluated in float64, within a
-fifth of it.
+fifth of it.  Poles of a branch bound v*: a power series about mu serves a sigma of about a tenth of the distance.
 
 Where branches are polynomials the local form leaves nothing out: in float64 it has a v* of its own there, far larger.
 """
@@ -23,17 +23,20 @@ import sympy as sp
 from flint import arb
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
+from momentgen.compiler.strategies.kinks.fitted_branches import with_fitted_branches
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, build_piecewise
-from momentgen.compiler.strategies.kinks.two_forms import by_fine_surfaces, by_surfaces
+from momentgen.compiler.strategies.kinks.two_forms import Far, by_cells, by_fine_surfaces, by_surfaces
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
-from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND
+from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_tails import far_out
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import Claim, exact_variant, largest_errors, unmet
@@ -41,53 +44,66 @@ from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
-_SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
-_SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
+_SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35, 1.0, 1.4, 2.0, 2.8)
+_SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45, 0.35, 0.27, 0.2)
 _BENT = 1.4  # lengths, of a sigma that power series about the kinks of an f that bends between them serve
 _SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
 _CLOSER = Limits(mean=MEAN / 2, partial=PARTIAL / 2)
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
-#: tolerances of float32 over those of float64
-_FINER = {name: {"mean": MEAN, "var": VARIANCE}.get(name, PARTIAL) / allowed for name, allowed in ALLOWED.items()}
-#: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
-_LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
-_LADDER_FINE = (18, 11, 9)
+#: tolerances of float32
+_USUAL = {"mean": MEAN, "var": VARIANCE}
+#: of all power series: of the branch at mu and about the kinks; cheap first
+_ORDERS, _LONG, _ORDER_FINE = (6, 8, 10, 12, 14), (16, 20, 24), 24
 _GRAPHS = {"forward": OUTPUTS, "partials": PARTIALS}
-_DEGREE = 2  # of a polynomial branch; cubics range so far between their kinks that the fits round too much
+_WHOLE = 5  # the highest degree of branches whose series are whole
+_CUT = 16.0  # times v*, where polynomials of an f that nears its lines slowly give place to others
+_HELD = 0.1  # of what is allowed: what f is off its lines where it is taken for them
 
 
 def why_not(derivation: Derivation) -> str | None:
-    """Why this strategy cannot handle f, or None; it is for f with kinks that are soon a line on either side.
+    """Why this strategy cannot handle f, or None; it is for f with kinks that near a line on either side.
 
     Raises:
         BuildError: if f cannot be looked at.
     """
-    cause = unmet(derivation, kinks=True, exponentially=True)
-    if cause is not None:
-        return cause
-    steep = [p.expr for p in derivation.pieces if p.expr.is_polynomial(x) and sp.degree(p.expr, x) > _DEGREE]
-    return f"expected branches of degree at most {_DEGREE}, got {steep[0]}" if steep else None
+    cause = unmet(derivation, kinks=True, exponentially=False)
+    if cause is None:
+        with_fitted_branches(analyse(derivation.rule.name, derivation.pieces, {}))
+    return cause
 
 
 @dataclass(frozen=True, eq=False)
 class _Exact:
     """What does not depend on how close the polynomials are to be: exact values, and the measure of errors."""
 
-    truth: QuadratureTruth
+    truth: QuadratureTruth | GeneralTruth
     measure: MomentsMeasure
 
 
 @lru_cache(maxsize=1)
 def _exact(f: Activation) -> _Exact:
-    truth = QuadratureTruth(f)
+    truth = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
     return _Exact(truth, measure_for(f, truth))
 
 
 @lru_cache(maxsize=8)
-def branches_of(f: Activation, rule_f: sp.Expr, degree: int, terms: int, heat: int) -> Branches:
-    """f's branches and the power series of their differences about the kinks."""
-    expressions = tuple(sp.expand(p.expr) for p in f.pieces)
+def branches_of(
+    f: Activation, rule_f: sp.Expr, order: int, terms: int | None = None, hold: float = math.inf
+) -> Branches:
+    """f's branches and the power series of their differences about the kinks.
+
+    Args:
+        f: the activation.
+        rule_f: the same as the rule has it, which decides to what branch a kink belongs.
+        order: of the power series, but those of polynomials, which are whole.
+        terms: of the Hermite series of the variance; None: half of ``order``.
+        hold: |x - centre| beyond which f is taken for its lines.
+    """
+    expressions = tuple(p.expr for p in f.pieces)
     count = len(f.kinks)
+    highest = max(int(sp.degree(e, x)) if e.has(x) and e.is_polynomial(x) else 0 for e in expressions)
+    polynomial = highest <= _WHOLE and all(e.is_polynomial(x) for e in expressions)
+    degree = max(order, 2 * highest) if polynomial else order
 
     def series(piece: int, kink: float) -> list[arb]:
         return f.taylor(piece, kink, degree + 1)
@@ -111,21 +127,31 @@ def branches_of(f: Activation, rule_f: sp.Expr, degree: int, terms: int, heat: i
             squares[base].append(plain([a - b for a, b in zip(_square(after), _square(before), strict=True)]))
         value = float(sp.N(rule_f.subs(x, f.pieces.kinks[i]), 20))
         closed.append(abs(value - float(left[0])) < abs(value - float(right[0])))
-    polynomial = all(e.is_polynomial(x) for e in expressions)
-    highest = max(int(sp.degree(e, x)) if e.has(x) else 0 for e in expressions) if polynomial else 0
     return Branches(
         f.kinks,
         expressions,
         tuple(jumps),
         tuple(tuple(row) for row in squares),
         tuple(closed),
-        max(highest, 1) if polynomial else terms,
-        highest // 2 + 1 if polynomial else heat,
+        max(highest, 1) if polynomial else terms or order // 2,
+        max(highest, 1) if polynomial else order,
+        (f.centre - hold, f.centre + hold),
+        (f.left.slope if f.left else 0.0, f.right.slope if f.right else 0.0),
     )
 
 
 def _square(series: list[arb]) -> list[arb]:
     return [sum((series[j] * series[n - j] for j in range(n + 1)), arb(0)) for n in range(len(series))]
+
+
+@lru_cache(maxsize=1)
+def _hold(f: Activation) -> float:
+    beyond = max(abs(kink - f.centre) for kink in f.kinks) + f.length
+    return float(np.float32(max(far_out(f, _HELD * ALLOWED["mean"], _HELD * ALLOWED["var"]), beyond)))
+
+
+def _followed(f: Activation, rule_f: sp.Expr, order: int) -> Branches:
+    return branches_of(with_fitted_branches(f), rule_f, order, hold=_hold(f))
 
 
 def _unit(f: Activation) -> float:
@@ -158,7 +184,7 @@ def _find_fine(f: Activation, branches: Branches, switch: float) -> _Fine | None
     if not all(p.expr.is_polynomial(x) for p in f.pieces):
         switches = [switch]
     served = [v for v in switches if _serves_below(v, f, branches)]
-    for goals, switch in itertools.product((BEYOND, ALLOWED), served):
+    for goals, switch in itertools.product((OF_SLOW,) if f.algebraic else (BEYOND, ALLOWED), served):
         with contextlib.suppress(BuildError):
             surfaces = find_fine_surfaces(f, _exact(f).truth, OUTPUTS, switch, goals=goals)
             if surfaces.error <= 1:
@@ -168,8 +194,8 @@ def _find_fine(f: Activation, branches: Branches, switch: float) -> _Fine | None
 
 def _serves_below(switch: float, f: Activation, branches: Branches) -> bool:
     """Whether the local form is as accurate as float64's."""
-    errors = _local_errors(f, branches, switch)
-    return all(error * _FINER[name] <= _LOCAL for name, error in errors.items())
+    errors, goals = _local_errors(f, branches, switch), OF_SLOW if f.algebraic else ALLOWED
+    return all(error * _USUAL.get(name, PARTIAL) <= _LOCAL * goals[name] for name, error in errors.items())
 
 
 @lru_cache(maxsize=64)
@@ -188,12 +214,20 @@ def _local_errors(f: Activation, branches: Branches, switch: float) -> Mapping[s
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What float32 has: v*, the branches below it, by graph the polynomials above, and what ``branches`` leave out."""
+    """What float32 has: v*, the branches below it, what they leave out, and by graph the polynomials above, in cells.
+
+    A second cell begins at ``_CUT`` v*; it is for an f that nears its lines slowly, if one cell does not serve.
+    """
 
     switch: float
     branches: Branches
-    surfaces: Mapping[str, Mapping[str, Surface]]
     local: float
+    cells: tuple[Mapping[str, Mapping[str, Surface]], ...]
+
+    def far(self, f: Activation, graph: str) -> Far:
+        """What writes the polynomials."""
+        first, *rest = (by_surfaces(f, cell[graph]) for cell in self.cells)
+        return by_cells(first, self.switch * _CUT, *rest) if rest else first
 
 
 def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
@@ -205,25 +239,42 @@ def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
     if f.lipschitz == 0:
         cause = "expected a tolerance that is nowhere 0, as that of steps is far out"
         raise BuildError(f.name, "strategies", cause, f.pieces)
-    truth = _exact(f).truth
-    ladder = [branches_of(f, rule_f, *steps) for steps in _LADDER]
+    ladder, long = ([_followed(f, rule_f, order) for order in orders] for orders in (_ORDERS, _LONG))
     tried = []
     # Long series last: they serve a larger v*, but rounding in them grows with it.
-    for switch, steps in [(v, ladder[:-1]) for v in _switches(f)] + [(v, ladder[-1:]) for v in _switches(f)]:
+    attempts = [(v, steps) for steps in (ladder, long) for v in _switches(f)]
+    for switch, steps in attempts:
         for branches in steps:
             local = max(_local_errors(f, branches, switch).values())
             if local <= _LOCAL:
                 break
-        cause = f"the local form leaves out {local:.3g} of what is allowed"
-        if local <= _LOCAL:
+        tried.append(f"v* = {switch:.4g}: the local form leaves out {local:.3g} of what is allowed")
+        if local > _LOCAL:
+            continue
+        for cuts in ((), (_CUT * switch,)) if f.algebraic else ((),):
+            ends = (switch, *cuts, math.inf)
             try:
-                known: Targets = {}
-                surfaces = {n: find_surfaces(f, truth, o, known, limits, switch) for n, o in _GRAPHS.items()}
-                return _Chosen(switch, branches, surfaces, local)
+                cells = tuple(_surfaces(f, limits, *cell) for cell in itertools.pairwise(ends))
+                return _Chosen(switch, branches, local, cells)
             except BuildError as error:
-                cause = error.cause
-        tried.append(f"v* = {switch:.4g}: {cause}")
+                tried[-1] = f"v* = {switch:.4g}: {error.cause}"
     raise BuildError(f.name, "strategies", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
+
+
+def _surfaces(f: Activation, limits: Limits, start: float, stop: float) -> Mapping[str, Mapping[str, Surface]]:
+    """By graph, the polynomials from one variance to another.
+
+    Raises:
+        BuildError: if there are none.
+    """
+    truth, known = _exact(f).truth, Targets()
+    return {
+        name: find_surfaces(f, truth, outputs, known, limits, start, stop=stop) for name, outputs in _GRAPHS.items()
+    }
+
+
+def _said(cell: Mapping[str, Mapping[str, Surface]]) -> dict[str, Any]:
+    return {name: surface_facts(found) for name, found in cell.items()}
 
 
 def closer_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -241,34 +292,35 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
     f = analyse(rule.name, derivation.pieces, {})
     chosen = _choose(f, rule.f, limits)
     switch = chosen.switch
-    more = branches_of(f, rule.f, *_LADDER_FINE)
+    more = _followed(f, rule.f, _ORDER_FINE)
     fine = _find_fine(f, more, switch)
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     for name, outputs in _GRAPHS.items():
-        far = by_surfaces(f, chosen.surfaces[name])
+        far = chosen.far(f, name)
         graphs[name], made = build_piecewise(chosen.branches, NEAR32, outputs, switch, far)
         fits += made
         above, far = (fine.switch, by_fine_surfaces(f, fine.surfaces)) if fine else (switch, far)
         graphs[f"{name}64"], _ = build_piecewise(more, NEAR64, outputs, above, far)
     in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
-    count = sum(surface.fit.terms for surface in chosen.surfaces["forward"].values())
-    wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
+    count = sum(surface.fit.terms for cell in chosen.cells for surface in cell["forward"].values())
+    wide = max((40.0 if f.algebraic else 12.0) * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
+    slow = {"a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)}
     yield exact_variant(
         f,
         graphs,
         _exact(f).truth,
         _exact(f).measure,
-        box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
+        box={"mu": (f.centre - wide, f.centre + wide), **(slow if f.algebraic else {"log2_var": (-40.0, 30.0)})},
         fits=fits,
         facts={
             "switch": switch,
             "local_form_leaves_out": float(f"{chosen.local:.3g}"),
-            "surfaces": {name: surface_facts(found) for name, found in chosen.surfaces.items()},
+            **dict(zip(("surfaces", "surfaces_farther"), map(_said, chosen.cells), strict=False)),
             "switch_float64": fine.switch if fine else switch,
             **fine_facts(fine.surfaces if fine else None),
         },
-        claim=Claim(f, fine.surfaces) if fine else None,
+        claim=Claim(f, fine.surfaces) if fine and not f.algebraic else None,
         doc=(
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, polynomials in mean/w "
             f"and 1/w, w² = v + c, of {count} terms in all{in_float64}"

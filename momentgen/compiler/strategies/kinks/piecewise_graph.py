@@ -14,7 +14,7 @@ variables, which the caller writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,21 +24,18 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select
+from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.elementary.entire_graph import sine_and_cosine
+from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
 from momentgen.compiler.strategies.kinks.two_forms import Far, TwoForms
 from momentgen.compiler.strategies.kit import (
     DENSITY,
     Precision,
-    bounded_exp,
-    number,
     short_exp,
     within,
 )
 from momentgen.compiler.strategies.mills import integrals, mills_ratio
-from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
 
@@ -53,7 +50,9 @@ class Branches:
         squares: per branch as the base and per kink, the same of (f - base)².
         closed: per kink, whether f takes the value of the branch on its left there.
         terms: k up to which the Hermite series of the variance runs.
-        heat: j up to which P_k is expanded in v.
+        order: of the Taylor series of a branch, which decides how far P_k is expanded in v.
+        ends: on the left and on the right, where a branch that is no polynomial is taken for its line.
+        slopes: of these lines.
     """
 
     kinks: tuple[float, ...]
@@ -62,7 +61,9 @@ class Branches:
     squares: tuple[tuple[tuple[float, ...], ...], ...]
     closed: tuple[bool, ...]
     terms: int
-    heat: int
+    order: int
+    ends: tuple[float, float] = (-math.inf, math.inf)
+    slopes: tuple[float, float] = (0.0, 0.0)
 
 
 _LEAP = 1e-12  # the branches differ by that much but for rounding
@@ -96,52 +97,47 @@ class PiecewiseWriter(TwoForms):
         return chosen
 
     def point(self, index: int) -> Real:
-        """mu, held within a branch that is not linear: beyond it its exponentials might overflow."""
+        """mu, held within a branch that is no polynomial: beyond it its functions might overflow."""
         if self.branches.branches[index].is_polynomial(x):
             return self.mu
-        g, mu, kinks = self.g, self.mu, self.branches.kinks
-        if index < len(kinks):
-            edge = g.const(kinks[index])
-            mu = select(edge < mu, edge, mu)
-        if index:
-            edge = g.const(kinks[index - 1])
-            mu = select(mu < edge, edge, mu)
-        return mu
+        left, right = self.branches.ends
+        low, high = (self.g.const(end) for end in (left, *self.branches.kinks, right)[index : index + 2])
+        mu = select(self.mu < low, low, self.mu)
+        return select(high < mu, high, mu)
 
     @cached_property
-    def _translators(self) -> list[Callable[[sp.Expr], Real]]:
-        return [
-            _Translator(self.g, self.point(i), self.precision, self.fits).node
-            for i in range(len(self.branches.branches))
-        ]
+    def derivatives(self) -> list[Real]:
+        """Those of the branch that mu is on, there."""
+        rows = []
+        for i, expr in enumerate(self.branches.branches):
+            point = self.point(i)
+            series = BranchSeries(point, self.branches.order + 1, self.precision, self.fits, self.centre(i))
+            first, *rest = series.whole(expr)
+            if not expr.is_polynomial(x):
+                first = madd(self._slopes[i], self.mu - point, first)
+            rows.append([first, *(math.factorial(n) * c for n, c in enumerate(rest, 1))])
+        return [self.by_branch(row) for row in zip(*rows, strict=True)]
+
+    @property
+    def _slopes(self) -> tuple[float, ...]:
+        """Per branch, that of the line that it is taken for where mu is held."""
+        left, right = self.branches.slopes
+        return (left, *[0.0] * (len(self.branches.kinks) - 1), right)
+
+    def centre(self, index: int) -> float:
+        """A float32 number amid a branch; of an outer one its kink."""
+        ends = self.branches.kinks[max(index - 1, 0) : index + 1]
+        return float(np.float32(sum(ends) / len(ends)))
 
     def p(self, k: int) -> Real:
-        """P_k."""
+        """P_k, of the derivatives that there are."""
         if k not in self._p:
-            self._p[k] = self.by_branch([self.branch_mean(i, k) for i in range(len(self.branches.branches))])
+            own = self.derivatives[k::2]
+            total = own[-1] if own else self.g.const(0)
+            for j in range(len(own) - 2, -1, -1):
+                total = madd(self.small * (mpmath.mpf(1) / (2 * (j + 1))), total, own[j])
+            self._p[k] = total
         return self._p[k]
-
-    def branch_mean(self, index: int, k: int) -> Real:
-        """E p^(k)(X) of one branch, expanded in v."""
-        total = self.g.const(0)
-        expr = self.branches.branches[index]
-        translate = self._translators[index]
-        orders = [k + 2 * j for j in range(self.branches.heat + 1)]
-        derivatives = [sp.expand(sp.diff(expr, x, n)) if n else expr for n in orders]
-        while derivatives and derivatives[-1] == 0:
-            derivatives.pop()
-        if not derivatives:
-            return total
-        last = derivatives[-1]
-        if len(derivatives) > 1 and all(sp.expand(d - last) == 0 for d in derivatives[1:]):
-            # An exponential: one polynomial in v.
-            weights = [mpmath.mpf(1) / (2**j * math.factorial(j)) for j in range(1, len(derivatives))]
-            rest = self.small * horner(self.small, weights)
-            return madd(rest, translate(last), translate(derivatives[0]))
-        for j in range(len(derivatives) - 1, -1, -1):
-            step = self.small * (mpmath.mpf(1) / (2 * (j + 1)))
-            total = madd(step, total, translate(derivatives[j]))
-        return total
 
     # --- kinks -------------------------------------------------------------------
     def power(self, n: int) -> Real:
@@ -290,50 +286,6 @@ class PiecewiseWriter(TwoForms):
     def finish(self, partial: Real) -> Real:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""
         return within(partial, LARGEST) if self.leaps and self.precision.scaled else partial
-
-
-class _Translator:
-    """Writes polynomials, exponentials, sines and cosines and whole powers of them at a point."""
-
-    def __init__(self, graph: Graph, point: Real, precision: Precision, fits: list[Polynomial]) -> None:
-        self.g, self.point, self.precision, self.fits = graph, point, precision, fits
-
-    def node(self, expr: sp.Expr) -> Real:
-        """The value of ``expr``.
-
-        Raises:
-            BuildError: for a function that is not covered.
-        """
-        g = self.g
-        if expr.is_number:
-            return number(g, expr)
-        if expr == x:
-            return self.point
-        if isinstance(expr, sp.exp):
-            return bounded_exp(self.precision.scaled, self.node(expr.args[0]))
-        if isinstance(expr, (sp.sin, sp.cos)):
-            both = sine_and_cosine(self.precision.fit, self.node(expr.args[0]), self.fits)
-            return both[0 if isinstance(expr, sp.sin) else 1]
-        if isinstance(expr, sp.Add):
-            constant, rest = expr.as_coeff_Add()
-            total = self.node(constant)
-            for term in rest.args if isinstance(rest, sp.Add) else (rest,):
-                factor, inner = term.as_coeff_Mul()
-                total = madd(self.node(factor), self.node(inner), total)
-            return total
-        if isinstance(expr, sp.Mul):
-            total = g.const(1)
-            for part in expr.args:
-                total = total * self.node(part)
-            return total
-        if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
-            base = total = self.node(expr.base)
-            for _ in range(abs(int(expr.exp)) - 1):
-                total = total * base
-            return total if expr.exp > 0 else 1 / total
-        raise BuildError(
-            "", "strategies", "expected branches made of polynomials, exponentials, sines and cosines", expr
-        )
 
 
 def build_piecewise(

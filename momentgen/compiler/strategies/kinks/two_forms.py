@@ -28,6 +28,18 @@ def by_surfaces(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
     return write
 
 
+def by_cells(below: Far, cut: float, above: Far) -> Far:
+    """What writes one form up to a variance, and another from there."""
+
+    def write(g: Graph, v: Real, outputs: Sequence[str]) -> tuple[dict[str, Real], Sequence[Polynomial]]:
+        held, is_below = g.const(cut), v < cut
+        low, low_fits = below(g, select(is_below, v, held), outputs)
+        high, high_fits = above(g, select(is_below, held, v), outputs)
+        return {name: select(is_below, low[name], high[name]) for name in outputs}, (*low_fits, *high_fits)
+
+    return write
+
+
 def by_fine_surfaces(f: Activation, surfaces: FineSurfaces) -> Far:
     """The same of those for float64."""
     return lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())
@@ -41,12 +53,9 @@ class TwoForms:
         precision: of the graph.
         switch: v*.
         far: what writes the form above it; None for the local form alone.
-        inverse: what 1/sigma is taken for at variance 0.
     """
 
-    def __init__(
-        self, graph: Graph, precision: Precision, switch: float, far: Far | None, inverse: float = 0.0
-    ) -> None:
+    def __init__(self, graph: Graph, precision: Precision, switch: float, far: Far | None) -> None:
         self.g, self.one, self.precision, self.far = graph, graph.const(1), precision, far
         self.fits: list[Polynomial] = []
         self.mu, self.v = graph.input("mean"), checked(graph.input("var"))
@@ -55,7 +64,7 @@ class TwoForms:
         self.near = self.v < held
         self.wide = select(self.near, held, self.v)
         self.small = select(self.near, self.v, held)
-        self.degenerate, self.sigma, self.inverse = deviation(self.small, inverse)
+        self.degenerate, self.sigma, self.inverse = deviation(self.small)
 
     def local(self, outputs: Sequence[str]) -> Mapping[str, Real]:
         """The outputs below v*."""

@@ -231,13 +231,12 @@ def find_fine(
     f: Activation,
     truth: QuadratureTruth | GeneralTruth,
     outputs: tuple[str, ...],
-    most: int = _CELLS_SLOW,
+    most: int,
     goals: Mapping[str, float] | None = None,
-    start: float = 0.0,
 ) -> FineSurfaces | None:
     """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
     with contextlib.suppress(BuildError):
-        found = find_fine_surfaces(f, truth, outputs, start, most, goals)
+        found = find_fine_surfaces(f, truth, outputs, most=most, goals=goals)
         if found.error * found.goals["var"] <= _FINE_ENOUGH * VARIANCE:
             return found
     return None

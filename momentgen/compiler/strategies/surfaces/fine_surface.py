@@ -46,8 +46,8 @@ _BEND, _BENDS_SMOOTHED = 3.5, (3.5, 4.0, 5.0, 7.0)  # kappa; that of an f smooth
 _CUTS_Q: tuple[tuple[float, ...], ...] = ((), (0.65,), (0.5, 0.8), (0.4, 0.65, 0.85))
 _CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65), (0.25, 0.5, 0.75))
 _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in x; in a cell's
-#: of an f that nears its lines slowly: how many rows, cuts in x, nodes in a cell, and c
-_SLOW_ROWS, _SLOW_X = (8,), ((0.45, 0.75), (0.35, 0.6, 0.8))
+#: of an f that nears its lines slowly: how many rows, from v = 0 and from another; cuts in x, nodes in a cell, and c
+_SLOW_ROWS, _SLOW_X = {True: 8, False: 12}, ((0.45, 0.75), (0.35, 0.6, 0.8))
 _IN_SLOW_CELL, _SLOW_WIDTHS = (18, 24), (1.0, 3.0, 9.0)
 _SPARE, _CLOSER = (1.5, 6), (1.4, 3)  # nodes in a cell for each term in a direction; for each to look at errors
 #: what it costs, in terms: to put an element in order, to begin a row of a table, to keep a term
@@ -166,8 +166,8 @@ def _plans(frame: Frame, outputs: Sequence[Output]) -> list[_Plan]:
     """Ways to cut the plane of a frame, the finest last."""
     folded = all(output.shape.parity is not None for output in outputs)
     if outputs[0].f.algebraic:
-        rows = [slow_rows(count, frame.slowest) for count in _SLOW_ROWS]
-        cells = [Cells(q, x, folded, frame.slowest) for q, x in itertools.product(rows, _SLOW_X)]
+        rows = slow_rows(_SLOW_ROWS[frame.start == 0], frame.slowest)
+        cells = [Cells(rows, x, folded, frame.slowest) for x in _SLOW_X]
         return [_Plan(frame, each, kept) for kept in [[_ByCell(one) for one in outputs]] for each in cells]
     kept = [_OverPlane(one) for one in outputs]
     return [_Plan(frame, Cells(q, x, folded), kept) for q, x in itertools.product(_CUTS_Q, _CUTS_X)]

@@ -46,7 +46,7 @@ from momentgen.errors import BuildError
 
 _ROWS, _ROWS_SLOW, _COLUMNS = 24, 40, 72
 #: of the tolerance: for the fit; the rest is for what lies beyond the reach, and for rounding
-_SHARE = 0.65
+FITTED = 0.65
 INFINITY = 2.0**24  # a |t| that is as good as that
 _FALLING = 2.0 ** np.array([16.0, 20.0])  # sigma in lengths, between which it is seen how outputs fall
 _DROWNED = 1e8  # the sigma beyond which float64 rounds a mean by more than 1e-8
@@ -149,7 +149,7 @@ class FrameTargets:
             allowed = np.minimum(VARIANCE * np.minimum(f.lipschitz**2 * v, (f.span / 2) ** 2), limits.var)
         else:
             allowed = limits.partial * np.abs(values).max(axis=1, keepdims=True)
-        weight = (unit / (_SHARE * allowed))[:, 0]
+        weight = (unit / (FITTED * allowed))[:, 0]
         one, root = np.ones(v.size), (math.sqrt(self.frame.least) / w)[:, 0]
         factors = {0: (one, one), 1: (one, root), -1: (root, one)}[flip_of(f, name)]
         values = self.rest() if name == "mean" and f.algebraic else values - plain_of(f, name, self.u, w)

@@ -15,6 +15,7 @@ from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, fit_biv
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.measure.moments import MEAN, USUAL, Limits
 from momentgen.compiler.strategies.surfaces.surface import (
+    FITTED,
     INFINITY,
     Frame,
     FrameTargets,
@@ -35,7 +36,7 @@ _NORMAL = {False: 5.5, True: 6.25}
 #: the same of 3e-7: where the least variance is not 0, what bends at the end is felt so far beyond it
 _NORMAL_AT_START = 5.0
 _TRIED, _MORE_TRIED = 2, 12  # how many frames are fitted, and how many at most where none of these serves
-#: the rounding of 1, and how many times the tolerance of a mean the sum of all that coefficients lose may be
+#: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 10.0
 _FRAME = 40  # what another frame costs, in terms: two square roots and two reciprocals above all
 #: of frames without a reach: c in units of length², and kappa
@@ -55,6 +56,7 @@ def find_surfaces(
     limits: Limits = USUAL,
     start: float = 0.0,
     slow: bool | None = None,
+    stop: float = math.inf,
 ) -> dict[str, Surface]:
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
 
@@ -66,13 +68,14 @@ def find_surfaces(
         limits: what the rule asks for beyond the usual tolerance.
         start: the least v that they serve; above 0 where f has kinks.
         slow: whether in frames without a reach; None: as f asks for.
+        stop: the largest v, of frames without a reach.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
     slow, known, cause = f.algebraic if slow is None else slow, {} if known is None else known, ""
-    for end in (0.0, _END_OF_LOGARITHMS) if f.algebraic else (0.0,):
-        search = _Search(f, truth, outputs, known, limits, start, slow, end)
+    for end in (0.0, _END_OF_LOGARITHMS) if f.algebraic and stop == math.inf else (0.0,):
+        search = _Search(f, truth, outputs, known, limits, start, slow, end, stop)
         shared, *apart = (search.best(group) for group in groups_of(outputs))
         if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
             return {name: surface for found in apart for name, surface in found.items()}
@@ -104,9 +107,10 @@ class _Search:
         start: float,
         slow: bool,
         end: float,
+        stop: float,
     ) -> None:
         self.f, self.truth, self.limits, self.start = f, truth, limits, start
-        self.outputs, self.known = outputs, known
+        self.outputs, self.known, self.stop = outputs, known, stop
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
@@ -116,7 +120,8 @@ class _Search:
                 c = float(np.float32(width * turning_of(f) ** 2))
                 forms = [_PLAIN, _FADING, _OF_BOTH] if f.algebraic and "mean" in outputs else [_PLAIN]
                 for roots, form in itertools.product(range(2 if end else 0, 3) if f.algebraic else [0], forms):
-                    self.look(Frame(c, bend, INFINITY, start, roots, *form, end))
+                    least = end or ((start + c) / (stop + c)) ** (1 / (2 << roots))
+                    self.look(Frame(c, bend, INFINITY, start, roots, *form, least))
             return
         self.end = end_of(f, _END * limits.small_mean, _END * limits.share_of_variance(f.span))
         for width in _WIDTHS:
@@ -178,15 +183,17 @@ class _Search:
             if (frame, name) not in self.fits:
                 self.fits[frame, name] = fit_bivariate(self.targets[frame][name])
             fit = self.fits[frame, name]
-            if fit is None or (name == "mean" and not self.is_held(fit)):
+            if fit is None or not self.is_held(name, fit, self.targets[frame][name]):
                 return {}
             surfaces[name] = Surface(frame, fit, flip_of(self.f, name))
         return surfaces
 
-    def is_held(self, fit: Bivariate) -> bool:
-        """Whether float32 holds a mean's polynomial; all others are measured more generously."""
+    def is_held(self, name: str, fit: Bivariate, target: BivariateTarget) -> bool:
+        """Whether float32 holds a polynomial; of a smooth f only a mean's is in doubt."""
+        if name != "mean":
+            return not self.start or fit.size * _UNIT * FITTED * float(target.weight.max()) <= _ROUNDED
         self.least_size = min(self.least_size, fit.size)
-        return fit.size * _UNIT <= _ROUNDED * MEAN
+        return fit.size * _UNIT <= (_ROUNDED / 2 if self.stop < math.inf else _ROUNDED) * MEAN
 
     def why_none(self) -> str:
         """What is wrong with all polynomials."""
