@@ -48,7 +48,7 @@ FIRST = {
     "srelu": "with kinks, by power series",
     "smu": "smooth, by polynomials",
     "xatlu": "smooth, by polynomials",
-    "isrlu": "with kinks, by quadrature",
+    "isrlu": "with kinks, by power series",
 }
 BY_NAME = {foreign.name: foreign for foreign in FOREIGN}
 
