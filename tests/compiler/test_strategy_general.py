@@ -1,4 +1,4 @@
-"""The general fallback, rules of a reader's own, and what is refused: with the true reason."""
+"""Functions with slow tails, rules of a reader's own, and what is refused: with the true reason."""
 
 from __future__ import annotations
 
