@@ -185,6 +185,18 @@ FOREIGN = (
     Foreign("lorentz", _AF + ", Cauchy", x / (1 + x**2)),
     Foreign("elliott", "Elliott 1993", x / (2 * (1 + Abs(x))) + _half),
     Foreign("rational", "Molina et al. 2020, Padé", (x**3 + x) / (1 + x**2 + x**4)),
+    Foreign("soft_cap", "Gemma 2, attention", 50 * tanh(x / 50)),
+    Foreign("sigmf", "MATLAB, sigmf at 2 and 4", S(2 * (x - 4))),
+    Foreign("gaussmf", "MATLAB, gaussmf at 2 and 5", exp(-((x - 5) ** 2) / 8)),
+    Foreign("sech", "statistics, hyperbolic secant", 1 / cosh(x)),
+    Foreign(
+        "smooth_step",
+        "Hazimeh et al. 2020",
+        Piecewise((0, x < -_half), (_half + 3 * x / 2 - 2 * x**3, x < _half), (1, True)),
+    ),
+    Foreign(
+        "smoother_step", "Perlin 2002", Piecewise((0, x < 0), (6 * x**5 - 15 * x**4 + 10 * x**3, x < 1), (1, True))
+    ),
     Foreign("exp_square", "a function without a second moment", exp(x**2), diverges=0.25),
     Foreign("reciprocal", "a function without a second moment", 1 / x, diverges=0.0),
     Foreign("double_exponential", "a function without a second moment", exp(exp(x)), diverges=0.0),

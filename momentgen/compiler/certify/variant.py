@@ -123,11 +123,13 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                 if 0.0 < aim < least.get(direction, 0.0):
                     aim, pinned = aim / _TIGHTEN, pinned + 1
                 made = _lower(rule, stable, direction, graph, aim, hard, order)
-                dear = before and _LARGE < len(before.double) < len(made[0].double) / _MANY
-                if dear and aim:  # that tight costs too much
-                    if (error := max(made[0].error.values())) > aim:
+                error, count = max(made[0].error.values()), len(made[0].double)
+                # What costs too much: many more second words than before, or all of them and the aim is missed still.
+                dear = before and _LARGE < len(before.double) < count / _MANY
+                if (dear or (not before and count > _LARGE and aim < error)) and aim:
+                    if error > aim:
                         least[direction] = error
-                    aim /= _TIGHTEN
+                    aim = (aim if before else error) / _TIGHTEN
                     made = _lower(rule, stable, direction, graph, aim, hard, order)
                 choices[direction], programs[direction] = made
         progress(f"certify {stable.variant}")

@@ -26,6 +26,8 @@ from momentgen.rule.symbols import Phi, S, phi, x
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
 _LIMIT_BITS = 1200  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
+_USUAL, _BESIDE = (1 / 16, 2.0), 4.0  # lengths on which f bends, and how many of them from 0, that need no units
+_HALVINGS, _HALVED = 12, 16  # of intervals in the search for units, and how many of them at a time
 _LAYERED = 1e6  # where an exponential of an exponential can still be evaluated
 _FAR_OUT, _EXPONENTIAL = 400, 1e30  # an x, and what no power of it that is in use exceeds
 _METHODS = {sp.exp: "exp", sp.log: "log", sp.erf: "erf", sp.erfc: "erfc", sp.sin: "sin", sp.cos: "cos", sp.atan: "atan"}
@@ -221,11 +223,14 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
         raise BuildError(name, "strategies", str(error)) from error
     outer = [every[0], every[-1]]
     kinks = [float(sp.N(k, 30)) for k in pieces.kinks]
-    left, right = _asymptote(outer[0], -1, kinks), _asymptote(outer[1], 1, kinks)
+    draft = Activation(name, pieces, None, None, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ())
+    unit, middle = _units(draft)
+    middle = float(np.mean(kinks)) if kinks else middle
+    base, wide = max([abs(p) for p in (*kinks, middle)]), _FAR * max(unit, 1.0)
+    left, right = (_asymptote(s, side, base, wide) for s, side in zip(outer, (-1, 1), strict=True))
     algebraic = left is None or right is None
     left, right = left or _limit(outer[0], -1), right or _limit(outer[1], 1)
-    draft = Activation(name, pieces, left, right, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ())
-    points = _spread(kinks, 1.0, 0.0, 60.0)
+    points = _spread(kinks, unit, middle, 60.0)
     jet = _finite_jet(draft, points)
     slopes = [abs(side.slope) for side in (left, right) if side is not None]
     steep = max([float(np.abs(jet[:, 1]).max()), *slopes])
@@ -234,11 +239,10 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
     if len(kinks) > 1:
         length = min(length, (kinks[-1] - kinks[0]) / 2)
     length = length if math.isfinite(length) else 1.0
-    points = _spread(kinks, length, float(np.mean(kinks)) if kinks else 0.0, 60.0)
+    points = _spread(kinks, length, middle, 60.0)
     jet = _finite_jet(draft, points)
     steep, bend = max([float(np.abs(jet[:, 1]).max()), *slopes]), float(np.abs(jet[:, 2]).max())
-    middle = (kinks[0] + kinks[-1]) / 2 if kinks else 0.0
-    centre = float(np.float32(middle))
+    centre = float(np.float32((kinks[0] + kinks[-1]) / 2 if kinks else middle))
     bounded = left is not None and right is not None and left.slope == 0 == right.slope
     ends = [side.offset for side in (left, right) if side is not None]
     span = max(jet[:, 0].max(), *ends) - min(jet[:, 0].min(), *ends) if bounded else math.inf
@@ -247,12 +251,49 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
         before, after = (float(draft.taylor(j, kink, 1)[0]) for j in (i, i + 1))
         if abs(after - before) > 1e-15 * max(1.0, abs(before)):
             jumps.append((kink, after - before))
-    reach = max(
-        [_reach(s, line, side, centre, kinks) for s, line, side in zip(outer, (left, right), (-1, 1), strict=True)]
-    )
+    sides = zip(outer, (left, right), (-1, 1), strict=True)
+    reach = max([_reach(s, line, side, centre, kinks, wide) for s, line, side in sides])
     return Activation(
         name, pieces, left, right, length, centre, reach, steep, float(span), bend, tuple(jumps), algebraic
     )
+
+
+def _units(f: Activation) -> tuple[float, float]:
+    """The length on which f bends, and the point about which it does; 1 and 0 where it is near these anyway.
+
+    Looked for over all scales, and about the centres of functions in it: intervals are halved where the slopes at both
+    ends differ, or do not say how f changes.
+    """
+    sizes = np.logspace(-9, 9, 145)
+    points = np.unique([*-sizes, 0.0, *sizes, *(centre for piece in f.pieces for centre in _centres(piece.expr))])
+    try:
+        jet = _finite_jet(f, points)
+        for _ in range(_HALVINGS):
+            change, turn, _ = np.diff(jet, axis=0).T
+            missed = np.abs(change / np.diff(points) - (jet[1:, 1] + jet[:-1, 1]) / 2) + np.abs(turn) / 8
+            worst = np.argsort(missed)[-_HALVED:]
+            worst = np.sort(worst[missed[worst] > 0.02 * np.abs(jet[:, 1]).max()]) + 1
+            halves = (points[worst - 1] + points[worst]) / 2
+            jet = np.insert(jet, worst, _finite_jet(f, halves).reshape(-1, 3), axis=0)
+            points = np.insert(points, worst, halves)
+    except BuildError:  # beyond all numbers far out, or at a point that is looked at again
+        return 1.0, 0.0
+    steep, bend = np.abs(jet[:, 1:]).max(0)
+    line = max(abs(jet[0, 1] - jet[8, 1]), abs(jet[-1, 1] - jet[-9, 1])) <= 1e-3 * steep  # a decade before the ends
+    if not line or bend * points[-1] <= steep:
+        return 1.0, 0.0
+    length, turned = 0.4 * float(steep / bend), np.cumsum(np.abs(np.diff(jet[:, 1])))
+    half = int(np.searchsorted(turned, turned[-1] / 2))
+    middle, step = float(points[half] + points[half + 1]) / 2, 2.0 ** math.ceil(math.log2(length))
+    middle = 0.0 if abs(middle) <= _BESIDE * length else step * round(middle / step)
+    return 1.0 if _USUAL[0] <= length <= _USUAL[1] else length, middle
+
+
+def _centres(expr: sp.Expr) -> list[float]:
+    """Where the arguments of functions of a line in x are 0, and those of functions of a parabola least or largest."""
+    inner = [argument for part in expr.atoms(sp.Function) for argument in part.args]
+    rows = [sp.Poly(argument, x).all_coeffs() for argument in inner if argument.is_polynomial(x)]
+    return [float(-row[1] / ((len(row) - 1) * row[0])) for row in rows if len(row) in (2, 3)]
 
 
 def _finite_jet(f: Activation, points: F64) -> F64:
@@ -292,17 +333,15 @@ def _spread(kinks: list[float], length: float, middle: float, far: float) -> F64
     return np.sort(np.concatenate([grid, np.array(near)]))
 
 
-def _asymptote(series: _Series, side: int, kinks: list[float]) -> Line | None:
-    """The line that f follows on one side, if it does so by 1e-25 within reach."""
-    base = max([abs(k) for k in kinks], default=0.0)
+def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | None:
+    """The line that f follows on one side, if it does so by 1e-25 within reach of its last kink or its centre."""
     with ctx.workprec(_BITS):
-        near, far = (series.coefficients(arb(side * (base + d)), 2) for d in (_FAR, 2 * _FAR))
-        close = all(bool(abs(p - q) < arb("1e-25")) for p, q in ((near[1], far[1]),))
-        if not close:
+        points = [arb(side * (base + d)) for d in (far, 2 * far)]
+        near, last = (series.coefficients(point, 2) for point in points)
+        slope = last[1]
+        if not bool(abs(near[1] - slope) < arb("1e-25")):
             return None
-        slope = far[1]
-        offset = far[0] - slope * arb(side * (base + 2 * _FAR))
-        other = near[0] - slope * arb(side * (base + _FAR))
+        offset, other = last[0] - slope * points[1], near[0] - slope * points[0]
         if not bool(abs(offset - other) < arb("1e-20")):
             return None
         return Line(_plain(slope), _plain(offset))
@@ -325,12 +364,12 @@ def _plain(value: arb) -> float:
     return 0.0 if abs(number) < 1e-18 else number
 
 
-def _reach(series: _Series, line: Line | None, side: int, centre: float, kinks: list[float]) -> float:
+def _reach(series: _Series, line: Line | None, side: int, centre: float, kinks: list[float], far: float) -> float:
     """How far from the centre f is told from its line."""
     start = max([abs(k - centre) for k in kinks], default=0.0)
     if line is None:
-        return start + _FAR
-    low, high = 0.0, _FAR * 1.5
+        return start + far
+    low, high = 0.0, 1.5 * far
     with ctx.workprec(_BITS):
 
         def gap(d: float) -> bool:
