@@ -278,6 +278,13 @@ def test_the_float64_form_is_right_far_from_the_kinks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 15))
+@pytest.mark.parametrize("seed", range(2, 14))
 def test_a_random_piecewise_cubic_with_an_exponential_tail_is_certified(seed: int) -> None:
     _within_tolerance(_cubic(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 14])
+def test_a_random_piecewise_cubic_that_no_switch_serves_is_refused_with_what_was_tried(seed: int) -> None:
+    with pytest.raises(BuildError, match=r"no switch serves both forms \(v\* = "):
+        compile_rule(Rule("mine", f=_cubic(seed)))
