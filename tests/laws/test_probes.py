@@ -163,26 +163,29 @@ def test_variances_of_wide_correlated_layers_come_out_within_a_few_per_cent(imag
 
 
 class Dropped(nn.Module):
-    """Keeps the law behind dropout."""
+    """Adds the law behind dropout to ``laws``."""
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int, laws: list[Any]) -> None:
         super().__init__()
+        self.see = laws.append
         self.first, self.drop, self.last = nn.Linear(inputs, 8), nn.Dropout(0.5), nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.hidden = self.drop(self.first(x))
-        return self.last(self.hidden)
+        hidden = self.drop(self.first(x))
+        self.see(hidden)
+        return self.last(hidden)
 
 
 def test_networks_of_many_inputs_have_few_probes_and_those_of_few_inputs_many() -> None:
     """Inputs count that are certain, too, where the noise is the network's own."""
     for inputs, random, expected in ((10, True, 16), (10, False, 16), (100, True, 4), (100, False, 4)):
-        net = Dropped(inputs).eval()
+        laws: list[Any] = []
+        net = Dropped(inputs, laws).eval()
         net.drop.train()
         converted = momentgen.convert(net, method="adjoint")
         x = torch.zeros(1, inputs)
         converted(Moments(x, torch.ones_like(x)) if random else x)
-        assert len(converted.hidden._joint.rows) == expected
+        assert len(laws[-1]._joint.rows) == expected
 
 
 def test_neighbouring_sources_are_uncorrelated_among_the_probes() -> None:
