@@ -1,6 +1,6 @@
 """Calls of one function that differ in numbers alone, as a loop over a table of these.
 
-Atoms of a sum and nodes of a quadrature are such calls (:mod:`momentgen.compiler.emit._outline` finds them).  Inserted
+Nodes of a quadrature are such calls (:mod:`momentgen.compiler.emit._outline` finds them).  Inserted
 forty times, a function takes a C compiler a minute; in a loop over the rows of a table it is inserted once.  What the
 loops are given comes from a body before them, and another one reads what they give: sums of one result of all rows,
 each times a number, and results by themselves.
@@ -114,7 +114,7 @@ def _chosen(body: Body, functions: Mapping[str, Body]) -> tuple[dict[_Key, list[
         if isinstance(step.op, Call):
             args = tuple(None if steps[a].is_constant else a for a in step.args)
             calls_of[step.op.function, args].append(index)
-    # Of atoms some may do less than others: each kind is a loop.
+    # Some calls may do less than others: each kind is a loop.
     alike = [calls for calls in calls_of.values() if len(calls) > 1]
     taken = _Sums(body, _places(body, alike)).taken()
     groups: dict[_Key, list[int]] = defaultdict(list)

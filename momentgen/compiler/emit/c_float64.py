@@ -1,8 +1,8 @@
 """C in float64: forward and backward of a variant.
 
 Programs are rendered as those of float32 (:mod:`momentgen.compiler.emit.c`).  Where there are polynomials of two values
-or many atoms of a sum, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a
-block, between programs, and atoms loops over the rows of a table.  Elements are put in order by the cell of the plane
+or many nodes of a quadrature, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a
+block, between programs, and nodes a loop over the rows of a table.  Elements are put in order by the cell of the plane
 that they are in, 4,096 at a time, so that a block has one table of coefficients.
 
 Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is

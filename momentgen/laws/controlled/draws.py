@@ -1,8 +1,8 @@
 """Noise that the network draws: every row draws its own, and as a source it joins A.
 
 Dropout multiplies a value by a mask of mean 1; ``randn_like`` and its neighbours are noise by themselves.  What other
-functions draw is in the rows alone, which is right and costs more of them.  What a network
-draws after it has seeded the generator is certain, since all rows have the same numbers.
+functions draw is in the rows alone, which is right and costs more of them.  What a network draws after it has seeded
+the generator is certain, since all rows have the same numbers.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
     together = [value.flatten(0, 1) for value in values]
     far = [torch.arange(rows, device=value.device).repeat_interleave(network.batch) % 2 > 0 for value in together]
     wild = [
-        torch.where(away.view(-1, *[1] * (value.dim() - 1)), value + _WILD * (value - value.roll(1, 0)), value)
+        torch.where(_along(away, value), value + _WILD * (value - value.roll(1, 0)), value)
         for value, away in zip(together, far, strict=True)
     ]
     kept = Kept(network.where)

@@ -3,7 +3,7 @@
 Below v* the local form of :mod:`momentgen.compiler.strategies.kinks.piecewise_graph`; above, polynomials of two
 variables as for smooth f, of :mod:`momentgen.compiler.strategies.surfaces`.  v* is the largest of a few that both can
 serve: the polynomials must be within their share of the tolerance, and the local form, evaluated in float64, within a
-fifth of it.  Poles of a branch bound v*: a power series about mu serves a sigma of about a tenth of the distance.
+fifth of it.  A branch's nearest pole limits v*: power series about mu work up to a sigma of a tenth of its distance.
 
 Where branches are polynomials the local form leaves nothing out: in float64 it has a v* of its own there, far larger.
 """
@@ -216,7 +216,7 @@ def _local_errors(f: Activation, branches: Branches, switch: float) -> Mapping[s
 class _Chosen:
     """What float32 has: v*, the branches below it, what they leave out, and by graph the polynomials above, in cells.
 
-    A second cell begins at ``_CUT`` v*; it is for an f that nears its lines slowly, if one cell does not serve.
+    An f that nears its lines slowly may need a second cell, which begins at ``_CUT`` v*.
     """
 
     switch: float
