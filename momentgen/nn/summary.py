@@ -288,7 +288,7 @@ def _by_method(
     given = as_moments("summary", x)
     rows: list[MethodRow] = []
     with torch.no_grad():
-        base = min(_seconds(model, given.mean, "sample")[0] for _ in range(3))
+        base = min(_seconds(model, given.mean.clone(), "sample")[0] for _ in range(3))
         for name in ("ap2", *(name for name in _METHODS if name in methods and name != "ap2")):
             if name == "ap2" and problem:
                 rows.append(MethodRow(name, None, problem=problem))

@@ -93,6 +93,14 @@ def _by_operator(x: Tensor) -> Tensor:
     return x
 
 
+def _by_view(view: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def function(x: Tensor) -> Tensor:
+        view(x).clamp_(max=0.5)
+        return x
+
+    return function
+
+
 IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "data": (_by_data, lambda x: 2 * x),
     "several tensors": (_by_all, lambda x: 2 * x),
@@ -102,6 +110,10 @@ IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
     "t_": (lambda x: x.t_().cumsum(0), lambda x: x.T.cumsum(0)),
     "transpose_": (lambda x: x.view(-1, 2, 2).transpose_(1, 2).flatten(1), lambda x: x.view(-1, 2, 2).mT.flatten(1)),
     "masked_fill_": (lambda x: x.masked_fill_(x > 0.5, 0.5), lambda x: x.clamp(max=0.5)),
+    "a view by T": (_by_view(lambda x: x.T), lambda x: x.clamp(max=0.5)),
+    "a view by data": (_by_view(lambda x: x.data), lambda x: x.clamp(max=0.5)),
+    "a view by as_strided": (_by_view(lambda x: x.as_strided(x.shape, x.stride())), lambda x: x.clamp(max=0.5)),
+    "dropout in evaluation": (_by_view(lambda x: F.dropout(x, 0.5, False)), lambda x: x.clamp(max=0.5)),
 }
 
 
@@ -122,3 +134,12 @@ def test_what_works_in_place_does_so_in_every_draw(name: str) -> None:
         found = momentgen.convert(InPlace().eval(), max_rows=32)(x)
     assert max(off) < 1e-6
     assert (found.std > 0).all()
+
+
+def test_a_network_that_writes_into_its_input_does_not_write_into_the_means() -> None:
+    x = noisy(torch.linspace(-1, 1, 16).view(4, 4), std=0.3)
+    given = x.mean.clone()
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())
+    momentgen.convert(net.eval(), max_rows=16)(x)
+    momentgen.summary(net, x, samples=2, methods=("adjoint",))
+    assert torch.equal(x.mean, given)

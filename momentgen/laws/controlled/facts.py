@@ -211,7 +211,7 @@ def _transparent(where: Any) -> bool:
 
 def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
     values = [one.values(range(rows)) for one in noise]
-    together = [value.flatten(0, 1) for value in values]
+    together = [value.flatten(0, 1).clone() for value in values]
     far = [torch.arange(rows, device=value.device).repeat_interleave(network.batch) % 2 > 0 for value in together]
     wild = [
         torch.where(_along(away, value), value + _WILD * (value - value.roll(1, 0)), value)
@@ -267,7 +267,8 @@ def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
     with network.own_draws():
         network.seed(seed)
         # what the module keeps is written over, and may be an output
-        return [leaf.clone() for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
+        found = network.call([value.clone() for value in values])
+        return [leaf.clone() for leaf in leaves_of(found) if isinstance(leaf, Tensor)]
 
 
 def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:

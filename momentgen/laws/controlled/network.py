@@ -66,7 +66,7 @@ class Network:
         """What the network returns for these values of its random inputs.
 
         Args:
-            values: in a stack the rows' values, one after another.
+            values: in a stack the rows' values, one after another.  The network may write to them.
             rows: of the stack.
         """
         if self.kept is not None:
@@ -152,7 +152,7 @@ class Network:
             return True
         # What the network holds otherwise, as posteriors of its weights, its result tells.
         with self.own_draws():
-            found = leaves_of(self.call([value.mean for value in self.inputs]))
+            found = leaves_of(self.call([value.mean.clone() for value in self.inputs]))
         return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in found)
 
 

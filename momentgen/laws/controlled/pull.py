@@ -16,6 +16,9 @@ from momentgen.laws.nests import mapped, tensors_in
 
 __all__ = ["pulled", "whole"]
 
+#: whether two tensors share memory, of any layout
+_is_alias: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+
 
 def pulled(call: Call) -> Shifted | None:
     """Any function: the mean of the vector-Jacobian products of a few rows, by autograd."""
@@ -99,6 +102,9 @@ def _recorded(call: Call, inputs: list[Tensor]) -> None:
     outs = [value for value in tensors_in((out,)) if has_derivative(value)]
     if outs and all(value.requires_grad for value in outs):
         call.record.graphs.append((list(own.values()), outs, call.mode.stack))
+    if any(_is_alias(value, given) for value in outs for given in own.values()):
+        call.run()  # what is written into a view of an argument must reach that
+        return
     call.out = mapped(
         lambda value: (value if keeps else value.detach()).clone() if has_derivative(value) else value, out
     )
