@@ -199,6 +199,8 @@ class Lifted(Law):
         state = self._joint
         if state.law is None:
             state.law = state.keeper.materialised(self)
+        if state.law._version:  # by a view of it
+            self._assign(state.law)
         return state.law
 
     def _assign(self, new: Any) -> None:

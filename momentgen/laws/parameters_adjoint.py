@@ -35,7 +35,7 @@ def lift(batch: int) -> Lift:
         sources = SOURCES.get(None)
         if sources is not None:
             return lifted(mean, var, neighbour, _Keeper(sources, batch), plan, plan.next(sources))
-        return mean  # the network is run on certain values, to see whether examples interact
+        return mean.clone()  # the network is run on certain values, to see whether examples interact
 
     return made
 

@@ -30,7 +30,7 @@ def random_parameter(plan: Plan, mean: Tensor, var: Tensor, neighbour: Tensor | 
     """A random parameter of the run that is under way; its mean where the network is run on certain values."""
     run = CURRENT.get(None)
     if run is None:
-        return mean
+        return mean.clone()
     return lifted(mean, var, neighbour, _Keeper(run), plan, plan.next(run))
 
 

@@ -112,11 +112,30 @@ def test_rows_of_a_random_embedding_are_one_noise(method: str) -> None:
     x = Moments(torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
 
     def run(x: Any, w: Any) -> Any:
-        rows = F.embedding(index, w)
+        rows = F.embedding(index, w, padding_idx=0, scale_grad_by_freq=True)  # say something of gradients alone
         return rows[:, 0] - rows[:, 2] + 0.5 * rows[:, 1] + x
 
     found = propagated(Run(run, False, own), x, method)
     torch.testing.assert_close(found.var[0], own.var[0] / 4, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["covariance", "adjoint"])
+def test_what_would_write_into_a_random_parameter_is_refused_and_leaves_its_mean(method: str) -> None:
+    own, x = posterior(4, 3, correlated=False), given(1, 3)
+    before = own.mean.clone()
+    writes: list[Callable[[Any], Any]] = [
+        lambda w: w.data.clamp_(0, 1),
+        lambda w: F.embedding(torch.tensor([0]), w, max_norm=0.1),
+    ]
+    for write in writes:
+
+        def run(x: Any, w: Any, write: Any = write) -> Any:
+            write(w)
+            return F.linear(x, w)
+
+        with pytest.raises(UnsupportedError):
+            propagated(Run(run, False, own), x, method)
+    assert torch.equal(own.mean, before)
 
 
 def scaled(own: Posterior, by: float) -> Posterior:

@@ -73,6 +73,8 @@ def _together(
         args, kwargs = _of_index_shape(args, kwargs)
     elif entry.call is torch.embedding:
         places = (0,)
+    elif entry.name == "embedding" and kwargs.get("max_norm", args[3] if len(args) > 3 else None) is not None:
+        raise unsupported(entry, laws_in((*args, *kwargs.values()))[0], "max_norm writes into its rows by their size")
     law = laws_in((*args, *kwargs.values()))[0]
     if any(place not in places and is_random(value) for place, value in enumerate(args)):
         raise unsupported(entry, law, "indices and masks cannot be random")
