@@ -62,8 +62,9 @@ def noisy(
             ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
 
     Raises:
-        InputError: if not exactly one is given, it is negative, or its shape does not fit.  Also if ``cov`` is not
-            symmetric and positive semidefinite, or torch knows no finite mean and variance of the distribution.
+        InputError: if not exactly one is given, it is negative, or its shape does not fit.  If ``x`` is not of floating
+            point, or its dtype does not hold the variance.  Also if ``cov`` is not symmetric and positive
+            semidefinite, or torch knows no finite mean and variance of the distribution.
 
     >>> noisy(torch.zeros(2), std=0.5).var
     tensor([0.2500, 0.2500])
@@ -78,6 +79,8 @@ def noisy(
     """
     if not isinstance(x, Tensor):
         raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise InputError(f"noisy: expected a tensor of floating point, got {x.dtype}, which holds no noise")
     if sum(given is not None for given in (distribution, var, std, cov)) != 1:
         raise InputError("noisy: expected one of distribution, var, std and cov")
     if distribution is not None:
@@ -93,8 +96,13 @@ def noisy(
     amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
     if amount.dim() == 0 and not isinstance(given, Tensor) and not float(given) >= 0:
         raise InputError(f"noisy: expected a variance or standard deviation of at least 0, got {given!r}")
+    square = amount if std is None else amount * amount
+    if std is not None and readable(amount):
+        lost = ((square == 0) & (amount != 0)) | (square.isinf() & amount.isfinite())
+        if bool(lost.any()):
+            raise InputError(f"noisy: {x.dtype} does not hold the variance of a std of {amount[lost][0]:.3g}")
     try:
-        amount = (amount if std is None else amount * amount).expand(x.shape)
+        amount = square.expand(x.shape)
     except RuntimeError as error:
         raise InputError(
             f"noisy: {'var' if std is None else 'std'} of shape {tuple(amount.shape)} does not broadcast to "

@@ -147,3 +147,16 @@ def test_a_summary_of_a_plain_network_is_that_of_the_converted_one() -> None:
     assert momentgen.summary(nn.ReLU(), x).rows[0].kind == "ReLU"
     dropping = momentgen.summary(nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2)).train(), x.mean)
     assert dropping.rows[-1].std[2] > 0  # the network makes noise of its own
+
+
+@pytest.mark.parametrize(
+    ("x", "std", "text"),
+    [
+        (torch.tensor([1, 2]), 0.5, r"floating point, got torch\.int64"),
+        (torch.zeros(2, dtype=torch.float16), 1e-4, r"float16 does not hold the variance of a std of 0\.0001"),
+        (torch.zeros(2), torch.tensor([1.0, 1e20]), "float32 does not hold"),
+    ],
+)
+def test_noise_that_a_dtype_does_not_hold_is_refused(x: Tensor, std: float | Tensor, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        momentgen.noisy(x, std=std)
