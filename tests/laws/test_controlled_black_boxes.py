@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -138,6 +139,15 @@ def test_gradients_pass_through_a_scripted_module() -> None:
         below = value(std)
     torch.testing.assert_close(by_std, slope, rtol=1e-4, atol=1e-8)
     torch.testing.assert_close((by_weight * along).sum(), (above - below) / (2 * step), rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_values_that_go_through_numpy_are_sampled(grad: bool) -> None:
+    x = noisy(torch.zeros(3, 4), std=0.1)
+    with torch.set_grad_enabled(grad):
+        found = momentgen.convert(Of(lambda x: torch.from_numpy(3 * x.mul_(2).numpy())), "controlled")(x)
+    assert ((found.std - 0.6).abs() < 4 * found.std_error).all()
+    assert not x.mean.any()
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])

@@ -110,6 +110,11 @@ IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
     "t_": (lambda x: x.t_().cumsum(0), lambda x: x.T.cumsum(0)),
     "transpose_": (lambda x: x.view(-1, 2, 2).transpose_(1, 2).flatten(1), lambda x: x.view(-1, 2, 2).mT.flatten(1)),
     "masked_fill_": (lambda x: x.masked_fill_(x > 0.5, 0.5), lambda x: x.clamp(max=0.5)),
+    "out=": (lambda x: torch.clamp(x, max=0.5, out=x), lambda x: x.clamp(max=0.5)),
+    "out= of several": (
+        lambda x: torch.sort(x, 1, out=(torch.empty(0), torch.empty(0).long()))[0],
+        lambda x: x.sort()[0],
+    ),
     "a view by T": (_by_view(lambda x: x.T), lambda x: x.clamp(max=0.5)),
     "a view by data": (_by_view(lambda x: x.data), lambda x: x.clamp(max=0.5)),
     "a view by as_strided": (_by_view(lambda x: x.as_strided(x.shape, x.stride())), lambda x: x.clamp(max=0.5)),
@@ -143,3 +148,9 @@ def test_a_network_that_writes_into_its_input_does_not_write_into_the_means() ->
     momentgen.convert(net.eval(), max_rows=16)(x)
     momentgen.summary(net, x, samples=2, methods=("adjoint",))
     assert torch.equal(x.mean, given)
+
+
+def test_a_quotient_by_the_number_0_is_that_of_torch() -> None:
+    x = noisy(torch.zeros(1, 2), std=1.0)
+    found = momentgen.convert(Of(lambda x: (x / 0).sign()), "controlled")(x)
+    assert (found.std > 0.9).all()

@@ -172,7 +172,7 @@ class Answer:
                 mode.follow(value, shift)
             shifts = self._run(mode, values)
         if len(entered) == len(self._noise) > 0 and (network.has_scripts or self._unseen(shifts)):
-            found = self._whole(mode, entered)
+            found = self._whole(mode, entered) or shifts
             shifts = [old if new is None else new for old, new in zip(shifts, found, strict=True)]
         return mode, shifts
 
@@ -213,8 +213,8 @@ class Answer:
             for shift, one, other in zip(shifts, first, second, strict=True)
         )
 
-    def _whole(self, mode: Shift, shifts: list[Tensor]) -> list[Tensor | None]:
-        """Shifts of the outputs by the derivatives of the whole network."""
+    def _whole(self, mode: Shift, shifts: list[Tensor]) -> list[Tensor | None] | None:
+        """Shifts of the outputs by the derivatives of the whole network; None where it has none."""
         watched = Shift(rule_of, 0, 0, mode.keeps_graph)
         watched.draws_only = True
 

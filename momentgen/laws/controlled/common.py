@@ -422,8 +422,7 @@ def _function(call: Call, common: list[Tensor], parts: dict[int, Tensor] | None 
         def changed(value: Any) -> Any:
             return places.get(id(value), value) if isinstance(value, Tensor) else value
 
-        kwargs = {name: value for name, value in call.kwargs.items() if name != "out"}
-        return call.function(*mapped(changed, call.args), **mapped(changed, kwargs))
+        return call.function(*mapped(changed, call.args), **mapped(changed, call.kwargs))
 
     return function
 

@@ -51,8 +51,10 @@ def pulled(call: Call) -> Shifted | None:
 
 def whole(
     call: Callable[[list[Tensor]], list[Any]], rows: Sequence[list[Tensor]], shifts: list[Tensor], keeps: bool
-) -> list[Tensor | None]:
+) -> list[Tensor | None] | None:
     """The shifts of a whole network's outputs, of which no function has been seen: the mean over some of its rows.
+
+    None where it has no derivative.
 
     Args:
         call: the leaves of the outputs for values of the inputs.
@@ -62,14 +64,18 @@ def whole(
     """
     graphs = []
     places: list[int] = []
+    found: list[Any] = []
     for values in rows:
         with torch.enable_grad():
             own = [_own(value, keeps) for value in values]
-            found = call(own)
+            try:
+                found = call([value.clone() for value in own])  # which it may write to
+            except Exception:  # whatever it raises of values with gradients, as where it asks for those of NumPy
+                return None
         places = [place for place, leaf in enumerate(found) if has_derivative(leaf) and leaf.requires_grad]
         graphs.append((own, [found[place] for place in places], Stack(1, 1)))
     if not places or any(len(outs) != len(places) for _, outs, _ in graphs):
-        return [None] * len(found)
+        return None
     with torch.enable_grad():
         known = dict(zip(places, _Pull.apply(graphs, graphs[0][1], keeps, *shifts), strict=True))
     return [known.get(place) for place in range(len(found))]

@@ -40,10 +40,6 @@ def _ends(call: Call) -> Shifted | None:
     return None
 
 
-def _without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name != "out"}
-
-
 def _total(parts: list[Tensor], out: Any) -> Tensor:
     """The sum of the shifts of a result's parts, of its shape."""
     return sum(parts[1:], parts[0]).expand_as(out)
@@ -76,11 +72,10 @@ def _shift_or_zero(call: Call, value: Any) -> Any:
 def linear_in_all(call: Call) -> Shifted:
     """A function that is linear in all its real tensors together, as those that move values."""
     call.run()
-    kwargs = _without_out(call.kwargs)
 
     def shifted() -> Any:
         args = [_shift_or_zero(call, value) for value in call.args]
-        return call.function(*args, **{name: _shift_or_zero(call, value) for name, value in kwargs.items()})
+        return call.function(*args, **{name: _shift_or_zero(call, value) for name, value in call.kwargs.items()})
 
     return shifted
 
@@ -92,8 +87,7 @@ def _linear_in_first(call: Call) -> Shifted | None:
     if any(map(call.random, tensors_in((*call.args[1:], *call.kwargs.values())))):
         return pulled(call)
     call.run()
-    kwargs = _without_out(call.kwargs)
-    return lambda: call.function(call.shift(call.args[0]), *call.args[1:], **kwargs)
+    return lambda: call.function(call.shift(call.args[0]), *call.args[1:], **call.kwargs)
 
 
 def _pad(call: Call) -> Shifted:
@@ -109,7 +103,7 @@ def _weighted(call: Call) -> Shifted:
     call.run()
     x, weight, bias = (call.argument(place, name) for place, name in enumerate(("input", "weight", "bias")))
     settings = call.args[3:]
-    kwargs = {name: value for name, value in call.kwargs.items() if name not in ("input", "weight", "bias", "out")}
+    kwargs = {name: value for name, value in call.kwargs.items() if name not in ("input", "weight", "bias")}
     function = _few_channels(call, x, weight) or call.function
     product = _bilinear(call, x, weight, lambda left, right: function(left, right, None, *settings, **kwargs))
 
@@ -215,11 +209,11 @@ def _quotient(call: Call) -> Shifted | None:
     a, b = (call.argument(place, name) for place, name in enumerate(("input", "other")))
     if call.name == "rdiv":
         a, b = b, a
-    by_a = call.average(lambda: _inverse(b, a)) if call.random(a) and isinstance(b, Tensor) else lambda: 1 / b
+    by_a = call.average(lambda: _inverse(b, a)) if call.random(a) and isinstance(b, Tensor) else None
     by_b = call.average(lambda: -call.out / b) if call.random(b) else None
 
     def shifted() -> Tensor:
-        parts = [call.shift(a) * by_a()] if call.random(a) else []
+        parts = [call.shift(a) / b if by_a is None else call.shift(a) * by_a()] if call.random(a) else []
         return _total(parts if by_b is None else [*parts, call.shift(b) * by_b()], call.out)
 
     return shifted
@@ -236,11 +230,10 @@ def _product(call: Call) -> Shifted | None:
         return pulled(call)
     a, b = operands
     call.run()
-    kwargs = _without_out(call.kwargs)
 
     def with_operands(left: Tensor, right: Tensor) -> Any:
         rest = iter((left, right))
-        args, named = mapped(lambda value: next(rest) if isinstance(value, Tensor) else value, (call.args, kwargs))
+        args, named = mapped(lambda value: next(rest) if isinstance(value, Tensor) else value, (call.args, call.kwargs))
         return call.function(*args, **named)
 
     product = _bilinear(call, a, b, with_operands)

@@ -224,6 +224,8 @@ class Shift(TorchFunctionMode):
             return out
         if func in _DIFFERENTIATE:
             raise DifferentiatesError
+        if kwargs.get("out") is not None:
+            return self._written_out(func, entry, args, kwargs)
         flag = self._in_place_flag(entry, args, kwargs)
         if entry is None or not (entry.overwrites or flag or entry.kind == "write"):
             return self._ruled(Call(self, func, entry, args, kwargs))
@@ -286,14 +288,30 @@ class Shift(TorchFunctionMode):
         out = self._ruled(Call(self, entry.call, entry, tuple(args), kwargs))
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
-        random, shift = self.knows(out), self.of(out) if self.last and self.knows(out) else None
         if entry.kind == "movement":  # it may change the form alone, as t_
             func(*args, **kwargs)
         else:
             target.copy_(out)
-        self.common.moved(out, target)
-        self._rewritten(target, random, shift)
+        self._moved(out, target)
         return target
+
+    def _written_out(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
+        """A function that writes into ``out=``: computed beside it, and copied."""
+        rest, given = {name: value for name, value in kwargs.items() if name != "out"}, kwargs["out"]
+        found = self._ruled(Call(self, func, entry, args, rest))
+        for value, target in zip(tensors_in((found,)), tensors_in((given,)), strict=True):
+            if target.shape != value.shape:
+                target.resize_(value.shape)
+            target.copy_(value)
+            self._moved(value, target)
+        return given if isinstance(given, Tensor) else type(found)(given)
+
+    def _moved(self, value: Tensor, target: Tensor) -> None:
+        """A value has been written into another tensor."""
+        random = self.knows(value)
+        shift = self.of(value) if self.last and random else None
+        self.common.moved(value, target)
+        self._rewritten(target, random, shift)
 
     def _rewritten(self, target: Tensor, random: bool, shift: Tensor | None) -> None:
         """The tensor has another value now; where it is a view of another its shift is written into that one's."""
