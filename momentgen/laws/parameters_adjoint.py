@@ -99,7 +99,7 @@ class _Keeper:
         if var is not None:
             total = total + VARIANCE[entry.name](entry.call, var, weight._mean, None, **options)
         if weight._joint.alone and is_one_row(entry, x):
-            noise, pairs = _outputs(weight, mean.detach(), var)
+            noise, pairs = _outputs(weight, self.sources.constant(mean), var)
             out = F.linear(mean, weight._mean)
             out = self.sources.shifted(out, noise) if pairs is None else self._of_pairs(out, pairs)
             rows = self.sources.moved(noise) if pairs is None else self._probes_of_pairs(pairs)

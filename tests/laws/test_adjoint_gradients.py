@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
+from momentgen.inference import MeanField, randomise
 from momentgen.nn import functional
 
 DIFFERENTIABLE = [
@@ -106,3 +107,11 @@ def test_gradients_of_a_pool_over_points_are_finite_where_little_of_a_tiny_varia
         out = net(Moments(torch.zeros(3, 1, 8, 8), var))
     functional.nll_loss(out, torch.tensor([0, 1, 2])).backward()
     assert all(torch.isfinite(part.grad).all() for part in (var, *net.parameters()) if part.grad is not None)
+
+
+def test_gradients_of_random_weights_pass_through_the_noise_of_layers_behind() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    bayes = randomise(net, MeanField(std=0.2)).set_method("adjoint")
+    value, given = of_weight_and_input(bayes, Moments(torch.randn(2, 3).double(), torch.rand(2, 3).double()))
+    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
