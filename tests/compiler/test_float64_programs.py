@@ -16,8 +16,6 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._rows import Split, split
 from momentgen.compiler.emit.c_float64 import render_c_float64
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
@@ -150,25 +148,13 @@ def sum_of_atoms(count: int, *, deep: bool) -> Graph:
     return g
 
 
-def split_of(graph: Graph) -> Split | None:
-    program = kernels_of(stable_of(graph), "rule")[0].program
-    found = outlined([program])
-    functions = {function.name: function for function in found.functions}
-    return split(found.bodies[0], functions, lambda loop, row, result: f"q{loop}_{row}_{result}")
-
-
 @pytest.mark.parametrize("deep", [False, True])
-def test_many_atoms_are_a_loop_over_the_rows_of_a_table_and_mean_the_same(deep: bool) -> None:
-    graph = sum_of_atoms(40, deep=deep)
-    found = split_of(graph)
-    assert found is not None
-    assert [len(rows.table) for rows in found.rows] == [40]
+@pytest.mark.parametrize("count", [4, 100])
+def test_sums_of_atoms_keep_their_meaning_however_long_they_are(count: int, deep: bool) -> None:
+    graph = sum_of_atoms(count, deep=deep)
+    source = render_c_float64(kernels_of(stable_of(graph), "rule"), "rule", HEADER)
+    assert ("rule_forward_0_element(" in source) == (count > 4)  # which is the first piece of several
     check(graph)
-
-
-def test_few_atoms_are_none() -> None:
-    assert split_of(sum_of_atoms(4, deep=False)) is None
-    check(sum_of_atoms(4, deep=False))
 
 
 def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str, cells: int = 1) -> Graph:

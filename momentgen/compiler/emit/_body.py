@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from momentgen.compiler.ir.op import CONSTANTS, Op, Type
 from momentgen.compiler.ir.program import Program, ProgramError, number_of, verify
@@ -156,3 +156,56 @@ def body_of(program: Program) -> Body:
     body = Body("", (*program.inputs, *program.params), steps, outputs, program.comments)
     body.tidy()
     return body
+
+
+# --- long bodies -----------------------------------------------------------------
+def carried(index: int) -> str:
+    """The name of a value that one piece of a body gives to others."""
+    return f"b{index}"
+
+
+def cut(body: Body, functions: Iterable[Body], longest: int) -> list[Body]:
+    """A body as several, of about ``longest`` operations each: their outputs are inputs of those that follow.
+
+    Truth values are no outputs: each piece computes those that it reads.
+
+    Args:
+        body: of a program in float64.
+        functions: those that it calls, each after those that it calls itself.
+        longest: as above; those of functions count wherever they are called.
+    """
+    sizes: dict[str, int] = {}
+
+    def size(step: Step) -> int:
+        if isinstance(step.op, Polynomial):
+            return step.op.degree
+        return sizes[step.op.function] if isinstance(step.op, Call) else int(bool(step.args))
+
+    for function in functions:
+        sizes[function.name] = sum(map(size, function.steps.values()))
+    piece_of: dict[int, int] = {}
+    total = 0
+    for index, step in body.steps.items():
+        total += size(step)
+        piece_of[index] = piece_of[step.args[0]] if isinstance(step.op, Result) else total // longest
+    if total < longest:
+        return [body]
+    wanted = [set[int]() for _ in range(total // longest + 1)]
+    pieces: list[Body] = []
+    for number in reversed(range(len(wanted))):
+        outputs = tuple(sorted(wanted[number])) if pieces else body.outputs
+        found: dict[int, Step] = {}
+        stack = list(outputs)
+        while stack:
+            index = stack.pop()
+            step = body.steps[index]
+            is_number = step.type is Type.F64 and (step.is_operation or isinstance(step.op, Result))
+            if is_number and piece_of[index] < number:
+                wanted[piece_of[index]].add(index)
+                step = Step(Op.INPUT, type=Type.F64, name=carried(index))
+            found[index] = step
+            stack += [a for a in step.args if a not in found]
+        steps = {index: found[index] for index in body.steps if index in found}
+        inputs = tuple(step.name for step in steps.values() if step.name is not None)
+        pieces += [replace(body, inputs=inputs, steps=steps, outputs=outputs)] if outputs else []
+    return pieces[::-1]

@@ -1,9 +1,9 @@
 """C in float64: forward and backward of a variant.
 
 Programs are rendered as those of float32 (:mod:`momentgen.compiler.emit.c`).  Where there are polynomials of two values
-or many nodes of a quadrature, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a
-block, between programs, and nodes a loop over the rows of a table.  Elements are put in order by the cell of the plane
-that they are in, 4,096 at a time, so that a block has one table of coefficients.
+or a program is long, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a block,
+between programs, and a long program is several loops over the block.  Elements are put in order by the cell of the
+plane that they are in, 4,096 at a time, so that a block has one table of coefficients.
 
 Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is
 made of them, and nothing is contracted or reassociated (:data:`momentgen.native.c_compiler.PROMISE`).
@@ -14,9 +14,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from momentgen.compiler.emit._body import Body
+from momentgen.compiler.emit._body import Body, carried, cut
 from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._rows import Rows, Split, split
 from momentgen.compiler.emit._text import table_lines, whole_numbers, with_arguments, with_comment
 from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text, signature
 from momentgen.compiler.emit.header import Header
@@ -27,6 +26,7 @@ from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet
 from momentgen.native.includes import FLOAT64
 
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
+_LONGEST = 1000  # operations of a loop: the time that a compiler takes grows faster than these
 
 
 def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> str:
@@ -48,25 +48,21 @@ def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> st
     named = {program.name: program for kernel in kernels for program in kernel.programs}
     programs = [interleave(program) for program in named.values()]
     found = outlined(programs)
-    functions = {function.name: function for function in found.functions}
     bodies = {program.name: body for program, body in zip(programs, found.bodies, strict=True)}
-    splits = {kernel.name: split(bodies[kernel.name], functions, _result) for kernel in kernels}
+    cuts = {kernel.name: cut(bodies[kernel.name], found.functions, _LONGEST) for kernel in kernels}
     surfaces: dict[tuple[Patch, ...], int] = {}
     for sheet in itertools.chain(*(kernel.sheets for kernel in kernels)):
         surfaces.setdefault(sheet.patches, len(surfaces))
     prefix = f"{name}_"
-    text = _Text(prefix, functions, surfaces)
+    text = _Text(prefix, surfaces)
     for program in programs:
-        body, one = bodies[program.name], splits.get(program.name)
-        if one is None:
-            text.element(program.name, body, [output for output, _ in program.outputs])
-        else:
-            if one.given:
-                text.element(f"{program.name}_before", one.before, one.given)
-            text.element(program.name, one.after, [output for output, _ in program.outputs])
+        *before, last = cuts.get(program.name, [bodies[program.name]])
+        for number, body in enumerate(before):
+            text.element(f"{program.name}_{number}", body, [carried(index) for index in body.outputs])
+        text.element(program.name, last, [output for output, _ in program.outputs])
     for kernel in kernels:
-        one = splits[kernel.name]
-        text.parts += [_exported(kernel)] if text.blocks(kernel, one) else [kernel_text(kernel.program)]
+        before = cuts[kernel.name][:-1]
+        text.parts += [_exported(kernel)] if text.blocks(kernel, before) else [kernel_text(kernel.program)]
     parts = [header.c(), FLOAT64]
     parts += ["\n".join(_surface_table(number, patches)) for patches, number in surfaces.items()]
     for function in found.functions:
@@ -75,22 +71,16 @@ def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> st
     return "\n\n".join([*parts, *text.parts]) + "\n"
 
 
-def _result(loop: int, row: int, result: int) -> str:
-    """The name of a loop's result."""
-    return f"q{loop}_{row}_{result}"
-
-
 def _is_sloping(sheet: Sheet) -> bool:
     return any(kind != "surface" for kind in sheet.results)
 
 
 class _Text:
-    """The text of elements, tables of loops and blocks, as they are written."""
+    """The text of elements and blocks, as they are written."""
 
-    def __init__(self, prefix: str, functions: Mapping[str, Body], surfaces: Mapping[tuple[Patch, ...], int]) -> None:
-        self.prefix, self.functions, self.surfaces = prefix, functions, surfaces
+    def __init__(self, prefix: str, surfaces: Mapping[tuple[Patch, ...], int]) -> None:
+        self.prefix, self.surfaces = prefix, surfaces
         self.parts: list[str] = []
-        self.tables: dict[tuple[tuple[float, ...], ...], str] = {}
         self.inputs: dict[str, tuple[str, ...]] = {}  # of each element
 
     def element(self, name: str, body: Body, outputs: Sequence[str]) -> None:
@@ -99,9 +89,14 @@ class _Text:
         self.inputs[name] = body.inputs
         self.parts.append(element_text(name, Type.F64, outputs, body, self.prefix))
 
-    def blocks(self, kernel: Kernel, one: Split | None) -> bool:
-        """The functions of blocks, for the number of the cell and for results; False where there need be none."""
-        if not kernel.sheets and one is None:
+    def blocks(self, kernel: Kernel, before: Sequence[Body]) -> bool:
+        """The functions of blocks, for the number of the cell and for results; False where there need be none.
+
+        Args:
+            kernel: what is computed.
+            before: what its program is cut into, but for the last of these.
+        """
+        if not kernel.sheets and not before:
             return False
         head = "const double *const *in, const double *params, double *const *out"
         arrays = {name: f"in[{k}][i]" for k, name in enumerate(kernel.inputs)}
@@ -115,29 +110,17 @@ class _Text:
         text += [*unused, *([] if kernel.cells > 1 else ["    (void)cell;"])]
         kept = [name for name, _ in kernel.points.outputs] if kernel.points else []
         kept += [name for sheet in kernel.sheets for name in sheet.results.values()]
-        kept += one.given if one else []
+        kept += [carried(index) for body in before for index in body.outputs]
         missing = any(_is_sloping(sheet) and len(sheet.results) < len(SLOPES) for sheet in kernel.sheets)
         arrays |= {name: f"s[{k}][i]" for k, name in enumerate(kept)}
         locals_ = [f"s[{len(kept)}][LANES]"] * bool(kept) + ["unused[LANES]"] * missing
-        sums = [name for rows in (one.rows if one else ()) for name in rows.sums]
-        arrays |= {name: f"a[{k}][i]" for k, name in enumerate(sums)}
-        locals_ += [f"a[{len(sums)}][LANES] = {{{{0.0}}}}"] * bool(sums)
-        locals_ += [f"r[{max(rows.results for rows in one.rows)}][LANES]"] if one else []
-        for number, rows in enumerate(one.rows if one else ()):
-            kept_of = sorted(rows.kept)
-            locals_ += [f"q{number}[{len(rows.table)}][{len(kept_of)}][LANES]"] * bool(kept_of)
-            for row, (k, result) in itertools.product(range(len(rows.table)), enumerate(kept_of)):
-                arrays[_result(number, row, result)] = f"q{number}[{row}][{k}][i]"
         text += with_comment(f"double {', '.join(locals_)};", None, "//")
         if kernel.points:
             text += self._loop(kernel.points.name, arrays, [arrays[name] for name, _ in kernel.points.outputs])
         for sheet in kernel.sheets:
             text += self._sheet(sheet, arrays)
-        if one:
-            if one.given:
-                text += self._loop(f"{kernel.name}_before", arrays, [arrays[name] for name in one.given])
-            for number, rows in enumerate(one.rows):
-                text += self._rows(number, rows, arrays)
+        for number, body in enumerate(before):
+            text += self._loop(f"{kernel.name}_{number}", arrays, [arrays[carried(index)] for index in body.outputs])
         text += self._loop(kernel.name, arrays, [f"out[{k}][i]" for k in range(len(kernel.program.outputs))])
         self.parts.append("\n".join([*text, "}"]))
         return True
@@ -155,44 +138,6 @@ class _Text:
         whole = [arrays[name].removesuffix("[i]") if name else "unused" for name in (sheet.y, sheet.z, *wanted)]
         call = f"{'surface_slopes' if sloping else 'surface'}({', '.join([*of, *whole])});"
         return with_comment(call, None, "//")
-
-    def _rows(self, number: int, rows: Rows, arrays: Mapping[str, str]) -> list[str]:
-        """A loop over the rows of a table, which stands before the blocks."""
-        table = tuple(map(tuple, rows.table))
-        if table not in self.tables:
-            name = self.tables[table] = f"rows{len(self.tables)}"
-            head = f"static const double {name}[{len(table)}][{len(table[0])}] = {{"
-            self.parts.append("\n".join([head, *itertools.chain(*map(_table_row, table)), "};"]))
-        columns = itertools.count()
-        actual = [f"c{next(columns)}" if name is None else arrays[name] for name in rows.args]
-        # A load in an arm of a select is a branch to gcc, and ends vectors.
-        held = ", ".join([f"c{k} = c[{k}]" for k in range(rows.args.count(None))])
-        kept = {result: f"q{number}[k][{k}][i]" for k, result in enumerate(sorted(rows.kept))}
-        results = [kept.get(k, f"r[{k}][i]") for k in range(rows.results)]
-        call = f"{self.prefix}{rows.function}"
-        if rows.results == 1:
-            call = f"{results[0]} = {call}"
-        else:
-            actual += [f"&{result}" for result in results]
-        lines = [
-            f"    for (int k = 0; k < {len(table)}; ++k) {{",
-            *with_comment(f"const double *c = {self.tables[table]}[k], {held};", None, "//", "        "),
-            *with_arguments(f"        LANEWISE({call}", actual, end="))"),
-        ]
-        if rows.sums:  # by themselves: what a function chooses would become branches of a sum
-            lines += ["#pragma omp simd", "        for (int i = 0; i < LANES; ++i) {"]
-            for name, terms in rows.sums.items():
-                text = arrays[name]
-                for result, other, column in reversed(terms):
-                    text = f"FMA({results[result]}, {f'c[{column}]' if other is None else results[other]}, {text})"
-                lines += with_comment(f"{arrays[name]} = {text};", None, "//", "            ")
-            lines.append("        }")
-        return [*lines, "    }"]
-
-
-def _table_row(row: Sequence[float]) -> list[str]:
-    lines = table_lines(list(map(c_double, row)), "     ", "},")
-    return ["    {" + lines[0].lstrip(), *lines[1:]]
 
 
 def _exported(kernel: Kernel) -> str:

@@ -7,15 +7,13 @@ It holds few tensors at a time: a name is given to another value as soon as its 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
 from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._rows import Split, split
 from momentgen.compiler.emit._statements import statements
-from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, with_arguments, with_comment
+from momentgen.compiler.emit._text import LINE_LENGTH, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.op import Op
@@ -51,7 +49,6 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
     cells = kernels[0].cells
     every = [(k, program) for k, kernel in enumerate(kernels) for program in kernel.programs[k and cells > 1 :]]
     found = outlined([schedule(program) for _, program in every])
-    functions = {function.name: function for function in found.functions}
     numbers = _numbers(found.functions, found.bodies)
     params, outputs = stable.forward64.params, tuple(stable.forward64.outputs)
     several = "each input" if len(stable.forward64.inputs) > 2 else "the input"
@@ -60,13 +57,10 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
         f"{what} of {of}, from mean and variance of {several}.",
         f"Gradients in mean and variance of {several}, from those in {what.lower()} of {of}.",
     )
-    texts: list[str] = []
-    tables: dict[tuple[tuple[float, ...], ...], str] = {}
+    texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions]
     for (k, program), body in zip(every, found.bodies, strict=True):
-        name, one = _private(kernels[k], program), split(body, functions, _result)
-        doc = "" if name.startswith("_") else docs[k]
-        texts.append(_function(name, body, (), doc) if one is None else _looping(name, body, one, tables, doc))
-    texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions] + texts
+        name = _private(kernels[k], program)
+        texts.append(_function(name, body, (), "" if name.startswith("_") else docs[k]))
     surfaces: dict[tuple[Patch, ...], int] = {}
     sheets = [sheet for kernel in kernels for sheet in kernel.sheets]
     for sheet in sheets:
@@ -83,8 +77,6 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
         lines += ["#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}", ""]
     if sheets:
         lines += ["_SURFACES = surfaces_beside(__file__)", ""]
-    for table, name in tables.items():
-        lines += [f"{name} = (", *itertools.chain(*map(_table_row, table)), ")", ""]
     if cells > 1:
         texts.append(_cell_of(kernels[0], params))
     texts += [
@@ -132,54 +124,14 @@ def _literal(step: Step) -> str:
     return repr(value) if abs(value) < float("inf") else f'float("{value}")'
 
 
-def _result(loop: int, row: int, result: int) -> str:
-    """What stands for a loop's result."""
-    return f"q{loop}[{row}][{result}]"
-
-
-def _table_row(row: Sequence[float]) -> list[str]:
-    first, *rest = table_lines(list(map(repr, row)), "     ", ",),")
-    return [f"    ({first.lstrip()}", *rest]
-
-
 def _function(name: str, body: Body, numbers: Collection[int], doc: str = "") -> str:
     """The function of a body; the inputs ``numbers`` may be numbers of Python."""
     lines, results = _statements(body, numbers)
     arguments = [f"{text}: Tensor | float" if k in numbers else f"{text}: Tensor" for k, text in enumerate(body.inputs)]
-    head = _head(name, arguments, len(results), doc)
+    returned = "Tensor" if len(results) == 1 else f"tuple[{', '.join(['Tensor'] * len(results))}]"
+    end = f") -> {returned if len(results) < _MANY else 'tuple[Tensor, ...]'}:"
+    head = [*with_arguments(f"def {name}", arguments, end), *([f'    """{doc}"""'] if doc else [])]
     return "\n".join([*head, *lines, *_assignment("return", ", ".join(results), None, " ")])
-
-
-def _looping(name: str, body: Body, one: Split, tables: dict[tuple[tuple[float, ...], ...], str], doc: str) -> str:
-    """The same of a body with loops."""
-    lines, results = _statements(one.before, ())
-    for given, text in zip(one.given, results, strict=True):
-        lines += _assignment(given, text, None)
-    for number, rows in enumerate(one.rows):
-        table = tuple(map(tuple, rows.table))
-        of = tables.setdefault(table, f"_ROWS{len(tables)}")
-        columns = itertools.count()
-        given = ", ".join(f"c[{next(columns)}]" if text is None else text for text in rows.args)
-        results = [f"r{k}" for k in range(rows.results)]
-        lines += [f"    {' = '.join(rows.sums)} = 0.0"] if rows.sums else []
-        lines += [f"    q{number} = []"] if rows.kept else []
-        lines.append(f"    for c in {of}:")
-        lines += _assignment(", ".join(results), f"_{rows.function}({given})", None, indent=8)
-        for total, terms in rows.sums.items():
-            products = [f"r{k} * {f'c[{column}]' if other is None else f'r{other}'}" for k, other, column in terms]
-            lines += _assignment(total, " + ".join([total, *products]), None, indent=8)
-        if rows.kept:
-            kept = [text if k in rows.kept else "0.0" for k, text in enumerate(results)]
-            lines += with_comment(f"q{number}.append(({', '.join(kept)},))", None, "#", " " * 8)
-    after, results = _statements(one.after, ())
-    head = _head(name, [f"{text}: Tensor" for text in body.inputs], len(results), doc)
-    return "\n".join([*head, *lines, *after, *_assignment("return", ", ".join(results), None, " ")])
-
-
-def _head(name: str, arguments: Sequence[str], results: int, doc: str) -> list[str]:
-    returned = "Tensor" if results == 1 else f"tuple[{', '.join(['Tensor'] * results)}]"
-    end = f") -> {returned if results < _MANY else 'tuple[Tensor, ...]'}:"
-    return [*with_arguments(f"def {name}", arguments, end), *([f'    """{doc}"""'] if doc else [])]
 
 
 def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[str]]:
