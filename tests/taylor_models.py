@@ -14,8 +14,7 @@ from flint import arb, arb_series, ctx
 from mpmath import mp, mpf
 from mpmath.libmp import MPZ, from_man_exp
 
-from momentgen.compiler.fit._convert import Number, to_ball, to_mpf
-from momentgen.compiler.fit.special import _values
+from momentgen.compiler.fit.special import Number, _values, to_ball, to_mpf
 from momentgen.errors import BuildError
 
 #: A function of a power series with ball coefficients: the argument's length is the length wanted.

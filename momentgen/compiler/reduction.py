@@ -16,8 +16,7 @@ import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
-from momentgen.compiler.emit._text import docstring, json_text
-from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit._text import Header, docstring, json_text
 from momentgen.errors import BuildError
 from momentgen.rule import Reduction, Score
 from momentgen.rule.symbols import Phi, mu1, mu2, v1, v2

@@ -15,7 +15,7 @@ from mpmath import mp, mpf
 from taylor_models import BallFunction, J_series, proven_maximum
 
 from momentgen.compiler.fit import J, Polynomial, remez
-from momentgen.compiler.fit._convert import to_ball
+from momentgen.compiler.fit.special import to_ball
 from momentgen.errors import BuildError
 
 _LOW = 1 / (1 + mpf("18.7") / 4)

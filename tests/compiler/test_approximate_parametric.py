@@ -13,7 +13,7 @@ from mpmath import mp, mpf
 from taylor_models import proven_maximum
 
 from momentgen.compiler.fit import Objective, ParameterFit, fit_parameter
-from momentgen.compiler.fit._convert import to_ball
+from momentgen.compiler.fit.special import to_ball
 from momentgen.errors import BuildError
 
 

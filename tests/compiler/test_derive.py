@@ -13,7 +13,7 @@ from real_rules import rules
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import disprove, function
 from momentgen.compiler.exact import ball_function
-from momentgen.compiler.fit._convert import midpoint
+from momentgen.compiler.fit.special import midpoint
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, a, mu, phi, sigma, v, x
 

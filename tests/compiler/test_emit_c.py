@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import c_float, render_c
-from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.op import fma
 from momentgen.compiler.ir.passes import optimise

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from real_rules import rules
 
 from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import c_double
 from momentgen.compiler.emit.c_float64 import render_c_float64
-from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.graph import Graph, Patch, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.ir.stable import Stable

@@ -11,8 +11,8 @@ from compiler.program_strategies import adversarial_inputs, different_bits, rand
 
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result
 from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import render_c
-from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise

@@ -10,8 +10,7 @@ import pytest
 from compiler.program_strategies import random_program
 
 from momentgen.compiler.certify.evidence import program_digest
-from momentgen.compiler.emit._body import body_of
-from momentgen.compiler.emit._statements import Statement, statements
+from momentgen.compiler.emit._body import Statement, body_of, statements
 from momentgen.compiler.emit._text import short_decimal
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from compiler.program_strategies import adversarial_inputs, different_bits, random_program
 
-from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.triton import render_triton
 from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.passes import optimise

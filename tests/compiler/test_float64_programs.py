@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c_float64 import render_c_float64
-from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.graph import (
     Graph,

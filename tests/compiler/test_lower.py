@@ -27,7 +27,7 @@ from momentgen.compiler.ir.graph import (
 )
 from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.ir.values import evaluate_float64
-from momentgen.compiler.lower.orders import orders_of
+from momentgen.compiler.lower.trials import orders_of
 from momentgen.compiler.lower.words import Lowering, lower, round_float32, split_float32
 
 F32 = np.float32

@@ -10,7 +10,7 @@ import pytest
 from compiler.program_strategies import random_program
 from machine_code import TARGETS, Assembly, compile_triton, inspect, lint_amdgcn, lint_ptx
 
-from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.triton import render_triton
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program

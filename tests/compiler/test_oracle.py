@@ -17,8 +17,8 @@ from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ClosedFormTruth, RealPart, ball_function, evaluate
-from momentgen.compiler.fit._convert import midpoint
-from momentgen.compiler.strategies.homogeneous.root_truth import Kummer
+from momentgen.compiler.fit.special import midpoint
+from momentgen.compiler.strategies.homogeneous.roots import Kummer
 from momentgen.rule import Phi, Rule, S, mu, phi, v, x
 
 RELU = derive(Rule("relu", f=sympy.Max(x, 0)))

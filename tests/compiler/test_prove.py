@@ -18,7 +18,7 @@ from mpmath.calculus.quadrature import GaussLegendre
 from taylor_models import J_series, proven_maximum
 
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
-from momentgen.compiler.fit._convert import to_ball
+from momentgen.compiler.fit.special import to_ball
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph

@@ -22,9 +22,8 @@ from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.surfaces import fine_surface
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_SLOW, OF_TAILS, PARTIALS_OF
-from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces, slow_rows
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
-from momentgen.compiler.strategies.surfaces.fine_tails import slow_rows
 from momentgen.compiler.strategies.surfaces.surface import least_mean
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x

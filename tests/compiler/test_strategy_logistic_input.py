@@ -16,7 +16,7 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
-from momentgen.compiler.lower.orders import orders_of
+from momentgen.compiler.lower.trials import orders_of
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies import logistic_input
 from momentgen.errors import BuildError

@@ -13,7 +13,7 @@ from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.strategies import plans
 from momentgen.compiler.strategies.homogeneous import roots
-from momentgen.compiler.strategies.homogeneous.root_truth import RootMeasure, Roots
+from momentgen.compiler.strategies.homogeneous.roots import RootMeasure, Roots
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x
 

@@ -22,8 +22,7 @@ from real_rules import rules
 
 import momentgen.generated
 from momentgen.compiler.certify.tolerance import tolerance_of
-from momentgen.compiler.measure.inside import Inside
-from momentgen.compiler.measure.moments import Limits, MomentsMeasure
+from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
 from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.c_float64 import render_c_float64
-from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.triton import render_triton
 
 __all__ = ["Header", "render_c", "render_c_float64", "render_triton"]

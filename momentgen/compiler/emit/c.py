@@ -15,11 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Statement, Step, statements
 from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._statements import Statement, statements
-from momentgen.compiler.emit._text import LINE_LENGTH, plain_decimal, short_decimal, with_arguments, with_comment
-from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit._text import (
+    LINE_LENGTH,
+    Header,
+    plain_decimal,
+    short_decimal,
+    with_arguments,
+    with_comment,
+)
 from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import interleave, vectors

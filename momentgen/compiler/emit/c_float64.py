@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from momentgen.compiler.emit._body import Body, carried, cut
 from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._text import table_lines, whole_numbers, with_arguments, with_comment
+from momentgen.compiler.emit._text import Header, table_lines, whole_numbers, with_arguments, with_comment
 from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text, signature
-from momentgen.compiler.emit.header import Header
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.op import Type
 from momentgen.compiler.ir.schedule import interleave

@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, statements
 from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._statements import statements
-from momentgen.compiler.emit._text import LINE_LENGTH, with_arguments, with_comment
-from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit._text import LINE_LENGTH, Header, with_arguments, with_comment
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.program import Program, ProgramError

@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, statements
 from momentgen.compiler.emit._outline import outlined
-from momentgen.compiler.emit._statements import statements
-from momentgen.compiler.emit._text import LINE_LENGTH, short_decimal, with_arguments, with_comment
-from momentgen.compiler.emit.header import Header
+from momentgen.compiler.emit._text import LINE_LENGTH, Header, short_decimal, with_arguments, with_comment
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import two_fit

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeAlias
 
 from mpmath import mp, mpf, nstr
 
-from momentgen.compiler.fit._convert import Number, to_mpf
 from momentgen.compiler.fit.remez import Function
+from momentgen.compiler.fit.special import Number, to_mpf
 from momentgen.errors import BuildError
 
 #: ``max_kl``: exact and fitted are variances of normals of one mean; the largest divergence of the fitted from the

@@ -21,7 +21,7 @@ import numpy as np
 from mpmath import mp, mpf
 from mpmath.libmp import to_fixed
 
-from momentgen.compiler.fit._convert import Number, to_mpf
+from momentgen.compiler.fit.special import Number, to_mpf
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 

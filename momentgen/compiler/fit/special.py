@@ -7,15 +7,44 @@ so that ``J_0`` is the Mills ratio (1 - Phi(t)) / phi(t), ``J_0' = -J_1`` and in
 quantities in which the moments of piecewise polynomial activations do not cancel; they are what
 :func:`~momentgen.compiler.fit.remez` fits.
 
-Every function here takes mpmath numbers and is correct to the working precision.
+Every function here takes mpmath numbers and is correct to the working precision.  They and python-flint balls are
+converted into each other exactly.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from flint import arb, ctx
 from mpmath import mp, mpf
+from mpmath.libmp import MPZ, from_man_exp
 
-from momentgen.compiler.fit._convert import Number, midpoint, to_ball, to_mpf
+#: What an interval end or a centre may be given as; strings keep decimal fractions exact to the working precision.
+Number: TypeAlias = int | float | str | mpf
+
+
+def to_mpf(value: Number) -> mpf:
+    """``value`` as an mpf, rounded to the working precision of mpmath only where it is a string."""
+    return mpf(value) if isinstance(value, str) else mp.convert(value)
+
+
+def to_ball(value: mpf) -> arb:
+    """The ball of radius zero at a finite mpf.
+
+    >>> to_ball(mpf(0.1)).is_exact()
+    True
+    """
+    sign, man, exp, _ = value._mpf_
+    if not man and exp:
+        raise ValueError(f"expected a finite number, got {value}")
+    return arb((-int(man) if sign else int(man), int(exp)))
+
+
+def midpoint(ball: arb) -> mpf:
+    """The midpoint of a finite ball, exactly."""
+    man, exp = ball.mid().man_exp()
+    return mp.make_mpf(from_man_exp(MPZ(int(man)), int(exp)))
+
 
 _MAX_BITS = 1 << 20
 _FAR = 64

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.values import evaluate_float64
-from momentgen.compiler.lower.orders import orders_of
-from momentgen.compiler.lower.trials import Calibration, Trial, Trials
+from momentgen.compiler.lower.trials import Calibration, Trial, Trials, orders_of
 
 _SINGLY = 300  # candidates: where there are more, they are demoted in groups
 _GROUPS = 48  # to begin with

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.stable import PARTIALS, Errors, Truth
+from momentgen.compiler.ir.stable import PARTIALS, Edge, Errors, Truth, errors_over
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.rule import Accuracy
@@ -312,3 +312,35 @@ class ConditionalTruth:
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
         values, more = dict(self.own(mean, var, params)), self.expected(mean, var, params)
         return values | {name: values[name] + more[of] for name, of in ADDED.items()}
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Another measure, where ``edge`` has numbers; survives pickling if both do."""
+
+    measure: Any
+    edge: Edge
+
+    def at(self, setting: Any) -> Inside:
+        """The measure at a setting of the parameters."""
+        at = getattr(self.measure, "at", None)
+        return self if at is None else replace(self, measure=at(setting))
+
+    def words(self) -> dict[str, Any]:
+        """What is allowed, in words."""
+        found: dict[str, Any] = self.measure.words()
+        return found
+
+    def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        return self.over(output, exact, mean, var)(computed)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
+        inside = self.edge.inside(mean.astype(np.float64), var.astype(np.float64))
+        errors = errors_over(self.measure, output, exact, mean, var)
+
+        def within(computed: F32) -> F64:
+            with np.errstate(invalid="ignore"):
+                return np.where(inside, errors(computed), 0.0)
+
+        return within

@@ -6,8 +6,8 @@ Here are the list of strategies, tried in order, and what they share:
 ``tolerated``     f measured by a tolerance: what is asked of a rule, the variant, what is handed to proofs
                   (:mod:`momentgen.compiler.prove`)
 ``settled``       exact values and measures of an f with parameters, at each setting
-``kit``           what several strategies write into their graphs, and what a graph is for: float32 or float64, and how
-                  close its fits must be; ``mills``: integrals of the normal distribution
+``kit``           what several strategies write into their graphs, as integrals of the normal distribution, and what a
+                  graph is for: float32 or float64, and how close its fits must be
 ``finish``        outputs of a steep f, beyond range; the value of f at a jump itself
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
 ``conditional``   outputs that are random beyond their input: the mean of the variance given x is added to that of f
@@ -20,22 +20,21 @@ The strategies:
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
                  and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation); ``roots``, whose slope
-                 at 0 has no bound, on ``root_truth``
+                 at 0 has no bound
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
                  a draw of 0 or 1; ``gaussians``, times sines and cosines, in closed form
 ``surfaces``     polynomials of two variables: ``surface``, ``surface_search`` (in which frame) and ``surface_graph``
                  (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs (``fine_output``) in cells
-                 (``fine_cells``), ``fine_tails`` of slow f, and ``fine_surface_graph``
+                 (``fine_cells``), and ``fine_surface_graph``
 ``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
-                 ``piecewise``, power series about the kinks and another form above v*, on ``branch_series`` and
-                 ``fitted_branches``;
+                 ``piecewise``, power series about the kinks and another form above v*, on ``branch_series``;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
                  ``growing``, elementary branches of any growth beside one kink, in closed form; each with its graph
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
-``joint``        rules of two inputs: ``joint``, ``polynomial``, ``maximum_graph``
+``joint``        rules of two inputs: ``joint``, ``maximum_graph``
 ``covariance``   of f(X1) and f(X2), in the coordinate of ``correlation``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
-                 ``functions`` (sympy to graph), ``formula_truth``
+                 ``functions`` (sympy to graph)
 ===============  ===================================================================
 """
 

@@ -19,7 +19,7 @@ import numpy as np
 from momentgen.compiler.ir.graph import Graph, select, sqrt
 from momentgen.compiler.ir.stable import Edge, Stable
 from momentgen.compiler.ir.values import outputs_float64
-from momentgen.compiler.measure.inside import Inside
+from momentgen.compiler.measure.moments import Inside
 from momentgen.compiler.toolchain.arrays import F64, Bools
 
 #: the least variance up to which a form must hold for a domain that no rule asked for

@@ -30,8 +30,7 @@ from momentgen.compiler.function.activation import Line
 from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
 from momentgen.compiler.ir.stable import ErrorMeasure, Stable, Truth, settings_of
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
-from momentgen.compiler.strategies.joint.polynomial import parameter_node
-from momentgen.compiler.strategies.kit import largest
+from momentgen.compiler.strategies.kit import largest, parameter_node
 from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError

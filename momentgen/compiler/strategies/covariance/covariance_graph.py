@@ -30,8 +30,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.strategies.covariance.correlation import INPUTS, At, Nodes, Pair, gauss_legendre
 from momentgen.compiler.strategies.formulas.functions import Value
-from momentgen.compiler.strategies.kit import Precision, largest, short_exp, within
-from momentgen.compiler.strategies.mills import Tails
+from momentgen.compiler.strategies.kit import Precision, Tails, largest, short_exp, within
 
 OUTPUTS = ("covariance",)
 PARTIALS = tuple(f"dcovariance_d{name}" for name in ("mu1", "var1", "mu2", "var2", "cov"))

@@ -31,8 +31,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.measure.inside import Inside
-from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, measure_for
+from momentgen.compiler.measure.moments import MEAN, Inside, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, Writer
 from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, TermsMeasure
 from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWriter

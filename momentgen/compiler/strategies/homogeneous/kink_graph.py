@@ -53,8 +53,7 @@ from momentgen.compiler.strategies.homogeneous.forms import (
     vanishing_order,
     without_t,
 )
-from momentgen.compiler.strategies.kit import Precision, number, within
-from momentgen.compiler.strategies.mills import CENTRE, SCALE, core, slope_of
+from momentgen.compiler.strategies.kit import CENTRE, SCALE, Precision, core, number, slope_of, within
 from momentgen.errors import BuildError
 
 

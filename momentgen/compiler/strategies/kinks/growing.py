@@ -17,8 +17,7 @@ from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import Stable, Truth
-from momentgen.compiler.measure.inside import Inside
-from momentgen.compiler.measure.moments import MEAN
+from momentgen.compiler.measure.moments import MEAN, Inside
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge
 from momentgen.compiler.strategies.elementary.exponentials import Moment, exponential_terms
 from momentgen.compiler.strategies.kinks.growing_graph import build_growing

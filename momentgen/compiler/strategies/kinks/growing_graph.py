@@ -76,14 +76,9 @@ class _Growing(PiecewiseWriter):
             self._p[k] = self.by_branch([sums.moment(sums.closed.series[k], unit) for sums, unit in rows])
         return self._p[k]
 
-    def near_values(self, outputs: Sequence[str]) -> dict[str, Real]:
+    def near_values(self, outputs: tuple[str, ...]) -> dict[str, Real]:
         """The local form, in units of the branch's exponential where that is large: nothing of D is left there."""
-        g = self.g
-        values = (
-            self.local_partials()
-            if tuple(outputs) == PARTIALS
-            else {"mean": self.local_mean(), "var": self.local_variance()}
-        )
+        g, values = self.g, self.local(outputs)
         exponents = [g.const(0) if unit is None else unit.value for unit in self.near_units]
         if all(e.constant == 0 for e in exponents):
             return values

@@ -21,7 +21,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, Real, equal, madd, select
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.growth import GrowthMeasure
 from momentgen.compiler.measure.moments import measure_for
 from momentgen.compiler.strategies.kinks.piecewise import branches_of
@@ -125,10 +125,7 @@ class _Writer(PiecewiseWriter):
 
     def write_held(self, outputs: tuple[str, ...], largest: float) -> None:
         """All outputs named, at most ``largest`` in size: that of their sign far out where terms leave no number."""
-        g = self.g
-        values = (
-            self.local_partials() if outputs == PARTIALS else {"mean": self.local_mean(), "var": self.local_variance()}
-        )
+        g, values = self.g, self.local(outputs)
         for name in outputs:
             share = self.share**2 if name in ("var", "dvar_dmu", "dvar_dvar") else self.share
             value, (left, right) = 1 / share * values[name], self.signs(name)

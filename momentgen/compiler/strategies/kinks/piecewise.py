@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,17 +27,18 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
+from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
-from momentgen.compiler.strategies.kinks.fitted_branches import with_fitted_branches
-from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, build_piecewise
-from momentgen.compiler.strategies.kinks.two_forms import Far, by_cells, by_fine_surfaces, by_surfaces
+from momentgen.compiler.strategies.kinks.branch_series import with_fitted_branches
+from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW
-from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
-from momentgen.compiler.strategies.surfaces.fine_tails import far_out
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, far_out, find_fine_surfaces
+from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface
+from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
 from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
 from momentgen.compiler.strategies.tolerated import Claim, exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
@@ -212,6 +213,33 @@ def _local_errors(f: Activation, branches: Branches, switch: float) -> Mapping[s
     )
 
 
+def _by_surfaces(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
+    """What writes polynomials above v*."""
+
+    def write(g: Graph, v: Real, outputs: Sequence[str]) -> tuple[dict[str, Real], Sequence[Polynomial]]:
+        writer = SurfaceWriter(g, f, surfaces, None, v)
+        return writer.values(outputs), writer.fits
+
+    return write
+
+
+def _by_cells(below: Far, cut: float, above: Far) -> Far:
+    """What writes one form up to a variance, and another from there."""
+
+    def write(g: Graph, v: Real, outputs: Sequence[str]) -> tuple[dict[str, Real], Sequence[Polynomial]]:
+        held, is_below = g.const(cut), v < cut
+        low, low_fits = below(g, select(is_below, v, held), outputs)
+        high, high_fits = above(g, select(is_below, held, v), outputs)
+        return {name: select(is_below, low[name], high[name]) for name in outputs}, (*low_fits, *high_fits)
+
+    return write
+
+
+def _by_fine_surfaces(f: Activation, surfaces: FineSurfaces) -> Far:
+    """The same of those for float64."""
+    return lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())
+
+
 @dataclass(frozen=True)
 class _Chosen:
     """What float32 has: v*, the branches below it, what they leave out, and by graph the polynomials above, in cells.
@@ -226,8 +254,8 @@ class _Chosen:
 
     def far(self, f: Activation, graph: str) -> Far:
         """What writes the polynomials."""
-        first, *rest = (by_surfaces(f, cell[graph]) for cell in self.cells)
-        return by_cells(first, self.switch * _CUT, *rest) if rest else first
+        first, *rest = (_by_surfaces(f, cell[graph]) for cell in self.cells)
+        return _by_cells(first, self.switch * _CUT, *rest) if rest else first
 
 
 def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
@@ -300,7 +328,7 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
         far = chosen.far(f, name)
         graphs[name], made = build_piecewise(chosen.branches, NEAR32, outputs, switch, far)
         fits += made
-        above, far = (fine.switch, by_fine_surfaces(f, fine.surfaces)) if fine else (switch, far)
+        above, far = (fine.switch, _by_fine_surfaces(f, fine.surfaces)) if fine else (switch, far)
         graphs[f"{name}64"], _ = build_piecewise(more, NEAR64, outputs, above, far)
     in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
     count = sum(surface.fit.terms for cell in chosen.cells for surface in cell["forward"].values())

@@ -14,7 +14,7 @@ variables, which the caller writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,14 +28,17 @@ from momentgen.compiler.ir.graph import Graph, Real, madd, select
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
-from momentgen.compiler.strategies.kinks.two_forms import Far, TwoForms
 from momentgen.compiler.strategies.kit import (
     DENSITY,
     Precision,
+    checked,
+    deviation,
+    integrals,
+    like,
+    mills_ratio,
     short_exp,
     within,
 )
-from momentgen.compiler.strategies.mills import integrals, mills_ratio
 from momentgen.rule.symbols import x
 
 
@@ -67,14 +70,32 @@ class Branches:
 
 
 _LEAP = 1e-12  # the branches differ by that much but for rounding
+#: (graph, a variance of at least v*, outputs) -> the outputs above v*, and what was fitted
+Far = Callable[[Graph, Real, Sequence[str]], tuple[dict[str, Real], Sequence[Polynomial]]]
 
 
-class PiecewiseWriter(TwoForms):
-    """Writes both forms, the local one of f's ``branches``."""
+class PiecewiseWriter:
+    """Writes both forms.
+
+    Args:
+        graph: with inputs ``mean`` and ``var``.
+        branches: of f, for the local form.
+        precision: of the graph.
+        switch: v*.
+        far: what writes the form above it; None for the local form alone.
+    """
 
     def __init__(self, graph: Graph, branches: Branches, precision: Precision, switch: float, far: Far | None) -> None:
-        super().__init__(graph, precision, switch, far)
-        self.branches, one = branches, self.one
+        self.g, self.branches, self.precision, self.far = graph, branches, precision, far
+        one = graph.const(1)
+        self.fits: list[Polynomial] = []
+        self.mu, self.v = graph.input("mean"), checked(graph.input("var"))
+        # The form not chosen is evaluated where it is finite.
+        held = graph.const(switch)
+        self.near = self.v < held
+        self.wide = select(self.near, held, self.v)
+        self.small = select(self.near, self.v, held)
+        self.degenerate, self.sigma, self.inverse = deviation(self.small)
         self.gaps = [self.gap(kink) for kink in branches.kinks]
         self.below = [gap <= 0 if closed else gap < 0 for gap, closed in zip(self.gaps, branches.closed, strict=True)]
         self.turns = [select(b, one, -1) for b in self.below]
@@ -277,15 +298,25 @@ class PiecewiseWriter(TwoForms):
             "dvar_dvar": by_v,
         }
 
-    def local(self, outputs: Sequence[str]) -> Mapping[str, Real]:
+    def local(self, outputs: tuple[str, ...]) -> dict[str, Real]:
         """The outputs below v*."""
         if outputs == PARTIALS:
             return self.local_partials()
         return {"mean": self.local_mean(), "var": self.local_variance()}
 
-    def finish(self, partial: Real) -> Real:
-        """At most the largest float32 in size: a jump over sigma, squared, may be more."""
-        return within(partial, LARGEST) if self.leaps and self.precision.scaled else partial
+    def write(self, outputs: tuple[str, ...]) -> None:
+        """All outputs named."""
+        close = far = self.local(outputs)
+        if self.far is not None:
+            far, fits = self.far(self.g, self.wide, outputs)
+            self.fits += fits
+        for name in outputs:
+            value = select(self.near, close[name], far[name])
+            if name not in PARTIALS:
+                value = like(value, self.mu)
+            elif self.leaps and self.precision.scaled:  # a jump over sigma, squared, may be more
+                value = within(value, LARGEST)
+            self.g.output(name, value)
 
 
 def build_piecewise(

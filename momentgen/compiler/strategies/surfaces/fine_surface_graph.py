@@ -16,7 +16,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.surface import surface_of
-from momentgen.compiler.strategies.mills import CENTRE, core
+from momentgen.compiler.strategies.kit import CENTRE, core
 from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
 from momentgen.compiler.strategies.surfaces.fine_output import PARTIALS_OF, falls, growth_of, slope_share
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces

@@ -32,8 +32,7 @@ from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.kit import NEAR32
-from momentgen.compiler.strategies.mills import mills_ratio
+from momentgen.compiler.strategies.kit import NEAR32, mills_ratio
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.rule.symbols import x
