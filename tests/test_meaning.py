@@ -65,13 +65,6 @@ def test_none_is_not_the_absence_of_a_value() -> None:
     assert normal_form("f(None)") != normal_form("f()")
 
 
-def test_docstrings_count_where_code_reads_them() -> None:
-    other = CODE.replace('"""Class."""', '"""Other."""')
-    assert meaning(CODE, ["A"]) != meaning(other, ["A"])
-    assert meaning(CODE, ["f"]) == meaning(other, ["f"])
-    assert meaning(CODE, ["*"]) != meaning(CODE.replace('"""Module."""', ""), ["*"])
-
-
 def package(folder: Path, **modules: str) -> Sources:
     for name, text in {"__init__": "", **modules}.items():
         path = folder / "p" / f"{name.replace('__', '/') if name != '__init__' else name}.py"
@@ -100,32 +93,14 @@ def test_a_package_passes_a_name_on_without_what_else_it_imports(tmp_path: Path)
     assert Sources(tmp_path / "p").reached(["p.a"]) == ("p.a", "p.b", "p.c", "p.q")
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("A.__doc__", ("A",)),
-        ("m.A.__doc__", ("A",)),
-        ("self.__doc__", ("*",)),
-        ("type(x).__doc__", ("*",)),
-        ("__doc__", ("*",)),
-        ("getattr(x, '__doc__')", ("*",)),
-        ("inspect.getdoc(A)", ("*",)),
-        ("x.doc", ()),
-    ],
-)
-def test_it_is_seen_whose_docstrings_are_read(tmp_path: Path, text: str, names: tuple[str, ...]) -> None:
-    sources = package(tmp_path, a=f"{text}\n")
-    assert sources.shown(["p.a"]) == names
-
-
 def test_sources_say_whether_they_are_as_they_were_read_also_in_another_process(tmp_path: Path) -> None:
     sources = package(tmp_path, a="from p.b import x", b="x = 1")
-    reached, meanings = sources.reached(["p.a"]), dict(sources.meanings(["p.b"], ()))
+    reached, meanings = sources.reached(["p.a"]), dict(sources.meanings(["p.b"]))
     again = pickle.loads(pickle.dumps(sources))
     assert again.are_current()
     (tmp_path / "p/b.py").write_text("x = 2")
     assert not again.are_current()
-    assert (again.reached(["p.a"]), dict(again.meanings(["p.b"], ()))) == (reached, meanings)
+    assert (again.reached(["p.a"]), dict(again.meanings(["p.b"]))) == (reached, meanings)
 
 
 def test_a_root_that_is_no_module_is_an_error(tmp_path: Path) -> None:
@@ -148,6 +123,12 @@ def test_what_the_compiler_loads_is_what_counts() -> None:
     only_packages = {name for name in loaded - counted if (PACKAGE.parent / name.replace(".", "/")).is_dir()}
     assert loaded - counted - only_packages <= _BYSTANDERS
     assert {name for name in counted if name.startswith("momentgen.compiler.")} <= loaded
+
+
+def test_no_module_of_the_compiler_reads_a_docstring() -> None:
+    modules = [PACKAGE.parent / name.replace(".", "/") for name in compiler_sources().reached(ROOTS)]
+    paths = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in modules]
+    assert [path.name for path in paths if "__doc__" in path.read_text() or "getdoc" in path.read_text()] == []
 
 
 _TRACED = """

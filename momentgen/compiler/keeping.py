@@ -16,7 +16,6 @@ from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.pipeline import Outcome
 from momentgen.compiler.plain import decoded, encoded, rule_data
 from momentgen.compiler.strategies import Way
-from momentgen.keep.compiler_state import ROOTS
 from momentgen.keep.kept import Kept
 from momentgen.keep.meaning import Sources
 from momentgen.keep.versions import library_versions
@@ -62,7 +61,7 @@ class Keeper:
     def key(self, way: Way) -> str:
         """Digest of all that decides what comes of ``way``."""
         modules = self._sources.reached([*_OURS, *way.modules])
-        meanings = self._sources.meanings(modules, self._sources.shown(self._sources.reached(ROOTS)))
+        meanings = self._sources.meanings(modules)
         rule = rule_data(dataclasses.replace(self._rule, citation="", doc="", digest=""))
         parts = [way.what, rule, self._evidence.to_json(), dict(library_versions()), dict(meanings)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -23,7 +23,7 @@ from pathlib import Path
 from momentgen.keep.meaning import Sources
 from momentgen.keep.versions import library_versions
 
-_FORMAT = 1
+_FORMAT = 2
 _PACKAGE = Path(__file__).parents[1]
 #: what a worker of a build calls; all that these import, directly or not, is the compiler
 ROOTS = (
@@ -47,26 +47,19 @@ class CompilerState:
     Attributes:
         versions: of the libraries.
         modules: full name of a module -> digests of its meaning and of its text, a space between them.
-        shown: names of the classes whose docstrings are in generated files.
         behind: rule -> what has changed since it was built; the rules not named are of this state.
     """
 
     versions: Mapping[str, str]
     modules: Mapping[str, str]
-    shown: tuple[str, ...] = ()
     behind: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, sources: Sources) -> CompilerState:
         """The state of the compiler that lies in ``sources``, with the libraries that are installed."""
         modules = sources.reached(ROOTS)
-        shown = sources.shown(modules)
-        meanings = sources.meanings(modules, shown)
-        return cls(
-            library_versions(),
-            {name: f"{meanings[name]} {sources.digest(name)}" for name in modules},
-            shown,
-        )
+        meanings = sources.meanings(modules)
+        return cls(library_versions(), {name: f"{meanings[name]} {sources.digest(name)}" for name in modules})
 
     def changes(self, sources: Sources) -> tuple[str, ...]:
         """What is not as in this state, one short phrase each; empty where the output would be the same."""
@@ -75,7 +68,7 @@ class CompilerState:
         for name, known in self.modules.items():
             means, text = known.split(" ")
             now = sources.digest(name)
-            if now is None or (now != text and not sources.means(name, means, self.shown)):
+            if now is None or (now != text and not sources.means(name, means)):
                 found.append(name)
         found += [
             f"{name} {self.versions.get(name, 'of no known version')} is now {version}"
@@ -102,7 +95,7 @@ class CompilerState:
         Raises:
             ValueError: if the text is anything else, say truncated or edited.
 
-        >>> state = CompilerState({"numpy": "2.0"}, {"momentgen.rule": "ab cd"}, (), {"relu": ("momentgen.rule",)})
+        >>> state = CompilerState({"numpy": "2.0"}, {"momentgen.rule": "ab cd"}, {"relu": ("momentgen.rule",)})
         >>> CompilerState.from_json(state.to_json()) == state
         True
         """
@@ -113,7 +106,7 @@ class CompilerState:
             if fields.pop("format") != _FORMAT:
                 raise ValueError(f"expected format {_FORMAT}")
             behind = {rule: tuple(causes) for rule, causes in fields.pop("behind").items()}
-            return cls(**{**fields, "shown": tuple(fields["shown"])}, behind=behind)
+            return cls(**fields, behind=behind)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no record of a compiler: {error}") from error
 

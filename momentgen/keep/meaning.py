@@ -17,10 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: among the names whose docstrings are read: some are read in a way that does not say whose
-ALL_DOCSTRINGS = "*"
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
 
 def digest(data: bytes) -> str:
     """A short digest of ``data``, against change and not against malice.
@@ -31,12 +27,8 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:20]
 
 
-def normal_form(source: bytes | str, shown: Iterable[str] = ()) -> str:
-    r"""The syntax tree of ``source`` as text, the same in all versions of Python, without comments and docstrings.
-
-    Args:
-        source: of a module.
-        shown: names of the classes and functions whose docstrings count, since code reads them.
+def normal_form(source: bytes | str) -> str:
+    r"""The syntax tree of a module's text as text, the same in all versions of Python, without comments and docstrings.
 
     Raises:
         SyntaxError: if it is no Python.
@@ -46,36 +38,23 @@ def normal_form(source: bytes | str, shown: Iterable[str] = ()) -> str:
     >>> normal_form('def f():\n    "Doc."\n    return (1 +\n 2)') == normal_form("def f(): return 1+2")
     True
     """
-    return _form(ast.parse(source), frozenset(shown))
+    return _form(ast.parse(source))
 
 
-def _form(tree: ast.Module, shown: frozenset[str]) -> str:
-    for node in _documented(tree):
-        if not shown & {ALL_DOCSTRINGS, _name(node)}:
-            del node.body[0]
+def _form(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
+            first = node.body[0].value if isinstance(node.body[0], ast.Expr) else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                del node.body[0]
     words: list[str] = []
     _write(tree, words)
     return " ".join(words)
 
 
-def meaning(source: bytes | str, shown: Iterable[str] = ()) -> str:
+def meaning(source: bytes | str) -> str:
     """Digest of :func:`normal_form`."""
-    return digest(normal_form(source, shown).encode())
-
-
-def _documented(tree: ast.Module) -> list[_Documented]:
-    """The module, classes and functions that have a docstring."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                found += [node] if isinstance(first.value.value, str) else []
-    return found
-
-
-def _name(node: _Documented) -> str:
-    return "" if isinstance(node, ast.Module) else node.name
+    return digest(normal_form(source).encode())
 
 
 def _write(value: object, words: list[str]) -> None:
@@ -105,21 +84,16 @@ class _Parsed:
 
     Attributes:
         imports: (module, name imported from it, or "" for the module itself, name it has here), one an import.
-        reads: names of what it reads the docstring of.
-        documented: names of what has a docstring.
-        meaning: digest of its meaning where no docstring counts.
+        meaning: digest of its meaning.
     """
 
     imports: tuple[tuple[str, str, str], ...]
-    reads: frozenset[str]
-    documented: frozenset[str]
     meaning: str
 
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(source: bytes, module: str, is_package: bool) -> _Parsed:
     imports: list[tuple[str, str, str]] = []
-    reads: set[str] = set()
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -130,17 +104,7 @@ def _parsed(source: bytes, module: str, is_package: bool) -> _Parsed:
                 home = module.split(".")[: len(module.split(".")) - node.level + is_package]
                 base = ".".join([*home, *filter(None, [base])])
             imports += [(base, alias.name, alias.asname or alias.name) for alias in node.names]
-        elif isinstance(node, ast.Attribute) and node.attr == "__doc__":
-            of = node.value
-            whose = of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else ALL_DOCSTRINGS
-            reads.add(ALL_DOCSTRINGS if whose in ("self", "cls", "__class__") else whose)
-        elif "__doc__" in (getattr(node, "id", ""), getattr(node, "value", "")) or "getdoc" in (
-            getattr(node, "id", ""),
-            getattr(node, "attr", ""),
-        ):
-            reads.add(ALL_DOCSTRINGS)
-    documented = frozenset(map(_name, _documented(tree)))
-    return _Parsed(tuple(imports), frozenset(reads), documented, digest(_form(tree, frozenset()).encode()))
+    return _Parsed(tuple(imports), digest(_form(tree).encode()))
 
 
 class Sources:
@@ -166,10 +130,10 @@ class Sources:
             self._digests[module] = None if text is None else digest(text)
         return self._digests[module]
 
-    def means(self, module: str, known: str, shown: Iterable[str]) -> bool:
+    def means(self, module: str, known: str) -> bool:
         """Whether the digest of a module's meaning is ``known``; not, if it is no Python."""
         try:
-            return self._meaning(module, frozenset(shown)) == known
+            return self._of(module).meaning == known
         except SyntaxError:
             return False
 
@@ -204,14 +168,9 @@ class Sources:
                     left += self._meant(base, name, passed)
         return tuple(sorted(seen | passed))
 
-    def shown(self, modules: Iterable[str]) -> tuple[str, ...]:
-        """Names of the classes and functions whose docstrings code in ``modules`` reads, sorted."""
-        return tuple(sorted({name for module in modules for name in self._of(module).reads}))
-
-    def meanings(self, modules: Iterable[str], shown: Iterable[str]) -> Mapping[str, str]:
-        """Digest of the meaning of each of ``modules``, where the docstrings of ``shown`` count."""
-        kept = frozenset(shown)
-        return {module: self._meaning(module, kept) for module in modules}
+    def meanings(self, modules: Iterable[str]) -> Mapping[str, str]:
+        """Digest of the meaning of each of ``modules``."""
+        return {module: self._of(module).meaning for module in modules}
 
     def _path(self, module: str) -> Path | None:
         first, *parts = module.split(".")
@@ -238,11 +197,6 @@ class Sources:
             self.digest(module)
             self._parsed[module] = _parsed(self._text(module) or b"", module, self._is_package(module))
         return self._parsed[module]
-
-    def _meaning(self, module: str, shown: frozenset[str]) -> str:
-        parsed = self._of(module)
-        counted = parsed.documented if ALL_DOCSTRINGS in shown else parsed.documented & shown
-        return meaning(self._text(module) or b"", counted) if counted else parsed.meaning
 
     def _meant(self, base: str, name: str, passed: set[str]) -> list[str]:
         """The modules meant by ``from base import name``; packages that only pass the name on go into ``passed``."""

@@ -25,7 +25,7 @@ GENERATORS: dict[str, Callable[[int], Points]] = {
     "wide": lambda seed: wide_points(1000, seed),
     "near": lambda seed: near_points((-1.7, 0.5), 1000, seed),
     "at": lambda seed: points_at((0.1, 20.0), 1000, seed),
-    "neighbours": lambda seed: neighbours(wide_points(100, 0), seed),
+    "neighbours": lambda seed: neighbours(wide_points(100, 0), seed, 40),
 }
 
 
@@ -72,7 +72,7 @@ def test_near_points_close_in_on_their_ratio() -> None:
 
 def test_neighbours_are_a_few_units_away_and_in_the_domain() -> None:
     points = np.float32([1.0, -3.0]), np.float32([2.0, 1e-20])
-    moved = neighbours(points, 0, count=50)
+    moved = neighbours(points, 0, 40, count=50)
     assert moved[0].size == 100
     assert in_domain(*moved).all()
     for before, after in zip(points, moved, strict=True):

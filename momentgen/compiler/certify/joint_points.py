@@ -138,7 +138,7 @@ def edges(n: int, seed: int, *, covariance: bool) -> Points:
     return points
 
 
-def near_by(points: Points, seed: int, spread: int = 40, count: int = 8) -> Points:
+def near_by(points: Points, seed: int, spread: int, count: int = 8) -> Points:
     """Points of the domain up to ``spread`` units in the last place from the given ones."""
     rng = np.random.default_rng(seed)
     moved = []

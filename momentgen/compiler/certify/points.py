@@ -112,7 +112,7 @@ def points_at(places: tuple[float, ...], n: int, seed: int) -> Points:
     return np.concatenate(means), np.concatenate(variances)
 
 
-def neighbours(points: Points, seed: int, spread: int = 40, count: int = 8) -> Points:
+def neighbours(points: Points, seed: int, spread: int, count: int = 8) -> Points:
     """Points up to ``spread`` units in the last place from the given: where errors are bad they are worse nearby."""
     rng = np.random.default_rng(seed)
     moved = []

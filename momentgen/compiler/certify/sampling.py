@@ -18,6 +18,7 @@ from momentgen.compiler.toolchain.arrays import F32, Bools
 
 Run = Callable[..., Mapping[str, F32]]
 _SCREENED = 200_000  # points among which the search for the worst begins
+_SPREAD = 40  # units in the last place between neighbours
 
 
 class Sampler:
@@ -60,7 +61,7 @@ class Sampler:
         mean, var = points.edge_points()
         return mean[var == 0], var[var == 0]
 
-    def neighbours(self, at: Points, seed: int, spread: int = 40) -> Points:
+    def neighbours(self, at: Points, seed: int, spread: int = _SPREAD) -> Points:
         """Points up to ``spread`` units in the last place away."""
         return points.neighbours(at, seed, spread)
 
@@ -107,7 +108,7 @@ class _Joint(Sampler):
         zero = np.zeros_like(mean1)
         return (mean1, zero, mean2, zero, zero) if self.covariance else (mean1, zero, mean2, zero)
 
-    def neighbours(self, at: Points, seed: int, spread: int = 40) -> Points:
+    def neighbours(self, at: Points, seed: int, spread: int = _SPREAD) -> Points:
         return joint_points.near_by(at, seed, spread)
 
 

@@ -30,11 +30,10 @@ def saturated(derivation: Derivation, stable: Stable) -> Stable:
     """``stable``, its outputs numbers for every finite input; untouched where f is nowhere steeper than x."""
     settled = Settled.of(derivation.rule)
     sides = [line for at in stable.settings for line in (settled.at(at).left, settled.at(at).right)]
-    if all(line is None or abs(line.slope) <= 1 for line in sides):
-        return stable
-    _hold(stable.forward, LARGEST)
-    if stable.forward64 is not stable.forward:
-        _hold(stable.forward64, sys.float_info.max)
+    if any(line is not None and abs(line.slope) > 1 for line in sides):
+        _hold(stable.forward, LARGEST)
+        if stable.forward64 is not stable.forward:
+            _hold(stable.forward64, sys.float_info.max)
     return stable
 
 

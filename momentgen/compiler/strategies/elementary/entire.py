@@ -255,16 +255,8 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
         edge = Edge(rate, max(q for _, q in pairs), tuple(sorted(pairs - {(0.0, 0.0)})))
     truth = closed_form_truth(derivation, edge.inside)
     steady = _steady(terms)
-    measure: Any
-    if steady:
-        measure = _steady_measure(derivation, terms, truth)
-        allowed = measure.allowed
-        tolerance: str | None = f"of all activations, L = {measure.lipschitz:.6g}"
-    else:
-        measure = TermsMeasure.of(terms)
-        allowed = measure.allowed
-        tolerance = TermsMeasure.__doc__
-    facts: dict[str, Any] = {"tolerance": " ".join(str(tolerance).split())}
+    measure = _steady_measure(derivation, terms, truth) if steady else TermsMeasure.of(terms)
+    facts: dict[str, Any] = {}
     ends = {} if steady else _ends(terms)
 
     def write(writer: Writer, outputs: tuple[str, ...]) -> dict[str, Real]:
@@ -280,9 +272,9 @@ def _of_terms(derivation: Derivation, f: sp.Expr, terms: Terms) -> Stable:
 
     closed = None
     if not f.is_polynomial(x):
-        below, count = _split(terms, allowed, derivation.rule.name)
+        below, count = _split(terms, measure.allowed, derivation.rule.name)
         closed = Closed.of(terms, below, count, not steady)
-        facts |= {"series_below_variance": mpmath.nstr(below, 6), "series_terms": count}
+        facts = {"series_below_variance": mpmath.nstr(below, 6), "series_terms": count}
     graphs, fits = _graphs(edge, write)
     inside = " + ".join(f"{r:g}·{of}" for r, of in ((edge.rate, "|mean|"), (edge.rate_var, "var")) if r)
     return Stable(

@@ -162,7 +162,7 @@ def _unit(f: Activation) -> float:
 
 def _switches(f: Activation) -> tuple[float, ...]:
     sigmas = [_unit(f) * s for s in (_SWITCHES if len(f.kinks) > 1 else _SINGLE)]
-    if _BENT * f.length < sigmas[-1]:  # a sine turns often between its kinks
+    if _BENT * f.length < min(sigmas):  # a sine turns often between its kinks
         sigmas.append(_BENT * f.length)
     return tuple(float(np.float32(s * s)) for s in sigmas)
 
