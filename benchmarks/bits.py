@@ -17,7 +17,7 @@ from _common import console, environment, results_table, save
 from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.certify.evidence import read_evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.rule import load_rules

@@ -18,7 +18,7 @@ from rich.progress import track
 from momentgen.build.built import Built, CommittedKernel, read_built
 from momentgen.commands.verify import stables_of
 from momentgen.compiler.certify.joint_points import screened
-from momentgen.compiler.certify.search import worst_points
+from momentgen.compiler.certify.points import worst_points
 from momentgen.compiler.ir.stable import Stable
 from momentgen.rule import load_rules
 

@@ -171,7 +171,7 @@ def test_an_op_computes_without_the_compiler_or_triton() -> None:
 
 def test_the_compiler_needs_no_torch() -> None:
     assert "torch" not in loaded_by(
-        "import momentgen.rule.rule, momentgen.compiler.ir.program, momentgen.compiler.ir.evaluate"
+        "import momentgen.rule.rule, momentgen.compiler.ir.program, momentgen.compiler.ir.interpreter"
     )
 
 

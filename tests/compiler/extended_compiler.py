@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from momentgen.compiler.emit import Header, render_triton
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.pipeline import CompiledRule, compile_rule

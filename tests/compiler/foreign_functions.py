@@ -48,7 +48,7 @@ from quadrature_truth import moments, partials
 
 from momentgen.build.processors import same_bits_environment
 from momentgen.build.workers import Lost, run_all
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
 from momentgen.errors import BuildError
 from momentgen.rule import Phi, Rule, S, x

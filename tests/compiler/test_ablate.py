@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.lower.ablate import choose
 from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower

@@ -12,7 +12,7 @@ import pytest
 import sympy as sp
 
 from momentgen.commands.derive_text import derived
-from momentgen.compiler.certify.tolerance import tolerance_of
+from momentgen.compiler.certify.bounds import tolerance_of
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.derivation import conditional_rule
 from momentgen.compiler.exact import ball_function

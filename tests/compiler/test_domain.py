@@ -13,7 +13,7 @@ from quadrature_truth import moments, partials
 from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.certify.variant import certified
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.stable import limits_of
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.plain import decoded, encoded

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import c_float, render_c
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.op import fma
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program

@@ -13,7 +13,7 @@ from momentgen.compiler.emit._body import Body, Call, Polynomial, Result
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import render_c
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program

@@ -19,7 +19,7 @@ from compiler.program_strategies import adversarial_inputs, different_bits, rand
 
 from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.triton import render_triton
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program
 

@@ -14,7 +14,7 @@ from compiler.program_strategies import CORNERS, adversarial_inputs, different_b
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.op import Op, fma
 from momentgen.compiler.ir.program import Builder, Program
 from momentgen.errors import InputError

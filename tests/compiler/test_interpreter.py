@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from momentgen.compiler.ir import interpreter
-from momentgen.compiler.ir.evaluate import evaluate
-from momentgen.compiler.ir.interpreter import Interpreter
+from momentgen.compiler.ir.interpreter import Interpreter, evaluate
 from momentgen.compiler.ir.program import Builder, Program
 
 

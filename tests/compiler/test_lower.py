@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import (
     Graph,
     Real,
@@ -25,6 +24,7 @@ from momentgen.compiler.ir.graph import (
     sqrt,
     square_difference,
 )
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.lower.trials import orders_of

@@ -9,7 +9,7 @@ import pytest
 from compiler.program_strategies import adversarial_inputs, different_bits, programs
 from hypothesis import given, settings
 
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.passes import eliminate_dead, fold_constants, optimise, simplify
 from momentgen.compiler.ir.program import Builder, Program
 from momentgen.compiler.ir.schedule import interleave, schedule

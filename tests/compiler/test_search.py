@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from real_rules import F32, settings_of, six, stables
 
-from momentgen.compiler.certify import search
-from momentgen.compiler.certify.points import in_domain, wide_points
-from momentgen.compiler.certify.search import largest, nearly_exact, worst_points
+from momentgen.compiler.certify import points
+from momentgen.compiler.certify.points import in_domain, largest, nearly_exact, wide_points, worst_points
 from momentgen.compiler.measure.ulp import ulp_error
 
 
@@ -81,7 +80,7 @@ def test_the_search_is_deterministic_and_worse_than_a_sample() -> None:
 def test_where_a_search_begins_is_found_once_for_all_programs_of_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     stable = replace(stables("relu")["exact"], forward64=copy(stables("relu")["exact"].forward64))
     drawn: list[int] = []
-    monkeypatch.setattr(search, "wide_points", lambda n, seed: drawn.append(seed) or wide_points(n, seed))
+    monkeypatch.setattr(points, "wide_points", lambda n, seed: drawn.append(seed) or wide_points(n, seed))
     for factor in (1.0, 1.0 + 2**-20):
 
         def run(mean: F32, var: F32, factor: float = factor) -> dict[str, F32]:

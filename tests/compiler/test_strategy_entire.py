@@ -16,7 +16,7 @@ from quadrature_truth import moments, partials
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.evaluate import evaluate as run
+from momentgen.compiler.ir.interpreter import evaluate as run
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64

@@ -17,8 +17,8 @@ from real_rules import rules
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import function
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
 from momentgen.compiler.lower.ablate import choose

@@ -12,7 +12,7 @@ import sympy as sp
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.words import lower

@@ -15,7 +15,7 @@ from real_rules import rules, stables
 
 from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import evaluate_mpmath

@@ -13,7 +13,7 @@ from real_rules import rules
 
 from momentgen.compiler.certify.points import calibration_points, seed_of
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
 from momentgen.compiler.lower.trials import orders_of

@@ -72,7 +72,7 @@ def check_against_the_oracle(name: str) -> None:
 
 def run(graph, mean: np.ndarray, var: np.ndarray, setting: Mapping[str, float]) -> dict[str, np.ndarray]:
     from momentgen.compiler.certify.bounds import kernel_params
-    from momentgen.compiler.ir.evaluate import evaluate
+    from momentgen.compiler.ir.interpreter import evaluate
 
     program = lower(graph, "checked", frozenset(range(len(graph.nodes))), {})
     return evaluate(program, {"mean": mean, "var": var}, kernel_params(program, setting))

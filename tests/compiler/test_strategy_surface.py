@@ -13,8 +13,8 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.moments import MEAN_SPREAD, measure_for

@@ -21,7 +21,7 @@ from hypothesis.extra.numpy import arrays
 from real_rules import rules
 
 import momentgen.generated
-from momentgen.compiler.certify.tolerance import tolerance_of
+from momentgen.compiler.certify.bounds import tolerance_of
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
 from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure

@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import (
     Graph,
     exp_factor,
@@ -18,6 +17,7 @@ from momentgen.compiler.ir.graph import (
     sqrt,
     times_exp_mantissa,
 )
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.lower.trials import Calibration, Trials
 from momentgen.compiler.lower.words import lower
 

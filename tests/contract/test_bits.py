@@ -13,7 +13,7 @@ from contract.library import settings_of as library_settings
 from real_rules import ALL, F32, Setting, each, scalars_of, settings_of, source_of
 from same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.native.c_compiler import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

@@ -27,7 +27,7 @@ from sympy import Abs, Eq, Expr, Float, Heaviside, Integer, Max, Min, Piecewise,
 from momentgen.compiler.derive import derive
 from momentgen.compiler.emit import Header
 from momentgen.compiler.emit.module import render_module
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.reduction import compile_reduction
 from momentgen.compiler.strategies import ways

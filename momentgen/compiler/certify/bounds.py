@@ -6,6 +6,9 @@ edges, and around the worst points found; exact values come from rigorous balls
 or quadrature.  The promises that are not about accuracy (no negative variance,
 no NaN from finite input, limits at v = 0) are checked on more points, and break
 the build.
+
+What an error of 1 in the unit of a variant's goal is, :func:`tolerance_of` gives as data.  Each measure of error has
+its own words beside its formula (``words``); :mod:`momentgen.promise` makes sentences of it.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Edge, Stable
 from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
+from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
+from momentgen.rule import Formula, LogisticInput, Rule
 from momentgen.rule.inputs import moment_names, partial_names
 
 _WORDS = {"var": "variance"}
@@ -360,3 +365,41 @@ def check_promises(
         for name in runner.outputs:
             demand(np.isnan(bad[name]), f"{name} to be NaN for {what}", at)
     return int(points[0].size)
+
+
+def tolerance_of(rule: Rule, stable: Stable) -> dict[str, Any]:
+    """The certificate's ``tolerance``.
+
+    Returns:
+        ``against``: what errors are taken from.  Where the unit is ``tolerance``, also ``mean`` and ``var``, or
+        ``covariance``, and ``partials``, the errors allowed; ``least``, what is allowed in any case; ``where``, what
+        the symbols are; ``values``, those at the default parameters, a number each, and for jumps (point, height) each.
+
+    Raises:
+        BuildError: if the variant is measured by something that has no words here.
+    """
+    data: dict[str, Any] = {"against": _against(rule, stable.variant)}
+    if isinstance(stable.measure, UlpOfTerms):
+        data["except"] = str(stable.facts.get("measured", ""))
+    if stable.unit != "tolerance":
+        return data
+    # Jumps, and a finite range, may appear at some settings of the parameters only.
+    said_at = [getattr(stable.at(setting).measure, "words", None) for setting in stable.settings]
+    found = [words() for words in said_at if words is not None]
+    if len(found) < len(said_at):
+        cause = f"expected words for the tolerance of {type(stable.measure).__name__}, found none"
+        raise BuildError(rule.name, "certify", cause)
+    fullest = max(found, key=lambda said: len(said["where"]))
+    said = {**fullest, "values": found[0]["values"]}
+    return {"least": "2^-126", **data, **said}
+
+
+def _against(rule: Rule, variant: str) -> str:
+    form = rule.variants.get(variant)
+    if isinstance(form, LogisticInput):
+        return "the exact moments under a logistic input of this mean and variance"
+    if form is None:
+        return "the exact moments" if "mean" in rule.outputs else "the exact covariance"
+    if isinstance(form, Formula):
+        return "the variant's published formula, not the moments that it approximates"
+    return "the variant's fitted formula, not the moments that it approximates"

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from momentgen.compiler.certify.points import Points
-from momentgen.compiler.certify.search import largest
+from momentgen.compiler.certify.points import Points, largest
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools

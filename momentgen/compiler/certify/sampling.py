@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from momentgen.compiler.certify import joint_points, points
-from momentgen.compiler.certify.points import Points
-from momentgen.compiler.certify.search import worst_points
+from momentgen.compiler.certify.points import Points, worst_points
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.toolchain.arrays import F32, Bools

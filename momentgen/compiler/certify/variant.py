@@ -26,14 +26,13 @@ from momentgen.compiler.certify.bounds import (
     kernel_params,
     measure,
     measure_at,
+    tolerance_of,
 )
 from momentgen.compiler.certify.evidence import Evidence, Run, program_digest
-from momentgen.compiler.certify.points import Points, in_domain, seed_of, wide_points
+from momentgen.compiler.certify.points import Points, in_domain, seed_of, wide_points, worst_points
 from momentgen.compiler.certify.sampling import joined, sampler_of
-from momentgen.compiler.certify.search import worst_points
-from momentgen.compiler.certify.tolerance import tolerance_of
-from momentgen.compiler.ir.evaluate import evaluate
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Errors, Stable

@@ -5,7 +5,7 @@ programs and the renderers stands this form of them, bodies that call functions:
 
 - a chain of multiply-adds by one value, whose addends are constants, is a polynomial;
 - an atom, several results of the same expressions as others' but for constants, is a call
-  (:mod:`momentgen.compiler.emit._atoms`);
+  (:mod:`momentgen.compiler.emit._parts`);
 - what one value is made of, and nothing else reads, is a call where the same is found elsewhere but for operands and
   constants.
 
@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
-from momentgen.compiler.emit._atoms import call_atoms
 from momentgen.compiler.emit._body import COMMUTATIVE, Body, Call, Polynomial, Step, body_of
-from momentgen.compiler.emit._parts import Leaf, Part, call, saved
+from momentgen.compiler.emit._parts import Leaf, Part, call, call_atoms, saved
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.program import Program
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from momentgen.compiler.ir.evaluate import evaluate
+from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.op import CONSTANTS, Op
 from momentgen.compiler.ir.program import Builder, Instruction, Program
 from momentgen.compiler.ir.schedule import reorder, schedule
