@@ -12,14 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from momentgen.compiler.ir.interpreter import evaluate
-from momentgen.compiler.ir.op import CONSTANTS, Op
+from momentgen.compiler.ir.op import CONSTANTS, Op, Type
 from momentgen.compiler.ir.program import Builder, Instruction, Program
 from momentgen.compiler.ir.schedule import reorder, schedule
 
 Pass = Callable[[Program], Program]
 
-_ONE, _MINUS_ONE, _MINUS_ZERO = 0x3F800000, 0xBF800000, 0x80000000
-_ALL_ONES = 0xFFFFFFFF
+_ONE, _MINUS_ONE = 0x3F800000, 0xBF800000
 
 
 def _rewrite(program: Program, rule: Callable[[Builder, Instruction, tuple[int, ...]], int | None]) -> Program:
@@ -58,36 +57,18 @@ def eliminate_dead(program: Program) -> Program:
 def fold_constants(program: Program) -> Program:
     """Compute what depends on constants alone, with the same rounding as at run time.
 
-    A bool has no constant form; one that is known disappears from the selects and connectives that use it.
+    A bool has no constant form: comparisons stay.
 
     >>> b = Builder("f", inputs=("x",))
     >>> b.output("y", b.mul(b.input("x"), b.div(b.f32(1.0), b.f32(3.0))))
     >>> fold_constants(b.build()).count()
     {'mul': 1}
     """
-    known_bools: dict[int, bool] = {}
 
     def rule(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
-        if ins.op is Op.SELECT and args[0] in known_bools:
-            return args[1] if known_bools[args[0]] else args[2]
-        if ins.op in (Op.AND, Op.OR):
-            absorbing = ins.op is Op.OR
-            for known, other in (args, args[::-1]):
-                if known in known_bools:
-                    return known if known_bools[known] is absorbing else other
-        if not args:
+        constant = bool(args) and all(b.instruction(a).op in CONSTANTS for a in args)
+        if not constant or ins.type is Type.BOOL:
             return None
-        if ins.op is Op.NOT and args[0] in known_bools:
-            index = b.emit(ins.op, *args)
-            known_bools[index] = not known_bools[args[0]]
-            return index
-        if any(b.instruction(a).op not in CONSTANTS for a in args):
-            return None
-        if ins.op in (Op.LT, Op.LE, Op.EQ):
-            index = b.emit(ins.op, *args)
-            left, right = (b.instruction(a).value for a in args)
-            known_bools[index] = {Op.LT: left < right, Op.LE: left <= right, Op.EQ: left == right}[ins.op]
-            return index
         bits = _compute(ins, [b.instruction(a) for a in args])
         return b.emit(Op.CONST_F32 if ins.type.value == "f32" else Op.CONST_I32, bits=bits)
 
@@ -103,7 +84,7 @@ def _compute(ins: Instruction, operands: list[Instruction]) -> int:
 
 
 def simplify(program: Program) -> Program:
-    """Apply the identities that hold bit for bit: x*1, x/1, x+(-0), -(-x), x*(-1), not not c, selects on a negation...
+    """Apply the identities that hold bit for bit and that graphs leave: x*1, x*(-1), -(-x), |-x|, x+(-y), shifts by 0.
 
     >>> b = Builder("f", inputs=("x",))
     >>> b.output("y", b.neg(b.neg(b.mul(b.input("x"), b.f32(1.0)))))
@@ -123,62 +104,27 @@ def _simpler(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
                     return x
                 if constant == _MINUS_ONE:
                     return b.neg(x)
-        case Op.DIV if bits[1] == _ONE:
-            return args[0]
-        case Op.DIV if bits[1] is not None and _reciprocal_is_exact(bits[1]):
-            reciprocal = b.emit(Op.CONST_F32, bits=((254 << 23) - (bits[1] & 0x7F800000)) | (bits[1] & 0x80000000))
-            return b.mul(args[0], reciprocal)
-        case Op.ADD if _MINUS_ZERO in bits:  # x + (-0) is x, also for x = +0 and -0
-            return args[1] if bits[0] == _MINUS_ZERO else args[0]
         case Op.ADD | Op.SUB:
-            return _add_of_negation(b, ins, args, defs, bits)
+            return _add_of_negation(b, ins, args, defs)
         case Op.FMA:
             if bits[0] == _ONE or bits[1] == _ONE:
                 return b.add(args[1] if bits[0] == _ONE else args[0], args[2])
-            if bits[2] == _MINUS_ZERO:  # an exact product is rounded once, and -0 changes no sign of zero
-                return b.mul(args[0], args[1])
         case Op.NEG if defs[0].op is Op.NEG:
             return defs[0].args[0]
         case Op.ABS if defs[0].op in (Op.NEG, Op.ABS):
             return b.abs(defs[0].args[0])
-        case Op.NOT if defs[0].op is Op.NOT:
-            return defs[0].args[0]
-        case Op.SELECT if args[1] == args[2]:
-            return args[1]
-        case Op.SELECT if defs[0].op is Op.NOT:
-            return b.select(defs[0].args[0], args[2], args[1])
-        case Op.AND | Op.OR if args[0] == args[1]:
-            return args[0]
-        case Op.F32_AS_I32 if defs[0].op is Op.I32_AS_F32:
-            return defs[0].args[0]
-        case Op.I32_AS_F32 if defs[0].op is Op.F32_AS_I32:
-            return defs[0].args[0]
-        case Op.IADD | Op.IOR if 0 in bits:
-            return args[1] if bits[0] == 0 else args[0]
         case Op.ISUB | Op.ISHL | Op.ISHR if bits[1] == 0:
             return args[0]
-        case Op.IAND if _ALL_ONES in bits:
-            return args[1] if bits[0] == _ALL_ONES else args[0]
     return None
 
 
-def _add_of_negation(
-    b: Builder, ins: Instruction, args: tuple[int, ...], defs: list[Instruction], bits: list[int | None]
-) -> int | None:
-    """Sums with a negation: x + (-y) is x - y, x - (-y) is x + y, and x - 0 is x."""
+def _add_of_negation(b: Builder, ins: Instruction, args: tuple[int, ...], defs: list[Instruction]) -> int | None:
+    """Sums with a negation: x + (-y) is x - y, and x - (-y) is x + y."""
     if ins.op is Op.SUB:
-        if bits[1] == 0:
-            return args[0]
         return b.add(args[0], defs[1].args[0]) if defs[1].op is Op.NEG else None
     if defs[1].op is Op.NEG:
         return b.sub(args[0], defs[1].args[0])
     return b.sub(args[1], defs[0].args[0]) if defs[0].op is Op.NEG else None
-
-
-def _reciprocal_is_exact(bits: int) -> bool:
-    """Whether the constant is a power of two whose reciprocal is a normal number too: then x/c and x*(1/c) are one."""
-    exponent = (bits >> 23) & 0xFF
-    return bits & 0x7FFFFF == 0 and 1 <= exponent <= 253
 
 
 def optimise(program: Program) -> Program:
