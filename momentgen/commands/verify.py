@@ -31,7 +31,7 @@ from momentgen.build.workers import Lost, run_all
 from momentgen.compiler.certify.bounds import kept
 from momentgen.compiler.certify.points import Points, near_points, points_at, seed_of
 from momentgen.compiler.certify.sampling import joined, sampler_of
-from momentgen.compiler.derive import derive, derive_covariance, derive_joint
+from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import stabilise
@@ -196,7 +196,7 @@ def verify(
 def stables_of(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
     """The rule's variants by name, by the strategy that they were built by: exact values and measures of error."""
     if rule.outputs == COVARIANCE:
-        return {stable.variant: stable for stable in stabilise_covariance(derive_covariance(rule))}
+        return {stable.variant: stable for stable in stabilise_covariance(rule)}
     if len(rule.inputs) > 1 or rule.noise is not None:
         return {stable.variant: stable for stable in stabilise_joint(derive_joint(rule))}
     stables = stabilise(derive(rule), way=next((built.way for built in variants if built.way), ""))

@@ -15,7 +15,7 @@ import numpy as np
 from momentgen.compiler.certify.evidence import Evidence, program_digest
 from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
-from momentgen.compiler.derive import derive, derive_covariance, derive_joint
+from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.derive.derivation import affine_parameters
 from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
 from momentgen.compiler.emit._text import json_text
@@ -126,9 +126,8 @@ def compile_rule(
 
     progress("derive")
     if rule.outputs == COVARIANCE:
-        covariance = derive_covariance(rule)
         progress("strategies")
-        compiled = [*compiled_by(covariance_way(covariance))]
+        compiled = [*compiled_by(covariance_way(rule))]
     elif len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
         progress("strategies")

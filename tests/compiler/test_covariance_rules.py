@@ -14,7 +14,6 @@ import torch
 from real_rules import all_of, fresh_seed, op_of, stables
 
 from momentgen.compiler.certify import joint_points
-from momentgen.compiler.derive import derive_covariance
 from momentgen.compiler.strategies.covariance.correlation import gauss_legendre
 from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.errors import BuildError, InputError, RuleError
@@ -157,7 +156,7 @@ def test_such_a_rule_says_what_it_needs() -> None:
     with pytest.raises(RuleError, match="no mean can be given"):
         Rule("f", f=x**2, mean=x**2, **two)
     with pytest.raises(BuildError, match="expected f to be one of"):
-        stabilise_covariance(derive_covariance(Rule("f", f=x**2, accuracy=Accuracy(moments=True), **two)))
+        stabilise_covariance(Rule("f", f=x**2, accuracy=Accuracy(moments=True), **two))
 
 
 def test_the_op_returns_a_tensor_and_has_no_mean_to_differentiate() -> None:

@@ -76,7 +76,7 @@ def test_partials_are_named_after_the_inputs() -> None:
 
 
 def test_an_author_s_mistake_is_refuted_with_the_point() -> None:
-    with pytest.raises(BuildError, match=r"the rule's var is wrong at mu1 = "):
+    with pytest.raises(BuildError, match=r"the rule's var is wrong, worst at mu1 = "):
         derive_joint(Rule("product", f=x1 * x2, inputs=("x1", "x2"), var=v1 * v2 + mu1**2 * v2))
 
 

@@ -18,7 +18,7 @@ import torch
 from real_rules import rules
 
 import momentgen.generated
-from momentgen.compiler.derive import derive, derive_covariance, derive_joint
+from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
@@ -80,7 +80,7 @@ def subject(name: str) -> Subject:
     """The op of a rule."""
     rule, way = RULES[name], str(OPS[name].certificate().method.get("way", ""))
     if rule.outputs == COVARIANCE:
-        stable, *_ = stabilise_covariance(derive_covariance(rule))
+        stable, *_ = stabilise_covariance(rule)
         return _measured(rule, stable, lambda *points: stable.truth(*points, rule.defaults))
     if len(rule.inputs) > 1 or rule.noise is not None:
         stable, *_ = stabilise_joint(derive_joint(rule))
@@ -113,7 +113,7 @@ def _truth(rule: Rule, derivation: Any, f: Activation) -> Callable[..., Values]:
     settled = Settled.of(rule).values(rule.defaults)
     outputs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
     balls = ball_function([e.subs(settled) for e in outputs.values()], ["mu", "v"])
-    return lambda mean, var: dict(zip(outputs, evaluate(balls, {"mu": mean, "v": var}).value, strict=True))
+    return lambda mean, var: dict(zip(outputs, evaluate(balls, {"mu": mean, "v": var}), strict=True))
 
 
 def _random(rule: Rule, f: Activation) -> Subject:

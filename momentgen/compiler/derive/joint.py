@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sympy
-from flint import ctx
 from sympy import Expr, Integer, Max, Poly, Symbol
 
-from momentgen.compiler.derive.proof import Proof
-from momentgen.compiler.exact import ball_function
+from momentgen.compiler.derive.proof import check_author
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols, partial_names
@@ -35,7 +33,6 @@ class JointDerivation:
         mean, var: in the symbols of ``rule.moments`` and the parameters.
         partials: of both in every moment of the inputs, named as :func:`~momentgen.rule.inputs.partial_names` says.
         kinked: whether f has a Max.
-        checks: each formula of the author's -> how it was decided.
     """
 
     rule: Rule
@@ -43,7 +40,6 @@ class JointDerivation:
     var: Expr
     partials: Mapping[str, Expr] = field(hash=False)
     kinked: bool
-    checks: Mapping[str, Proof] = field(hash=False)
 
 
 def derive_joint(rule: Rule) -> JointDerivation:
@@ -65,14 +61,15 @@ def derive_joint(rule: Rule) -> JointDerivation:
     for name, (of_mean, of_var) in partial_names(tuple(rule.moments)).items():
         symbol = rule.moments[name]
         partials |= {of_mean: sympy.diff(mean, symbol), of_var: sympy.diff(var, symbol)}
-    derived = {"mean": mean, "var": var, **partials}
-    given = {"mean": rule.mean, "var": rule.var, **rule.partials}
-    checks: dict[str, Proof] = {
-        f"{what} by the rule's author": _decide(rule, what, expression, derived[what])
-        for what, expression in given.items()
-        if expression is not None
-    }
-    return JointDerivation(rule, mean, var, partials, bool(kinks), checks)
+    check_author(rule, {"mean": mean, "var": var, **partials}, _grid(rule))
+    return JointDerivation(rule, mean, var, partials, bool(kinks))
+
+
+def _grid(rule: Rule) -> dict[str, tuple[float, ...]]:
+    """Values of moments and parameters at which formulas are compared; a covariance is within what variances allow."""
+    of = {"mean": (0.0, 0.7, -2.5), "var": (0.04, 1.0, 7.0), "cov": (0.012,)}
+    axes = {str(symbol): of[name.rstrip("12")] for name, symbol in rule.moments.items()}
+    return axes | {p.name: (float(p.default or 0.0),) for p in rule.parameters}
 
 
 class _Joint:
@@ -164,55 +161,3 @@ class _Joint:
         pairs = itertools.product(self.inputs, repeat=2)
         total = sum((self.slope(p, x) * self.slope(q, y) * self.covariance[x, y] for x, y in pairs), start=Integer(0))
         return sympy.expand(total)
-
-
-_MEANS, _VARIANCES, _CORRELATION = (0.0, 0.7, -2.5), (0.04, 1.0, 7.0), 0.3
-
-
-def _decide(rule: Rule, what: str, given: Expr, derived: Expr) -> Proof:
-    """Prove that a formula of the author's is the one derived, or refute it at a point."""
-    if sympy.expand(given - derived) == 0:
-        return "symbolic"
-    names = [*map(str, rule.moments.values()), *(p.name for p in rule.parameters)]
-    both = ball_function([given, derived], names)
-    precision = ctx.prec
-    try:
-        ctx.prec = 512
-        axes = [_MEANS if name.startswith("mean") else _VARIANCES for name in rule.moments if name != "cov"]
-        for point in itertools.product(*axes):
-            # Inside the range that every variance above allows.
-            extra = [_CORRELATION * min(_VARIANCES)] if rule.covariance else []
-            values = (*point, *extra, *(float(p.default or 0.0) for p in rule.parameters))
-            one, two = both(*values)
-            if not one.overlaps(two):
-                at = ", ".join(f"{name} = {value:g}" for name, value in zip(names, values, strict=True))
-                shown = one.str(12, radius=False), two.str(12, radius=False)
-                cause = f"the rule's {what} is wrong at {at}: {shown[0]} against {shown[1]} derived"
-                raise BuildError(rule.name, "derive", cause, given)
-    finally:
-        ctx.prec = precision
-    return "numerical"
-
-
-@dataclass(frozen=True)
-class CovarianceDerivation:
-    """What derive hands on for a rule whose output is a covariance.
-
-    Attributes:
-        rule: the rule; its f, in ``x``, is taken of either input.
-        checks: formulas of the author's -> how they were decided; there are none.
-    """
-
-    rule: Rule
-    checks: Mapping[str, Proof] = field(default_factory=dict, hash=False)
-
-
-def derive_covariance(rule: Rule) -> CovarianceDerivation:
-    """A rule whose output is a covariance.
-
-    Raises:
-        BuildError: if its inputs are not normal.
-    """
-    if rule.input != "normal":
-        raise BuildError(rule.name, "derive", f"expected normal inputs for a covariance, got {rule.input}", rule.f)
-    return CovarianceDerivation(rule)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import mpmath
 import sympy
@@ -17,10 +17,10 @@ from flint import arb, ctx
 from sympy import Expr
 
 from momentgen.compiler.exact.balls import BallFunction, ball_function
-from momentgen.rule import Parameter
+from momentgen.errors import BuildError
+from momentgen.rule import Parameter, Rule
 from momentgen.rule.symbols import Phi, S, phi
 
-Proof = Literal["symbolic", "numerical"]
 _MODULES: list[Any] = [
     {
         "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
@@ -64,24 +64,47 @@ def canonical(expr: Expr) -> Expr:
     return sympy.expand(expr)
 
 
-def prove(left: Expr, right: Expr, parameters: Sequence[Parameter]) -> Proof | Counterexample:
-    """Whether ``left = right`` for every mu, v and parameter value."""
+def refuted(left: Expr, right: Expr, axes: Mapping[str, Sequence[float]]) -> Counterexample | None:
+    """None where ``left = right`` for all values of their symbols, by algebra or as far as a grid of ``axes`` shows."""
     difference = canonical(left - right)
     if difference == 0:
-        return "symbolic"
+        return None
     elementary = difference.replace(phi, lambda z: sympy.exp(-(z**2) / 2) / sympy.sqrt(2 * sympy.pi))
     elementary = elementary.replace(S, lambda z: 1 / (1 + sympy.exp(-z)))
     if sympy.powsimp(sympy.expand(elementary), deep=True) == 0:
-        return "symbolic"
-    counterexample = disprove(left, right, parameters)
-    if counterexample is not None:
-        return counterexample
-    if elementary.count_ops() < 300 and sympy.simplify(elementary) == 0:
-        return "symbolic"
-    return "numerical"
+        return None
+    return disprove(left, right, axes)
 
 
-def disprove(left: Expr, right: Expr, parameters: Sequence[Parameter] = ()) -> Counterexample | None:
+def check_author(rule: Rule, derived: Mapping[str, Expr], axes: Mapping[str, Sequence[float]]) -> None:
+    """Prove or refute the closed forms that the rule's author gives.
+
+    Raises:
+        BuildError: where one is wrong, or can be neither proved nor refuted.
+    """
+    for what, expression in {"mean": rule.mean, "var": rule.var, **rule.partials}.items():
+        if expression is None:
+            continue
+        try:
+            counterexample = refuted(expression, derived[what], axes)
+        except ValueError as error:
+            cause = f"the rule's {what} can be neither proved nor refuted: {error}"
+            raise BuildError(rule.name, "derive", cause, expression) from error
+        if counterexample is not None:
+            cause = f"the rule's {what} is wrong, worst {counterexample} derived"
+            raise BuildError(rule.name, "derive", cause, expression)
+
+
+def grid(parameters: Sequence[Parameter] = ()) -> dict[str, list[float]]:
+    """Values of mu, v and parameters, at which two expressions are compared."""
+    axes = {"mu": [0.0, 0.3, -0.7, 1.0, -2.5, 4.0, -9.0], "v": [1e-8, 0.04, 0.5, 1.0, 3.0, 50.0, 1e6]}
+    for p in parameters:
+        values = [float(p.default or 0.0), *(e for e in (p.low, p.high) if abs(e) < 1e6)]
+        axes[p.name] = list(dict.fromkeys(values))
+    return axes
+
+
+def disprove(left: Expr, right: Expr, axes: Mapping[str, Sequence[float]]) -> Counterexample | None:
     """The point of a grid where two expressions differ most, if somewhere they surely differ.
 
     The values are balls: a difference is proven, never rounding.
@@ -90,18 +113,14 @@ def disprove(left: Expr, right: Expr, parameters: Sequence[Parameter] = ()) -> C
         ValueError: if nowhere on the grid the balls tell, or an expression has a function that balls do not know.
 
     >>> from momentgen.rule.symbols import mu, v
-    >>> print(disprove(mu + v, mu - v))
+    >>> print(disprove(mu + v, mu - v, grid()))
     at mu = 0, v = 1e-08: 1.00000000000e-8 against -1.00000000000e-8
     """
-    axes: list[list[float]] = [[0.0, 0.3, -0.7, 1.0, -2.5, 4.0, -9.0], [1e-8, 0.04, 0.5, 1.0, 3.0, 50.0, 1e6]]
-    for p in parameters:
-        values = [float(p.default or 0.0), *(e for e in (p.low, p.high) if abs(e) < 1e6)]
-        axes.append(list(dict.fromkeys(values)))
-    names = ["mu", "v", *(p.name for p in parameters)]
+    names = tuple(axes)
     both = ball_function([left, right], names)
     worst: Counterexample | None = None
     worst_error, decided = 0.0, 0
-    for point in itertools.islice(itertools.product(*axes), 2000):
+    for point in itertools.islice(itertools.product(*axes.values()), 2000):
         pair = _resolved(both, point)
         if pair is None:
             continue

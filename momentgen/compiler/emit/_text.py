@@ -77,9 +77,9 @@ def _lines(pieces: Sequence[str], indent: str, between: str = " ") -> list[str]:
     return [*lines, line]
 
 
-def table_lines(values: Sequence[str], indent: str, end: str = "") -> list[str]:
+def table_lines(values: Sequence[str]) -> list[str]:
     """Numbers with commas and no spaces, in lines."""
-    return _lines(_with_commas(values, end), indent, "")
+    return _lines(_with_commas(values, ""), "    ", "")
 
 
 def comment_text(text: str) -> str:

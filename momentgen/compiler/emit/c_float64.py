@@ -169,10 +169,10 @@ def _surface_table(number: int, patches: Sequence[Patch]) -> list[str]:
             ]
     return [
         f"static const double surface{number}[{len(values)}] = {{",
-        *table_lines(values, "    "),
+        *table_lines(values),
         "};",
         f"static const uint8_t terms{number}[{len(counts)}] = {{",
-        *table_lines(list(map(str, counts)), "    "),
+        *table_lines(list(map(str, counts))),
         "};",
         f"static const Patch patches{number}[{len(patches)}] = {{",
         *(f"    {{{texts[patch]}}}," for patch in patches),

@@ -171,15 +171,13 @@ def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[s
     return lines, results
 
 
-def _assignment(
-    names: str, expression: str, comment: str | None, between: str = " = ", *, indent: int = 4
-) -> list[str]:
+def _assignment(names: str, expression: str, comment: str | None, between: str = " = ") -> list[str]:
     """The lines of a statement, which go on within brackets only."""
     code = f"{names}{between}{expression}"
-    if len(code) + indent > LINE_LENGTH:
+    if len(code) + 4 > LINE_LENGTH:
         names = f"({names})" if "," in names else names
         code = f"{names}{between.replace(' ', _SPACE)}({expression})"
-    return [line.replace(_SPACE, " ") for line in with_comment(code, comment, "#", " " * indent)]
+    return [line.replace(_SPACE, " ") for line in with_comment(code, comment, "#")]
 
 
 def _reusing(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from momentgen.compiler.exact.balls import (
     BallForm,
     BallFunction,
-    Certified,
     ClosedFormTruth,
     RealPart,
     ball_function,
@@ -19,7 +18,6 @@ from momentgen.compiler.exact.balls import (
 __all__ = [
     "BallForm",
     "BallFunction",
-    "Certified",
     "ClosedFormTruth",
     "RealPart",
     "ball_function",

@@ -14,7 +14,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from momentgen.rule.symbols import Phi, S, phi
 
 _MAX_BITS = 1 << 16
 _SERVED = 16  # points after which fewer bits are tried again
+_RELATIVE, _LEAST = 60, 92  # bits of a value; those that are tried first
 
 
 class BallForm(sympy.Function):
@@ -50,13 +51,6 @@ class RealPart(BallForm):
     def ball(*args: Any) -> arb:
         """The real part of a complex ball."""
         return acb(*args).real
-
-
-class Certified(NamedTuple):
-    """Values in float64 and a proven bound on |value - exact|, one row an output (or flat, for one expression)."""
-
-    value: F64
-    radius: F64
 
 
 def ball_function(expr: Expr | Sequence[Expr], names: Iterable[str | Symbol]) -> BallFunction:
@@ -83,8 +77,8 @@ class BallFunction:
 
     def __init__(self, exprs: tuple[Expr, ...], names: tuple[str, ...]) -> None:
         self.exprs, self.names = exprs, names
-        #: relative bits -> packed point -> packed values and radii: a build asks for the same points again and again
-        self.found: dict[int, dict[bytes, bytes]] = {}
+        #: packed point -> packed values: a build asks for the same points again and again
+        self.found: dict[bytes, bytes] = {}
         unknown = sorted({str(s) for e in exprs for s in e.free_symbols} - set(names))
         if unknown:
             raise ValueError(f"expected symbols {', '.join(names)}, got also {', '.join(unknown)}")
@@ -113,21 +107,15 @@ class BallFunction:
                 return self._reflected(*balls)
         return self._plain(*balls)
 
-    def accurate(self, values: Sequence[float], relative_bits: int = 60, floor_bits: int | None = 200) -> list[arb]:
-        """Balls relatively accurate to ``relative_bits``, or surely below 2**-floor_bits.
+    def accurate_from(
+        self, bits: int, values: Sequence[float], relative_bits: int = _RELATIVE, floor_bits: int = 200
+    ) -> tuple[list[arb], int]:
+        """Balls relatively accurate to ``relative_bits``, or surely below 2**-floor_bits, and with how many bits.
+
+        ``bits`` are tried first.
 
         Raises:
             ArithmeticError: if 65,536 bits do not suffice.
-        """
-        return self.accurate_from(_first(relative_bits), values, relative_bits, floor_bits)[0]
-
-    def accurate_from(
-        self, bits: int, values: Sequence[float], relative_bits: int = 60, floor_bits: int | None = 200
-    ) -> tuple[list[arb], int]:
-        """As :meth:`accurate`, tried with ``bits`` first, and with how many bits it took.
-
-        Raises:
-            ArithmeticError: as :meth:`accurate`.
         """
         precision = ctx.prec
         try:
@@ -146,53 +134,38 @@ class BallFunction:
             ctx.prec = precision
 
 
-def _first(relative_bits: int) -> int:
-    """Bits to try first."""
-    return max(64, relative_bits + 32)
+def evaluate(function: BallFunction, values: Mapping[str, npt.ArrayLike]) -> F64:
+    """Closed forms at float64 points, each output right to its last place (1 ulp of float64).
 
-
-def evaluate(
-    expr: Expr | Sequence[Expr] | BallFunction,
-    values: Mapping[str, npt.ArrayLike],
-    relative_bits: int = 60,
-) -> Certified:
-    """A closed form at float64 points, each output right to its last place (1 ulp of float64) with a proven radius.
+    A value proven below 2**-200 is left there.
 
     Args:
-        expr: one expression, several, or compiled ones.
+        function: the closed forms.
         values: name -> numbers, broadcast against each other.
-        relative_bits: accuracy of the balls before rounding; a value proven below 2**-200 is left there.
 
     Returns:
-        arrays of the broadcast shape, with a leading axis over outputs unless ``expr`` is one expression.
+        an array of the broadcast shape, with a leading axis over outputs.
 
-    >>> evaluate(sympy.exp(Symbol("x")), {"x": [0.0, 1.0]}).value
-    array([1.        , 2.71828183])
+    >>> evaluate(ball_function(sympy.exp(Symbol("x")), ["x"]), {"x": [0.0, 1.0]})
+    array([[1.        , 2.71828183]])
     """
-    function, points, shape = _prepare(expr, values)
-    known = function.found.setdefault(relative_bits, {})
+    points, shape = _prepare(function, values)
     keys = [struct.pack(f"{len(point)}d", *point) for point in points]
-    _find(function, {key: point for key, point in zip(keys, points, strict=True) if key not in known}, relative_bits)
-    rows = np.frombuffer(b"".join(map(known.__getitem__, keys))).reshape(len(points), 2, len(function.exprs))
-    value, radius = rows[:, 0].T.copy(), rows[:, 1].T.copy()
-    final = shape if isinstance(expr, Expr) else (len(function.exprs), *shape)
-    return Certified(value.reshape(final), radius.reshape(final))
+    _find(function, {key: point for key, point in zip(keys, points, strict=True) if key not in function.found})
+    rows = np.frombuffer(b"".join(map(function.found.__getitem__, keys))).reshape(len(points), len(function.exprs))
+    return rows.T.copy().reshape(len(function.exprs), *shape)
 
 
-def _find(function: BallFunction, points: Mapping[bytes, tuple[float, ...]], relative_bits: int) -> None:
-    """Add values and radii at ``points`` to what the function has found."""
-    found = function.found[relative_bits]
-    least = start = _first(relative_bits)
+def _find(function: BallFunction, points: Mapping[bytes, tuple[float, ...]]) -> None:
+    """Add values at ``points`` to what the function has found."""
+    start = _LEAST
     served = 0  # points in a row for which the bits to start with were enough
     for key, point in points.items():
-        balls, bits = function.accurate_from(start, point, relative_bits)
+        balls, bits = function.accurate_from(start, point)
         served = served + 1 if bits == start else 0
-        start = bits if served < _SERVED else max(start // 2, least)
+        start = bits if served < _SERVED else max(start // 2, _LEAST)
         served %= _SERVED
-        numbers = [float(ball) for ball in balls]
-        # float() rounds the midpoint to within an ulp; mag_t -> float rounds up.
-        radii = [float(b.rad()) * (1 + 2**-40) + math.ulp(n) for b, n in zip(balls, numbers, strict=True)]
-        found[key] = struct.pack(f"{2 * len(numbers)}d", *numbers, *radii)
+        function.found[key] = struct.pack(f"{len(balls)}d", *map(float, balls))
 
 
 class ClosedFormTruth:
@@ -222,14 +195,14 @@ class ClosedFormTruth:
         known = np.ones(wide[0].shape, np.bool_) if self.inside is None else self.inside(*wide)
         values = dict(zip(self.inputs, (array[known] for array in wide), strict=True))
         rows = np.full((len(self.names), *wide[0].shape), np.inf)
-        rows[:, known] = evaluate(self.function, {**values, **params}).value
+        rows[:, known] = evaluate(self.function, {**values, **params})
         return dict(zip(self.names, rows, strict=True))
 
 
 def _prepare(
-    expr: Expr | Sequence[Expr] | BallFunction, values: Mapping[str, npt.ArrayLike]
-) -> tuple[BallFunction, list[tuple[float, ...]], tuple[int, ...]]:
-    function = expr if isinstance(expr, BallFunction) else ball_function(expr, values)
+    function: BallFunction, values: Mapping[str, npt.ArrayLike]
+) -> tuple[list[tuple[float, ...]], tuple[int, ...]]:
+    """The points, and the shape of their arrays."""
     missing = [name for name in function.names if name not in values]
     if missing:
         raise ValueError(f"expected values for {', '.join(function.names)}, none came for {', '.join(missing)}")
@@ -238,7 +211,7 @@ def _prepare(
         if not np.isfinite(array).all():
             raise ValueError(f"expected finite numbers for {name}")
     shape = arrays[0].shape if arrays else ()
-    return function, list(zip(*(array.ravel().tolist() for array in arrays), strict=True)), shape
+    return list(zip(*(array.ravel().tolist() for array in arrays), strict=True)), shape
 
 
 def _shown(value: float | arb) -> str:
@@ -251,12 +224,8 @@ def _short(expr: Expr) -> str:
     return text if len(text) <= 80 else f"{text[:80]} ..."
 
 
-def _good(ball: arb, relative_bits: int, floor_bits: int | None) -> bool:
-    if ball.rel_accuracy_bits() >= relative_bits:
-        return True
-    if floor_bits is None or not ball.is_finite():
-        return False
-    return bool(abs(ball) < arb(2) ** -floor_bits)
+def _good(ball: arb, relative_bits: int, floor_bits: int) -> bool:
+    return ball.rel_accuracy_bits() >= relative_bits or bool(abs(ball) < arb(2) ** -floor_bits)
 
 
 @lru_cache(maxsize=64)

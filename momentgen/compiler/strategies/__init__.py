@@ -44,9 +44,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from momentgen.compiler.derive import CovarianceDerivation, Derivation, JointDerivation
+from momentgen.compiler.derive import Derivation, JointDerivation
 from momentgen.compiler.derive.existence import check_second_moment
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, limits_of
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import logistic_input
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
@@ -60,23 +60,9 @@ from momentgen.compiler.strategies.kinks import growing, halves, local, piecewis
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.smooth import gaussians, polynomials
 from momentgen.errors import BuildError
+from momentgen.rule import Rule
 
-__all__ = [
-    "OUTPUTS",
-    "PARTIALS",
-    "Stable",
-    "Way",
-    "approximate_ways",
-    "approximations",
-    "covariance_way",
-    "joint_way",
-    "limits_of",
-    "plans",
-    "stabilise_covariance",
-    "stabilise_joint",
-    "strategies",
-    "ways",
-]
+__all__ = ["Way", "approximate_ways", "covariance_way", "joint_way", "plans", "stabilise", "ways"]
 
 
 @dataclass(frozen=True)
@@ -202,7 +188,7 @@ def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
         BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
     stables = next(ways(derivation, way))
-    return (*stables, *approximations(derivation))
+    return (*stables, *(stable for each in approximate_ways(derivation) for stable in each.stables()))
 
 
 def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
@@ -217,15 +203,6 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
     for plan in plans(derivation, way):
         if stables := plan.stables():
             yield stables
-
-
-def approximations(derivation: Derivation) -> list[Stable]:
-    """The variants that approximate a derived rule's moments, or are of another input.
-
-    Raises:
-        BuildError: if one has no form in float32 primitives.
-    """
-    return [stable for way in approximate_ways(derivation) for stable in way.stables()]
 
 
 def approximate_ways(derivation: Derivation) -> list[Way]:
@@ -245,9 +222,9 @@ def joint_way(derivation: JointDerivation) -> Way:
     return Way("joint", (stabilise_joint.__module__,), lambda: stabilise_joint(derivation))
 
 
-def covariance_way(derivation: CovarianceDerivation) -> Way:
+def covariance_way(rule: Rule) -> Way:
     """The way to the covariance of f of one input and f of another."""
-    return Way("covariance", (stabilise_covariance.__module__,), lambda: stabilise_covariance(derivation))
+    return Way("covariance", (stabilise_covariance.__module__,), lambda: stabilise_covariance(rule))
 
 
 def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:

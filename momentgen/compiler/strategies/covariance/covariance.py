@@ -33,7 +33,6 @@ import numpy as np
 import sympy as sp
 from flint import acb, arb, ctx
 
-from momentgen.compiler.derive import CovarianceDerivation
 from momentgen.compiler.exact import BallForm, BallFunction, ClosedFormTruth
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.ulp import CovarianceMeasure
@@ -43,6 +42,7 @@ from momentgen.compiler.strategies.covariance.covariance_graph import OUTPUTS, P
 from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
+from momentgen.rule import Rule
 from momentgen.rule.symbols import Phi, cov, mu1, mu2, v1, v2, x
 
 _BITS, _CORE_BITS = 256, 160  # the integrand of K is positive: nothing cancels
@@ -206,7 +206,7 @@ class _AtOnce(BallFunction):
     """With as many bits as the sum of an output's terms asks for: where they cancel the measure asks for no more."""
 
     def accurate_from(
-        self, bits: int, values: Sequence[float], relative_bits: int = 60, floor_bits: int | None = 200
+        self, bits: int, values: Sequence[float], relative_bits: int = 60, floor_bits: int = 200
     ) -> tuple[list[arb], int]:
         with ctx.workprec(_BITS):
             return self(*values), bits
@@ -263,14 +263,17 @@ _KNOWN: Mapping[sp.Expr, _Known] = {
 }
 
 
-def stabilise_covariance(derivation: CovarianceDerivation) -> tuple[Stable, ...]:
+def stabilise_covariance(rule: Rule) -> tuple[Stable, ...]:
     """The variant ``exact`` of a rule whose output is a covariance.
 
     Raises:
-        BuildError: if f is none of those that have such a rule, or the rule asks for another accuracy than this gives.
+        BuildError: if f is none of those that have such a rule, the inputs are not normal, or the rule asks for another
+            accuracy than this gives.
     """
-    rule = derivation.rule
     known = _KNOWN.get(rule.f)
+    if rule.input != "normal":
+        cause = f"expected normal inputs for a covariance, got {rule.input}"
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     if known is None:
         expected = ", ".join(map(str, _KNOWN))
         raise BuildError(rule.name, "strategies", f"expected f to be one of {expected} for a covariance", rule.f)

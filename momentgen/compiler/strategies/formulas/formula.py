@@ -93,11 +93,11 @@ class FormulaTruth:
         values: dict[str, F64] = {"mu": mean.astype(np.float64), "v": v_exact, **scalars}
         upper = np.full(mean.shape, bool(self.arguments))
         for z in self.arguments:
-            upper &= evaluate(z, values).value[0] > 0
+            upper &= evaluate(z, values)[0] > 0
         rows = np.empty((len(self.names), mean.size))
         for side, chosen in zip(self.sides, (~upper, upper), strict=True):
             if chosen.any():
-                rows[:, chosen] = evaluate(side, {name: value[chosen] for name, value in values.items()}).value
+                rows[:, chosen] = evaluate(side, {name: value[chosen] for name, value in values.items()})
         rows[:, (var == 0)] = np.where(np.abs(rows[:, var == 0]) > _DIVERGES, 0.0, rows[:, var == 0])
         exact = dict(zip(self.names, rows, strict=True))
         if self.floored:

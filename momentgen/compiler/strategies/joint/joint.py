@@ -40,7 +40,7 @@ def polynomial_graph(derivation: JointDerivation, outputs: tuple[str, ...], larg
 
     Args:
         derivation: of the rule.
-        outputs: names, as :attr:`~momentgen.compiler.strategies.Stable.outputs` has them.
+        outputs: names, as :attr:`~momentgen.compiler.ir.stable.Stable.outputs` has them.
         largest: the largest number of the dtype, which stands for all beyond it.
     """
     writer = _Polynomials(derivation)
@@ -219,7 +219,7 @@ def _maximum_variant(
         var = v1 * S(a / tau) + v2 * S(-a / tau)
         pairs = partial_names(tuple(rule.moments))
         changed = {pair[1]: sp.diff(var, rule.moments[name]) for name, pair in pairs.items()}
-        derivation = JointDerivation(rule, derivation.mean, var, {**derivation.partials, **changed}, True, {})
+        derivation = JointDerivation(rule, derivation.mean, var, {**derivation.partials, **changed}, True)
     outputs = _outputs(derivation)
     partials = tuple(name for name in outputs if name not in OUTPUTS)
     scale = None if tau is None else mpmath.mpf(tau.p) / tau.q
