@@ -72,12 +72,12 @@ INLINE double gelu_covariance_exact_float64_part3(double p0)
     return t2;
 }
 
-INLINE void gelu_covariance_exact_float64_forward_before_element(
-    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b0, out_ptr out_b1, out_ptr out_b2,
-    out_ptr out_b3, out_ptr out_b4, out_ptr out_b5, out_ptr out_b6, out_ptr out_b7, out_ptr out_b8, out_ptr out_b9,
-    out_ptr out_b10, out_ptr out_b11, out_ptr out_b12, out_ptr out_b13, out_ptr out_b14, out_ptr out_b15,
-    out_ptr out_b16, out_ptr out_b17, out_ptr out_b18, out_ptr out_b19, out_ptr out_b20, out_ptr out_b21,
-    out_ptr out_b22, out_ptr out_b23, out_ptr out_b24, out_ptr out_b25)
+INLINE void gelu_covariance_exact_float64_forward_0_element(
+    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b8, out_ptr out_b13, out_ptr out_b14,
+    out_ptr out_b15, out_ptr out_b16, out_ptr out_b30, out_ptr out_b47, out_ptr out_b56, out_ptr out_b57,
+    out_ptr out_b58, out_ptr out_b71, out_ptr out_b84, out_ptr out_b85, out_ptr out_b89, out_ptr out_b113,
+    out_ptr out_b114, out_ptr out_b121, out_ptr out_b140, out_ptr out_b215, out_ptr out_b219, out_ptr out_b223,
+    out_ptr out_b241, out_ptr out_b261, out_ptr out_b265, out_ptr out_b267, out_ptr out_b2000)
 {
     double t0 = ABS(cov);
     _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
@@ -91,99 +91,178 @@ INLINE void gelu_covariance_exact_float64_forward_before_element(
     double t16 = SQRT(t15);  // standard deviation, scaled
     double t17 = t2 + c0, t18 = t12 ? t17 : c0;
     double t19 = SQRT(t18);  // standard deviation, scaled
-    double t20 = t5 / t16, t21 = t4 / t19, t22 = (t2 * t3) - (t13 * t13), t23 = (0.0 < t22) ? t22 : 0.0;
-    double t24 = c0 + (t23 + (t2 + t3)), t25 = t19 * t16, t26 = c0 / t19, t27 = c0 / t16, t28 = t25 + t13;
-    double t29 = (t12 & (0.0 < t24)) ? t24 : 0.0, t30 = c0 / t28;
-    _Bool t31 = 0.0 == t29;
-    double t32 = t31 ? c0 : t29, t33 = SQRT(t32), t34 = t33 * t30;
-    double t35 = t31 ? 0.0 : t34;  // Q = sqrt((1 - rho)/(1 + rho))
-    double t36 = t28 * (c0 / t33), t37 = t31 ? 0x1p40 : t36;
-    _Bool t38 = 38.5 < t20;
-    double t39 = (t20 < (-38.5)) ? (-38.5) : t20;
-    double t40 = t38 ? 38.5 : t39;  // mean2/s2, within the reach
-    _Bool t41 = 38.5 < t21;
-    double t42 = (t21 < (-38.5)) ? (-38.5) : t21;
-    double t43 = t41 ? 38.5 : t42;  // mean1/s1, within the reach
-    double t44 = t26 * t26, t45 = t27 * t27, t46 = (t44 * (-2.0)) * (t45 * (-2.0));
-    _Bool t47 = cov < 0.0;
-    double t48 = -t40, t49 = t47 ? t48 : t40, t50 = t43 + t49, t51 = t43 - t49, t52 = ABS(t50), t53 = ABS(t51);
-    double t54 = 0.125 * (t51 * t51);  // B = (a - b)^2/8
-    double t55 = 0.125 * (t50 * t50);  // A = (a + b)^2/8
-    _Bool t56 = (t52 <= t53) | (t52 < 0x1p-60);
-    double t57 = 2.0 * t55, t58 = t35 * t35;
-    _Bool t59 = t53 <= (t58 * t52);
-    double t60 = t56 ? c0 : t52, t61 = t53 * (c0 / t60), t62 = t59 ? t58 : t61;
-    double t63 = t56 ? c0 : t62;  // q*^2, where the exponent is least
-    double t64 = t37 * (t37 * t54), t65 = 0.125 * (t52 * t53), t66 = t59 ? t64 : t65;
-    double t67 = t56 ? t54 : t66;  // B/q*^2
-    double t68 = FMA(t55, t63, t67), t69 = FMA(t55, t63, -t67);
-    double t70 = (t68 + 36.0) + SQRT(FMA(t69, t69, FMA(t68, 72.0, 1296.0)));
-    _Bool t71 = t70 < t57;
-    double t72 = (2.0 * t54) * (c0 / t70);
-    _Bool t73 = t58 < t72;
-    double t74 = t73 ? t72 : c0, t75 = SQRT(t74);
-    double t76 = t73 ? t75 : t35;  // lo, where the integral begins
-    _Bool t77 = t73 | t71;
-    double t78 = t71 ? t57 : c0, t79 = t70 * (c0 / t78), t80 = t71 ? t79 : c0, t81 = SQRT(t80), t82 = t71 ? t81 : c0;
-    double t83 = t82 - t76;
-    double t84 = (t30 * (t13 * 2.0)) * (c0 / (c0 + t35));  // 1 - Q
-    double t85 = t77 ? t83 : t84;  // hi - lo
-    double t86 = t76 - t35, t87 = t73 ? t86 : 0.0;
-    *out_b0 = t85;
-    *out_b1 = t87;
-    *out_b2 = t76;
-    *out_b3 = t35;
-    *out_b4 = t63;
-    *out_b5 = t51;
-    *out_b6 = t50;
-    *out_b7 = t67;
-    *out_b8 = t55;
-    *out_b9 = t46;
-    *out_b10 = t44;
-    *out_b11 = t45;
-    *out_b12 = t27;
-    *out_b13 = t26;
-    *out_b14 = t0;
-    *out_b15 = t2;
-    *out_b16 = t3;
-    *out_b17 = t4;
-    *out_b18 = t5;
-    *out_b19 = t11;
-    *out_b20 = t25;
-    *out_b21 = t40;
-    *out_b22 = t43;
-    *out_b23 = t54;
-    *out_b24 = t58;
-    *out_b25 = t68;
+    double t20 = t5 / t16, t21 = t4 / t19, t22 = t12 ? c0 : (-1.0), t23 = SQRT(t22), t24 = (t2 * t3) - (t13 * t13);
+    double t25 = (0.0 < t24) ? t24 : 0.0, t26 = c0 + (t25 + (t2 + t3)), t27 = t19 * t16, t28 = c0 / t19;
+    double t29 = c0 / t16, t30 = t27 + t13, t31 = (t12 & (0.0 < t26)) ? t26 : 0.0, t32 = c0 / t30;
+    _Bool t33 = 0.0 == t31;
+    double t34 = t33 ? c0 : t31, t35 = SQRT(t34), t36 = t35 * t32;
+    double t37 = t33 ? 0.0 : t36;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t38 = t30 * (c0 / t35), t39 = t33 ? 0x1p40 : t38;
+    _Bool t40 = 38.5 < t20;
+    double t41 = (t20 < (-38.5)) ? (-38.5) : t20;
+    double t42 = t40 ? 38.5 : t41;  // mean2/s2, within the reach
+    _Bool t43 = 38.5 < t21;
+    double t44 = (t21 < (-38.5)) ? (-38.5) : t21;
+    double t45 = t43 ? 38.5 : t44;  // mean1/s1, within the reach
+    double t46 = t28 * t28, t47 = t29 * t29, t48 = (t46 * (-2.0)) * (t47 * (-2.0));
+    _Bool t49 = cov < 0.0;
+    double t50 = -t42, t51 = t49 ? t50 : t42, t52 = exp64((t45 * t45) * (-0.5)), t53 = exp64((-0.5) * (t42 * t42));
+    double t54 = 0.3989422804014327 * (t45 * t46), t55 = 0.3989422804014327 * (t42 * t47), t56 = t45 + t51;
+    double t57 = t45 - t51, t58 = ABS(t56), t59 = ABS(t57);
+    double t60 = 0.125 * (t57 * t57);  // B = (a - b)^2/8
+    double t61 = 0.125 * (t56 * t56);  // A = (a + b)^2/8
+    _Bool t62 = (t58 <= t59) | (t58 < 0x1p-60);
+    double t63 = 2.0 * t61, t64 = t37 * t37;
+    _Bool t65 = t59 <= (t64 * t58);
+    double t66 = t62 ? c0 : t58, t67 = t59 * (c0 / t66), t68 = t65 ? t64 : t67;
+    double t69 = t62 ? c0 : t68;  // q*^2, where the exponent is least
+    double t70 = gelu_covariance_exact_float64_part3(t45);  // Mills ratio/sqrt(2 pi)
+    double t71 = gelu_covariance_exact_float64_part3(t42);  // Mills ratio/sqrt(2 pi)
+    double t72 = 2.0 * (c0 / (c0 + t64)), t73 = t39 * (t39 * t60), t74 = 0.125 * (t58 * t59), t75 = t65 ? t73 : t74;
+    double t76 = t62 ? t60 : t75;  // B/q*^2
+    double t77 = FMA(t61, t69, t76), t78 = exp64(-(t77 + (t61 + t60))), t79 = FMA(t61, t69, -t76);
+    _Bool t80 = t45 < 0.0;
+    double t81 = t52 * (t54 + t70), t82 = (c0 - (t52 * t70)) + (t52 * t54), t83 = t80 ? t81 : t82;
+    _Bool t84 = t42 < 0.0;
+    double t85 = t53 * (t55 + t71), t86 = (c0 - (t53 * t71)) + (t53 * t55), t87 = t84 ? t85 : t86;
+    double t88 = cov * (t83 * t87), t89 = (t77 + 36.0) + SQRT(FMA(t79, t79, FMA(t77, 72.0, 1296.0)));
+    _Bool t90 = t89 < t63;
+    double t91 = (2.0 * t60) * (c0 / t89);
+    _Bool t92 = t64 < t91;
+    double t93 = t92 ? t91 : c0, t94 = SQRT(t93);
+    double t95 = t92 ? t94 : t37;  // lo, where the integral begins
+    _Bool t96 = t92 | t90;
+    double t97 = t90 ? t63 : c0, t98 = t89 * (c0 / t97), t99 = t90 ? t98 : c0, t100 = SQRT(t99);
+    double t101 = t90 ? t100 : c0, t102 = t101 - t95;
+    double t103 = (t32 * (t13 * 2.0)) * (c0 / (c0 + t37));  // 1 - Q
+    double t104 = t96 ? t102 : t103;  // hi - lo
+    double t105 = t95 - t37, t106 = t92 ? t105 : 0.0;
+    double t107 = FMA(0.003550604136588644, gelu_covariance_exact_float64_atom0(t104, 0.03396191479382395, t106, t95,
+        t37, t69, t57, t56, t76, t61, t48, t46, t47, t29, t28), FMA(0.002756809648349351,
+        gelu_covariance_exact_float64_atom0(t104, 0.024084699220296296, t106, t95, t37, t69, t57, t56, t76, t61, t48,
+        t46, t47, t29, t28), FMA(0.002079872934256019, gelu_covariance_exact_float64_atom0(t104, 0.01651784072210023,
+        t106, t95, t37, t69, t57, t56, t76, t61, t48, t46, t47, t29, t28), FMA(0.0015181847369714178,
+        gelu_covariance_exact_float64_atom0(t104, 0.010895646186913556, t106, t95, t37, t69, t57, t56, t76, t61, t48,
+        t46, t47, t29, t28), FMA(0.0010661986859348948, gelu_covariance_exact_float64_atom0(t104, 0.006863808709792413,
+        t106, t95, t37, t69, t57, t56, t76, t61, t48, t46, t47, t29, t28), FMA(0.0007150536919098081,
+        gelu_covariance_exact_float64_atom0(t104, 0.004090831264511447, t106, t95, t37, t69, t57, t56, t76, t61, t48,
+        t46, t47, t29, t28), FMA(0.0004533052281759728, gelu_covariance_exact_float64_atom0(t104, 0x1.2a7e0a4ddc573p-9,
+        t106, t95, t37, t69, t57, t56, t76, t61, t48, t46, t47, t29, t28), FMA(0.0002677326107901699,
+        gelu_covariance_exact_float64_atom0(t104, 0.0011628269345298303, t106, t95, t37, t69, t57, t56, t76, t61, t48,
+        t46, t47, t29, t28), FMA(0x1.2e61b70ba570dp-13, gelu_covariance_exact_float64_atom0(t104,
+        0.0005301453680718983, t106, t95, t37, t69, t57, t56, t76, t61, t48, t46, t47, t29, t28),
+        FMA(6.844232536015404e-05, gelu_covariance_exact_float64_atom0(t104, 0x1.b1c817f794e74p-13, t106, t95, t37,
+        t69, t57, t56, t76, t61, t48, t46, t47, t29, t28), FMA(0x1.c5426b5e6bfap-16,
+        gelu_covariance_exact_float64_atom0(t104, 6.422386018396919e-05, t106, t95, t37, t69, t57, t56, t76, t61, t48,
+        t46, t47, t29, t28), FMA(7.921426835996799e-06, gelu_covariance_exact_float64_atom0(t104,
+        0x1.ce8b5ec713c31p-17, t106, t95, t37, t69, t57, t56, t76, t61, t48, t46, t47, t29, t28),
+        FMA(0x1.620b435aa6a1ap-20, gelu_covariance_exact_float64_atom0(t104, 1.464079953054779e-06, t106, t95, t37,
+        t69, t57, t56, t76, t61, t48, t46, t47, t29, t28), 4.705355531747592e-08 *
+        gelu_covariance_exact_float64_atom0(t104, 2.3047224449819e-08, t106, t95, t37, t69, t57, t56, t76, t61, t48,
+        t46, t47, t29, t28))))))))))))));
+    *out_b8 = t0;
+    *out_b13 = t2;
+    *out_b14 = t3;
+    *out_b15 = t4;
+    *out_b16 = t5;
+    *out_b30 = t11;
+    *out_b47 = t23;
+    *out_b56 = t27;
+    *out_b57 = t28;
+    *out_b58 = t29;
+    *out_b71 = t37;
+    *out_b84 = t46;
+    *out_b85 = t47;
+    *out_b89 = t48;
+    *out_b113 = t56;
+    *out_b114 = t57;
+    *out_b121 = t61;
+    *out_b140 = t69;
+    *out_b215 = t72;
+    *out_b219 = t76;
+    *out_b223 = t78;
+    *out_b241 = t88;
+    *out_b261 = t95;
+    *out_b265 = t104;
+    *out_b267 = t106;
+    *out_b2000 = t107;
+}
+
+INLINE void gelu_covariance_exact_float64_forward_1_element(
+    double b57, double b58, double b71, double b84, double b85, double b89, double b113, double b114, double b121,
+    double b140, double b219, double b261, double b265, double b267, double b2000, out_ptr out_b2342)
+{
+    double t0 = FMA(0.015210645486078136, gelu_covariance_exact_float64_atom0(b265, 0.7949713275971588, b267, b261,
+        b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.01624487346817372,
+        gelu_covariance_exact_float64_atom0(b265, 0.745488644457719, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.016998577940632868, gelu_covariance_exact_float64_atom0(b265,
+        0.693195792609163, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.017468892216075876, gelu_covariance_exact_float64_atom0(b265, 0.6389804425502604, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.017660020414006265,
+        gelu_covariance_exact_float64_atom0(b265, 0.5837281047043217, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.017582903791400973, gelu_covariance_exact_float64_atom0(b265,
+        0.5283003842397684, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.01725468295145053, gelu_covariance_exact_float64_atom0(b265, 0.47351460956901104, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.016697977614369735,
+        gelu_covariance_exact_float64_atom0(b265, 0.42012544347376457, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.015940011816811886, gelu_covariance_exact_float64_atom0(b265,
+        0.36880900771829916, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.01501161752346107, gelu_covariance_exact_float64_atom0(b265, 0.3201499561250763, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.01394615350907227,
+        gelu_covariance_exact_float64_atom0(b265, 0.274631821034861, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.01277837886765329, gelu_covariance_exact_float64_atom0(b265,
+        0.23263083798141745, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.011543321543943259, gelu_covariance_exact_float64_atom0(b265, 0.19441332774824222, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.010275181831197156,
+        gelu_covariance_exact_float64_atom0(b265, 0.16013658838905284, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.009006308864212472, gelu_covariance_exact_float64_atom0(b265,
+        0.1298531269388003, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.007766284837559883, gelu_covariance_exact_float64_atom0(b265, 0.10351794590508619, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.006581147127412567,
+        gelu_covariance_exact_float64_atom0(b265, 0.08099849736530153, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.005472772868790718, gelu_covariance_exact_float64_atom0(b265,
+        0.06208683127005751, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.004458444055561819, gelu_covariance_exact_float64_atom0(b265, 0.04651339741409819, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), b2000)))))))))))))))))));
+    *out_b2342 = t0;
 }
 
 INLINE void gelu_covariance_exact_float64_forward_element(
-    double cov, double b14, double b15, double b16, double b17, double b18, double b19, double b20, double b21,
-    double b22, double b10, double b11, double b23, double b8, double b24, double b25, double b0, double a0,
+    double b8, double b13, double b14, double b15, double b16, double b30, double b47, double b56, double b57,
+    double b58, double b71, double b84, double b85, double b89, double b113, double b114, double b121, double b140,
+    double b215, double b219, double b223, double b241, double b261, double b265, double b267, double b2342,
     out_ptr out_covariance)
 {
-    double c0 = 1.0;  // power of two that keeps remainders normal
-    _Bool t0 = ((b14 <= b19) & ((0.0 <= b15) & (b17 == b17))) & ((0.0 <= b16) & (b18 == b18));
-    double t1 = exp64((b22 * b22) * (-0.5)), t2 = exp64((-0.5) * (b21 * b21)), t3 = 0.3989422804014327 * (b22 * b10);
-    double t4 = 0.3989422804014327 * (b21 * b11);
-    double t5 = gelu_covariance_exact_float64_part3(b22);  // Mills ratio/sqrt(2 pi)
-    double t6 = gelu_covariance_exact_float64_part3(b21);  // Mills ratio/sqrt(2 pi)
-    _Bool t7 = b22 < 0.0;
-    double t8 = t1 * (t3 + t5), t9 = (c0 - (t1 * t5)) + (t1 * t3), t10 = t7 ? t8 : t9;
-    _Bool t11 = b21 < 0.0;
-    double t12 = t2 * (t4 + t6), t13 = (c0 - (t2 * t6)) + (t2 * t4), t14 = t11 ? t12 : t13;
-    double t15 = (cov * (t10 * t14)) + (b20 * (exp64(-(b25 + (b8 + b23))) * ((b0 * a0) * (2.0 * (c0 / (c0 + b24))))));
-    double t16 = t0 ? c0 : (-1.0), t17 = SQRT(t16), t18 = t0 ? t15 : t17;
-    *out_covariance = t18;
+    _Bool t0 = ((b8 <= b30) & ((0.0 <= b13) & (b15 == b15))) & ((0.0 <= b14) & (b16 == b16));
+    double t1 = b241 + (b56 * (b223 * ((b265 * FMA(0.0017965818061741645, gelu_covariance_exact_float64_atom0(b265,
+        0.9977985927058194, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.00414811508550826, gelu_covariance_exact_float64_atom0(b265, 0.9884480809427961, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0x1.a4e99d03b64a1p-8,
+        gelu_covariance_exact_float64_atom0(b265, 0.9718168727384103, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.008573447471575329, gelu_covariance_exact_float64_atom0(b265,
+        0.9482232585063524, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57),
+        FMA(0.010560384122991116, gelu_covariance_exact_float64_atom0(b265, 0.9181201059428341, b267, b261, b71, b140,
+        b114, b113, b219, b121, b89, b84, b85, b58, b57), FMA(0.012347903531169983,
+        gelu_covariance_exact_float64_atom0(b265, 0.882079428533507, b267, b261, b71, b140, b114, b113, b219, b121,
+        b89, b84, b85, b58, b57), FMA(0.013905946395866444, gelu_covariance_exact_float64_atom0(b265,
+        0.8407764641069162, b267, b261, b71, b140, b114, b113, b219, b121, b89, b84, b85, b58, b57), b2342)))))))) *
+        b215)));
+    double t2 = t0 ? t1 : b47;
+    *out_covariance = t2;
 }
 
-INLINE void gelu_covariance_exact_float64_backward_before_element(
-    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b0, out_ptr out_b1, out_ptr out_b2,
-    out_ptr out_b3, out_ptr out_b4, out_ptr out_b5, out_ptr out_b6, out_ptr out_b7, out_ptr out_b8, out_ptr out_b9,
-    out_ptr out_b10, out_ptr out_b11, out_ptr out_b12, out_ptr out_b13, out_ptr out_b14, out_ptr out_b15,
-    out_ptr out_b16, out_ptr out_b17, out_ptr out_b18, out_ptr out_b19, out_ptr out_b20, out_ptr out_b21,
-    out_ptr out_b22, out_ptr out_b23, out_ptr out_b24, out_ptr out_b25, out_ptr out_b26, out_ptr out_b27,
-    out_ptr out_b28, out_ptr out_b29, out_ptr out_b30)
+INLINE void gelu_covariance_exact_float64_backward_0_element(
+    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b9, out_ptr out_b14, out_ptr out_b15,
+    out_ptr out_b16, out_ptr out_b17, out_ptr out_b31, out_ptr out_b42, out_ptr out_b43, out_ptr out_b48,
+    out_ptr out_b59, out_ptr out_b60, out_ptr out_b72, out_ptr out_b85, out_ptr out_b86, out_ptr out_b90,
+    out_ptr out_b91, out_ptr out_b93, out_ptr out_b94, out_ptr out_b106, out_ptr out_b146, out_ptr out_b147,
+    out_ptr out_b154, out_ptr out_b173, out_ptr out_b248, out_ptr out_b252, out_ptr out_b256, out_ptr out_b267,
+    out_ptr out_b269, out_ptr out_b278, out_ptr out_b280, out_ptr out_b281, out_ptr out_b301, out_ptr out_b305,
+    out_ptr out_b307, out_ptr out_b3506, out_ptr out_b3509, out_ptr out_b3512, out_ptr out_b3527, out_ptr out_b3538,
+    out_ptr out_b3576, out_ptr out_b3581, out_ptr out_b3583, out_ptr out_b3597, out_ptr out_b3608, out_ptr out_b3681,
+    out_ptr out_b3686, out_ptr out_b3688, out_ptr out_b3702, out_ptr out_b3713, out_ptr out_b3752, out_ptr out_b3757,
+    out_ptr out_b3759, out_ptr out_b3773, out_ptr out_b3784, out_ptr out_b3856, out_ptr out_b3861, out_ptr out_b3863,
+    out_ptr out_b3877, out_ptr out_b3888)
 {
     double t0 = ABS(cov);
     _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
@@ -197,209 +276,611 @@ INLINE void gelu_covariance_exact_float64_backward_before_element(
     double t16 = SQRT(t15);  // standard deviation, scaled
     double t17 = t2 + c0, t18 = t12 ? t17 : c0;
     double t19 = SQRT(t18);  // standard deviation, scaled
-    double t20 = t5 / t16, t21 = t4 / t19, t22 = (t2 * t3) - (t13 * t13), t23 = (0.0 < t22) ? t22 : 0.0;
-    double t24 = c0 + (t23 + (t2 + t3)), t25 = (t19 * t16) + t13, t26 = c0 / t19, t27 = c0 / t16;
-    double t28 = (t12 & (0.0 < t24)) ? t24 : 0.0, t29 = c0 / t25;
-    _Bool t30 = 0.0 == t28;
-    double t31 = t30 ? c0 : t28, t32 = SQRT(t31), t33 = t32 * t29;
-    double t34 = t30 ? 0.0 : t33;  // Q = sqrt((1 - rho)/(1 + rho))
-    double t35 = t25 * (c0 / t32), t36 = t30 ? 0x1p40 : t35;
-    _Bool t37 = 38.5 < t20;
-    double t38 = (t20 < (-38.5)) ? (-38.5) : t20;
-    double t39 = t37 ? 38.5 : t38;  // mean2/s2, within the reach
-    _Bool t40 = 38.5 < t21;
-    double t41 = (t21 < (-38.5)) ? (-38.5) : t21;
-    double t42 = t40 ? 38.5 : t41;  // mean1/s1, within the reach
-    double t43 = t27 * t27, t44 = t26 * t26, t45 = t44 * (-2.0), t46 = t43 * (-2.0), t47 = t43 * 6.0, t48 = 6.0 * t44;
-    _Bool t49 = cov < 0.0;
-    double t50 = -t39, t51 = t49 ? t50 : t39, t52 = t45 * t46, t53 = t42 + t51, t54 = t42 - t51, t55 = ABS(t53);
-    double t56 = ABS(t54);
-    double t57 = 0.125 * (t54 * t54);  // B = (a - b)^2/8
-    double t58 = 0.125 * (t53 * t53);  // A = (a + b)^2/8
-    _Bool t59 = (t55 <= t56) | (t55 < 0x1p-60);
-    double t60 = 2.0 * t58, t61 = t34 * t34;
-    _Bool t62 = t56 <= (t61 * t55);
-    double t63 = t59 ? c0 : t55, t64 = t56 * (c0 / t63), t65 = t62 ? t61 : t64;
-    double t66 = t59 ? c0 : t65;  // q*^2, where the exponent is least
-    double t67 = t36 * (t36 * t57), t68 = 0.125 * (t55 * t56), t69 = t62 ? t67 : t68;
-    double t70 = t59 ? t57 : t69;  // B/q*^2
-    double t71 = FMA(t58, t66, t70), t72 = FMA(t58, t66, -t70);
-    double t73 = (t71 + 32.0) + SQRT(FMA(t72, t72, FMA(t71, 64.0, 1024.0)));
-    _Bool t74 = t73 < t60;
-    double t75 = (2.0 * t57) * (c0 / t73);
-    _Bool t76 = t61 < t75;
-    double t77 = t76 ? t75 : c0, t78 = SQRT(t77);
-    double t79 = t76 ? t78 : t34;  // lo, where the integral begins
-    _Bool t80 = t76 | t74;
-    double t81 = t74 ? t60 : c0, t82 = t73 * (c0 / t81), t83 = t74 ? t82 : c0, t84 = SQRT(t83), t85 = t74 ? t84 : c0;
-    double t86 = t85 - t79;
-    double t87 = (t29 * (t13 * 2.0)) * (c0 / (c0 + t34));  // 1 - Q
-    double t88 = t80 ? t86 : t87;  // hi - lo
-    double t89 = t79 - t34, t90 = t76 ? t89 : 0.0;
-    *out_b0 = t88;
-    *out_b1 = t79;
-    *out_b2 = t70;
-    *out_b3 = t54;
-    *out_b4 = t53;
-    *out_b5 = t43;
-    *out_b6 = t47;
-    *out_b7 = t44;
-    *out_b8 = t58;
-    *out_b9 = t27;
-    *out_b10 = t66;
-    *out_b11 = t26;
-    *out_b12 = t48;
-    *out_b13 = t46;
-    *out_b14 = t90;
-    *out_b15 = t34;
-    *out_b16 = t45;
-    *out_b17 = t52;
-    *out_b18 = t0;
-    *out_b19 = t2;
-    *out_b20 = t3;
-    *out_b21 = t4;
-    *out_b22 = t5;
-    *out_b23 = t11;
-    *out_b24 = t16;
-    *out_b25 = t19;
-    *out_b26 = t39;
-    *out_b27 = t42;
-    *out_b28 = t57;
-    *out_b29 = t61;
-    *out_b30 = t71;
+    double t20 = t5 / t16, t21 = t4 / t19, t22 = t12 ? c0 : (-1.0), t23 = SQRT(t22), t24 = (t2 * t3) - (t13 * t13);
+    double t25 = (0.0 < t24) ? t24 : 0.0, t26 = c0 + (t25 + (t2 + t3)), t27 = (t19 * t16) + t13, t28 = c0 / t19;
+    double t29 = c0 / t16, t30 = (t12 & (0.0 < t26)) ? t26 : 0.0, t31 = c0 / t27;
+    _Bool t32 = 0.0 == t30;
+    double t33 = t32 ? c0 : t30, t34 = SQRT(t33), t35 = t34 * t31;
+    double t36 = t32 ? 0.0 : t35;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t37 = t27 * (c0 / t34), t38 = t32 ? 0x1p40 : t37;
+    _Bool t39 = 38.5 < t20;
+    double t40 = (t20 < (-38.5)) ? (-38.5) : t20;
+    double t41 = t39 ? 38.5 : t40;  // mean2/s2, within the reach
+    _Bool t42 = 38.5 < t21;
+    double t43 = (t21 < (-38.5)) ? (-38.5) : t21;
+    double t44 = t42 ? 38.5 : t43;  // mean1/s1, within the reach
+    double t45 = t29 * t29, t46 = t28 * t28, t47 = cov * t29, t48 = cov * t28, t49 = t46 * (-2.0), t50 = t45 * (-2.0);
+    double t51 = t45 * 6.0, t52 = 6.0 * t46;
+    _Bool t53 = cov < 0.0;
+    double t54 = -t41, t55 = t53 ? t54 : t41, t56 = t49 * t50, t57 = exp64((t41 * t41) * (-0.5));
+    double t58 = exp64((-0.5) * (t44 * t44)), t59 = t29 * t41, t60 = t59 * t59, t61 = t28 * t44, t62 = t61 * t61;
+    double t63 = 0.3989422804014327 * (t44 * t46), t64 = 0.3989422804014327 * (t41 * t45), t65 = t44 + t55;
+    double t66 = t44 - t55, t67 = ABS(t65), t68 = ABS(t66);
+    double t69 = 0.125 * (t66 * t66);  // B = (a - b)^2/8
+    double t70 = 0.125 * (t65 * t65);  // A = (a + b)^2/8
+    _Bool t71 = (t67 <= t68) | (t67 < 0x1p-60);
+    double t72 = 2.0 * t70, t73 = t36 * t36;
+    _Bool t74 = t68 <= (t73 * t67);
+    double t75 = t71 ? c0 : t67, t76 = t68 * (c0 / t75), t77 = t74 ? t73 : t76;
+    double t78 = t71 ? c0 : t77;  // q*^2, where the exponent is least
+    double t79 = gelu_covariance_exact_float64_part3(t44);  // Mills ratio/sqrt(2 pi)
+    double t80 = gelu_covariance_exact_float64_part3(t41);  // Mills ratio/sqrt(2 pi)
+    double t81 = 2.0 * (c0 / (c0 + t73)), t82 = t38 * (t38 * t69), t83 = 0.125 * (t67 * t68), t84 = t74 ? t82 : t83;
+    double t85 = t71 ? t69 : t84;  // B/q*^2
+    double t86 = FMA(t70, t78, t85), t87 = exp64(-(t86 + (t70 + t69))), t88 = FMA(t70, t78, -t85);
+    _Bool t89 = t44 < 0.0;
+    double t90 = t58 * (t63 + t79), t91 = (c0 - (t58 * t79)) + (t58 * t63), t92 = t89 ? t90 : t91;
+    double t93 = (t92 * (t57 * (0.3989422804014327 * (t41 * (t60 - (c0 + (t45 * 3.0))))))) * (t29 * t47);
+    double t94 = ((t57 * (0.3989422804014327 * ((c0 + t45) - t60))) * t92) * t47;
+    _Bool t95 = t41 < 0.0;
+    double t96 = t57 * (t64 + t80), t97 = (c0 - (t57 * t80)) + (t57 * t64), t98 = t95 ? t96 : t97;
+    double t99 = (t98 * (t58 * (0.3989422804014327 * (t44 * (t62 - (c0 + (3.0 * t46))))))) * (t28 * t48);
+    double t100 = t92 * t98, t101 = ((t58 * (0.3989422804014327 * ((c0 + t46) - t62))) * t98) * t48;
+    double t102 = (t86 + 32.0) + SQRT(FMA(t88, t88, FMA(t86, 64.0, 1024.0)));
+    _Bool t103 = t102 < t72;
+    double t104 = (2.0 * t69) * (c0 / t102);
+    _Bool t105 = t73 < t104;
+    double t106 = t105 ? t104 : c0, t107 = SQRT(t106);
+    double t108 = t105 ? t107 : t36;  // lo, where the integral begins
+    _Bool t109 = t105 | t103;
+    double t110 = t103 ? t72 : c0, t111 = t102 * (c0 / t110), t112 = t103 ? t111 : c0, t113 = SQRT(t112);
+    double t114 = t103 ? t113 : c0, t115 = t114 - t108;
+    double t116 = (t31 * (t13 * 2.0)) * (c0 / (c0 + t36));  // 1 - Q
+    double t117 = t109 ? t115 : t116;  // hi - lo
+    double t118 = t108 - t36, t119 = t105 ? t118 : 0.0;
+    double t120, t121, t122, t123, t124;
+    gelu_covariance_exact_float64_atom1(t117, 0x1.ab8d6a1f6523ap-32, t108, t85, t66, t65, t45, t51, t46, t70, t29, t78,
+        t28, t52, t50, t119, t36, t49, t56, &t120, &t121, &t122, &t123, &t124);
+    double t125, t126, t127, t128, t129;
+    gelu_covariance_exact_float64_atom1(t117, 0x1.e7131657a23e7p-25, t108, t85, t66, t65, t45, t51, t46, t70, t29, t78,
+        t28, t52, t50, t119, t36, t49, t56, &t125, &t126, &t127, &t128, &t129);
+    double t130, t131, t132, t133, t134;
+    gelu_covariance_exact_float64_atom1(t117, 8.369844141913075e-07, t108, t85, t66, t65, t45, t51, t46, t70, t29, t78,
+        t28, t52, t50, t119, t36, t49, t56, &t130, &t131, &t132, &t133, &t134);
+    double t135, t136, t137, t138, t139;
+    gelu_covariance_exact_float64_atom1(t117, 5.31372829743653e-06, t108, t85, t66, t65, t45, t51, t46, t70, t29, t78,
+        t28, t52, t50, t119, t36, t49, t56, &t135, &t136, &t137, &t138, &t139);
+    double t140, t141, t142, t143, t144;
+    gelu_covariance_exact_float64_atom1(t117, 0x1.6b968e75bd46ep-16, t108, t85, t66, t65, t45, t51, t46, t70, t29, t78,
+        t28, t52, t50, t119, t36, t49, t56, &t140, &t141, &t142, &t143, &t144);
+    *out_b9 = t0;
+    *out_b14 = t2;
+    *out_b15 = t3;
+    *out_b16 = t4;
+    *out_b17 = t5;
+    *out_b31 = t11;
+    *out_b42 = t16;
+    *out_b43 = t19;
+    *out_b48 = t23;
+    *out_b59 = t28;
+    *out_b60 = t29;
+    *out_b72 = t36;
+    *out_b85 = t45;
+    *out_b86 = t46;
+    *out_b90 = t49;
+    *out_b91 = t50;
+    *out_b93 = t51;
+    *out_b94 = t52;
+    *out_b106 = t56;
+    *out_b146 = t65;
+    *out_b147 = t66;
+    *out_b154 = t70;
+    *out_b173 = t78;
+    *out_b248 = t81;
+    *out_b252 = t85;
+    *out_b256 = t87;
+    *out_b267 = t93;
+    *out_b269 = t94;
+    *out_b278 = t99;
+    *out_b280 = t100;
+    *out_b281 = t101;
+    *out_b301 = t108;
+    *out_b305 = t117;
+    *out_b307 = t119;
+    *out_b3506 = t121;
+    *out_b3509 = t124;
+    *out_b3512 = t120;
+    *out_b3527 = t123;
+    *out_b3538 = t122;
+    *out_b3576 = t126;
+    *out_b3581 = t129;
+    *out_b3583 = t125;
+    *out_b3597 = t128;
+    *out_b3608 = t127;
+    *out_b3681 = t131;
+    *out_b3686 = t134;
+    *out_b3688 = t130;
+    *out_b3702 = t133;
+    *out_b3713 = t132;
+    *out_b3752 = t136;
+    *out_b3757 = t139;
+    *out_b3759 = t135;
+    *out_b3773 = t138;
+    *out_b3784 = t137;
+    *out_b3856 = t141;
+    *out_b3861 = t144;
+    *out_b3863 = t140;
+    *out_b3877 = t143;
+    *out_b3888 = t142;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_1_element(
+    double b59, double b60, double b72, double b85, double b86, double b90, double b91, double b93, double b94,
+    double b106, double b146, double b147, double b154, double b173, double b252, double b301, double b305,
+    double b307, out_ptr out_b3977, out_ptr out_b3982, out_ptr out_b3984, out_ptr out_b3998, out_ptr out_b4009,
+    out_ptr out_b4049, out_ptr out_b4054, out_ptr out_b4056, out_ptr out_b4070, out_ptr out_b4081, out_ptr out_b4137,
+    out_ptr out_b4142, out_ptr out_b4144, out_ptr out_b4158, out_ptr out_b4169, out_ptr out_b4207, out_ptr out_b4212,
+    out_ptr out_b4214, out_ptr out_b4228, out_ptr out_b4239, out_ptr out_b4277, out_ptr out_b4282, out_ptr out_b4284,
+    out_ptr out_b4298, out_ptr out_b4309, out_ptr out_b4347, out_ptr out_b4352, out_ptr out_b4354, out_ptr out_b4368,
+    out_ptr out_b4379, out_ptr out_b4417, out_ptr out_b4422, out_ptr out_b4424, out_ptr out_b4438, out_ptr out_b4449)
+{
+    double t0, t1, t2, t3, t4;
+    gelu_covariance_exact_float64_atom1(b305, 6.723231472552511e-05, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t0, &t1, &t2, &t3, &t4);
+    double t5, t6, t7, t8, t9;
+    gelu_covariance_exact_float64_atom1(b305, 0x1.6b0c5c3ccd7b1p-13, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t5, &t6, &t7, &t8, &t9);
+    double t10, t11, t12, t13, t14;
+    gelu_covariance_exact_float64_atom1(b305, 0.0003892840839296878, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t10, &t11, &t12, &t13, &t14);
+    double t15, t16, t17, t18, t19;
+    gelu_covariance_exact_float64_atom1(b305, 0.0007895994979768233, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t15, &t16, &t17, &t18, &t19);
+    double t20, t21, t22, t23, t24;
+    gelu_covariance_exact_float64_atom1(b305, 0.0014764525670445286, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t20, &t21, &t22, &t23, &t24);
+    double t25, t26, t27, t28, t29;
+    gelu_covariance_exact_float64_atom1(b305, 0x1.52c40cbc8bb85p-9, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t25, &t26, &t27, &t28, &t29);
+    double t30, t31, t32, t33, t34;
+    gelu_covariance_exact_float64_atom1(b305, 0.004283649700995719, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t30, &t31, &t32, &t33, &t34);
+    *out_b3977 = t1;
+    *out_b3982 = t4;
+    *out_b3984 = t0;
+    *out_b3998 = t3;
+    *out_b4009 = t2;
+    *out_b4049 = t6;
+    *out_b4054 = t9;
+    *out_b4056 = t5;
+    *out_b4070 = t8;
+    *out_b4081 = t7;
+    *out_b4137 = t11;
+    *out_b4142 = t14;
+    *out_b4144 = t10;
+    *out_b4158 = t13;
+    *out_b4169 = t12;
+    *out_b4207 = t16;
+    *out_b4212 = t19;
+    *out_b4214 = t15;
+    *out_b4228 = t18;
+    *out_b4239 = t17;
+    *out_b4277 = t21;
+    *out_b4282 = t24;
+    *out_b4284 = t20;
+    *out_b4298 = t23;
+    *out_b4309 = t22;
+    *out_b4347 = t26;
+    *out_b4352 = t29;
+    *out_b4354 = t25;
+    *out_b4368 = t28;
+    *out_b4379 = t27;
+    *out_b4417 = t31;
+    *out_b4422 = t34;
+    *out_b4424 = t30;
+    *out_b4438 = t33;
+    *out_b4449 = t32;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_2_element(
+    double b59, double b60, double b72, double b85, double b86, double b90, double b91, double b93, double b94,
+    double b106, double b146, double b147, double b154, double b173, double b252, double b301, double b305,
+    double b307, out_ptr out_b4487, out_ptr out_b4492, out_ptr out_b4494, out_ptr out_b4508, out_ptr out_b4519,
+    out_ptr out_b4557, out_ptr out_b4562, out_ptr out_b4564, out_ptr out_b4578, out_ptr out_b4589, out_ptr out_b4627,
+    out_ptr out_b4632, out_ptr out_b4634, out_ptr out_b4648, out_ptr out_b4659, out_ptr out_b4697, out_ptr out_b4702,
+    out_ptr out_b4704, out_ptr out_b4718, out_ptr out_b4729, out_ptr out_b4767, out_ptr out_b4772, out_ptr out_b4774,
+    out_ptr out_b4788, out_ptr out_b4799, out_ptr out_b4837, out_ptr out_b4842, out_ptr out_b4844, out_ptr out_b4858,
+    out_ptr out_b4869, out_ptr out_b4907, out_ptr out_b4912, out_ptr out_b4914, out_ptr out_b4928, out_ptr out_b4939)
+{
+    double t0, t1, t2, t3, t4;
+    gelu_covariance_exact_float64_atom1(b305, 0.006779312329779466, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t0, &t1, &t2, &t3, &t4);
+    double t5, t6, t7, t8, t9;
+    gelu_covariance_exact_float64_atom1(b305, 0.010312369397813046, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t5, &t6, &t7, &t8, &t9);
+    double t10, t11, t12, t13, t14;
+    gelu_covariance_exact_float64_atom1(b305, 0.015155924705426824, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t10, &t11, &t12, &t13, &t14);
+    double t15, t16, t17, t18, t19;
+    gelu_covariance_exact_float64_atom1(b305, 0.021610375121161908, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t15, &t16, &t17, &t18, &t19);
+    double t20, t21, t22, t23, t24;
+    gelu_covariance_exact_float64_atom1(b305, 0.029996256006443477, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t20, &t21, &t22, &t23, &t24);
+    double t25, t26, t27, t28, t29;
+    gelu_covariance_exact_float64_atom1(b305, 0.04064505183243601, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t25, &t26, &t27, &t28, &t29);
+    double t30, t31, t32, t33, t34;
+    gelu_covariance_exact_float64_atom1(b305, 0.053888194485041556, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t30, &t31, &t32, &t33, &t34);
+    *out_b4487 = t1;
+    *out_b4492 = t4;
+    *out_b4494 = t0;
+    *out_b4508 = t3;
+    *out_b4519 = t2;
+    *out_b4557 = t6;
+    *out_b4562 = t9;
+    *out_b4564 = t5;
+    *out_b4578 = t8;
+    *out_b4589 = t7;
+    *out_b4627 = t11;
+    *out_b4632 = t14;
+    *out_b4634 = t10;
+    *out_b4648 = t13;
+    *out_b4659 = t12;
+    *out_b4697 = t16;
+    *out_b4702 = t19;
+    *out_b4704 = t15;
+    *out_b4718 = t18;
+    *out_b4729 = t17;
+    *out_b4767 = t21;
+    *out_b4772 = t24;
+    *out_b4774 = t20;
+    *out_b4788 = t23;
+    *out_b4799 = t22;
+    *out_b4837 = t26;
+    *out_b4842 = t29;
+    *out_b4844 = t25;
+    *out_b4858 = t28;
+    *out_b4869 = t27;
+    *out_b4907 = t31;
+    *out_b4912 = t34;
+    *out_b4914 = t30;
+    *out_b4928 = t33;
+    *out_b4939 = t32;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_3_element(
+    double b59, double b60, double b72, double b85, double b86, double b90, double b91, double b93, double b94,
+    double b106, double b146, double b147, double b154, double b173, double b252, double b301, double b305,
+    double b307, out_ptr out_b4977, out_ptr out_b4982, out_ptr out_b4984, out_ptr out_b4998, out_ptr out_b5009,
+    out_ptr out_b5047, out_ptr out_b5052, out_ptr out_b5054, out_ptr out_b5068, out_ptr out_b5079, out_ptr out_b5117,
+    out_ptr out_b5122, out_ptr out_b5124, out_ptr out_b5138, out_ptr out_b5149, out_ptr out_b5187, out_ptr out_b5192,
+    out_ptr out_b5194, out_ptr out_b5208, out_ptr out_b5219, out_ptr out_b5257, out_ptr out_b5262, out_ptr out_b5264,
+    out_ptr out_b5278, out_ptr out_b5289, out_ptr out_b5327, out_ptr out_b5332, out_ptr out_b5334, out_ptr out_b5348,
+    out_ptr out_b5359, out_ptr out_b5397, out_ptr out_b5402, out_ptr out_b5404, out_ptr out_b5418, out_ptr out_b5429,
+    out_ptr out_b5467, out_ptr out_b5472, out_ptr out_b5474, out_ptr out_b5488, out_ptr out_b5499)
+{
+    double t0, t1, t2, t3, t4;
+    gelu_covariance_exact_float64_atom1(b305, 0.07004457602286504, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t0, &t1, &t2, &t3, &t4);
+    double t5, t6, t7, t8, t9;
+    gelu_covariance_exact_float64_atom1(b305, 0.08940699604435709, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t5, &t6, &t7, &t8, &t9);
+    double t10, t11, t12, t13, t14;
+    gelu_covariance_exact_float64_atom1(b305, 0.11222804163624928, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t10, &t11, &t12, &t13, &t14);
+    double t15, t16, t17, t18, t19;
+    gelu_covariance_exact_float64_atom1(b305, 0.1387059560478839, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t15, &t16, &t17, &t18, &t19);
+    double t20, t21, t22, t23, t24;
+    gelu_covariance_exact_float64_atom1(b305, 0.1689710875207366, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t20, &t21, &t22, &t23, &t24);
+    double t25, t26, t27, t28, t29;
+    gelu_covariance_exact_float64_atom1(b305, 0.203073519836297, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t25, &t26, &t27, &t28, &t29);
+    double t30, t31, t32, t33, t34;
+    gelu_covariance_exact_float64_atom1(b305, 0.2409724699615749, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t30, &t31, &t32, &t33, &t34);
+    double t35, t36, t37, t38, t39;
+    gelu_covariance_exact_float64_atom1(b305, 0.2825279956653444, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t35, &t36, &t37, &t38, &t39);
+    *out_b4977 = t1;
+    *out_b4982 = t4;
+    *out_b4984 = t0;
+    *out_b4998 = t3;
+    *out_b5009 = t2;
+    *out_b5047 = t6;
+    *out_b5052 = t9;
+    *out_b5054 = t5;
+    *out_b5068 = t8;
+    *out_b5079 = t7;
+    *out_b5117 = t11;
+    *out_b5122 = t14;
+    *out_b5124 = t10;
+    *out_b5138 = t13;
+    *out_b5149 = t12;
+    *out_b5187 = t16;
+    *out_b5192 = t19;
+    *out_b5194 = t15;
+    *out_b5208 = t18;
+    *out_b5219 = t17;
+    *out_b5257 = t21;
+    *out_b5262 = t24;
+    *out_b5264 = t20;
+    *out_b5278 = t23;
+    *out_b5289 = t22;
+    *out_b5327 = t26;
+    *out_b5332 = t29;
+    *out_b5334 = t25;
+    *out_b5348 = t28;
+    *out_b5359 = t27;
+    *out_b5397 = t31;
+    *out_b5402 = t34;
+    *out_b5404 = t30;
+    *out_b5418 = t33;
+    *out_b5429 = t32;
+    *out_b5467 = t36;
+    *out_b5472 = t39;
+    *out_b5474 = t35;
+    *out_b5488 = t38;
+    *out_b5499 = t37;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_4_element(
+    double b59, double b60, double b72, double b85, double b86, double b90, double b91, double b93, double b94,
+    double b106, double b146, double b147, double b154, double b173, double b252, double b301, double b305,
+    double b307, out_ptr out_b5537, out_ptr out_b5542, out_ptr out_b5544, out_ptr out_b5558, out_ptr out_b5569,
+    out_ptr out_b5607, out_ptr out_b5612, out_ptr out_b5614, out_ptr out_b5628, out_ptr out_b5639, out_ptr out_b5677,
+    out_ptr out_b5682, out_ptr out_b5684, out_ptr out_b5698, out_ptr out_b5709, out_ptr out_b5747, out_ptr out_b5752,
+    out_ptr out_b5754, out_ptr out_b5768, out_ptr out_b5779, out_ptr out_b5817, out_ptr out_b5822, out_ptr out_b5824,
+    out_ptr out_b5838, out_ptr out_b5849, out_ptr out_b5887, out_ptr out_b5892, out_ptr out_b5894, out_ptr out_b5908,
+    out_ptr out_b5919, out_ptr out_b5957, out_ptr out_b5962, out_ptr out_b5964, out_ptr out_b5978, out_ptr out_b5989)
+{
+    double t0, t1, t2, t3, t4;
+    gelu_covariance_exact_float64_atom1(b305, 0.32749548832246317, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t0, &t1, &t2, &t3, &t4);
+    double t5, t6, t7, t8, t9;
+    gelu_covariance_exact_float64_atom1(b305, 0.3755233356300538, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t5, &t6, &t7, &t8, &t9);
+    double t10, t11, t12, t13, t14;
+    gelu_covariance_exact_float64_atom1(b305, 0.42615402898995375, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t10, &t11, &t12, &t13, &t14);
+    double t15, t16, t17, t18, t19;
+    gelu_covariance_exact_float64_atom1(b305, 0.4788288651420602, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t15, &t16, &t17, &t18, &t19);
+    double t20, t21, t22, t23, t24;
+    gelu_covariance_exact_float64_atom1(b305, 0.5328962562737352, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t20, &t21, &t22, &t23, &t24);
+    double t25, t26, t27, t28, t29;
+    gelu_covariance_exact_float64_atom1(b305, 0.5876235228151727, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t25, &t26, &t27, &t28, &t29);
+    double t30, t31, t32, t33, t34;
+    gelu_covariance_exact_float64_atom1(b305, 0.6422119042800476, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t30, &t31, &t32, &t33, &t34);
+    *out_b5537 = t1;
+    *out_b5542 = t4;
+    *out_b5544 = t0;
+    *out_b5558 = t3;
+    *out_b5569 = t2;
+    *out_b5607 = t6;
+    *out_b5612 = t9;
+    *out_b5614 = t5;
+    *out_b5628 = t8;
+    *out_b5639 = t7;
+    *out_b5677 = t11;
+    *out_b5682 = t14;
+    *out_b5684 = t10;
+    *out_b5698 = t13;
+    *out_b5709 = t12;
+    *out_b5747 = t16;
+    *out_b5752 = t19;
+    *out_b5754 = t15;
+    *out_b5768 = t18;
+    *out_b5779 = t17;
+    *out_b5817 = t21;
+    *out_b5822 = t24;
+    *out_b5824 = t20;
+    *out_b5838 = t23;
+    *out_b5849 = t22;
+    *out_b5887 = t26;
+    *out_b5892 = t29;
+    *out_b5894 = t25;
+    *out_b5908 = t28;
+    *out_b5919 = t27;
+    *out_b5957 = t31;
+    *out_b5962 = t34;
+    *out_b5964 = t30;
+    *out_b5978 = t33;
+    *out_b5989 = t32;
+}
+
+INLINE void gelu_covariance_exact_float64_backward_5_element(
+    double b59, double b60, double b72, double b85, double b86, double b90, double b91, double b93, double b94,
+    double b106, double b146, double b147, double b154, double b173, double b252, double b301, double b305,
+    double b307, out_ptr out_b6027, out_ptr out_b6032, out_ptr out_b6034, out_ptr out_b6048, out_ptr out_b6059,
+    out_ptr out_b6097, out_ptr out_b6102, out_ptr out_b6104, out_ptr out_b6118, out_ptr out_b6129, out_ptr out_b6167,
+    out_ptr out_b6172, out_ptr out_b6174, out_ptr out_b6188, out_ptr out_b6199, out_ptr out_b6237, out_ptr out_b6242,
+    out_ptr out_b6244, out_ptr out_b6258, out_ptr out_b6269, out_ptr out_b6307, out_ptr out_b6312, out_ptr out_b6314,
+    out_ptr out_b6328, out_ptr out_b6339, out_ptr out_b6365, out_ptr out_b6380, out_ptr out_b6384, out_ptr out_b6398,
+    out_ptr out_b6409, out_ptr out_b6447, out_ptr out_b6452, out_ptr out_b6454, out_ptr out_b6468, out_ptr out_b6479)
+{
+    double t0, t1, t2, t3, t4;
+    gelu_covariance_exact_float64_atom1(b305, 0.695814391681563, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t0, &t1, &t2, &t3, &t4);
+    double t5, t6, t7, t8, t9;
+    gelu_covariance_exact_float64_atom1(b305, 0.7475558658869825, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t5, &t6, &t7, &t8, &t9);
+    double t10, t11, t12, t13, t14;
+    gelu_covariance_exact_float64_atom1(b305, 0.7965549249540246, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t10, &t11, &t12, &t13, &t14);
+    double t15, t16, t17, t18, t19;
+    gelu_covariance_exact_float64_atom1(b305, 0.8419467045436335, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t15, &t16, &t17, &t18, &t19);
+    double t20, t21, t22, t23, t24;
+    gelu_covariance_exact_float64_atom1(b305, 0.8829059426655191, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t20, &t21, &t22, &t23, &t24);
+    double t25, t26, t27, t28, t29;
+    gelu_covariance_exact_float64_atom1(b305, 0.9186695163946096, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t25, &t26, &t27, &t28, &t29);
+    double t30, t31, t32, t33, t34;
+    gelu_covariance_exact_float64_atom1(b305, 0.9485576877059164, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t30, &t31, &t32, &t33, &t34);
+    *out_b6027 = t1;
+    *out_b6032 = t4;
+    *out_b6034 = t0;
+    *out_b6048 = t3;
+    *out_b6059 = t2;
+    *out_b6097 = t6;
+    *out_b6102 = t9;
+    *out_b6104 = t5;
+    *out_b6118 = t8;
+    *out_b6129 = t7;
+    *out_b6167 = t11;
+    *out_b6172 = t14;
+    *out_b6174 = t10;
+    *out_b6188 = t13;
+    *out_b6199 = t12;
+    *out_b6237 = t16;
+    *out_b6242 = t19;
+    *out_b6244 = t15;
+    *out_b6258 = t18;
+    *out_b6269 = t17;
+    *out_b6307 = t21;
+    *out_b6312 = t24;
+    *out_b6314 = t20;
+    *out_b6328 = t23;
+    *out_b6339 = t22;
+    *out_b6365 = t25;
+    *out_b6380 = t26;
+    *out_b6384 = t29;
+    *out_b6398 = t28;
+    *out_b6409 = t27;
+    *out_b6447 = t31;
+    *out_b6452 = t34;
+    *out_b6454 = t30;
+    *out_b6468 = t33;
+    *out_b6479 = t32;
 }
 
 INLINE void gelu_covariance_exact_float64_backward_element(
-    double mean1, double var1, double mean2, double var2, double cov, double grad_covariance, double b18, double b19,
-    double b20, double b21, double b22, double b23, double b24, double b25, double b11, double b9, double b26,
-    double b27, double b5, double b7, double b28, double b8, double b29, double b30, double b0, double q0_0_1,
-    double q0_0_4, double q0_0_0, double q0_0_3, double q0_0_2, double q0_1_1, double q0_1_4, double q0_1_0,
-    double q0_1_3, double q0_1_2, double q0_2_1, double q0_2_4, double q0_2_0, double q0_2_3, double q0_2_2,
-    double q0_3_1, double q0_3_4, double q0_3_0, double q0_3_3, double q0_3_2, double q0_4_1, double q0_4_4,
-    double q0_4_0, double q0_4_3, double q0_4_2, double q0_5_1, double q0_5_4, double q0_5_0, double q0_5_3,
-    double q0_5_2, double q0_6_1, double q0_6_4, double q0_6_0, double q0_6_3, double q0_6_2, double q0_7_1,
-    double q0_7_4, double q0_7_0, double q0_7_3, double q0_7_2, double q0_8_1, double q0_8_4, double q0_8_0,
-    double q0_8_3, double q0_8_2, double q0_9_1, double q0_9_4, double q0_9_0, double q0_9_3, double q0_9_2,
-    double q0_10_1, double q0_10_4, double q0_10_0, double q0_10_3, double q0_10_2, double q0_11_1, double q0_11_4,
-    double q0_11_0, double q0_11_3, double q0_11_2, double q0_12_1, double q0_12_4, double q0_12_0, double q0_12_3,
-    double q0_12_2, double q0_13_1, double q0_13_4, double q0_13_0, double q0_13_3, double q0_13_2, double q0_14_1,
-    double q0_14_4, double q0_14_0, double q0_14_3, double q0_14_2, double q0_15_1, double q0_15_4, double q0_15_0,
-    double q0_15_3, double q0_15_2, double q0_16_1, double q0_16_4, double q0_16_0, double q0_16_3, double q0_16_2,
-    double q0_17_1, double q0_17_4, double q0_17_0, double q0_17_3, double q0_17_2, double q0_18_1, double q0_18_4,
-    double q0_18_0, double q0_18_3, double q0_18_2, double q0_19_1, double q0_19_4, double q0_19_0, double q0_19_3,
-    double q0_19_2, double a0, double a1, double a2, double a3, double a4, out_ptr out_grad_mean1,
-    out_ptr out_grad_var1, out_ptr out_grad_mean2, out_ptr out_grad_var2, out_ptr out_grad_cov)
+    double mean1, double var1, double mean2, double var2, double cov, double grad_covariance, double b9, double b14,
+    double b15, double b16, double b17, double b31, double b42, double b43, double b48, double b59, double b60,
+    double b72, double b85, double b86, double b90, double b91, double b93, double b94, double b106, double b146,
+    double b147, double b154, double b173, double b248, double b252, double b256, double b267, double b269,
+    double b278, double b280, double b281, double b301, double b305, double b307, double b3506, double b3509,
+    double b3512, double b3527, double b3538, double b3576, double b3581, double b3583, double b3597, double b3608,
+    double b3681, double b3686, double b3688, double b3702, double b3713, double b3752, double b3757, double b3759,
+    double b3773, double b3784, double b3856, double b3861, double b3863, double b3877, double b3888, double b3977,
+    double b3982, double b3984, double b3998, double b4009, double b4049, double b4054, double b4056, double b4070,
+    double b4081, double b4137, double b4142, double b4144, double b4158, double b4169, double b4207, double b4212,
+    double b4214, double b4228, double b4239, double b4277, double b4282, double b4284, double b4298, double b4309,
+    double b4347, double b4352, double b4354, double b4368, double b4379, double b4417, double b4422, double b4424,
+    double b4438, double b4449, double b4487, double b4492, double b4494, double b4508, double b4519, double b4557,
+    double b4562, double b4564, double b4578, double b4589, double b4627, double b4632, double b4634, double b4648,
+    double b4659, double b4697, double b4702, double b4704, double b4718, double b4729, double b4767, double b4772,
+    double b4774, double b4788, double b4799, double b4837, double b4842, double b4844, double b4858, double b4869,
+    double b4907, double b4912, double b4914, double b4928, double b4939, double b4977, double b4982, double b4984,
+    double b4998, double b5009, double b5047, double b5052, double b5054, double b5068, double b5079, double b5117,
+    double b5122, double b5124, double b5138, double b5149, double b5187, double b5192, double b5194, double b5208,
+    double b5219, double b5257, double b5262, double b5264, double b5278, double b5289, double b5327, double b5332,
+    double b5334, double b5348, double b5359, double b5397, double b5402, double b5404, double b5418, double b5429,
+    double b5467, double b5472, double b5474, double b5488, double b5499, double b5537, double b5542, double b5544,
+    double b5558, double b5569, double b5607, double b5612, double b5614, double b5628, double b5639, double b5677,
+    double b5682, double b5684, double b5698, double b5709, double b5747, double b5752, double b5754, double b5768,
+    double b5779, double b5817, double b5822, double b5824, double b5838, double b5849, double b5887, double b5892,
+    double b5894, double b5908, double b5919, double b5957, double b5962, double b5964, double b5978, double b5989,
+    double b6027, double b6032, double b6034, double b6048, double b6059, double b6097, double b6102, double b6104,
+    double b6118, double b6129, double b6167, double b6172, double b6174, double b6188, double b6199, double b6237,
+    double b6242, double b6244, double b6258, double b6269, double b6307, double b6312, double b6314, double b6328,
+    double b6339, double b6365, double b6380, double b6384, double b6398, double b6409, double b6447, double b6452,
+    double b6454, double b6468, double b6479, out_ptr out_grad_mean1, out_ptr out_grad_var1, out_ptr out_grad_mean2,
+    out_ptr out_grad_var2, out_ptr out_grad_cov)
 {
     _Bool t0 = cov < 0.0, t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
-    double c0 = 1.0;  // power of two that keeps remainders normal
-    _Bool t2 = ((b18 <= b23) & ((0.0 <= b19) & (b21 == b21))) & ((0.0 <= b20) & (b22 == b22));
-    double t3 = t2 ? c0 : (-1.0), t4 = SQRT(t3), t5 = cov * b9, t6 = cov * b11, t7 = exp64((b26 * b26) * (-0.5));
-    double t8 = exp64((-0.5) * (b27 * b27)), t9 = b9 * b26, t10 = t9 * t9, t11 = b11 * b27, t12 = t11 * t11;
-    double t13 = 0.3989422804014327 * (b27 * b7), t14 = 0.3989422804014327 * (b26 * b5);
-    double t15 = gelu_covariance_exact_float64_part3(b27);  // Mills ratio/sqrt(2 pi)
-    double t16 = gelu_covariance_exact_float64_part3(b26);  // Mills ratio/sqrt(2 pi)
-    double t17 = 2.0 * (c0 / (c0 + b29)), t18 = exp64(-(b30 + (b8 + b28)));
-    _Bool t19 = b27 < 0.0;
-    double t20 = t8 * (t13 + t15), t21 = (c0 - (t8 * t15)) + (t8 * t13), t22 = t19 ? t20 : t21;
-    _Bool t23 = b26 < 0.0;
-    double t24 = t7 * (t14 + t16), t25 = (c0 - (t7 * t16)) + (t7 * t14), t26 = t23 ? t24 : t25;
-    double t27 = (b24 * (t18 * (t17 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_2, q0_18_2, q0_17_2, q0_16_2,
-        q0_15_2, q0_14_2, q0_13_2, q0_12_2, q0_11_2, q0_10_2, q0_9_2, q0_8_2, q0_7_2, q0_6_2, q0_5_2, q0_4_2, q0_3_2,
-        q0_2_2, q0_1_2, q0_0_2) + a0))))) + (((t8 * (0.3989422804014327 * ((c0 + b7) - t12))) * t26) * t6);
-    double t28 = 0.5 * (((t26 * (t8 * (0.3989422804014327 * (b27 * (t12 - (c0 + (3.0 * b7))))))) * (b11 * t6)) + (b11 *
-        (b24 * (t18 * (t17 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_3, q0_18_3, q0_17_3, q0_16_3, q0_15_3,
-        q0_14_3, q0_13_3, q0_12_3, q0_11_3, q0_10_3, q0_9_3, q0_8_3, q0_7_3, q0_6_3, q0_5_3, q0_4_3, q0_3_3, q0_2_3,
-        q0_1_3, q0_0_3) + a1)))))));
-    double t29 = 0.5 * (((t22 * (t7 * (0.3989422804014327 * (b26 * (t10 - (c0 + (b5 * 3.0))))))) * (b9 * t5)) + (b9 *
-        (b25 * (t18 * (t17 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_0, q0_18_0, q0_17_0, q0_16_0, q0_15_0,
-        q0_14_0, q0_13_0, q0_12_0, q0_11_0, q0_10_0, q0_9_0, q0_8_0, q0_7_0, q0_6_0, q0_5_0, q0_4_0, q0_3_0, q0_2_0,
-        q0_1_0, q0_0_0) + a2)))))));
-    double t30 = t1 ? t29 : t28, t31 = t2 ? t30 : t4, t32 = t31 * grad_covariance, t33 = t1 ? t28 : t29;
-    double t34 = t2 ? t33 : t4, t35 = t34 * grad_covariance;
-    double t36 = b25 * (t18 * ((b0 * (gelu_covariance_exact_float64_part2(q0_19_4, q0_18_4, q0_17_4, q0_16_4, q0_15_4,
-        q0_14_4, q0_13_4, q0_12_4, q0_11_4, q0_10_4, q0_9_4, q0_8_4, q0_7_4, q0_6_4, q0_5_4, q0_4_4, q0_3_4, q0_2_4,
-        q0_1_4, q0_0_4) + a3)) * t17));
-    double t37 = ((t7 * (0.3989422804014327 * ((c0 + b5) - t10))) * t22) * t5, t38 = -t36, t39 = t0 ? t38 : t36;
-    double t40 = t37 + t39, t41 = t1 ? t40 : t27, t42 = t2 ? t41 : t4, t43 = t42 * grad_covariance;
-    double t44 = t1 ? t27 : t40, t45 = t2 ? t44 : t4, t46 = t45 * grad_covariance;
-    double t47 = t18 * (b0 * (gelu_covariance_exact_float64_part2(q0_19_1, q0_18_1, q0_17_1, q0_16_1, q0_15_1, q0_14_1,
-        q0_13_1, q0_12_1, q0_11_1, q0_10_1, q0_9_1, q0_8_1, q0_7_1, q0_6_1, q0_5_1, q0_4_1, q0_3_1, q0_2_1, q0_1_1,
-        q0_0_1) + a4));
-    double t48 = t22 * t26, t49 = -t47, t50 = t0 ? t49 : t47, t51 = t48 + t50, t52 = t2 ? t51 : t4;
-    double t53 = t52 * grad_covariance;
-    *out_grad_mean1 = t43;
-    *out_grad_var1 = t32;
-    *out_grad_mean2 = t46;
-    *out_grad_var2 = t35;
-    *out_grad_cov = t53;
+    _Bool t2 = ((b9 <= b31) & ((0.0 <= b14) & (b16 == b16))) & ((0.0 <= b15) & (b17 == b17));
+    double t3, t4, t5, t6, t7;
+    gelu_covariance_exact_float64_atom1(b305, 0.9719933526796989, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t3, &t4, &t5, &t6, &t7);
+    double t8, t9, t10, t11, t12;
+    gelu_covariance_exact_float64_atom1(b305, 0.9885188098771589, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t8, &t9, &t10, &t11, &t12);
+    double t13, t14, t15, t16, t17;
+    gelu_covariance_exact_float64_atom1(b305, 0.9978118988269403, b301, b252, b147, b146, b85, b93, b86, b154, b60,
+        b173, b59, b94, b91, b307, b72, b90, b106, &t13, &t14, &t15, &t16, &t17);
+    double t18 = FMA(0.0017856894597730647, t14, FMA(0.004122316121256011, t9, FMA(0.006380883958734977, t4,
+        FMA(0.008514365446928024, b6447, FMA(0.010482330225511493, b6380, FMA(0.012249304159685686, b6307,
+        FMA(0.01378555850237772, b6237, FMA(0.015067844234711062, b6167, FMA(0.016079920164848285, b6097,
+        FMA(0.016812843903248963, b6027, FMA(0.017265016584371493, b5957, FMA(0.01744198386763478, b5887,
+        FMA(0.017356005543393626, b5817, FMA(0.017025414895880095, b5747, FMA(0.01647379673351315, b5677,
+        FMA(0.015729019437577055, b5607, FMA(0.014822161266154174, b5537, FMA(0.013786374300963519, b5467,
+        FMA(0.012655730732424516, b5397, FMA(0.011464095613987703, b5327, FMA(0.01024406783235623, b5257,
+        FMA(0.009026026965570831, b5187, FMA(0.007837318137898402, b5117, FMA(0x1.b73231a9703efp-8, b5047,
+        gelu_covariance_exact_float64_part2(b4977, b4907, b4837, b4767, b4697, b4627, b4557, b4487, b4417, b4347,
+        b4277, b4207, b4137, b4049, b3977, b3856, b3752, b3681, b3576, b3506)))))))))))))))))))))))));
+    double t19 = b256 * (b305 * t18);
+    double t20 = FMA(0.0017856894597730647, t17, FMA(0.004122316121256011, t12, FMA(0.006380883958734977, t7,
+        FMA(0.008514365446928024, b6452, FMA(0.010482330225511493, b6384, FMA(0.012249304159685686, b6312,
+        FMA(0.01378555850237772, b6242, FMA(0.015067844234711062, b6172, FMA(0.016079920164848285, b6102,
+        FMA(0.016812843903248963, b6032, FMA(0.017265016584371493, b5962, FMA(0.01744198386763478, b5892,
+        FMA(0.017356005543393626, b5822, FMA(0.017025414895880095, b5752, FMA(0.01647379673351315, b5682,
+        FMA(0.015729019437577055, b5612, FMA(0.014822161266154174, b5542, FMA(0.013786374300963519, b5472,
+        FMA(0.012655730732424516, b5402, FMA(0.011464095613987703, b5332, FMA(0.01024406783235623, b5262,
+        FMA(0.009026026965570831, b5192, FMA(0.007837318137898402, b5122, FMA(0x1.b73231a9703efp-8, b5052,
+        gelu_covariance_exact_float64_part2(b4982, b4912, b4842, b4772, b4702, b4632, b4562, b4492, b4422, b4352,
+        b4282, b4212, b4142, b4054, b3982, b3861, b3757, b3686, b3581, b3509)))))))))))))))))))))))));
+    double t21 = b43 * (b256 * ((b305 * t20) * b248));
+    double t22 = FMA(0.0017856894597730647, t13, FMA(0.004122316121256011, t8, FMA(0.006380883958734977, t3,
+        FMA(0.008514365446928024, b6454, FMA(0.010482330225511493, b6365, FMA(0.012249304159685686, b6314,
+        FMA(0.01378555850237772, b6244, FMA(0.015067844234711062, b6174, FMA(0.016079920164848285, b6104,
+        FMA(0.016812843903248963, b6034, FMA(0.017265016584371493, b5964, FMA(0.01744198386763478, b5894,
+        FMA(0.017356005543393626, b5824, FMA(0.017025414895880095, b5754, FMA(0.01647379673351315, b5684,
+        FMA(0.015729019437577055, b5614, FMA(0.014822161266154174, b5544, FMA(0.013786374300963519, b5474,
+        FMA(0.012655730732424516, b5404, FMA(0.011464095613987703, b5334, FMA(0.01024406783235623, b5264,
+        FMA(0.009026026965570831, b5194, FMA(0.007837318137898402, b5124, FMA(0x1.b73231a9703efp-8, b5054,
+        gelu_covariance_exact_float64_part2(b4984, b4914, b4844, b4774, b4704, b4634, b4564, b4494, b4424, b4354,
+        b4284, b4214, b4144, b4056, b3984, b3863, b3759, b3688, b3583, b3512)))))))))))))))))))))))));
+    double t23 = 0.5 * (b267 + (b60 * (b43 * (b256 * (b248 * (b305 * t22))))));
+    double t24 = FMA(0.0017856894597730647, t16, FMA(0.004122316121256011, t11, FMA(0.006380883958734977, t6,
+        FMA(0.008514365446928024, b6468, FMA(0.010482330225511493, b6398, FMA(0.012249304159685686, b6328,
+        FMA(0.01378555850237772, b6258, FMA(0.015067844234711062, b6188, FMA(0.016079920164848285, b6118,
+        FMA(0.016812843903248963, b6048, FMA(0.017265016584371493, b5978, FMA(0.01744198386763478, b5908,
+        FMA(0.017356005543393626, b5838, FMA(0.017025414895880095, b5768, FMA(0.01647379673351315, b5698,
+        FMA(0.015729019437577055, b5628, FMA(0.014822161266154174, b5558, FMA(0.013786374300963519, b5488,
+        FMA(0.012655730732424516, b5418, FMA(0.011464095613987703, b5348, FMA(0.01024406783235623, b5278,
+        FMA(0.009026026965570831, b5208, FMA(0.007837318137898402, b5138, FMA(0x1.b73231a9703efp-8, b5068,
+        gelu_covariance_exact_float64_part2(b4998, b4928, b4858, b4788, b4718, b4648, b4578, b4508, b4438, b4368,
+        b4298, b4228, b4158, b4070, b3998, b3877, b3773, b3702, b3597, b3527)))))))))))))))))))))))));
+    double t25 = 0.5 * (b278 + (b59 * (b42 * (b256 * (b248 * (b305 * t24))))));
+    double t26 = FMA(0.0017856894597730647, t15, FMA(0.004122316121256011, t10, FMA(0.006380883958734977, t5,
+        FMA(0.008514365446928024, b6479, FMA(0.010482330225511493, b6409, FMA(0.012249304159685686, b6339,
+        FMA(0.01378555850237772, b6269, FMA(0.015067844234711062, b6199, FMA(0.016079920164848285, b6129,
+        FMA(0.016812843903248963, b6059, FMA(0.017265016584371493, b5989, FMA(0.01744198386763478, b5919,
+        FMA(0.017356005543393626, b5849, FMA(0.017025414895880095, b5779, FMA(0.01647379673351315, b5709,
+        FMA(0.015729019437577055, b5639, FMA(0.014822161266154174, b5569, FMA(0.013786374300963519, b5499,
+        FMA(0.012655730732424516, b5429, FMA(0.011464095613987703, b5359, FMA(0.01024406783235623, b5289,
+        FMA(0.009026026965570831, b5219, FMA(0.007837318137898402, b5149, FMA(0x1.b73231a9703efp-8, b5079,
+        gelu_covariance_exact_float64_part2(b5009, b4939, b4869, b4799, b4729, b4659, b4589, b4519, b4449, b4379,
+        b4309, b4239, b4169, b4081, b4009, b3888, b3784, b3713, b3608, b3538)))))))))))))))))))))))));
+    double t27 = (b42 * (b256 * (b248 * (b305 * t26)))) + b281, t28 = -t19, t29 = t0 ? t28 : t19, t30 = b280 + t29;
+    double t31 = t2 ? t30 : b48, t32 = t31 * grad_covariance, t33 = -t21, t34 = t0 ? t33 : t21, t35 = b269 + t34;
+    double t36 = t1 ? t35 : t27, t37 = t2 ? t36 : b48, t38 = t37 * grad_covariance, t39 = t1 ? t27 : t35;
+    double t40 = t2 ? t39 : b48, t41 = t40 * grad_covariance, t42 = t1 ? t23 : t25, t43 = t2 ? t42 : b48;
+    double t44 = t43 * grad_covariance, t45 = t1 ? t25 : t23, t46 = t2 ? t45 : b48, t47 = t46 * grad_covariance;
+    *out_grad_mean1 = t38;
+    *out_grad_var1 = t44;
+    *out_grad_mean2 = t41;
+    *out_grad_var2 = t47;
+    *out_grad_cov = t32;
 }
-
-static const double rows0[40][2] = {
-    {2.3047224449819e-08,4.705355531747592e-08},
-    {1.464079953054779e-06,0x1.620b435aa6a1ap-20},
-    {0x1.ce8b5ec713c31p-17,7.921426835996799e-06},
-    {6.422386018396919e-05,0x1.c5426b5e6bfap-16},
-    {0x1.b1c817f794e74p-13,6.844232536015404e-05},
-    {0.0005301453680718983,0x1.2e61b70ba570dp-13},
-    {0.0011628269345298303,0.0002677326107901699},
-    {0x1.2a7e0a4ddc573p-9,0.0004533052281759728},
-    {0.004090831264511447,0.0007150536919098081},
-    {0.006863808709792413,0.0010661986859348948},
-    {0.010895646186913556,0.0015181847369714178},
-    {0.01651784072210023,0.002079872934256019},
-    {0.024084699220296296,0.002756809648349351},
-    {0.03396191479382395,0.003550604136588644},
-    {0.04651339741409819,0.004458444055561819},
-    {0.06208683127005751,0.005472772868790718},
-    {0.08099849736530153,0.006581147127412567},
-    {0.10351794590508619,0.007766284837559883},
-    {0.1298531269388003,0.009006308864212472},
-    {0.16013658838905284,0.010275181831197156},
-    {0.19441332774824222,0.011543321543943259},
-    {0.23263083798141745,0.01277837886765329},
-    {0.274631821034861,0.01394615350907227},
-    {0.3201499561250763,0.01501161752346107},
-    {0.36880900771829916,0.015940011816811886},
-    {0.42012544347376457,0.016697977614369735},
-    {0.47351460956901104,0.01725468295145053},
-    {0.5283003842397684,0.017582903791400973},
-    {0.5837281047043217,0.017660020414006265},
-    {0.6389804425502604,0.017468892216075876},
-    {0.693195792609163,0.016998577940632868},
-    {0.745488644457719,0.01624487346817372},
-    {0.7949713275971588,0.015210645486078136},
-    {0.8407764641069162,0.013905946395866444},
-    {0.882079428533507,0.012347903531169983},
-    {0.9181201059428341,0.010560384122991116},
-    {0.9482232585063524,0.008573447471575329},
-    {0.9718168727384103,0x1.a4e99d03b64a1p-8},
-    {0.9884480809427961,0.00414811508550826},
-    {0.9977985927058194,0.0017965818061741645},
-};
 
 static void gelu_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const
     *out, int cell)
 {
     (void)params;
     (void)cell;
-    double s[26][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
-    LANEWISE(gelu_covariance_exact_float64_forward_before_element(
+    double s[27][LANES];
+    LANEWISE(gelu_covariance_exact_float64_forward_0_element(
         in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
         &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i], &s[15][i],
         &s[16][i], &s[17][i], &s[18][i], &s[19][i], &s[20][i], &s[21][i], &s[22][i], &s[23][i], &s[24][i], &s[25][i]))
-    for (int k = 0; k < 40; ++k) {
-        const double *c = rows0[k], c0 = c[0];
-        LANEWISE(r[0][i] = gelu_covariance_exact_float64_atom0(
-            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
-            s[11][i], s[12][i], s[13][i]))
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
-        }
-    }
+    LANEWISE(gelu_covariance_exact_float64_forward_1_element(
+        s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[19][i],
+        s[22][i], s[23][i], s[24][i], s[25][i], &s[26][i]))
     LANEWISE(gelu_covariance_exact_float64_forward_element(
-        in[4][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i], s[20][i], s[21][i], s[22][i], s[10][i],
-        s[11][i], s[23][i], s[8][i], s[24][i], s[25][i], s[0][i], a[0][i], &out[0][i]))
+        s[0][i], s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i],
+        s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i], s[20][i], s[21][i], s[22][i],
+        s[23][i], s[24][i], s[26][i], &out[0][i]))
 }
 
 void gelu_covariance_exact_float64_forward(
@@ -409,130 +890,82 @@ void gelu_covariance_exact_float64_forward(
         cov}, 5, params, (double *const[]){out_covariance}, 1);
 }
 
-static const double rows1[20][1] = {
-    {0x1.ab8d6a1f6523ap-32},
-    {0x1.e7131657a23e7p-25},
-    {8.369844141913075e-07},
-    {5.31372829743653e-06},
-    {0x1.6b968e75bd46ep-16},
-    {6.723231472552511e-05},
-    {0x1.6b0c5c3ccd7b1p-13},
-    {0.0003892840839296878},
-    {0.0007895994979768233},
-    {0.0014764525670445286},
-    {0x1.52c40cbc8bb85p-9},
-    {0.004283649700995719},
-    {0.006779312329779466},
-    {0.010312369397813046},
-    {0.015155924705426824},
-    {0.021610375121161908},
-    {0.029996256006443477},
-    {0.04064505183243601},
-    {0.053888194485041556},
-    {0.07004457602286504},
-};
-
-static const double rows2[24][6] = {
-    {0.08940699604435709,0x1.b73231a9703efp-8,0x1.b73231a9703efp-8,0x1.b73231a9703efp-8,0x1.b73231a9703efp-8,
-     0x1.b73231a9703efp-8},
-    {0.11222804163624928,0.007837318137898402,0.007837318137898402,0.007837318137898402,0.007837318137898402,
-     0.007837318137898402},
-    {0.1387059560478839,0.009026026965570831,0.009026026965570831,0.009026026965570831,0.009026026965570831,
-     0.009026026965570831},
-    {0.1689710875207366,0.01024406783235623,0.01024406783235623,0.01024406783235623,0.01024406783235623,
-     0.01024406783235623},
-    {0.203073519836297,0.011464095613987703,0.011464095613987703,0.011464095613987703,0.011464095613987703,
-     0.011464095613987703},
-    {0.2409724699615749,0.012655730732424516,0.012655730732424516,0.012655730732424516,0.012655730732424516,
-     0.012655730732424516},
-    {0.2825279956653444,0.013786374300963519,0.013786374300963519,0.013786374300963519,0.013786374300963519,
-     0.013786374300963519},
-    {0.32749548832246317,0.014822161266154174,0.014822161266154174,0.014822161266154174,0.014822161266154174,
-     0.014822161266154174},
-    {0.3755233356300538,0.015729019437577055,0.015729019437577055,0.015729019437577055,0.015729019437577055,
-     0.015729019437577055},
-    {0.42615402898995375,0.01647379673351315,0.01647379673351315,0.01647379673351315,0.01647379673351315,
-     0.01647379673351315},
-    {0.4788288651420602,0.017025414895880095,0.017025414895880095,0.017025414895880095,0.017025414895880095,
-     0.017025414895880095},
-    {0.5328962562737352,0.017356005543393626,0.017356005543393626,0.017356005543393626,0.017356005543393626,
-     0.017356005543393626},
-    {0.5876235228151727,0.01744198386763478,0.01744198386763478,0.01744198386763478,0.01744198386763478,
-     0.01744198386763478},
-    {0.6422119042800476,0.017265016584371493,0.017265016584371493,0.017265016584371493,0.017265016584371493,
-     0.017265016584371493},
-    {0.695814391681563,0.016812843903248963,0.016812843903248963,0.016812843903248963,0.016812843903248963,
-     0.016812843903248963},
-    {0.7475558658869825,0.016079920164848285,0.016079920164848285,0.016079920164848285,0.016079920164848285,
-     0.016079920164848285},
-    {0.7965549249540246,0.015067844234711062,0.015067844234711062,0.015067844234711062,0.015067844234711062,
-     0.015067844234711062},
-    {0.8419467045436335,0.01378555850237772,0.01378555850237772,0.01378555850237772,0.01378555850237772,
-     0.01378555850237772},
-    {0.8829059426655191,0.012249304159685686,0.012249304159685686,0.012249304159685686,0.012249304159685686,
-     0.012249304159685686},
-    {0.9186695163946096,0.010482330225511493,0.010482330225511493,0.010482330225511493,0.010482330225511493,
-     0.010482330225511493},
-    {0.9485576877059164,0.008514365446928024,0.008514365446928024,0.008514365446928024,0.008514365446928024,
-     0.008514365446928024},
-    {0.9719933526796989,0.006380883958734977,0.006380883958734977,0.006380883958734977,0.006380883958734977,
-     0.006380883958734977},
-    {0.9885188098771589,0.004122316121256011,0.004122316121256011,0.004122316121256011,0.004122316121256011,
-     0.004122316121256011},
-    {0.9978118988269403,0.0017856894597730647,0.0017856894597730647,0.0017856894597730647,0.0017856894597730647,
-     0.0017856894597730647},
-};
-
 static void gelu_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const
     *out, int cell)
 {
     (void)params;
     (void)cell;
-    double s[31][LANES], a[5][LANES] = {{0.0}}, r[5][LANES], q0[20][5][LANES];
-    LANEWISE(gelu_covariance_exact_float64_backward_before_element(
+    double s[239][LANES];
+    LANEWISE(gelu_covariance_exact_float64_backward_0_element(
         in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
         &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i], &s[15][i],
         &s[16][i], &s[17][i], &s[18][i], &s[19][i], &s[20][i], &s[21][i], &s[22][i], &s[23][i], &s[24][i], &s[25][i],
-        &s[26][i], &s[27][i], &s[28][i], &s[29][i], &s[30][i]))
-    for (int k = 0; k < 20; ++k) {
-        const double *c = rows1[k], c0 = c[0];
-        LANEWISE(gelu_covariance_exact_float64_atom1(
-            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
-            s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], &q0[k][0][i], &q0[k][1][i],
-            &q0[k][2][i], &q0[k][3][i], &q0[k][4][i]))
-    }
-    for (int k = 0; k < 24; ++k) {
-        const double *c = rows2[k], c0 = c[0];
-        LANEWISE(gelu_covariance_exact_float64_atom1(
-            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i],
-            s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], &r[0][i], &r[1][i], &r[2][i],
-            &r[3][i], &r[4][i]))
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            a[0][i] = FMA(r[2][i], c[1], a[0][i]);
-            a[1][i] = FMA(r[3][i], c[2], a[1][i]);
-            a[2][i] = FMA(r[0][i], c[3], a[2][i]);
-            a[3][i] = FMA(r[4][i], c[4], a[3][i]);
-            a[4][i] = FMA(r[1][i], c[5], a[4][i]);
-        }
-    }
+        &s[26][i], &s[27][i], &s[28][i], &s[29][i], &s[30][i], &s[31][i], &s[32][i], &s[33][i], &s[34][i], &s[35][i],
+        &s[36][i], &s[37][i], &s[38][i], &s[39][i], &s[40][i], &s[41][i], &s[42][i], &s[43][i], &s[44][i], &s[45][i],
+        &s[46][i], &s[47][i], &s[48][i], &s[49][i], &s[50][i], &s[51][i], &s[52][i], &s[53][i], &s[54][i], &s[55][i],
+        &s[56][i], &s[57][i], &s[58][i]))
+    LANEWISE(gelu_covariance_exact_float64_backward_1_element(
+        s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i],
+        s[20][i], s[21][i], s[22][i], s[24][i], s[31][i], s[32][i], s[33][i], &s[59][i], &s[60][i], &s[61][i],
+        &s[62][i], &s[63][i], &s[64][i], &s[65][i], &s[66][i], &s[67][i], &s[68][i], &s[69][i], &s[70][i], &s[71][i],
+        &s[72][i], &s[73][i], &s[74][i], &s[75][i], &s[76][i], &s[77][i], &s[78][i], &s[79][i], &s[80][i], &s[81][i],
+        &s[82][i], &s[83][i], &s[84][i], &s[85][i], &s[86][i], &s[87][i], &s[88][i], &s[89][i], &s[90][i], &s[91][i],
+        &s[92][i], &s[93][i]))
+    LANEWISE(gelu_covariance_exact_float64_backward_2_element(
+        s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i],
+        s[20][i], s[21][i], s[22][i], s[24][i], s[31][i], s[32][i], s[33][i], &s[94][i], &s[95][i], &s[96][i],
+        &s[97][i], &s[98][i], &s[99][i], &s[100][i], &s[101][i], &s[102][i], &s[103][i], &s[104][i], &s[105][i],
+        &s[106][i], &s[107][i], &s[108][i], &s[109][i], &s[110][i], &s[111][i], &s[112][i], &s[113][i], &s[114][i],
+        &s[115][i], &s[116][i], &s[117][i], &s[118][i], &s[119][i], &s[120][i], &s[121][i], &s[122][i], &s[123][i],
+        &s[124][i], &s[125][i], &s[126][i], &s[127][i], &s[128][i]))
+    LANEWISE(gelu_covariance_exact_float64_backward_3_element(
+        s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i],
+        s[20][i], s[21][i], s[22][i], s[24][i], s[31][i], s[32][i], s[33][i], &s[129][i], &s[130][i], &s[131][i],
+        &s[132][i], &s[133][i], &s[134][i], &s[135][i], &s[136][i], &s[137][i], &s[138][i], &s[139][i], &s[140][i],
+        &s[141][i], &s[142][i], &s[143][i], &s[144][i], &s[145][i], &s[146][i], &s[147][i], &s[148][i], &s[149][i],
+        &s[150][i], &s[151][i], &s[152][i], &s[153][i], &s[154][i], &s[155][i], &s[156][i], &s[157][i], &s[158][i],
+        &s[159][i], &s[160][i], &s[161][i], &s[162][i], &s[163][i], &s[164][i], &s[165][i], &s[166][i], &s[167][i],
+        &s[168][i]))
+    LANEWISE(gelu_covariance_exact_float64_backward_4_element(
+        s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i],
+        s[20][i], s[21][i], s[22][i], s[24][i], s[31][i], s[32][i], s[33][i], &s[169][i], &s[170][i], &s[171][i],
+        &s[172][i], &s[173][i], &s[174][i], &s[175][i], &s[176][i], &s[177][i], &s[178][i], &s[179][i], &s[180][i],
+        &s[181][i], &s[182][i], &s[183][i], &s[184][i], &s[185][i], &s[186][i], &s[187][i], &s[188][i], &s[189][i],
+        &s[190][i], &s[191][i], &s[192][i], &s[193][i], &s[194][i], &s[195][i], &s[196][i], &s[197][i], &s[198][i],
+        &s[199][i], &s[200][i], &s[201][i], &s[202][i], &s[203][i]))
+    LANEWISE(gelu_covariance_exact_float64_backward_5_element(
+        s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i], s[17][i], s[18][i], s[19][i],
+        s[20][i], s[21][i], s[22][i], s[24][i], s[31][i], s[32][i], s[33][i], &s[204][i], &s[205][i], &s[206][i],
+        &s[207][i], &s[208][i], &s[209][i], &s[210][i], &s[211][i], &s[212][i], &s[213][i], &s[214][i], &s[215][i],
+        &s[216][i], &s[217][i], &s[218][i], &s[219][i], &s[220][i], &s[221][i], &s[222][i], &s[223][i], &s[224][i],
+        &s[225][i], &s[226][i], &s[227][i], &s[228][i], &s[229][i], &s[230][i], &s[231][i], &s[232][i], &s[233][i],
+        &s[234][i], &s[235][i], &s[236][i], &s[237][i], &s[238][i]))
     LANEWISE(gelu_covariance_exact_float64_backward_element(
-        in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], in[5][i], s[18][i], s[19][i], s[20][i], s[21][i], s[22][i],
-        s[23][i], s[24][i], s[25][i], s[11][i], s[9][i], s[26][i], s[27][i], s[5][i], s[7][i], s[28][i], s[8][i],
-        s[29][i], s[30][i], s[0][i], q0[0][1][i], q0[0][4][i], q0[0][0][i], q0[0][3][i], q0[0][2][i], q0[1][1][i],
-        q0[1][4][i], q0[1][0][i], q0[1][3][i], q0[1][2][i], q0[2][1][i], q0[2][4][i], q0[2][0][i], q0[2][3][i],
-        q0[2][2][i], q0[3][1][i], q0[3][4][i], q0[3][0][i], q0[3][3][i], q0[3][2][i], q0[4][1][i], q0[4][4][i],
-        q0[4][0][i], q0[4][3][i], q0[4][2][i], q0[5][1][i], q0[5][4][i], q0[5][0][i], q0[5][3][i], q0[5][2][i],
-        q0[6][1][i], q0[6][4][i], q0[6][0][i], q0[6][3][i], q0[6][2][i], q0[7][1][i], q0[7][4][i], q0[7][0][i],
-        q0[7][3][i], q0[7][2][i], q0[8][1][i], q0[8][4][i], q0[8][0][i], q0[8][3][i], q0[8][2][i], q0[9][1][i],
-        q0[9][4][i], q0[9][0][i], q0[9][3][i], q0[9][2][i], q0[10][1][i], q0[10][4][i], q0[10][0][i], q0[10][3][i],
-        q0[10][2][i], q0[11][1][i], q0[11][4][i], q0[11][0][i], q0[11][3][i], q0[11][2][i], q0[12][1][i], q0[12][4][i],
-        q0[12][0][i], q0[12][3][i], q0[12][2][i], q0[13][1][i], q0[13][4][i], q0[13][0][i], q0[13][3][i], q0[13][2][i],
-        q0[14][1][i], q0[14][4][i], q0[14][0][i], q0[14][3][i], q0[14][2][i], q0[15][1][i], q0[15][4][i], q0[15][0][i],
-        q0[15][3][i], q0[15][2][i], q0[16][1][i], q0[16][4][i], q0[16][0][i], q0[16][3][i], q0[16][2][i], q0[17][1][i],
-        q0[17][4][i], q0[17][0][i], q0[17][3][i], q0[17][2][i], q0[18][1][i], q0[18][4][i], q0[18][0][i], q0[18][3][i],
-        q0[18][2][i], q0[19][1][i], q0[19][4][i], q0[19][0][i], q0[19][3][i], q0[19][2][i], a[0][i], a[1][i], a[2][i],
-        a[3][i], a[4][i], &out[0][i], &out[1][i], &out[2][i], &out[3][i], &out[4][i]))
+        in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], in[5][i], s[0][i], s[1][i], s[2][i], s[3][i], s[4][i],
+        s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i],
+        s[16][i], s[17][i], s[18][i], s[19][i], s[20][i], s[21][i], s[22][i], s[23][i], s[24][i], s[25][i], s[26][i],
+        s[27][i], s[28][i], s[29][i], s[30][i], s[31][i], s[32][i], s[33][i], s[34][i], s[35][i], s[36][i], s[37][i],
+        s[38][i], s[39][i], s[40][i], s[41][i], s[42][i], s[43][i], s[44][i], s[45][i], s[46][i], s[47][i], s[48][i],
+        s[49][i], s[50][i], s[51][i], s[52][i], s[53][i], s[54][i], s[55][i], s[56][i], s[57][i], s[58][i], s[59][i],
+        s[60][i], s[61][i], s[62][i], s[63][i], s[64][i], s[65][i], s[66][i], s[67][i], s[68][i], s[69][i], s[70][i],
+        s[71][i], s[72][i], s[73][i], s[74][i], s[75][i], s[76][i], s[77][i], s[78][i], s[79][i], s[80][i], s[81][i],
+        s[82][i], s[83][i], s[84][i], s[85][i], s[86][i], s[87][i], s[88][i], s[89][i], s[90][i], s[91][i], s[92][i],
+        s[93][i], s[94][i], s[95][i], s[96][i], s[97][i], s[98][i], s[99][i], s[100][i], s[101][i], s[102][i],
+        s[103][i], s[104][i], s[105][i], s[106][i], s[107][i], s[108][i], s[109][i], s[110][i], s[111][i], s[112][i],
+        s[113][i], s[114][i], s[115][i], s[116][i], s[117][i], s[118][i], s[119][i], s[120][i], s[121][i], s[122][i],
+        s[123][i], s[124][i], s[125][i], s[126][i], s[127][i], s[128][i], s[129][i], s[130][i], s[131][i], s[132][i],
+        s[133][i], s[134][i], s[135][i], s[136][i], s[137][i], s[138][i], s[139][i], s[140][i], s[141][i], s[142][i],
+        s[143][i], s[144][i], s[145][i], s[146][i], s[147][i], s[148][i], s[149][i], s[150][i], s[151][i], s[152][i],
+        s[153][i], s[154][i], s[155][i], s[156][i], s[157][i], s[158][i], s[159][i], s[160][i], s[161][i], s[162][i],
+        s[163][i], s[164][i], s[165][i], s[166][i], s[167][i], s[168][i], s[169][i], s[170][i], s[171][i], s[172][i],
+        s[173][i], s[174][i], s[175][i], s[176][i], s[177][i], s[178][i], s[179][i], s[180][i], s[181][i], s[182][i],
+        s[183][i], s[184][i], s[185][i], s[186][i], s[187][i], s[188][i], s[189][i], s[190][i], s[191][i], s[192][i],
+        s[193][i], s[194][i], s[195][i], s[196][i], s[197][i], s[198][i], s[199][i], s[200][i], s[201][i], s[202][i],
+        s[203][i], s[204][i], s[205][i], s[206][i], s[207][i], s[208][i], s[209][i], s[210][i], s[211][i], s[212][i],
+        s[213][i], s[214][i], s[215][i], s[216][i], s[217][i], s[218][i], s[219][i], s[220][i], s[221][i], s[222][i],
+        s[223][i], s[224][i], s[225][i], s[226][i], s[227][i], s[228][i], s[229][i], s[230][i], s[231][i], s[232][i],
+        s[233][i], s[234][i], s[235][i], s[236][i], s[237][i], s[238][i], &out[0][i], &out[1][i], &out[2][i],
+        &out[3][i], &out[4][i]))
 }
 
 void gelu_covariance_exact_float64_backward(

@@ -33,85 +33,111 @@ INLINE double heaviside_covariance_exact_float64_part2(double p0, double p1)
     return t4;
 }
 
-INLINE void heaviside_covariance_exact_float64_forward_before_element(
-    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b0, out_ptr out_b1, out_ptr out_b2,
-    out_ptr out_b3, out_ptr out_b4, out_ptr out_b5, out_ptr out_b6, out_ptr out_b7, out_ptr out_b8, out_ptr out_b9,
-    out_ptr out_b10, out_ptr out_b11, out_ptr out_b12)
+INLINE void heaviside_covariance_exact_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_covariance)
 {
     double t0 = ABS(cov);
-    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
-    double t2 = t1 ? var2 : var1, t3 = t1 ? var1 : var2, t4 = t1 ? mean2 : mean1, t5 = t1 ? mean1 : mean2;
-    _Bool t6 = 0.0 <= t2, t7 = t2 == 0.0, t8 = 0.0 <= t3, t9 = t3 == 0.0;
+    _Bool t1 = cov < 0.0, t2 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t3 = t2 ? var2 : var1, t4 = t2 ? var1 : var2, t5 = t2 ? mean2 : mean1, t6 = t2 ? mean1 : mean2;
+    _Bool t7 = 0.0 <= t3, t8 = t3 == 0.0, t9 = 0.0 <= t4, t10 = t4 == 0.0;
     double c0 = 1.0;  // power of two that keeps remainders normal
-    _Bool t10 = t7 | t9;
-    double t11 = t6 ? t2 : 0.0, t12 = SQRT(t11), t13 = t8 ? t3 : 0.0, t14 = (t12 * SQRT(t13)) * 0x1.00004p0;
-    _Bool t15 = ((t0 <= t14) & (t6 & (t4 == t4))) & (t8 & (t5 == t5));
-    double t16 = t15 ? t0 : 0.0, t17 = t9 ? c0 : t3, t18 = t15 ? t17 : c0;
+    _Bool t11 = t8 | t10;
+    double t12 = t7 ? t3 : 0.0, t13 = SQRT(t12), t14 = t9 ? t4 : 0.0;
+    _Bool t15 = ((t0 <= ((t13 * SQRT(t14)) * 0x1.00004p0)) & (t7 & (t5 == t5))) & (t9 & (t6 == t6));
+    double t16 = t15 ? t0 : 0.0, t17 = t10 ? c0 : t4, t18 = t15 ? t17 : c0;
     double t19 = SQRT(t18);  // standard deviation, scaled
-    double t20 = t7 ? c0 : t2, t21 = t15 ? t20 : c0;
+    double t20 = t8 ? c0 : t3, t21 = t15 ? t20 : c0;
     double t22 = SQRT(t21);  // standard deviation, scaled
-    double t23 = 0x1p100 * (t4 * 0x1p100), t24 = t7 ? t23 : t4, t25 = t24 / t22, t26 = (t22 * t19) + t16;
-    double t27 = 0x1p100 * (t5 * 0x1p100), t28 = t9 ? t27 : t5, t29 = t28 / t19, t30 = (t2 * t3) - (t16 * t16);
+    double t23 = 0x1p100 * (t5 * 0x1p100), t24 = t8 ? t23 : t5, t25 = t24 / t22, t26 = (t22 * t19) + t16;
+    double t27 = 0x1p100 * (t6 * 0x1p100), t28 = t10 ? t27 : t6, t29 = t28 / t19, t30 = (t3 * t4) - (t16 * t16);
     double t31 = (t15 & (0.0 < t30)) ? t30 : 0.0;
-    _Bool t32 = 0.0 == t31, t33 = t32 & (!t10);
+    _Bool t32 = 0.0 == t31, t33 = t32 & (!t11);
     double t34 = t32 ? c0 : t31, t35 = SQRT(t34), t36 = c0 / t26, t37 = t35 * t36, t38 = t33 ? 0.0 : t37;
-    double t39 = t10 ? c0 : t38;  // Q = sqrt((1 - rho)/(1 + rho))
-    double t40 = t26 * (c0 / t35), t41 = t33 ? 0x1p40 : t40, t42 = t10 ? c0 : t41;
+    double t39 = t11 ? c0 : t38;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t40 = t26 * (c0 / t35), t41 = t33 ? 0x1p40 : t40, t42 = t11 ? c0 : t41;
     _Bool t43 = 38.5 < t29;
     double t44 = (t29 < (-38.5)) ? (-38.5) : t29;
     double t45 = t43 ? 38.5 : t44;  // mean2/s2, within the reach
     _Bool t46 = 38.5 < t25;
     double t47 = (t25 < (-38.5)) ? (-38.5) : t25;
     double t48 = t46 ? 38.5 : t47;  // mean1/s1, within the reach
-    _Bool t49 = cov < 0.0;
-    double t50 = -t45, t51 = t49 ? t50 : t45, t52 = t48 + t51, t53 = t48 - t51, t54 = ABS(t52);
-    double t55 = 0.125 * (t52 * t52);  // A = (a + b)^2/8
-    double t56 = ABS(t53);
-    double t57 = 0.125 * (t53 * t53);  // B = (a - b)^2/8
-    _Bool t58 = (t54 <= t56) | (t54 < 0x1p-60);
-    double t59 = t39 * t39;
-    _Bool t60 = t56 <= (t59 * t54);
-    double t61 = t58 ? c0 : t54, t62 = t56 * (c0 / t61), t63 = t60 ? t59 : t62;
-    double t64 = t58 ? c0 : t63;  // q*^2, where the exponent is least
-    double t65 = 2.0 * t55, t66 = t42 * (t42 * t57), t67 = 0.125 * (t54 * t56), t68 = t60 ? t66 : t67;
-    double t69 = t58 ? t57 : t68;  // B/q*^2
-    double t70 = FMA(t55, t64, -t69), t71 = FMA(t55, t64, t69);
-    double t72 = (t71 + 26.0) + SQRT(FMA(t70, t70, FMA(t71, 52.0, 676.0)));
-    _Bool t73 = t72 < t65;
-    double t74 = (2.0 * t57) * (c0 / t72);
-    _Bool t75 = t59 < t74;
-    double t76 = t75 ? t74 : c0, t77 = SQRT(t76);
-    double t78 = t75 ? t77 : t39;  // lo, where the integral begins
-    _Bool t79 = t75 | t73;
-    double t80 = t73 ? t65 : c0, t81 = t72 * (c0 / t80), t82 = t73 ? t81 : c0, t83 = SQRT(t82), t84 = t73 ? t83 : c0;
-    double t85 = t84 - t78;
-    double t86 = (t36 * (t16 * 2.0)) * (c0 / (c0 + t39));  // 1 - Q
-    double t87 = t79 ? t85 : t86;  // hi - lo
-    *out_b0 = t87;
-    *out_b1 = t78;
-    *out_b2 = t64;
-    *out_b3 = t69;
-    *out_b4 = t55;
-    *out_b5 = t0;
-    *out_b6 = t2;
-    *out_b7 = t3;
-    *out_b8 = t4;
-    *out_b9 = t5;
-    *out_b10 = t14;
-    *out_b11 = t57;
-    *out_b12 = t71;
-}
-
-INLINE void heaviside_covariance_exact_float64_forward_element(
-    double cov, double b5, double b6, double b7, double b8, double b9, double b10, double b4, double b11, double b12,
-    double b0, double a0, out_ptr out_covariance)
-{
-    double c0 = 1.0;  // power of two that keeps remainders normal
-    _Bool t0 = ((b5 <= b10) & ((0.0 <= b6) & (b8 == b8))) & ((0.0 <= b7) & (b9 == b9));
-    double t1 = (b0 * a0) * exp64(-(b12 + (b4 + b11)));
-    _Bool t2 = cov < 0.0;
-    double t3 = -t1, t4 = t2 ? t3 : t1, t5 = t0 ? c0 : (-1.0), t6 = SQRT(t5), t7 = t0 ? t4 : t6;
-    *out_covariance = t7;
+    double t49 = -t45, t50 = t1 ? t49 : t45, t51 = t48 + t50, t52 = t48 - t50, t53 = ABS(t51);
+    double t54 = 0.125 * (t51 * t51);  // A = (a + b)^2/8
+    double t55 = ABS(t52);
+    double t56 = 0.125 * (t52 * t52);  // B = (a - b)^2/8
+    _Bool t57 = (t53 <= t55) | (t53 < 0x1p-60);
+    double t58 = t39 * t39;
+    _Bool t59 = t55 <= (t58 * t53);
+    double t60 = t57 ? c0 : t53, t61 = t55 * (c0 / t60), t62 = t59 ? t58 : t61;
+    double t63 = t57 ? c0 : t62;  // q*^2, where the exponent is least
+    double t64 = 2.0 * t54, t65 = t42 * (t42 * t56), t66 = 0.125 * (t53 * t55), t67 = t59 ? t65 : t66;
+    double t68 = t57 ? t56 : t67;  // B/q*^2
+    double t69 = FMA(t54, t63, -t68), t70 = FMA(t54, t63, t68);
+    double t71 = (t70 + 26.0) + SQRT(FMA(t69, t69, FMA(t70, 52.0, 676.0)));
+    _Bool t72 = t71 < t64;
+    double t73 = (2.0 * t56) * (c0 / t71);
+    _Bool t74 = t58 < t73;
+    double t75 = t74 ? t73 : c0, t76 = SQRT(t75);
+    double t77 = t74 ? t76 : t39;  // lo, where the integral begins
+    _Bool t78 = t74 | t72;
+    double t79 = t72 ? t64 : c0, t80 = t71 * (c0 / t79), t81 = t72 ? t80 : c0, t82 = SQRT(t81), t83 = t72 ? t82 : c0;
+    double t84 = t83 - t77;
+    double t85 = (t36 * (t16 * 2.0)) * (c0 / (c0 + t39));  // 1 - Q
+    double t86 = t78 ? t84 : t85;  // hi - lo
+    double t87 = heaviside_covariance_exact_float64_atom0(t86, 0.9960409566426327, t77, t63, t68, t54);
+    double t88 = heaviside_covariance_exact_float64_atom0(t86, 0.9793027016704087, t77, t63, t68, t54);
+    double t89 = heaviside_covariance_exact_float64_atom0(t86, 0.9498433424710598, t77, t63, t68, t54);
+    double t90 = heaviside_covariance_exact_float64_atom0(t86, 0.9087388321432217, t77, t63, t68, t54);
+    double t91 = heaviside_covariance_exact_float64_atom0(t86, 0.8574703201536285, t77, t63, t68, t54);
+    double t92 = heaviside_covariance_exact_float64_atom0(t86, 0.7978364043685298, t77, t63, t68, t54);
+    double t93 = heaviside_covariance_exact_float64_atom0(t86, 0.7318548963286597, t77, t63, t68, t54);
+    double t94 = heaviside_covariance_exact_float64_atom0(t86, 0.6616565822290885, t77, t63, t68, t54);
+    double t95 = heaviside_covariance_exact_float64_atom0(t86, 0.5893779156324024, t77, t63, t68, t54);
+    double t96 = heaviside_covariance_exact_float64_atom0(t86, 0.5170596555490042, t77, t63, t68, t54);
+    double t97 = heaviside_covariance_exact_float64_atom0(t86, 0.4465577371321651, t77, t63, t68, t54);
+    double t98 = heaviside_covariance_exact_float64_atom0(t86, 0.37947143249741333, t77, t63, t68, t54);
+    double t99 = heaviside_covariance_exact_float64_atom0(t86, 0.31709227932431105, t77, t63, t68, t54);
+    double t100 = heaviside_covariance_exact_float64_atom0(t86, 0.26037548353342366, t77, t63, t68, t54);
+    double t101 = heaviside_covariance_exact_float64_atom0(t86, 0.2099337052793345, t77, t63, t68, t54);
+    double t102 = heaviside_covariance_exact_float64_atom0(t86, 0.16605147409897633, t77, t63, t68, t54);
+    double t103 = FMA(0.010863824796931997, heaviside_covariance_exact_float64_atom0(t86, 0.12871708738073406, t77,
+        t63, t68, t54), FMA(0x1.2488e9f389d4p-7, heaviside_covariance_exact_float64_atom0(t86, 0.09766783075454183,
+        t77, t63, t68, t54), FMA(0x1.d56ba3f18e092p-8, heaviside_covariance_exact_float64_atom0(t86,
+        0.07244378169514962, t77, t63, t68, t54), FMA(0.005605109814592836,
+        heaviside_covariance_exact_float64_atom0(t86, 0.05244533469952071, t77, t63, t68, t54),
+        FMA(0.004272228556162184, heaviside_covariance_exact_float64_atom0(t86, 0.03698988911346985, t77, t63, t68,
+        t54), FMA(0.003166512971909624, heaviside_covariance_exact_float64_atom0(t86, 0.02536380127740925, t77, t63,
+        t68, t54), FMA(0.002277709517233772, heaviside_covariance_exact_float64_atom0(t86, 0.016866623955281282, t77,
+        t63, t68, t54), FMA(0.001586191706461869, heaviside_covariance_exact_float64_atom0(t86, 0.010845723589024506,
+        t77, t63, t68, t54), FMA(0.0010663002861418375, heaviside_covariance_exact_float64_atom0(t86,
+        0.006720461408190729, t77, t63, t68, t54), FMA(0.0006894746076894831,
+        heaviside_covariance_exact_float64_atom0(t86, 0.003996138318252771, t77, t63, t68, t54),
+        FMA(0.0004269416205892496, heaviside_covariance_exact_float64_atom0(t86, 0x1.295e7ce78403p-9, t77, t63, t68,
+        t54), FMA(0.0002518095905161474, heaviside_covariance_exact_float64_atom0(t86, 0.0012221772874305146, t77, t63,
+        t68, t54), FMA(0x1.26a5997aa80cfp-13, heaviside_covariance_exact_float64_atom0(t86, 0.0006198918024148145, t77,
+        t63, t68, t54), FMA(7.35189878915055e-05, heaviside_covariance_exact_float64_atom0(t86, 0x1.335d99c212c9fp-12,
+        t77, t63, t68, t54), FMA(3.56749017086621e-05, heaviside_covariance_exact_float64_atom0(t86,
+        0x1.0b93772d34b8cp-13, t77, t63, t68, t54), FMA(0x1.095388aa29abfp-16,
+        heaviside_covariance_exact_float64_atom0(t86, 0x1.a5a60e49346b7p-15, t77, t63, t68, t54),
+        FMA(6.274828350360624e-06, heaviside_covariance_exact_float64_atom0(t86, 0x1.25d1fe927edc3p-16, t77, t63, t68,
+        t54), FMA(0x1.22887e0797fa5p-19, heaviside_covariance_exact_float64_atom0(t86, 5.223085666482113e-06, t77, t63,
+        t68, t54), FMA(6.21890720424873e-07, heaviside_covariance_exact_float64_atom0(t86, 0x1.54ff493813bcep-20, t77,
+        t63, t68, t54), FMA(0x1.2a90dabce5877p-23, heaviside_covariance_exact_float64_atom0(t86, 0x1.f548c68aa0826p-23,
+        t77, t63, t68, t54), FMA(0x1.71e4aeb78e6cep-26, heaviside_covariance_exact_float64_atom0(t86,
+        0x1.e88289bf59555p-26, t77, t63, t68, t54), FMA(1.843311617517568e-09,
+        heaviside_covariance_exact_float64_atom0(t86, 0x1.e9da7fabb14f9p-30, t77, t63, t68, t54),
+        FMA(5.104364696194626e-11, heaviside_covariance_exact_float64_atom0(t86, 3.147868845297814e-11, t77, t63, t68,
+        t54), 6.575970465256306e-14 * heaviside_covariance_exact_float64_atom0(t86, 0x1.425aab596ce23p-46, t77, t63,
+        t68, t54))))))))))))))))))))))));
+    double t104 = (t86 * FMA(0.003228150784318549, t87, FMA(0.007397524158442469, t88, FMA(0.01129931197237726, t89,
+        FMA(0.01478960174322192, t90, FMA(0x1.22dd7d7fde44p-6, t91, FMA(0.02010350989379527, t92,
+        FMA(0.021788006332546715, t93, FMA(0.022787743458906266, t94, FMA(0.02311754246562403, t95,
+        FMA(0.022822847610057227, t96, FMA(0.021974951384658842, t97, FMA(0.020664846771590487, t98,
+        FMA(0.018996248672204313, t99, FMA(0.01707836123033315, t100, FMA(0.015018949835764624, t101,
+        FMA(0x1.a74dcdfd529ap-7, t102, t103))))))))))))))))) * exp64(-(t70 + (t54 + t56)));
+    double t105 = -t104, t106 = t1 ? t105 : t104, t107 = t15 ? c0 : (-1.0), t108 = SQRT(t107);
+    double t109 = t15 ? t106 : t108;
+    *out_covariance = t109;
 }
 
 INLINE void heaviside_covariance_exact_float64_backward_element(
@@ -204,76 +230,11 @@ INLINE void heaviside_covariance_exact_float64_backward_element(
     *out_grad_cov = t112;
 }
 
-static const double rows0[40][2] = {
-    {0x1.425aab596ce23p-46,6.575970465256306e-14},
-    {3.147868845297814e-11,5.104364696194626e-11},
-    {0x1.e9da7fabb14f9p-30,1.843311617517568e-09},
-    {0x1.e88289bf59555p-26,0x1.71e4aeb78e6cep-26},
-    {0x1.f548c68aa0826p-23,0x1.2a90dabce5877p-23},
-    {0x1.54ff493813bcep-20,6.21890720424873e-07},
-    {5.223085666482113e-06,0x1.22887e0797fa5p-19},
-    {0x1.25d1fe927edc3p-16,6.274828350360624e-06},
-    {0x1.a5a60e49346b7p-15,0x1.095388aa29abfp-16},
-    {0x1.0b93772d34b8cp-13,3.56749017086621e-05},
-    {0x1.335d99c212c9fp-12,7.35189878915055e-05},
-    {0.0006198918024148145,0x1.26a5997aa80cfp-13},
-    {0.0012221772874305146,0.0002518095905161474},
-    {0x1.295e7ce78403p-9,0.0004269416205892496},
-    {0.003996138318252771,0.0006894746076894831},
-    {0.006720461408190729,0.0010663002861418375},
-    {0.010845723589024506,0.001586191706461869},
-    {0.016866623955281282,0.002277709517233772},
-    {0.02536380127740925,0.003166512971909624},
-    {0.03698988911346985,0.004272228556162184},
-    {0.05244533469952071,0.005605109814592836},
-    {0.07244378169514962,0x1.d56ba3f18e092p-8},
-    {0.09766783075454183,0x1.2488e9f389d4p-7},
-    {0.12871708738073406,0.010863824796931997},
-    {0.16605147409897633,0x1.a74dcdfd529ap-7},
-    {0.2099337052793345,0.015018949835764624},
-    {0.26037548353342366,0.01707836123033315},
-    {0.31709227932431105,0.018996248672204313},
-    {0.37947143249741333,0.020664846771590487},
-    {0.4465577371321651,0.021974951384658842},
-    {0.5170596555490042,0.022822847610057227},
-    {0.5893779156324024,0.02311754246562403},
-    {0.6616565822290885,0.022787743458906266},
-    {0.7318548963286597,0.021788006332546715},
-    {0.7978364043685298,0.02010350989379527},
-    {0.8574703201536285,0x1.22dd7d7fde44p-6},
-    {0.9087388321432217,0.01478960174322192},
-    {0.9498433424710598,0.01129931197237726},
-    {0.9793027016704087,0.007397524158442469},
-    {0.9960409566426327,0.003228150784318549},
-};
-
-static void heaviside_covariance_exact_float64_forward_block(const double *const *in, const double *params, double
-    *const *out, int cell)
-{
-    (void)params;
-    (void)cell;
-    double s[13][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
-    LANEWISE(heaviside_covariance_exact_float64_forward_before_element(
-        in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
-        &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]))
-    for (int k = 0; k < 40; ++k) {
-        const double *c = rows0[k], c0 = c[0];
-        LANEWISE(r[0][i] = heaviside_covariance_exact_float64_atom0(s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i]))
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
-        }
-    }
-    LANEWISE(heaviside_covariance_exact_float64_forward_element(
-        in[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[4][i], s[11][i], s[12][i], s[0][i], a[0][i],
-        &out[0][i]))
-}
-
 void heaviside_covariance_exact_float64_forward(
     int64_t n, in_ptr mean1, in_ptr var1, in_ptr mean2, in_ptr var2, in_ptr cov, in_ptr params, out_ptr out_covariance)
 {
-    over_cells(heaviside_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2,
-        var2, cov}, 5, params, (double *const[]){out_covariance}, 1);
+    EVERY(heaviside_covariance_exact_float64_forward_element(
+        mean1[i], var1[i], mean2[i], var2[i], cov[i], &out_covariance[i]))
 }
 
 void heaviside_covariance_exact_float64_backward(

@@ -33,25 +33,23 @@ INLINE double normal_cdf_covariance_exact_float64_part2(double p0, double p1)
     return t4;
 }
 
-INLINE void normal_cdf_covariance_exact_float64_forward_before_element(
-    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b0, out_ptr out_b1, out_ptr out_b2,
-    out_ptr out_b3, out_ptr out_b4, out_ptr out_b5, out_ptr out_b6, out_ptr out_b7, out_ptr out_b8, out_ptr out_b9,
-    out_ptr out_b10, out_ptr out_b11, out_ptr out_b12)
+INLINE void normal_cdf_covariance_exact_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_covariance)
 {
     double t0 = ABS(cov);
-    _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
-    double t2 = t1 ? var2 : var1, t3 = t1 ? var1 : var2, t4 = t1 ? mean2 : mean1, t5 = t1 ? mean1 : mean2;
-    _Bool t6 = 0.0 <= t2;
-    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t1 = cov < 0.0, t2 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    double t3 = t2 ? var2 : var1, t4 = t2 ? var1 : var2, t5 = t2 ? mean2 : mean1, t6 = t2 ? mean1 : mean2;
     _Bool t7 = 0.0 <= t3;
-    double t8 = t6 ? t2 : 0.0, t9 = SQRT(t8), t10 = t7 ? t3 : 0.0, t11 = (t9 * SQRT(t10)) * 0x1.00004p0;
-    _Bool t12 = ((t0 <= t11) & (t6 & (t4 == t4))) & (t7 & (t5 == t5));
-    double t13 = t12 ? t0 : 0.0, t14 = t3 + c0, t15 = t12 ? t14 : c0;
+    double c0 = 1.0;  // power of two that keeps remainders normal
+    _Bool t8 = 0.0 <= t4;
+    double t9 = t7 ? t3 : 0.0, t10 = SQRT(t9), t11 = t8 ? t4 : 0.0;
+    _Bool t12 = ((t0 <= ((t10 * SQRT(t11)) * 0x1.00004p0)) & (t7 & (t5 == t5))) & (t8 & (t6 == t6));
+    double t13 = t12 ? t0 : 0.0, t14 = t4 + c0, t15 = t12 ? t14 : c0;
     double t16 = SQRT(t15);  // standard deviation, scaled
-    double t17 = t2 + c0, t18 = t12 ? t17 : c0;
+    double t17 = t3 + c0, t18 = t12 ? t17 : c0;
     double t19 = SQRT(t18);  // standard deviation, scaled
-    double t20 = t5 / t16, t21 = t4 / t19, t22 = (t19 * t16) + t13, t23 = (t2 * t3) - (t13 * t13);
-    double t24 = (0.0 < t23) ? t23 : 0.0, t25 = c0 + (t24 + (t2 + t3)), t26 = (t12 & (0.0 < t25)) ? t25 : 0.0;
+    double t20 = t6 / t16, t21 = t5 / t19, t22 = (t19 * t16) + t13, t23 = (t3 * t4) - (t13 * t13);
+    double t24 = (0.0 < t23) ? t23 : 0.0, t25 = c0 + (t24 + (t3 + t4)), t26 = (t12 & (0.0 < t25)) ? t25 : 0.0;
     double t27 = c0 / t22;
     _Bool t28 = 0.0 == t26;
     double t29 = t28 ? c0 : t26, t30 = SQRT(t29), t31 = t30 * t27;
@@ -63,55 +61,83 @@ INLINE void normal_cdf_covariance_exact_float64_forward_before_element(
     _Bool t38 = 38.5 < t21;
     double t39 = (t21 < (-38.5)) ? (-38.5) : t21;
     double t40 = t38 ? 38.5 : t39;  // mean1/s1, within the reach
-    _Bool t41 = cov < 0.0;
-    double t42 = -t37, t43 = t41 ? t42 : t37, t44 = t40 + t43, t45 = t40 - t43, t46 = ABS(t44);
-    double t47 = 0.125 * (t44 * t44);  // A = (a + b)^2/8
-    double t48 = ABS(t45);
-    double t49 = 0.125 * (t45 * t45);  // B = (a - b)^2/8
-    _Bool t50 = (t46 <= t48) | (t46 < 0x1p-60);
-    double t51 = 2.0 * t47, t52 = t32 * t32;
-    _Bool t53 = t48 <= (t52 * t46);
-    double t54 = t50 ? c0 : t46, t55 = t48 * (c0 / t54), t56 = t53 ? t52 : t55;
-    double t57 = t50 ? c0 : t56;  // q*^2, where the exponent is least
-    double t58 = t34 * (t34 * t49), t59 = 0.125 * (t46 * t48), t60 = t53 ? t58 : t59;
-    double t61 = t50 ? t49 : t60;  // B/q*^2
-    double t62 = FMA(t47, t57, t61), t63 = FMA(t47, t57, -t61);
-    double t64 = (t62 + 26.0) + SQRT(FMA(t63, t63, FMA(t62, 52.0, 676.0)));
-    _Bool t65 = t64 < t51;
-    double t66 = (2.0 * t49) * (c0 / t64);
-    _Bool t67 = t52 < t66;
-    double t68 = t67 ? t66 : c0, t69 = SQRT(t68);
-    double t70 = t67 ? t69 : t32;  // lo, where the integral begins
-    _Bool t71 = t67 | t65;
-    double t72 = t65 ? t51 : c0, t73 = t64 * (c0 / t72), t74 = t65 ? t73 : c0, t75 = SQRT(t74), t76 = t65 ? t75 : c0;
-    double t77 = t76 - t70;
-    double t78 = (t27 * (t13 * 2.0)) * (c0 / (c0 + t32));  // 1 - Q
-    double t79 = t71 ? t77 : t78;  // hi - lo
-    *out_b0 = t79;
-    *out_b1 = t70;
-    *out_b2 = t57;
-    *out_b3 = t61;
-    *out_b4 = t47;
-    *out_b5 = t0;
-    *out_b6 = t2;
-    *out_b7 = t3;
-    *out_b8 = t4;
-    *out_b9 = t5;
-    *out_b10 = t11;
-    *out_b11 = t49;
-    *out_b12 = t62;
-}
-
-INLINE void normal_cdf_covariance_exact_float64_forward_element(
-    double cov, double b5, double b6, double b7, double b8, double b9, double b10, double b4, double b11, double b12,
-    double b0, double a0, out_ptr out_covariance)
-{
-    double c0 = 1.0;  // power of two that keeps remainders normal
-    _Bool t0 = ((b5 <= b10) & ((0.0 <= b6) & (b8 == b8))) & ((0.0 <= b7) & (b9 == b9));
-    double t1 = (b0 * a0) * exp64(-(b12 + (b4 + b11)));
-    _Bool t2 = cov < 0.0;
-    double t3 = -t1, t4 = t2 ? t3 : t1, t5 = t0 ? c0 : (-1.0), t6 = SQRT(t5), t7 = t0 ? t4 : t6;
-    *out_covariance = t7;
+    double t41 = -t37, t42 = t1 ? t41 : t37, t43 = t40 + t42, t44 = t40 - t42, t45 = ABS(t43);
+    double t46 = 0.125 * (t43 * t43);  // A = (a + b)^2/8
+    double t47 = ABS(t44);
+    double t48 = 0.125 * (t44 * t44);  // B = (a - b)^2/8
+    _Bool t49 = (t45 <= t47) | (t45 < 0x1p-60);
+    double t50 = 2.0 * t46, t51 = t32 * t32;
+    _Bool t52 = t47 <= (t51 * t45);
+    double t53 = t49 ? c0 : t45, t54 = t47 * (c0 / t53), t55 = t52 ? t51 : t54;
+    double t56 = t49 ? c0 : t55;  // q*^2, where the exponent is least
+    double t57 = t34 * (t34 * t48), t58 = 0.125 * (t45 * t47), t59 = t52 ? t57 : t58;
+    double t60 = t49 ? t48 : t59;  // B/q*^2
+    double t61 = FMA(t46, t56, t60), t62 = FMA(t46, t56, -t60);
+    double t63 = (t61 + 26.0) + SQRT(FMA(t62, t62, FMA(t61, 52.0, 676.0)));
+    _Bool t64 = t63 < t50;
+    double t65 = (2.0 * t48) * (c0 / t63);
+    _Bool t66 = t51 < t65;
+    double t67 = t66 ? t65 : c0, t68 = SQRT(t67);
+    double t69 = t66 ? t68 : t32;  // lo, where the integral begins
+    _Bool t70 = t66 | t64;
+    double t71 = t64 ? t50 : c0, t72 = t63 * (c0 / t71), t73 = t64 ? t72 : c0, t74 = SQRT(t73), t75 = t64 ? t74 : c0;
+    double t76 = t75 - t69;
+    double t77 = (t27 * (t13 * 2.0)) * (c0 / (c0 + t32));  // 1 - Q
+    double t78 = t70 ? t76 : t77;  // hi - lo
+    double t79 = normal_cdf_covariance_exact_float64_atom0(t78, 0.9960409566426327, t69, t56, t60, t46);
+    double t80 = normal_cdf_covariance_exact_float64_atom0(t78, 0.9793027016704087, t69, t56, t60, t46);
+    double t81 = normal_cdf_covariance_exact_float64_atom0(t78, 0.9498433424710598, t69, t56, t60, t46);
+    double t82 = normal_cdf_covariance_exact_float64_atom0(t78, 0.9087388321432217, t69, t56, t60, t46);
+    double t83 = normal_cdf_covariance_exact_float64_atom0(t78, 0.8574703201536285, t69, t56, t60, t46);
+    double t84 = normal_cdf_covariance_exact_float64_atom0(t78, 0.7978364043685298, t69, t56, t60, t46);
+    double t85 = normal_cdf_covariance_exact_float64_atom0(t78, 0.7318548963286597, t69, t56, t60, t46);
+    double t86 = normal_cdf_covariance_exact_float64_atom0(t78, 0.6616565822290885, t69, t56, t60, t46);
+    double t87 = normal_cdf_covariance_exact_float64_atom0(t78, 0.5893779156324024, t69, t56, t60, t46);
+    double t88 = normal_cdf_covariance_exact_float64_atom0(t78, 0.5170596555490042, t69, t56, t60, t46);
+    double t89 = normal_cdf_covariance_exact_float64_atom0(t78, 0.4465577371321651, t69, t56, t60, t46);
+    double t90 = normal_cdf_covariance_exact_float64_atom0(t78, 0.37947143249741333, t69, t56, t60, t46);
+    double t91 = normal_cdf_covariance_exact_float64_atom0(t78, 0.31709227932431105, t69, t56, t60, t46);
+    double t92 = normal_cdf_covariance_exact_float64_atom0(t78, 0.26037548353342366, t69, t56, t60, t46);
+    double t93 = normal_cdf_covariance_exact_float64_atom0(t78, 0.2099337052793345, t69, t56, t60, t46);
+    double t94 = normal_cdf_covariance_exact_float64_atom0(t78, 0.16605147409897633, t69, t56, t60, t46);
+    double t95 = FMA(0.010863824796931997, normal_cdf_covariance_exact_float64_atom0(t78, 0.12871708738073406, t69,
+        t56, t60, t46), FMA(0x1.2488e9f389d4p-7, normal_cdf_covariance_exact_float64_atom0(t78, 0.09766783075454183,
+        t69, t56, t60, t46), FMA(0x1.d56ba3f18e092p-8, normal_cdf_covariance_exact_float64_atom0(t78,
+        0.07244378169514962, t69, t56, t60, t46), FMA(0.005605109814592836,
+        normal_cdf_covariance_exact_float64_atom0(t78, 0.05244533469952071, t69, t56, t60, t46),
+        FMA(0.004272228556162184, normal_cdf_covariance_exact_float64_atom0(t78, 0.03698988911346985, t69, t56, t60,
+        t46), FMA(0.003166512971909624, normal_cdf_covariance_exact_float64_atom0(t78, 0.02536380127740925, t69, t56,
+        t60, t46), FMA(0.002277709517233772, normal_cdf_covariance_exact_float64_atom0(t78, 0.016866623955281282, t69,
+        t56, t60, t46), FMA(0.001586191706461869, normal_cdf_covariance_exact_float64_atom0(t78, 0.010845723589024506,
+        t69, t56, t60, t46), FMA(0.0010663002861418375, normal_cdf_covariance_exact_float64_atom0(t78,
+        0.006720461408190729, t69, t56, t60, t46), FMA(0.0006894746076894831,
+        normal_cdf_covariance_exact_float64_atom0(t78, 0.003996138318252771, t69, t56, t60, t46),
+        FMA(0.0004269416205892496, normal_cdf_covariance_exact_float64_atom0(t78, 0x1.295e7ce78403p-9, t69, t56, t60,
+        t46), FMA(0.0002518095905161474, normal_cdf_covariance_exact_float64_atom0(t78, 0.0012221772874305146, t69,
+        t56, t60, t46), FMA(0x1.26a5997aa80cfp-13, normal_cdf_covariance_exact_float64_atom0(t78,
+        0.0006198918024148145, t69, t56, t60, t46), FMA(7.35189878915055e-05,
+        normal_cdf_covariance_exact_float64_atom0(t78, 0x1.335d99c212c9fp-12, t69, t56, t60, t46),
+        FMA(3.56749017086621e-05, normal_cdf_covariance_exact_float64_atom0(t78, 0x1.0b93772d34b8cp-13, t69, t56, t60,
+        t46), FMA(0x1.095388aa29abfp-16, normal_cdf_covariance_exact_float64_atom0(t78, 0x1.a5a60e49346b7p-15, t69,
+        t56, t60, t46), FMA(6.274828350360624e-06, normal_cdf_covariance_exact_float64_atom0(t78,
+        0x1.25d1fe927edc3p-16, t69, t56, t60, t46), FMA(0x1.22887e0797fa5p-19,
+        normal_cdf_covariance_exact_float64_atom0(t78, 5.223085666482113e-06, t69, t56, t60, t46),
+        FMA(6.21890720424873e-07, normal_cdf_covariance_exact_float64_atom0(t78, 0x1.54ff493813bcep-20, t69, t56, t60,
+        t46), FMA(0x1.2a90dabce5877p-23, normal_cdf_covariance_exact_float64_atom0(t78, 0x1.f548c68aa0826p-23, t69,
+        t56, t60, t46), FMA(0x1.71e4aeb78e6cep-26, normal_cdf_covariance_exact_float64_atom0(t78,
+        0x1.e88289bf59555p-26, t69, t56, t60, t46), FMA(1.843311617517568e-09,
+        normal_cdf_covariance_exact_float64_atom0(t78, 0x1.e9da7fabb14f9p-30, t69, t56, t60, t46),
+        FMA(5.104364696194626e-11, normal_cdf_covariance_exact_float64_atom0(t78, 3.147868845297814e-11, t69, t56, t60,
+        t46), 6.575970465256306e-14 * normal_cdf_covariance_exact_float64_atom0(t78, 0x1.425aab596ce23p-46, t69, t56,
+        t60, t46))))))))))))))))))))))));
+    double t96 = (t78 * FMA(0.003228150784318549, t79, FMA(0.007397524158442469, t80, FMA(0.01129931197237726, t81,
+        FMA(0.01478960174322192, t82, FMA(0x1.22dd7d7fde44p-6, t83, FMA(0.02010350989379527, t84,
+        FMA(0.021788006332546715, t85, FMA(0.022787743458906266, t86, FMA(0.02311754246562403, t87,
+        FMA(0.022822847610057227, t88, FMA(0.021974951384658842, t89, FMA(0.020664846771590487, t90,
+        FMA(0.018996248672204313, t91, FMA(0.01707836123033315, t92, FMA(0.015018949835764624, t93,
+        FMA(0x1.a74dcdfd529ap-7, t94, t95))))))))))))))))) * exp64(-(t61 + (t46 + t48)));
+    double t97 = -t96, t98 = t1 ? t97 : t96, t99 = t12 ? c0 : (-1.0), t100 = SQRT(t99), t101 = t12 ? t98 : t100;
+    *out_covariance = t101;
 }
 
 INLINE void normal_cdf_covariance_exact_float64_backward_element(
@@ -201,76 +227,11 @@ INLINE void normal_cdf_covariance_exact_float64_backward_element(
     *out_grad_cov = t102;
 }
 
-static const double rows0[40][2] = {
-    {0x1.425aab596ce23p-46,6.575970465256306e-14},
-    {3.147868845297814e-11,5.104364696194626e-11},
-    {0x1.e9da7fabb14f9p-30,1.843311617517568e-09},
-    {0x1.e88289bf59555p-26,0x1.71e4aeb78e6cep-26},
-    {0x1.f548c68aa0826p-23,0x1.2a90dabce5877p-23},
-    {0x1.54ff493813bcep-20,6.21890720424873e-07},
-    {5.223085666482113e-06,0x1.22887e0797fa5p-19},
-    {0x1.25d1fe927edc3p-16,6.274828350360624e-06},
-    {0x1.a5a60e49346b7p-15,0x1.095388aa29abfp-16},
-    {0x1.0b93772d34b8cp-13,3.56749017086621e-05},
-    {0x1.335d99c212c9fp-12,7.35189878915055e-05},
-    {0.0006198918024148145,0x1.26a5997aa80cfp-13},
-    {0.0012221772874305146,0.0002518095905161474},
-    {0x1.295e7ce78403p-9,0.0004269416205892496},
-    {0.003996138318252771,0.0006894746076894831},
-    {0.006720461408190729,0.0010663002861418375},
-    {0.010845723589024506,0.001586191706461869},
-    {0.016866623955281282,0.002277709517233772},
-    {0.02536380127740925,0.003166512971909624},
-    {0.03698988911346985,0.004272228556162184},
-    {0.05244533469952071,0.005605109814592836},
-    {0.07244378169514962,0x1.d56ba3f18e092p-8},
-    {0.09766783075454183,0x1.2488e9f389d4p-7},
-    {0.12871708738073406,0.010863824796931997},
-    {0.16605147409897633,0x1.a74dcdfd529ap-7},
-    {0.2099337052793345,0.015018949835764624},
-    {0.26037548353342366,0.01707836123033315},
-    {0.31709227932431105,0.018996248672204313},
-    {0.37947143249741333,0.020664846771590487},
-    {0.4465577371321651,0.021974951384658842},
-    {0.5170596555490042,0.022822847610057227},
-    {0.5893779156324024,0.02311754246562403},
-    {0.6616565822290885,0.022787743458906266},
-    {0.7318548963286597,0.021788006332546715},
-    {0.7978364043685298,0.02010350989379527},
-    {0.8574703201536285,0x1.22dd7d7fde44p-6},
-    {0.9087388321432217,0.01478960174322192},
-    {0.9498433424710598,0.01129931197237726},
-    {0.9793027016704087,0.007397524158442469},
-    {0.9960409566426327,0.003228150784318549},
-};
-
-static void normal_cdf_covariance_exact_float64_forward_block(const double *const *in, const double *params, double
-    *const *out, int cell)
-{
-    (void)params;
-    (void)cell;
-    double s[13][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
-    LANEWISE(normal_cdf_covariance_exact_float64_forward_before_element(
-        in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
-        &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i]))
-    for (int k = 0; k < 40; ++k) {
-        const double *c = rows0[k], c0 = c[0];
-        LANEWISE(r[0][i] = normal_cdf_covariance_exact_float64_atom0(s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i]))
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
-        }
-    }
-    LANEWISE(normal_cdf_covariance_exact_float64_forward_element(
-        in[4][i], s[5][i], s[6][i], s[7][i], s[8][i], s[9][i], s[10][i], s[4][i], s[11][i], s[12][i], s[0][i], a[0][i],
-        &out[0][i]))
-}
-
 void normal_cdf_covariance_exact_float64_forward(
     int64_t n, in_ptr mean1, in_ptr var1, in_ptr mean2, in_ptr var2, in_ptr cov, in_ptr params, out_ptr out_covariance)
 {
-    over_cells(normal_cdf_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2,
-        var2, cov}, 5, params, (double *const[]){out_covariance}, 1);
+    EVERY(normal_cdf_covariance_exact_float64_forward_element(
+        mean1[i], var1[i], mean2[i], var2[i], cov[i], &out_covariance[i]))
 }
 
 void normal_cdf_covariance_exact_float64_backward(

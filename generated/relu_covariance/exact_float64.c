@@ -65,11 +65,8 @@ INLINE double relu_covariance_exact_float64_part4(
     return t0;
 }
 
-INLINE void relu_covariance_exact_float64_forward_before_element(
-    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_b0, out_ptr out_b1, out_ptr out_b2,
-    out_ptr out_b3, out_ptr out_b4, out_ptr out_b5, out_ptr out_b6, out_ptr out_b7, out_ptr out_b8, out_ptr out_b9,
-    out_ptr out_b10, out_ptr out_b11, out_ptr out_b12, out_ptr out_b13, out_ptr out_b14, out_ptr out_b15,
-    out_ptr out_b16, out_ptr out_b17, out_ptr out_b18, out_ptr out_b19)
+INLINE void relu_covariance_exact_float64_forward_element(
+    double mean1, double var1, double mean2, double var2, double cov, out_ptr out_covariance)
 {
     double t0 = ABS(cov);
     _Bool t1 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
@@ -77,90 +74,99 @@ INLINE void relu_covariance_exact_float64_forward_before_element(
     _Bool t6 = 0.0 <= t2, t7 = t2 == 0.0, t8 = 0.0 <= t3, t9 = t3 == 0.0;
     double c0 = 1.0;  // power of two that keeps remainders normal
     _Bool t10 = t7 | t9;
-    double t11 = t6 ? t2 : 0.0, t12 = SQRT(t11), t13 = t8 ? t3 : 0.0, t14 = (t12 * SQRT(t13)) * 0x1.00004p0;
-    _Bool t15 = ((t0 <= t14) & (t6 & (t4 == t4))) & (t8 & (t5 == t5));
-    double t16 = t15 ? t0 : 0.0, t17 = t9 ? c0 : t3, t18 = t15 ? t17 : c0;
-    double t19 = SQRT(t18);  // standard deviation, scaled
-    double t20 = t7 ? c0 : t2, t21 = t15 ? t20 : c0;
-    double t22 = SQRT(t21);  // standard deviation, scaled
-    double t23 = 0x1p100 * (t4 * 0x1p100), t24 = t7 ? t23 : t4, t25 = t24 / t22, t26 = t22 * t19;
-    double t27 = 0x1p100 * (t5 * 0x1p100), t28 = t9 ? t27 : t5, t29 = t28 / t19, t30 = (t2 * t3) - (t16 * t16);
-    double t31 = t26 + t16, t32 = (t15 & (0.0 < t30)) ? t30 : 0.0;
-    _Bool t33 = 0.0 == t32, t34 = t33 & (!t10);
-    double t35 = t33 ? c0 : t32, t36 = SQRT(t35), t37 = c0 / t31, t38 = t36 * t37, t39 = t34 ? 0.0 : t38;
-    double t40 = t10 ? c0 : t39;  // Q = sqrt((1 - rho)/(1 + rho))
-    double t41 = t31 * (c0 / t36), t42 = t34 ? 0x1p40 : t41, t43 = t10 ? c0 : t42;
-    _Bool t44 = 38.5 < t29;
-    double t45 = (t29 < (-38.5)) ? (-38.5) : t29;
-    double t46 = t44 ? 38.5 : t45;  // mean2/s2, within the reach
-    _Bool t47 = 38.5 < t25;
-    double t48 = (t25 < (-38.5)) ? (-38.5) : t25;
-    double t49 = t47 ? 38.5 : t48;  // mean1/s1, within the reach
-    double t50 = -t46, t51 = (cov < 0.0) ? t50 : t46, t52 = t49 + t51, t53 = t49 - t51, t54 = ABS(t52);
-    double t55 = 0.125 * (t52 * t52);  // A = (a + b)^2/8
-    double t56 = ABS(t53);
-    double t57 = 0.125 * (t53 * t53);  // B = (a - b)^2/8
-    _Bool t58 = (t54 <= t56) | (t54 < 0x1p-60);
-    double t59 = t40 * t40;
-    _Bool t60 = t56 <= (t59 * t54);
-    double t61 = t58 ? c0 : t54, t62 = t56 * (c0 / t61), t63 = t60 ? t59 : t62;
-    double t64 = t58 ? c0 : t63;  // q*^2, where the exponent is least
-    double t65 = 2.0 * t55, t66 = t43 * (t43 * t57), t67 = 0.125 * (t54 * t56), t68 = t60 ? t66 : t67;
-    double t69 = t58 ? t57 : t68;  // B/q*^2
-    double t70 = FMA(t55, t64, -t69), t71 = FMA(t55, t64, t69);
-    double t72 = (t71 + 30.0) + SQRT(FMA(t70, t70, FMA(t71, 60.0, 900.0)));
-    _Bool t73 = t72 < t65;
-    double t74 = (2.0 * t57) * (c0 / t72);
-    _Bool t75 = t59 < t74;
-    double t76 = t75 ? t74 : c0, t77 = SQRT(t76);
-    double t78 = t75 ? t77 : t40;  // lo, where the integral begins
-    _Bool t79 = t75 | t73;
-    double t80 = t73 ? t65 : c0, t81 = t72 * (c0 / t80), t82 = t73 ? t81 : c0, t83 = SQRT(t82), t84 = t73 ? t83 : c0;
-    double t85 = t84 - t78;
-    double t86 = (t37 * (t16 * 2.0)) * (c0 / (c0 + t40));  // 1 - Q
-    double t87 = t79 ? t85 : t86;  // hi - lo
-    double t88 = t78 - t40, t89 = t75 ? t88 : 0.0;
-    *out_b0 = t87;
-    *out_b1 = t78;
-    *out_b2 = t89;
-    *out_b3 = t40;
-    *out_b4 = t64;
-    *out_b5 = t69;
-    *out_b6 = t55;
-    *out_b7 = t0;
-    *out_b8 = t2;
-    *out_b9 = t3;
-    *out_b10 = t4;
-    *out_b11 = t5;
-    *out_b12 = t14;
-    *out_b13 = t26;
-    *out_b14 = t46;
-    *out_b15 = t49;
-    *out_b16 = t50;
-    *out_b17 = t57;
-    *out_b18 = t59;
-    *out_b19 = t71;
-}
-
-INLINE void relu_covariance_exact_float64_forward_element(
-    double cov, double b7, double b8, double b9, double b10, double b11, double b12, double b13, double b14,
-    double b15, double b16, double b6, double b17, double b18, double b19, double b0, double a0,
-    out_ptr out_covariance)
-{
-    double c0 = 1.0;  // power of two that keeps remainders normal
-    _Bool t0 = ((b7 <= b12) & ((0.0 <= b8) & (b10 == b10))) & ((0.0 <= b9) & (b11 == b11)), t1 = b15 < 0.0;
-    _Bool t2 = b14 < 0.0;
-    double t3 = t2 ? b16 : b14, t4 = c0 / FMA(0.25, t3, c0), t5 = -b15, t6 = t1 ? t5 : b15;
-    double t7 = c0 / FMA(t6, 0.25, c0), t8 = exp64((b15 * b15) * (-0.5));
-    double t9 = t7 * relu_covariance_exact_float64_part3(t7);  // Mills ratio/sqrt(2 pi)
-    double t10 = t8 * t9, t11 = exp64((-0.5) * (b14 * b14));
-    double t12 = t4 * relu_covariance_exact_float64_part3(t4);  // Mills ratio/sqrt(2 pi)
-    double t13 = t11 * t12, t14 = c0 - t10, t15 = t1 ? t10 : t14, t16 = c0 - t13, t17 = t2 ? t13 : t16;
-    double t18 = t15 * t17;
-    _Bool t19 = (b8 == 0.0) | (b9 == 0.0);
-    double t20 = b13 * (exp64(-(b19 + (b6 + b17))) * ((b0 * a0) * (2.0 * (c0 / (c0 + b18))))), t21 = t19 ? 0.0 : t20;
-    double t22 = FMA(cov, t18, t21), t23 = t0 ? c0 : (-1.0), t24 = SQRT(t23), t25 = t0 ? t22 : t24;
-    *out_covariance = t25;
+    double t11 = t6 ? t2 : 0.0, t12 = SQRT(t11), t13 = t8 ? t3 : 0.0;
+    _Bool t14 = ((t0 <= ((t12 * SQRT(t13)) * 0x1.00004p0)) & (t6 & (t4 == t4))) & (t8 & (t5 == t5));
+    double t15 = t14 ? t0 : 0.0, t16 = t9 ? c0 : t3, t17 = t14 ? t16 : c0;
+    double t18 = SQRT(t17);  // standard deviation, scaled
+    double t19 = t7 ? c0 : t2, t20 = t14 ? t19 : c0;
+    double t21 = SQRT(t20);  // standard deviation, scaled
+    double t22 = 0x1p100 * (t4 * 0x1p100), t23 = t7 ? t22 : t4, t24 = t23 / t21, t25 = t21 * t18;
+    double t26 = 0x1p100 * (t5 * 0x1p100), t27 = t9 ? t26 : t5, t28 = t27 / t18, t29 = (t2 * t3) - (t15 * t15);
+    double t30 = t25 + t15, t31 = (t14 & (0.0 < t29)) ? t29 : 0.0;
+    _Bool t32 = 0.0 == t31, t33 = t32 & (!t10);
+    double t34 = t32 ? c0 : t31, t35 = SQRT(t34), t36 = c0 / t30, t37 = t35 * t36, t38 = t33 ? 0.0 : t37;
+    double t39 = t10 ? c0 : t38;  // Q = sqrt((1 - rho)/(1 + rho))
+    double t40 = t30 * (c0 / t35), t41 = t33 ? 0x1p40 : t40, t42 = t10 ? c0 : t41;
+    _Bool t43 = 38.5 < t28;
+    double t44 = (t28 < (-38.5)) ? (-38.5) : t28;
+    double t45 = t43 ? 38.5 : t44;  // mean2/s2, within the reach
+    _Bool t46 = 38.5 < t24;
+    double t47 = (t24 < (-38.5)) ? (-38.5) : t24;
+    double t48 = t46 ? 38.5 : t47;  // mean1/s1, within the reach
+    double t49 = -t45, t50 = (cov < 0.0) ? t49 : t45;
+    _Bool t51 = t48 < 0.0, t52 = t45 < 0.0;
+    double t53 = t52 ? t49 : t45, t54 = c0 / FMA(0.25, t53, c0), t55 = -t48, t56 = t51 ? t55 : t48;
+    double t57 = c0 / FMA(t56, 0.25, c0), t58 = t48 + t50, t59 = t48 - t50, t60 = ABS(t58);
+    double t61 = 0.125 * (t58 * t58);  // A = (a + b)^2/8
+    double t62 = ABS(t59);
+    double t63 = 0.125 * (t59 * t59);  // B = (a - b)^2/8
+    _Bool t64 = (t60 <= t62) | (t60 < 0x1p-60);
+    double t65 = t39 * t39;
+    _Bool t66 = t62 <= (t65 * t60);
+    double t67 = t64 ? c0 : t60, t68 = t62 * (c0 / t67), t69 = t66 ? t65 : t68;
+    double t70 = t64 ? c0 : t69;  // q*^2, where the exponent is least
+    double t71 = 2.0 * t61, t72 = t42 * (t42 * t63), t73 = 0.125 * (t60 * t62), t74 = t66 ? t72 : t73;
+    double t75 = t64 ? t63 : t74;  // B/q*^2
+    double t76 = exp64((t48 * t48) * (-0.5));
+    double t77 = t57 * relu_covariance_exact_float64_part3(t57);  // Mills ratio/sqrt(2 pi)
+    double t78 = t76 * t77, t79 = exp64((-0.5) * (t45 * t45));
+    double t80 = t54 * relu_covariance_exact_float64_part3(t54);  // Mills ratio/sqrt(2 pi)
+    double t81 = t79 * t80, t82 = FMA(t61, t70, -t75), t83 = FMA(t61, t70, t75);
+    double t84 = (t83 + 30.0) + SQRT(FMA(t82, t82, FMA(t83, 60.0, 900.0)));
+    _Bool t85 = t84 < t71;
+    double t86 = (2.0 * t63) * (c0 / t84);
+    _Bool t87 = t65 < t86;
+    double t88 = t87 ? t86 : c0, t89 = SQRT(t88);
+    double t90 = t87 ? t89 : t39;  // lo, where the integral begins
+    _Bool t91 = t87 | t85;
+    double t92 = t85 ? t71 : c0, t93 = t84 * (c0 / t92), t94 = t85 ? t93 : c0, t95 = SQRT(t94), t96 = t85 ? t95 : c0;
+    double t97 = t96 - t90;
+    double t98 = (t36 * (t15 * 2.0)) * (c0 / (c0 + t39));  // 1 - Q
+    double t99 = t91 ? t97 : t98;  // hi - lo
+    double t100 = t90 - t39, t101 = t87 ? t100 : 0.0, t102 = c0 - t78, t103 = t51 ? t78 : t102, t104 = c0 - t81;
+    double t105 = t52 ? t81 : t104, t106 = t103 * t105, t107 = exp64(-(t83 + (t61 + t63)));
+    double t108 = relu_covariance_exact_float64_atom0(t99, 0.9961213775663299, t90, t101, t39, t70, t75, t61);
+    double t109 = relu_covariance_exact_float64_atom0(t99, 0.9797100135412573, t90, t101, t39, t70, t75, t61);
+    double t110 = relu_covariance_exact_float64_atom0(t99, 0.9507740093215545, t90, t101, t39, t70, t75, t61);
+    double t111 = relu_covariance_exact_float64_atom0(t99, 0.9102873004848048, t90, t101, t39, t70, t75, t61);
+    double t112 = relu_covariance_exact_float64_atom0(t99, 0.8596019393193193, t90, t101, t39, t70, t75, t61);
+    double t113 = relu_covariance_exact_float64_atom0(t99, 0.8003778699055785, t90, t101, t39, t70, t75, t61);
+    double t114 = FMA(0.02181377625004142, relu_covariance_exact_float64_atom0(t99, 0.7345036766588343, t90, t101, t39,
+        t70, t75, t61), FMA(0.022954166210040004, relu_covariance_exact_float64_atom0(t99, 0.6640084783881806, t90,
+        t101, t39, t70, t75, t61), FMA(0.023435458858440596, relu_covariance_exact_float64_atom0(t99,
+        0.590969601059185, t90, t101, t39, t70, t75, t61), FMA(0.023285487817320472,
+        relu_covariance_exact_float64_atom0(t99, 0.5174211126375031, t90, t101, t39, t70, t75, t61),
+        FMA(0.02255791555197443, relu_covariance_exact_float64_atom0(t99, 0.4452681968080641, t90, t101, t39, t70, t75,
+        t61), FMA(0.02132827960785649, relu_covariance_exact_float64_atom0(t99, 0.3762119001461197, t90, t101, t39,
+        t70, t75, t61), FMA(0.019688965304325696, relu_covariance_exact_float64_atom0(t99, 0.3116880661652811, t90,
+        t101, t39, t70, t75, t61), FMA(0.017743435755625012, relu_covariance_exact_float64_atom0(t99,
+        0.2528233227268344, t90, t101, t39, t70, t75, t61), FMA(0.015600090419609075,
+        relu_covariance_exact_float64_atom0(t99, 0.2004098803601062, t90, t101, t39, t70, t75, t61),
+        FMA(0.013366139401097007, relu_covariance_exact_float64_atom0(t99, 0.1548997011612544, t90, t101, t39, t70,
+        t75, t61), FMA(0.01114187163754742, relu_covariance_exact_float64_atom0(t99, 0.116417389170731, t90, t101, t39,
+        t70, t75, t61), FMA(0.009015661672764581, relu_covariance_exact_float64_atom0(t99, 0.08479001157689474, t90,
+        t101, t39, t70, t75, t61), FMA(0.007060004364682798, relu_covariance_exact_float64_atom0(t99,
+        0.05959105881941024, t90, t101, t39, t70, t75, t61), FMA(0.005328793386459948,
+        relu_covariance_exact_float64_atom0(t99, 0.040194953949020354, t90, t101, t39, t70, t75, t61),
+        FMA(0.003855972748440641, relu_covariance_exact_float64_atom0(t99, 0x1.a754545e50d2p-6, t90, t101, t39, t70,
+        t75, t61), FMA(0x1.5c1309396189ap-9, relu_covariance_exact_float64_atom0(t99, 0.015681209255038714, t90, t101,
+        t39, t70, t75, t61), FMA(0.0017232376900866723, relu_covariance_exact_float64_atom0(t99, 0.008871146050386037,
+        t90, t101, t39, t70, t75, t61), FMA(0.0010385947212453285, relu_covariance_exact_float64_atom0(t99,
+        0.00459394793315494, t90, t101, t39, t70, t75, t61), FMA(0.0005690711398135044,
+        relu_covariance_exact_float64_atom0(t99, 0x1.15dc535e9a743p-9, t90, t101, t39, t70, t75, t61),
+        FMA(0.0002740347148772122, relu_covariance_exact_float64_atom0(t99, 0.0008355263751110418, t90, t101, t39, t70,
+        t75, t61), FMA(0x1.caf7a93366b88p-14, relu_covariance_exact_float64_atom0(t99, 0x1.1242fd6a9b396p-12, t90,
+        t101, t39, t70, t75, t61), FMA(0x1.0f84ef5ef8608p-15, relu_covariance_exact_float64_atom0(t99,
+        0x1.d9e2140858ep-15, t90, t101, t39, t70, t75, t61), FMA(0x1.6bdbe1c694fc2p-18,
+        relu_covariance_exact_float64_atom0(t99, 0x1.946295077616p-18, t90, t101, t39, t70, t75, t61),
+        1.940820364960155e-07 * relu_covariance_exact_float64_atom0(t99, 9.508433460797002e-08, t90, t101, t39, t70,
+        t75, t61))))))))))))))))))))))));
+    double t115 = t25 * (t107 * ((t99 * FMA(0.003163059153427997, t108, FMA(0x1.dba4fb70071ep-8, t109,
+        FMA(0.011111388881116646, t110, FMA(0.014591163315734854, t111, FMA(0.0175876541394249, t112,
+        FMA(0.020014895845584125, t113, t114))))))) * (2.0 * (c0 / (c0 + t65)))));
+    double t116 = t10 ? 0.0 : t115, t117 = FMA(cov, t106, t116), t118 = t14 ? c0 : (-1.0), t119 = SQRT(t118);
+    double t120 = t14 ? t117 : t119;
+    *out_covariance = t120;
 }
 
 INLINE void relu_covariance_exact_float64_backward_element(
@@ -406,68 +412,11 @@ INLINE void relu_covariance_exact_float64_backward_element(
     *out_grad_cov = t312;
 }
 
-static const double rows0[30][2] = {
-    {9.508433460797002e-08,1.940820364960155e-07},
-    {0x1.946295077616p-18,0x1.6bdbe1c694fc2p-18},
-    {0x1.d9e2140858ep-15,0x1.0f84ef5ef8608p-15},
-    {0x1.1242fd6a9b396p-12,0x1.caf7a93366b88p-14},
-    {0.0008355263751110418,0.0002740347148772122},
-    {0x1.15dc535e9a743p-9,0.0005690711398135044},
-    {0.00459394793315494,0.0010385947212453285},
-    {0.008871146050386037,0.0017232376900866723},
-    {0.015681209255038714,0x1.5c1309396189ap-9},
-    {0x1.a754545e50d2p-6,0.003855972748440641},
-    {0.040194953949020354,0.005328793386459948},
-    {0.05959105881941024,0.007060004364682798},
-    {0.08479001157689474,0.009015661672764581},
-    {0.116417389170731,0.01114187163754742},
-    {0.1548997011612544,0.013366139401097007},
-    {0.2004098803601062,0.015600090419609075},
-    {0.2528233227268344,0.017743435755625012},
-    {0.3116880661652811,0.019688965304325696},
-    {0.3762119001461197,0.02132827960785649},
-    {0.4452681968080641,0.02255791555197443},
-    {0.5174211126375031,0.023285487817320472},
-    {0.590969601059185,0.023435458858440596},
-    {0.6640084783881806,0.022954166210040004},
-    {0.7345036766588343,0.02181377625004142},
-    {0.8003778699055785,0.020014895845584125},
-    {0.8596019393193193,0.0175876541394249},
-    {0.9102873004848048,0.014591163315734854},
-    {0.9507740093215545,0.011111388881116646},
-    {0.9797100135412573,0x1.dba4fb70071ep-8},
-    {0.9961213775663299,0.003163059153427997},
-};
-
-static void relu_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const
-    *out, int cell)
-{
-    (void)params;
-    (void)cell;
-    double s[20][LANES], a[1][LANES] = {{0.0}}, r[1][LANES];
-    LANEWISE(relu_covariance_exact_float64_forward_before_element(
-        in[0][i], in[1][i], in[2][i], in[3][i], in[4][i], &s[0][i], &s[1][i], &s[2][i], &s[3][i], &s[4][i], &s[5][i],
-        &s[6][i], &s[7][i], &s[8][i], &s[9][i], &s[10][i], &s[11][i], &s[12][i], &s[13][i], &s[14][i], &s[15][i],
-        &s[16][i], &s[17][i], &s[18][i], &s[19][i]))
-    for (int k = 0; k < 30; ++k) {
-        const double *c = rows0[k], c0 = c[0];
-        LANEWISE(r[0][i] = relu_covariance_exact_float64_atom0(
-            s[0][i], c0, s[1][i], s[2][i], s[3][i], s[4][i], s[5][i], s[6][i]))
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            a[0][i] = FMA(r[0][i], c[1], a[0][i]);
-        }
-    }
-    LANEWISE(relu_covariance_exact_float64_forward_element(
-        in[4][i], s[7][i], s[8][i], s[9][i], s[10][i], s[11][i], s[12][i], s[13][i], s[14][i], s[15][i], s[16][i],
-        s[6][i], s[17][i], s[18][i], s[19][i], s[0][i], a[0][i], &out[0][i]))
-}
-
 void relu_covariance_exact_float64_forward(
     int64_t n, in_ptr mean1, in_ptr var1, in_ptr mean2, in_ptr var2, in_ptr cov, in_ptr params, out_ptr out_covariance)
 {
-    over_cells(relu_covariance_exact_float64_forward_block, 0, 1, n, (const double *const[]){mean1, var1, mean2, var2,
-        cov}, 5, params, (double *const[]){out_covariance}, 1);
+    EVERY(relu_covariance_exact_float64_forward_element(
+        mean1[i], var1[i], mean2[i], var2[i], cov[i], &out_covariance[i]))
 }
 
 void relu_covariance_exact_float64_backward(

@@ -278,7 +278,7 @@ def test_gcc_vectorises_every_loop_and_warns_of_nothing(name: str, tmp_path) -> 
 def test_gcc_vectorises_the_pieces_of_a_long_program() -> None:
     graph = Graph(("mean", "var"))
     total = graph.const(0)
-    for place in range(60):
+    for place in range(150):
         density = exp_mantissa(graph.input("mean") * (-1 - place / 7))
         share = 1 / madd(graph.input("var"), density, 1 + place / 5)
         root = sqrt(madd(share, share, density))

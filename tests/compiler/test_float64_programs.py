@@ -149,7 +149,7 @@ def sum_of_atoms(count: int, *, deep: bool) -> Graph:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("count", [4, 100])
+@pytest.mark.parametrize("count", [4, 250])
 def test_sums_of_atoms_keep_their_meaning_however_long_they_are(count: int, deep: bool) -> None:
     graph = sum_of_atoms(count, deep=deep)
     source = render_c_float64(kernels_of(stable_of(graph), "rule"), "rule", HEADER)

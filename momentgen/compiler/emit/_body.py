@@ -172,7 +172,8 @@ def carried(index: int) -> str:
 def cut(body: Body, functions: Iterable[Body], longest: int) -> list[Body]:
     """A body as several, of about ``longest`` operations each: their outputs are inputs of those that follow.
 
-    Truth values are no outputs: each piece computes those that it reads.
+    One of less than twice that is left whole: what is carried costs more than it saves.  Truth values are no outputs:
+    each piece computes those that it reads.
 
     Args:
         body: of a program in float64.
@@ -193,7 +194,7 @@ def cut(body: Body, functions: Iterable[Body], longest: int) -> list[Body]:
     for index, step in body.steps.items():
         total += size(step)
         piece_of[index] = piece_of[step.args[0]] if isinstance(step.op, Result) else total // longest
-    if total < longest:
+    if total < 2 * longest:
         return [body]
     wanted = [set[int]() for _ in range(total // longest + 1)]
     pieces: list[Body] = []
