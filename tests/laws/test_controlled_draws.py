@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,3 +143,32 @@ def test_a_large_seed_is_one_as_any_other() -> None:
     x = noisy(torch.ones(2, 6), std=0.3)
     first, second = (momentgen.convert(network, seed=seed)(x).std for seed in (2**40, 2**40))
     assert torch.equal(first, second)
+
+
+_GENERATOR, _NUMBERS = torch.Generator(), np.random.default_rng(0)
+#: what draws numbers that torch's generator does not know, each of σ 2
+UNSEEN: dict[str, Callable[[], Any]] = {
+    "Python": lambda: random.gauss(0.0, 2.0),
+    "NumPy": lambda: 2 * np.random.randn(),  # noqa: NPY002 - networks do
+    "a generator of NumPy": lambda: 2 * _NUMBERS.normal(),
+    "a generator of torch": lambda: 2 * torch.randn((), generator=_GENERATOR),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_numbers_of_other_generators_count_where_the_input_is_certain(name: str) -> None:
+    class Draws(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x + UNSEEN[name]()
+
+    network: Any = momentgen.convert(Draws().eval(), rtol=0.02, max_rows=1024)
+    with torch.no_grad():
+        found = network(torch.zeros(2, 1))
+    assert found.std_error is not None
+    assert ((found.std - 2).abs() < 5 * found.std_error).all()
+    assert network.calls == 1  # a draw starts from what was kept before the call

@@ -208,6 +208,13 @@ def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any
         momentgen.convert(net(_REFUSED[name]))(given())
 
 
+@pytest.mark.parametrize("method", [*ANALYTIC, "ap1"])
+def test_classes_that_are_drawn_of_certain_probabilities_are_refused(method: Any) -> None:
+    network = net(lambda net, x: torch.multinomial(x.softmax(1), 2).float())
+    with pytest.raises(UnsupportedError, match="multinomial of a random value"):
+        momentgen.convert(network, method)(torch.zeros(1, 3))
+
+
 def _seeded(function: Callable[[Any, Any], Any], seed: int) -> Callable[[Any, Any], Any]:
     def seeded(net: Any, x: Any) -> Any:
         torch.manual_seed(seed)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
@@ -14,7 +15,8 @@ from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.shift import DifferentiatesError
 from momentgen.laws.controlled.stack import UnstackedError
-from momentgen.laws.nests import flattened
+from momentgen.laws.kept import Kept
+from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.values import check, lower
@@ -58,10 +60,22 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
     with network.own_draws():
         network.seed(spent.seed)
         if not network.inputs:
+            before = Kept(where)
             found, draws = network.and_draws([])
-            if not draws:
+            if not draws and _repeats(network, found):
                 return lower(found)
+            before.restore()
         return _answered(network, spent)
+
+
+def _repeats(network: Network, found: Any) -> bool:
+    """Whether a network without random inputs returns the same once more, and draws from no generator of its own."""
+    expected = [leaf.clone() for leaf in leaves_of(found) if isinstance(leaf, Tensor)]
+    after = Kept(network.where)
+    again = [leaf for leaf in leaves_of(network.call([])) if isinstance(leaf, Tensor)]
+    same = len(again) == len(expected) and all(map(close, again, expected))
+    after.restore()
+    return same
 
 
 def _say_if_lost(value: Moments) -> None:

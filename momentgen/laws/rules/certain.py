@@ -16,6 +16,7 @@ from momentgen.laws.point import Point
 from momentgen.laws.precision import HALVES
 from momentgen.laws.rules.composite import attention_by_parts
 from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
@@ -47,6 +48,11 @@ def _wrapped(found: Any, like: Point) -> Any:
 def _run(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values, named = tensors_of(args, kwargs)
     return _wrapped(entry.call(*values, **named), _first(args, kwargs))
+
+
+@rule(Point, "multinomial")
+def _draw(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise unsupported(entry, _first(args, kwargs), "its numbers are drawn, and their moments have no rule")
 
 
 @rule(Point, "movement")
