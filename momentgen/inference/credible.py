@@ -10,6 +10,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.laws.border import method
+from momentgen.laws.kept import Kept
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
@@ -50,12 +51,17 @@ def sampled_outputs(network: BayesianNetwork, x: Any, samples: int = 100) -> Flo
     """Outputs of the network for draws of its parameters, one draw for the whole batch: ``(samples, batch, ...)``."""
     if samples < 1:
         raise InputError(f"sampled_outputs: expected at least 1 sample, got {samples}")
-    args = x if type(x) is tuple else (x,)
+    args, kept, draws = x if type(x) is tuple else (x,), Kept(network), []
     with method("sample"):
-        draws = [network(*args) for _ in range(samples)]
-    if not isinstance(draws[0], Moments):
-        raise InputError(f"sampled_outputs: expected a network that returns one tensor, got {type(draws[0]).__name__}")
-    return torch.stack([draw.mean for draw in draws])
+        for _ in range(samples):
+            kept.restore()
+            draw = network(*args)
+            if not isinstance(draw, Moments):
+                raise InputError(
+                    f"sampled_outputs: expected a network that returns one tensor, got {type(draw).__name__}"
+                )
+            draws.append(draw.mean.clone())  # a network may return what it keeps
+    return torch.stack(draws)
 
 
 def credible_prediction(probabilities: Float[Tensor, "samples batch classes"], level: float = 0.95) -> Prediction:

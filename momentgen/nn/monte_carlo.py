@@ -147,7 +147,8 @@ def monte_carlo(
     Returns:
         :class:`MonteCarlo`; standard errors of its means are ``sqrt(var / n)``.
 
-    The model keeps its training or evaluation mode.
+    The model keeps its training or evaluation mode.  What it keeps from call to call, as a state, is the same before
+    every pass; what the last one leaves stays.
 
     Raises:
         InputError: for bad moments, ``n`` below 2, or an output that is not one tensor or moments.
@@ -170,6 +171,7 @@ def monte_carlo(
     expected = {name: RunningMoments() for name in functions or {}}
     output = RunningMoments()
     devices = [given.mean.device] if given.mean.is_cuda else []
+    kept, keeps = Kept(model), False
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices, enabled=seed is not None),
@@ -182,7 +184,10 @@ def monte_carlo(
         done = 0
         while done < n:
             k = min(at_once, n - done)
+            if keeps:
+                kept.restore()
             out = _value(model(_drawn(x, given, k)))
+            keeps = keeps or (not done and bool(kept.changed()))
             output.update(out.unflatten(0, (k, batch)) if k > 1 else out[None])
             for name, function in (functions or {}).items():
                 value = function(out)
@@ -255,10 +260,11 @@ def drawn_layers(
     batch = as_moments("summary", x).mean.shape[:1].numel()
     count = max(1, min(_BLOCKS, n // 2))
     sizes = [n // count + (block < n % count) for block in range(count)]
-    found = [
-        monte_carlo(model, x, size, rows=batch, seed=None if seed is None else seed + block, progress=progress)
-        for block, size in enumerate(sizes)
-    ]
+    kept, found = Kept(model), []
+    for block, size in enumerate(sizes):
+        own = None if seed is None else seed + block
+        found.append(monte_carlo(model, x, size, rows=batch, seed=own, progress=progress))
+        kept.restore()
     names = [name for name in found[0].layers if all(name in one.layers for one in found)]
     errors = {}
     for name in names:

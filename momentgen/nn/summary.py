@@ -17,6 +17,7 @@ from momentgen.extras import require
 from momentgen.laws.activations import ACTIVATIONS
 from momentgen.laws.border import method
 from momentgen.laws.convert import convert
+from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.propagations import DEFAULT
@@ -265,6 +266,7 @@ def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> _Pass:
         for name, part in model.named_modules()
         if _kind(part) in _ACTIVATIONS
     ]
+    kept = Kept(model)
     try:
         with listening() as notes, method("ap2"):
             output, layers = propagated(model, x)
@@ -273,6 +275,7 @@ def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> _Pass:
             raise
         return _Pass(str(error))
     finally:
+        kept.restore()
         for handle in handles:
             handle.remove()
     return _Pass("", output, layers, saturations, tuple(notes))
@@ -316,10 +319,11 @@ def _own_method(model: torch.nn.Module) -> str:
 
 def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[float, Moments]:
     """How long a call by a method takes, and the output."""
-    start = time.perf_counter()
+    kept, start = Kept(model), time.perf_counter()
     with method(name):  # type: ignore[arg-type]
         out = convert(model)(x)
     seconds = time.perf_counter() - start
+    kept.restore()
     if not isinstance(out, Moments):
         raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
     return seconds, out

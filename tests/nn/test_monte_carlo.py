@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -10,18 +11,22 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
+from momentgen.inference import MeanField, randomise, sampled_outputs
 
 
 class Of(nn.Module):
     """A function of a linear layer's values."""
 
+    #: how many rows each call had; not of the module, where it would be a state
+    calls: ClassVar[list[int]] = []
+
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.linear, self.function, self.calls = nn.Linear(3, 2), function, 0
+        self.linear, self.function = nn.Linear(3, 2), function
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
+        self.calls.append(len(x))
         return self.function(self.linear(x))
 
 
@@ -45,9 +50,9 @@ def test_draws_of_examples_that_interact_are_those_of_single_calls(name: str) ->
     network, x = Of(INTERACT[name]).eval(), noisy(torch.linspace(-1, 1, 12).view(4, 3), std=0.3)
     with torch.no_grad():
         drawn = torch.stack([network(x.mean + x.std * torch.randn(4, 3)) for _ in range(2000)]).double()
-    network.calls = 0
+    Of.calls.clear()
     found = momentgen.monte_carlo(network, x, 2000, seed=0)
-    assert network.calls == 2000
+    assert Of.calls.count(4) >= 2000
     std = drawn.std(0)
     assert ((found.output.mean - drawn.mean(0)).abs() < 5 * std / 31 + 1e-6).all()
     assert ((found.output.var.sqrt() - std).abs() < 0.12 * std + 1e-6).all()
@@ -56,5 +61,37 @@ def test_draws_of_examples_that_interact_are_those_of_single_calls(name: str) ->
 @pytest.mark.parametrize("function", [torch.tanh, lambda x: nn.functional.dropout(x, 0.4)])
 def test_draws_of_independent_examples_go_together(function: Callable[[Tensor], Tensor]) -> None:
     network = Of(function).eval()
+    Of.calls.clear()
     momentgen.monte_carlo(network, noisy(torch.zeros(4, 3), std=0.3), 2000, seed=0)
-    assert network.calls == 2
+    assert len(Of.calls) < 20
+
+
+class Recurs(nn.Module):
+    """Adds to what the call before has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3, bias=False)
+        nn.init.eye_(self.linear.weight)
+        self.register_buffer("state", torch.ones(2, 3))
+
+    def forward(self, x: Tensor) -> Any:
+        self.state = self.state + self.linear(x)
+        return self.state
+
+
+def test_every_draw_starts_from_what_was_kept_before_the_call() -> None:
+    network, x = Recurs().eval(), noisy(torch.ones(2, 3), std=0.5)
+    found = momentgen.monte_carlo(network, x, 400, seed=0).output
+    torch.testing.assert_close(found.var.sqrt(), torch.full((2, 3), 0.5).double(), rtol=0.15, atol=0.0)
+    assert (network.state - 2).abs().max() < 3  # that of the last draw
+    before = network.state.clone()
+    momentgen.summary(network, x, samples=32)
+    assert torch.equal(network.state, before)
+
+
+def test_draws_of_parameters_start_from_what_was_kept_before_the_call() -> None:
+    torch.manual_seed(0)
+    bayes = randomise(Recurs().eval(), MeanField(std=0.5))
+    drawn = sampled_outputs(bayes, torch.ones(2, 3), 400)
+    torch.testing.assert_close(drawn.std(0), torch.full((2, 3), 0.75**0.5), rtol=0.15, atol=0.0)
