@@ -86,7 +86,9 @@ def propagated_by(
         except Exception as error:
             is_alone = isinstance(error, FailsAlone)
             error = error.__cause__ if isinstance(error, FailsAlone) else error  # type: ignore[assignment]
-            if name == "controlled" or not _runs(plain):  # it runs the plain network: what fails fails there too
+            runs = name != "controlled" and _runs(plain)  # which runs the plain network: what fails fails there too
+            kept.restore()
+            if not runs:
                 raise error
             said = DEFAULT_INSTEAD in str(error)
             instead = f"method {name}" + ("" if said else "; controlled, the default of evaluation, runs this network")

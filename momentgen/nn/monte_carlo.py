@@ -303,6 +303,8 @@ def _repeated(x: Moments, times: int) -> Moments:
 def _value(out: Any) -> Tensor:
     if isinstance(out, Moments):
         return out.mean
+    if isinstance(out, Tensor) and out.is_complex():
+        raise InputError("monte_carlo: moments are of real values; return torch.view_as_real of a complex output")
     if isinstance(out, Tensor):
         return out
     raise InputError(f"monte_carlo: expected a network with one output, got {type(out).__name__}")

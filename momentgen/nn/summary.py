@@ -320,10 +320,12 @@ def _own_method(model: torch.nn.Module) -> str:
 def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[float, Moments]:
     """How long a call by a method takes, and the output."""
     kept, start = Kept(model), time.perf_counter()
-    with method(name):  # type: ignore[arg-type]
-        out = convert(model)(x)
-    seconds = time.perf_counter() - start
-    kept.restore()
+    try:
+        with method(name):  # type: ignore[arg-type]
+            out = convert(model)(x)
+        seconds = time.perf_counter() - start
+    finally:
+        kept.restore()
     if not isinstance(out, Moments):
         raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
     return seconds, out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +140,15 @@ def test_gradients_pass_through_a_scripted_module() -> None:
         below = value(std)
     torch.testing.assert_close(by_std, slope, rtol=1e-4, atol=1e-8)
     torch.testing.assert_close((by_weight * along).sum(), (above - below) / (2 * step), rtol=1e-4, atol=1e-8)
+
+
+def test_forward_derivatives_within_a_network_are_sampled() -> None:
+    x = noisy(torch.zeros(2, 3), std=0.3)
+    network = Of(lambda x: torch.func.jvp(lambda y: y.sin() * x.cos(), (x,), (torch.ones_like(x),))[1])
+    found = momentgen.convert(network, "controlled")(x)
+    twice, four = math.exp(-2 * 0.09), math.exp(-8 * 0.09)
+    std = ((3 + 4 * twice + four) / 8 - (1 + twice) ** 2 / 4) ** 0.5  # of cos²
+    assert ((found.std - std).abs() < 4 * found.std_error).all()
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
+from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise, sampled_outputs
 
 
@@ -86,7 +87,7 @@ def test_every_draw_starts_from_what_was_kept_before_the_call() -> None:
     torch.testing.assert_close(found.var.sqrt(), torch.full((2, 3), 0.5).double(), rtol=0.15, atol=0.0)
     assert (network.state - 2).abs().max() < 3  # that of the last draw
     before = network.state.clone()
-    momentgen.summary(network, x, samples=32)
+    momentgen.summary(network, x, samples=16, methods=("adjoint",))
     assert torch.equal(network.state, before)
 
 
@@ -95,3 +96,8 @@ def test_draws_of_parameters_start_from_what_was_kept_before_the_call() -> None:
     bayes = randomise(Recurs().eval(), MeanField(std=0.5))
     drawn = sampled_outputs(bayes, torch.ones(2, 3), 400)
     torch.testing.assert_close(drawn.std(0), torch.full((2, 3), 0.75**0.5), rtol=0.15, atol=0.0)
+
+
+def test_complex_outputs_are_refused() -> None:
+    with pytest.raises(InputError, match="view_as_real of a complex output"):
+        momentgen.monte_carlo(Of(torch.fft.rfft).eval(), noisy(torch.zeros(4, 3), std=0.3), 2, seed=0)

@@ -26,6 +26,7 @@ from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import METHODS, Entry, entry_of, names
+from momentgen.runtime.autograd import transformed
 
 __all__ = ["DifferentiatesError", "Shift", "draws"]
 
@@ -204,7 +205,7 @@ class Shift(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _FORM:
+        if func in _FORM or transformed():  # of values within torch.func autograd keeps no graph; the rows have them
             return func(*args, **kwargs)
         if self.draws_only and not draws(func):
             out = func(*args, **kwargs)
