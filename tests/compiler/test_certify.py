@@ -107,7 +107,9 @@ def test_errors_are_found_without_a_c_compiler_too(monkeypatch: pytest.MonkeyPat
 
 def promises(forward: Program, backward: Program, f: object = None) -> int:
     relu = f or (lambda x: np.maximum(x, 0))
-    return check_promises("relu", Runner(forward, backward), {}, relu, ulps=8, vanishes=True, seed=0)  # type: ignore[arg-type]
+    return check_promises(
+        "relu", dataclasses.replace(stable(), goal=8.0), Runner(forward, backward), {}, {}, relu, seed=0
+    )  # type: ignore[arg-type]
 
 
 def test_promises_hold_for_a_right_program() -> None:
@@ -184,7 +186,6 @@ def test_a_program_may_be_nan_beyond_its_edge_and_nowhere_else() -> None:
     b.output("grad_mean", b.mul(b.input("grad_mean"), b.f32(1.0)))
     b.output("grad_var", b.mul(b.input("grad_var"), b.f32(1.0)))
     runner = Runner(forward, b.build())
-    every = {"ulps": 1.0, "vanishes": True, "seed": 1}
-    assert check_promises("mine", runner, {}, None, **every, edge=Edge(1.0)) > 1000
+    assert check_promises("mine", dataclasses.replace(stable(), edge=Edge(1.0)), runner, {}, {}, None, seed=1) > 1000
     with pytest.raises(BuildError, match="no NaN in mean"):
-        check_promises("mine", runner, {}, None, **every)
+        check_promises("mine", stable(), runner, {}, {}, None, seed=1)

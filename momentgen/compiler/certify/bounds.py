@@ -26,7 +26,7 @@ from momentgen.compiler.certify.points import Points
 from momentgen.compiler.certify.sampling import Sampler, joined, sampler_of
 from momentgen.compiler.ir.interpreter import Interpreter
 from momentgen.compiler.ir.program import Program
-from momentgen.compiler.ir.stable import Edge, Stable
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
 from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
@@ -270,39 +270,29 @@ def measure_at(
 
 def check_promises(
     rule: str,
+    stable: Stable,
     runner: Runner,
     params: Mapping[str, float],
+    setting: Mapping[str, float],
     f: Callable[..., F64] | None,
-    *,
-    ulps: float,
-    vanishes: bool,
-    seed: int,
-    slack: float = 0.0,
-    reach: float = np.inf,
-    edge: Edge | None = None,
     conditional: Callable[..., F64] | None = None,
-    conditional_slack: float = 0.0,
-    unit: float = 1.0,
+    *,
+    seed: int,
 ) -> int:
     """What holds for every input, whatever the accuracy.
 
     Variances are never negative; finite input, within an edge if there is one, gives no NaN and finite gradients;
-    v = 0 gives f(mean) and 0; NaN in gives NaN out; a negative variance gives NaN.
+    v = 0 gives f(mean), within the variant's slack, and 0; NaN in gives NaN out; a negative variance gives NaN.
 
     Args:
         rule: for messages.
-        runner: the programs.
-        params: their parameters.
+        stable: the variant.
+        runner: its programs.
+        params: their parameters at the setting.
+        setting: values of the rule's parameters.
         f: the activation on float64 arrays, one an input; None where a variant does not reproduce it at v = 0.
-        vanishes: whether the variance is 0 at v = 0.
-        ulps: how far the mean may be from f(mean) at v = 0.
-        seed: of the points.
-        slack: how far it may be beyond that, over max(1, |f(mean)|, |f(mean)|/unit).
-        reach: the largest |mean| for which that is demanded.
-        edge: beyond which outputs and gradients may be NaN; None where nowhere.
         conditional: the variance given x, as ``f``, where that is not 0: what the variance is at v = 0.
-        conditional_slack: how far it may be from that, beyond a few ulp.
-        unit: f's, where it is another function in other units.
+        seed: of the points.
 
     Returns:
         How many points were checked.
@@ -310,6 +300,8 @@ def check_promises(
     Raises:
         BuildError: naming the promise broken and the point.
     """
+    unit, stable = stable.unit_at(setting), stable.at(setting)
+    ulps, edge, reach = stable.goal if stable.unit.startswith("ulp") else 1.0, stable.edge, stable.reach
     sampler = sampler_of(runner.inputs)
     points = sampler.finite(seed + 1)
     result = runner(*points, params)
@@ -340,17 +332,17 @@ def check_promises(
     if f is not None:
         with np.errstate(all="ignore"):
             want = f(*(array.astype(np.float64) for array in certain[: len(certain) // 2 * 2 : 2]))
-            allowed = np.maximum(slack * np.maximum(1.0, np.abs(want) / min(unit, 1.0)), 2.0**-126)
+            allowed = np.maximum(stable.slack * np.maximum(1.0, np.abs(want) / min(unit, 1.0)), 2.0**-126)
             near = np.abs(at_zero["mean"].astype(np.float64) - want) <= allowed
         near |= (ulp_error(at_zero["mean"], want) <= ulps) & (np.abs(want) >= SMALLEST_NORMAL)
         near |= (np.abs(want) > LARGEST) | (np.abs(certain[0]) > reach)
         demand(near, "the mean f(mean) at var = 0", certain)
     if conditional is not None:
         want = conditional(certain[0].astype(np.float64))
-        close = np.abs(at_zero["var"].astype(np.float64) - want) <= max(conditional_slack, 2.0**-126)
+        close = np.abs(at_zero["var"].astype(np.float64) - want) <= max(stable.conditional_slack, 2.0**-126)
         close |= (ulp_error(at_zero["var"], want) <= _CONDITIONAL_ULPS) | (np.abs(certain[0]) > reach)
         demand(close, "the variance given x at var = 0", certain)
-    if vanishes:
+    if stable.vanishes:
         last = runner.outputs[-1]
         demand((at_zero[last] == 0) | lost(certain), f"a {_WORDS.get(last, last)} of 0 at var = 0", certain)
     four = {"mean": np.array([-1.0, 0.0, 1.0, 30.0], np.float32), "var": np.array([1.0, 0.0, 1.0, 30.0], np.float32)}

@@ -149,22 +149,11 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
         if not measured.hard:
             checked = 0
             for setting in stable.settings:
-                f, ulps = _activation(rule, stable, setting), stable.goal if stable.unit.startswith("ulp") else 1.0
-                random = is_activation(rule, stable) and rule.conditional_var is not None
+                f = _activation(rule, stable, setting)
+                given = rule.conditional_var if is_activation(rule, stable) else None
+                conditional = None if given is None else _evaluated(rule, given, stable, setting)
                 checked += check_promises(
-                    rule.name,
-                    runner,
-                    params_of(setting),
-                    f,
-                    ulps=ulps,
-                    vanishes=stable.vanishes,
-                    seed=seed,
-                    slack=stable.at(setting).slack,
-                    reach=stable.reach,
-                    edge=stable.edge,
-                    conditional=_evaluated(rule, rule.conditional_var, stable, setting) if random else None,
-                    conditional_slack=stable.at(setting).conditional_slack,
-                    unit=stable.unit_at(setting),
+                    rule.name, stable, runner, params_of(setting), setting, f, conditional, seed=seed
                 )
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(stable.variant, program_digest(both))

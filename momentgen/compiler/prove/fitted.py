@@ -32,7 +32,6 @@ from momentgen.compiler.toolchain.arrays import F64
 IN_T = 40  # Taylor coefficients in t
 _DISC = 4  # radius of Cauchy's disc over that of a panel in t
 _Q = 1 / _DISC
-_HELD = 1e-9  # relative; how near a strip is to the q below which it counts no more
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class InCells:
         self.lift, self.order = _lift_of(f, output), PROVABLE[output][0]
         self.falls = falls(f, "mean")
         self.power = self.falls + self.order - self.lift
-        self.dropped = _dropped(f)
+        _, b, _, b2 = lines_of(f)
+        self.dropped = b == b2  # whether it counts as 0 beyond the reach, and not as what it is there
         made = {patch: _in_chebyshev(patch) for patch in dict.fromkeys(fine.outputs["mean"].patches)}
         self.patches = fine.outputs["mean"].patches
         self.tables = [made[patch] for patch in self.patches]
@@ -106,15 +106,11 @@ class InCells:
 
     @property
     def rows(self) -> Sequence[Span]:
-        held = [(0.0, self.cells.least)] if self.cells.least else []
-        return [*held, *self.cells.rows]
+        return self.cells.rows
 
     @property
     def cuts(self) -> Sequence[float]:
         return [math.sqrt(cut_at(self.frame, x)) for x in self.cells.x]
-
-    def over(self, strip: Strip) -> OverStrip:
-        return OverStrip(self, strip)
 
     def row(self, zeta: float) -> int:
         """That of a ζ."""
@@ -134,13 +130,11 @@ class OverStrip:
 
     def __init__(self, of: InCells, strip: Strip) -> None:
         self.of, self.first = of, of.row(strip.centre) * len(of.cells.columns)
-        zeta, root = _zeta(strip), _inverse_root(of.least)
-        self.held = strip.high <= of.cells.least * (1 + _HELD)
-        q = arb_poly([arb(of.cells.least)]) if self.held else zeta
+        zeta, root = arb_poly([arb(strip.centre), arb(strip.half)]), 1 / arb(of.least).sqrt()
         scale, shift = of.patches[self.first].z
-        z = (2 * q * q - 1 if of.shape.squared else 2 * q - 1) * arb(scale) + arb(shift)
+        z = (2 * zeta * zeta - 1 if of.shape.squared else 2 * zeta - 1) * arb(scale) + arb(shift)
         count = max(table.shape[0] for table in of.tables[self.first : self.first + len(of.cells.columns)])
-        share = q if of.shape.by_q else arb_poly([1])
+        share = zeta if of.shape.by_q else arb_poly([1])
         plain, unit = [share * polynomial for polynomial in _chebyshev(z, count)], _power(zeta * root, of.power)
         self.weights: list[F64] = [_rows([row * unit for row in plain])]
         if of.order == 2:  # ζ d/dζ of ζ^falls times that
@@ -194,14 +188,14 @@ class OverStrip:
         of = self.of
         scale, shift = of.patches[number].y
         count = of.tables[number].shape[1]
-        flat = _flat(count, 0.0)
+        flat = np.zeros((count, IN_T + 1))
         if of.dropped:
-            return np.pad(flat, ((0, 0), (0, 1)))
+            return flat
         x = math.copysign(1.0, centre)
         base = arb(x) if of.shape.parity is None else arb(1)
         factor = arb(x) if of.shape.parity else arb(1)
         flat[:, 0] = [float((value * factor)[0]) for value in _chebyshev(arb_poly([base * scale + shift]), count)]
-        return np.pad(flat, ((0, 0), (0, 1)))
+        return flat
 
 
 # --- pieces ------------------------------------------------------------------------
@@ -301,33 +295,8 @@ def _power(base: arb_poly, n: int) -> arb_poly:
     return total
 
 
-def _zeta(strip: Strip) -> arb_poly:
-    """ζ in η."""
-    return arb_poly([arb(strip.centre), arb(strip.half)])
-
-
-def _inverse_root(least: float) -> arb:
-    return 1 / arb(least).sqrt()
-
-
 def _rows(polynomials: Sequence[arb_poly]) -> F64:
     """Their coefficients, padded with zeros, each rounded once."""
-    lists = [[float(c) for c in polynomial.coeffs()] for polynomial in polynomials]
-    return _padded(lists)
-
-
-def _padded(rows: Sequence[Sequence[float]]) -> F64:
-    most = max(map(len, rows), default=0) or 1
-    return np.array([[*row, *[0.0] * (most - len(row))] for row in rows] or [[0.0] * most])
-
-
-def _flat(count: int, value: float) -> F64:
-    flat = np.zeros((count, IN_T))
-    flat[:, 0] = value
-    return flat
-
-
-def _dropped(f: Activation) -> bool:
-    """Whether the polynomial counts as 0 beyond the reach, and not as what it is there."""
-    _, b, _, b2 = lines_of(f)
-    return b == b2
+    rows = [[float(c) for c in polynomial.coeffs()] for polynomial in polynomials]
+    most = max(1, *map(len, rows))
+    return np.array([[*row, *[0.0] * (most - len(row))] for row in rows])

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from flint import arb
 
-from momentgen.compiler.prove.fitted import IN_T, InCells, Strip
+from momentgen.compiler.prove.fitted import IN_T, InCells, OverStrip, Strip
 from momentgen.compiler.prove.moments import cramer
 from momentgen.compiler.toolchain.arrays import F64
 
@@ -46,7 +46,7 @@ class Panels:
     """What a strip's panels share: for each order n the polynomial in η that multiplies T_n."""
 
     def __init__(self, of: Difference, strip: Strip) -> None:
-        self.of, self.fitted = of, of.fitted.over(strip)
+        self.of, self.fitted = of, OverStrip(of.fitted, strip)
         zeta = np.array([strip.centre, strip.half]) / math.sqrt(of.fitted.least)
         rows = [c * _power(zeta, n - of.fitted.lift) for n, c in of.atoms.items()]
         weights = self.fitted.weights
