@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,10 +107,9 @@ def test_errors_are_found_without_a_c_compiler_too(monkeypatch: pytest.MonkeyPat
 
 
 def promises(forward: Program, backward: Program, f: object = None) -> int:
-    relu = f or (lambda x: np.maximum(x, 0))
-    return check_promises(
-        "relu", dataclasses.replace(stable(), goal=8.0), Runner(forward, backward), {}, {}, relu, seed=0
-    )  # type: ignore[arg-type]
+    relu: Any = f or (lambda x: np.maximum(x, 0))
+    variant = dataclasses.replace(stable(), goal=8.0)
+    return check_promises("relu", variant, Runner(forward, backward), {}, {}, relu, seed=0)
 
 
 def test_promises_hold_for_a_right_program() -> None:
