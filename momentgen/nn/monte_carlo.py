@@ -15,12 +15,15 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import InputError
 from momentgen.laws.border import method
 from momentgen.laws.controlled.facts import close
+from momentgen.laws.controlled.network import generators
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
+from momentgen.laws.nests import tensors_in
 from momentgen.laws.values import as_moments, certain, draw, lower
 from momentgen.nn.tables import Table, range_of, shown
 from momentgen.progress import progress_bar
@@ -140,7 +143,8 @@ def monte_carlo(
         n: samples of every input, at least 2.
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
         rows: how many inputs go through the model at once; bounds the memory.  A model whose examples interact has
-            one draw of the batch at a time, as has one that takes no other size of batch.
+            one draw of the batch at a time.  So has one whose examples share noise, as that of random weights, and one
+            that takes no other size of batch.
         seed: of the draws; None continues torch's generators.
         progress: whether to show a bar; None shows it on a terminal, where rich is installed.
 
@@ -211,22 +215,56 @@ def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
     return draw(_repeated(given, times))
 
 
+class _Watch(TorchFunctionMode):
+    """Counts what functions draw.
+
+    Attributes:
+        sizes: how many values each function has that drew; -1 for draws of none.
+    """
+
+    def __init__(self, devices: list[torch.device]) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self._devices, self._state = devices, generators(devices)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.met()
+        out = func(*args, **(kwargs or {}))
+        self.met(sum(value.numel() for value in tensors_in((out,))))
+        return out
+
+    def met(self, size: int = -1) -> None:
+        """Look whether anything was drawn since the last time, by a function whose result has so many values."""
+        state = generators(self._devices)
+        if state != self._state:
+            self.sizes.append(size)
+        self._state = state
+
+
 def _independent(model: torch.nn.Module, x: Moments | Tensor, given: Moments) -> bool:
-    """Whether two draws in one call have outputs of their own: what goes beside one of them does not change it."""
+    """Whether draws in one call have outputs and noise of their own.
+
+    What goes beside one of them does not change it, and what the network draws grows with their number.
+    """
     kept, devices = Kept(model), [given.mean.device] if given.mean.is_cuda else []
 
-    def found(*parts: Tensor) -> Tensor:
+    def found(*parts: Tensor) -> tuple[Tensor, list[int]]:
         torch.manual_seed(0)
-        return _value(model(torch.cat(parts))).unflatten(0, (2, -1))
+        with _Watch(devices) as watch:
+            out = _value(model(torch.cat(parts)))
+        watch.met()
+        return out.unflatten(0, (len(parts), -1)), watch.sizes
 
     with torch.no_grad(), torch.random.fork_rng(devices), method("sample"):
         try:
             first, second = _drawn(x, given, 1), _drawn(x, given, 1)
             away = _FAR * (second - first if x is not given.mean else second + 1)
             besides = second, (second + away).to(first.dtype), (second - away).to(first.dtype)
-            fronts = [found(first, beside)[0] for beside in besides]
-            backs = [found(beside, first)[1] for beside in besides]
+            fronts = [found(first, beside)[0][0] for beside in besides]
+            backs = [found(beside, first)[0][1] for beside in besides]
             alike = all(close(one, part[0]) for part in (fronts, backs) for one in part[1:])
+            two, three = found(first, second)[1], found(first, second, second)[1]
+            alike = alike and [3 * size for size in two] == [2 * size for size in three] and -1 not in two
             return alike and fronts[0].shape[0] == given.mean.shape[0]
         except Exception:  # whatever it raises of two draws; what it raises of one, it raises again
             return False

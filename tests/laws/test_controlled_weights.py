@@ -218,3 +218,11 @@ def test_the_same_seed_draws_the_same_weights_and_leaves_the_users_draws_alone()
     with torch.no_grad(), momentgen.method("controlled", max_rows=16):
         assert torch.equal(network(x).var, network(x).var)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_note_says_so_where_random_weights_leave_a_value_as_it_is() -> None:
+    network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU())
+    nn.init.constant_(network[0].weight, -9.0)
+    with listening() as notes:
+        randomise(network, MeanField(std=1.0)).eval()(torch.ones(3, 1))
+    assert any("6 value(s) are the same in all 16 rows" in note for note in notes)

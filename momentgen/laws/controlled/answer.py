@@ -69,6 +69,8 @@ class Answer:
         #: how many sources are noise of the inputs
         self._inputs = 0
         #: whether all rows may be on one side of a kink: the network has some, and few values
+        self._kinked = False
+        #: whether the errors count that: of noise of the inputs alone
         self._few = False
 
     def outputs(self) -> Any:
@@ -77,7 +79,8 @@ class Answer:
         mode, shifts = self._first_rows(self._first())
         linear = self._linear(mode, shifts, most)
         of_inputs = len(mode.sources) == self._inputs == len(self._noise) > 0
-        self._few = mode.kinked and of_inputs and self._facts.narrow
+        self._kinked = mode.kinked and self._facts.narrow
+        self._few = self._kinked and of_inputs
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
         self._watched = len(mode.sources) > self._inputs or any(end is not None for end in self._ends)
@@ -128,7 +131,7 @@ class Answer:
 
     def _say_what_stays(self, parts: list[Estimate]) -> None:
         """A note on values that all rows have in common in a network with kinks: σ 0 may be a rare event's."""
-        still = sum(int((part.var == 0).sum()) for part in parts) if self._few else 0
+        still = sum(int((part.var == 0).sum()) for part in parts) if self._kinked else 0
         if still:
             note(
                 f"controlled: {still} value(s) are the same in all {len(self._rows)} rows, so that their σ and its "

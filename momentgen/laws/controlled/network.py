@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +20,7 @@ from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 
-__all__ = ["Network"]
+__all__ = ["Network", "generators"]
 
 #: added to the seed of what the network draws; torch's generator of the CPU takes the last 32 bits of a seed
 _OWN_SEED: Final = 0x9E3779B9
@@ -118,15 +118,9 @@ class Network:
 
     def and_draws(self, values: list[Tensor]) -> tuple[Any, bool]:
         """What the network returns for these values, and whether it drew from generators of torch, Python or NumPy."""
-
-        def states() -> bytes:
-            of_torch = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
-            numbers = [state.numpy() for state in of_torch]
-            return pickle.dumps((numbers, random.getstate(), np.random.get_state(legacy=False)))  # noqa: NPY002 - what networks draw from
-
-        before = states()
+        before = generators(self._devices)
         found = self.call(values)
-        return found, before != states()
+        return found, before != generators(self._devices)
 
     def certain_inputs(self) -> Iterator[Tensor]:
         """The tensors among the arguments."""
@@ -159,6 +153,13 @@ class Network:
         with self.own_draws():
             found = leaves_of(self.call([value.mean.clone() for value in self.inputs]))
         return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in found)
+
+
+def generators(devices: Sequence[Any] = ()) -> bytes:
+    """The states of the generators that networks draw from: torch's, also of these devices, Python's and NumPy's."""
+    numbers = [state.numpy() for state in (torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices))]
+    of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - what networks draw from
+    return pickle.dumps((numbers, random.getstate(), of_numpy))
 
 
 def _identity(value: Moments) -> tuple[int, int]:
