@@ -89,7 +89,8 @@ class MonteCarlo:
         n: number of samples.
         output: moments of the network's output, float64, shaped as the output.
         layers: moments of each layer's output by its name in the network; a layer called more than once has its later
-            calls as ``NAME:1``, ``NAME:2``.
+            calls as ``NAME:1``, ``NAME:2``.  Where several draws went through in one call, layers without the batch in
+            front of their output are left out.
         expected: means and variances of the functions asked for.
     """
 
@@ -176,10 +177,11 @@ def monte_carlo(
     output = RunningMoments()
     devices = [given.mean.device] if given.mean.is_cuda else []
     kept, keeps = Kept(model), False
+    together: list[int] = []
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices, enabled=seed is not None),
-        _recording(model, layers, batch),
+        _recording(model, layers, batch, together),
         method("sample"),
         progress_bar("Monte Carlo", n, progress) as advance,
     ):
@@ -188,6 +190,7 @@ def monte_carlo(
         done = 0
         while done < n:
             k = min(at_once, n - done)
+            together.append(k)
             if keeps:
                 kept.restore()
             out = _value(model(_drawn(x, given, k)))
@@ -377,14 +380,27 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Ite
 
 
 def _recording(
-    model: torch.nn.Module, layers: dict[str, RunningMoments], batch: int
+    model: torch.nn.Module, layers: dict[str, RunningMoments], batch: int, together: list[int]
 ) -> contextlib.AbstractContextManager[None]:
-    """Within it, every layer's output is merged into ``layers``."""
+    """Within it, every layer's output is merged into ``layers``.
+
+    Args:
+        model: the network.
+        layers: what is known of each layer; empty before the first pass.
+        batch: number of examples of a draw.
+        together: of the passes so far, how many draws went together.  Of several, layers without them in front are
+            left out.
+    """
 
     def take(name: str, out: Any) -> None:
-        value = out.mean if isinstance(out, Moments) else out
-        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() and value.shape[0] % batch == 0:
-            layers.setdefault(name, RunningMoments()).update(value.unflatten(0, (-1, batch)))
+        value, draws = out.mean if isinstance(out, Moments) else out, together[-1]
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return
+        if draws > 1 and (not value.dim() or value.shape[0] % (draws * batch)):
+            return
+        if len(together) == 1 or name in layers:
+            rows = value[None] if draws == 1 else value.unflatten(0, (draws, -1))
+            layers.setdefault(name, RunningMoments()).update(rows)
 
     return _each_layer(model, take)
 

@@ -111,3 +111,19 @@ def test_draws_of_parameters_start_from_what_was_kept_before_the_call() -> None:
 def test_complex_outputs_are_refused() -> None:
     with pytest.raises(InputError, match="view_as_real of a complex output"):
         momentgen.monte_carlo(Of(torch.fft.rfft).eval(), noisy(torch.zeros(4, 3), std=0.3), 2, seed=0)
+
+
+@pytest.mark.parametrize("rows", [4, 4096])
+def test_layers_that_see_an_example_in_parts_have_its_values_apart(rows: int) -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.each = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.each(x.reshape(-1, 1)).view(x.shape)
+
+    x = noisy(10 * torch.arange(8.0).expand(4, 8), std=0.1)
+    each = momentgen.monte_carlo(Parts(), x, 200, rows=rows, seed=0).layers["each"]
+    torch.testing.assert_close(each.mean.float(), x.mean.reshape(-1, 1), rtol=0.0, atol=0.1)
+    torch.testing.assert_close(each.var.sqrt(), torch.full((32, 1), 0.1).double(), rtol=0.3, atol=0.0)
