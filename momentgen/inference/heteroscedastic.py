@@ -3,8 +3,8 @@
 ``KnownNoise`` is for targets that were measured with errors of known size.
 
 Outputs f and g of shape ``(..., 2k)``: the first k are means of targets, the others logarithms of the noise's variance,
-log σ² = g.  Both are random where weights are.  With f and g independent and normal, E exp(±g) is known, so that the
-data term of the bound is in closed form.
+log σ² = g.  Both are random where weights are.  With f and g normal, E exp(±g) is known, so that the data term of the
+bound is in closed form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.likelihood import Gaussian, Likelihood
 from momentgen.inference.normal_expectations import at_nodes
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["HeteroscedasticGaussian", "KnownNoise"]
 
@@ -27,8 +27,9 @@ _LOG_2_PI = math.log(2 * math.pi)
 class HeteroscedasticGaussian(Likelihood):
     """Numbers with normal noise that depends on the input: y_k = f_k + noise of variance exp(g_k).
 
-    A network for k targets has 2k outputs: f, then g.  ``expected_log_prob`` and ``predictive`` are exact for f and g
-    independent of each other, as ``ap2`` takes them.  ``log_z`` is a quadrature over g.
+    A network for k targets has 2k outputs: f, then g.  ``expected_log_prob`` and ``predictive`` are exact for normal f
+    and g.  They are independent of each other, as ``ap2`` takes them, or have the covariance of ``JointMoments``.
+    ``log_z`` is a quadrature over g, and takes the targets as independent of each other.
 
     Raises:
         InputError: by the methods, for an odd number of outputs.
@@ -40,7 +41,8 @@ class HeteroscedasticGaussian(Likelihood):
     tensor([[3.]])
     """
 
-    def _heads(self, method: str, output: Moments | Tensor) -> tuple[Moments, Moments]:
+    def _heads(self, method: str, output: Moments | Tensor) -> tuple[Moments, Moments, Tensor]:
+        """Moments of f and of g, and the covariance of each f with its g."""
         moments = self._moments(method, output)
         if moments.mean.shape[-1] % 2:
             raise InputError(
@@ -48,30 +50,37 @@ class HeteroscedasticGaussian(Likelihood):
                 f"{tuple(moments.mean.shape)}"
             )
         (m, g), (v, w) = moments.mean.chunk(2, -1), moments.var.chunk(2, -1)
-        return Moments(m, v), Moments(g, w)
+        covariance = torch.zeros_like(v)
+        if isinstance(moments, JointMoments):
+            batch = moments.factor.dim() - 2
+            first, second = moments.factor.unflatten(-1, moments.mean.shape[batch:]).chunk(2, -1)
+            covariance = (first * second).sum(batch)
+        return Moments(m, v), Moments(g, w), covariance
 
     def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
-        """E log N(y; F, exp(G)), exact for independent F and G."""
-        (mean, var), (g, spread) = self._heads("expected_log_prob", output)
-        square = (self._fitting(y, mean.shape, mean.device) - mean).square() + var
+        """E log N(y; F, exp(G)), exact for normal F and G: exp(-G) moves F's mean by their covariance."""
+        (mean, var), (g, spread), covariance = self._heads("expected_log_prob", output)
+        square = (self._fitting(y, mean.shape, mean.device) - mean + covariance).square() + var
         return -0.5 * (_LOG_2_PI + g + square * (0.5 * spread - g).exp()).sum(-1)
 
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         """Log E N(y; F, exp(G)), by quadrature over G."""
-        (mean, var), (g, spread) = self._heads("log_z", output)
+        (mean, var), (g, spread), covariance = self._heads("log_z", output)
         y = self._fitting(y, mean.shape, mean.device)
         heads, weights = at_nodes(g, spread)
-        total = var[..., None] + heads.exp()
-        logs = -0.5 * (_LOG_2_PI + total.log() + (y - mean)[..., None].square() / total)
+        slope = torch.where(spread > 0, covariance / torch.where(spread > 0, spread, 1), 0)
+        means = mean[..., None] + slope[..., None] * (heads - g[..., None])
+        total = (var - slope * covariance).clamp_min(0)[..., None] + heads.exp()
+        logs = -0.5 * (_LOG_2_PI + total.log() + (y[..., None] - means).square() / total)
         return (logs + weights.log()).logsumexp(-1).sum(-1)
 
     def predictive(self, output: Moments | Tensor) -> Moments:
         """Mean and *variance* of y, noise included: Var F + E exp(G)."""
-        (mean, var), (g, spread) = self._heads("predictive", output)
+        (mean, var), (g, spread), _ = self._heads("predictive", output)
         return Moments(mean, var + (g + 0.5 * spread).exp())
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        (mean, _), (g, _) = self._heads("log_prob", f)
+        (mean, _), (g, _), _ = self._heads("log_prob", f)
         y = self._fitting(y, mean.shape, mean.device)
         return -0.5 * (_LOG_2_PI + g + (y - mean).square() * (-g).exp()).sum(-1)
 

@@ -23,7 +23,7 @@ from momentgen.inference import (
     VBPRegressor,
 )
 from momentgen.inference.heteroscedastic import KnownNoise
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 
 QUICK: dict[str, Any] = {"hidden": (10,), "random_state": 0, "calibrate": None, "propagation": "ap2", "lr": 0.03}
 
@@ -57,6 +57,17 @@ def test_the_terms_of_two_heads_are_those_of_draws() -> None:
     assert torch.allclose(found.var, new.var(0), rtol=0.02)
     with pytest.raises(InputError, match="means and log variances"):
         likelihood.predictive(torch.zeros(2, 3))
+
+
+def test_the_terms_of_heads_with_a_covariance_are_those_of_joint_draws() -> None:
+    torch.manual_seed(0)
+    mean, factor, y = torch.randn(3, 2).double(), 0.5 * torch.randn(3, 2, 2).double(), torch.randn(3, 1).double()
+    output = JointMoments.of(mean, factor.square().sum(1), factor)
+    draws = mean + torch.einsum("nbr,brk->nbk", torch.randn(100_000, 3, 2).double(), factor)
+    likelihood = HeteroscedasticGaussian()
+    logs = likelihood.log_prob(draws, y.expand(len(draws), 3, 1))
+    assert ((likelihood.expected_log_prob(output, y) - logs.mean(0)).abs() < 5 * logs.std(0) / 316).all()
+    assert torch.allclose(likelihood.log_z(output, y), logs.logsumexp(0) - math.log(len(draws)), atol=0.02)
 
 
 def test_noise_that_a_datum_tells_adds_to_the_noise_of_all() -> None:
