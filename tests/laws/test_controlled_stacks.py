@@ -327,3 +327,24 @@ def test_products_of_a_recurrent_network_go_together(layer: Any, monkeypatch: py
     found = momentgen.convert(Recurrent().eval(), max_rows=16)(momentgen.noisy(torch.randn(4, 6, 2), std=0.1))
     assert found.std.shape == (4, 5)
     assert not refused
+
+
+@pytest.mark.parametrize("name", ["share", "weight"])
+def test_examples_that_interact_by_a_number_that_was_0_are_found(name: str) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.share, self.weight = 0.0, nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + (self.share + self.weight) * x.mean(0)
+
+    network: Any = momentgen.convert(Mixed().eval())
+    x = noisy(torch.zeros(8, 3), std=1.0)
+    with torch.no_grad():
+        assert network(x).covariance.shape == (8, 3, 3)
+        if name == "share":
+            network.share = 0.5
+        else:
+            network.weight.fill_(0.5)
+        assert network(x).covariance.shape == (24, 24)

@@ -7,7 +7,8 @@ one where a network would notice:
 - it keeps state from call to call, or draws noise of its own;
 - it counts its examples, or is of a fixed size.
 
-The results are remembered per module, its settings, shapes of arguments, and those that are no tensors.
+The results are remembered per module, its settings, shapes of arguments, and those that are no tensors, until its
+parameters are written to.
 """
 
 from __future__ import annotations
@@ -85,14 +86,27 @@ class Facts:
         return self._sizes[rows]
 
 
-#: of modules: settings, shapes of the arguments and arguments that are no tensors -> facts
-_FACTS: Final[weakref.WeakKeyDictionary[Any, dict[Any, Facts]]] = weakref.WeakKeyDictionary()
+#: of modules: the numbers that they compute with, and settings, shapes of the arguments and arguments that are no
+#: tensors -> facts, which other numbers may change, as a factor that was 0
+_FACTS: Final[weakref.WeakKeyDictionary[Any, tuple[Any, dict[Any, Facts]]]] = weakref.WeakKeyDictionary()
+
+
+def _numbers(where: nn.Module) -> tuple[int, str]:
+    """How often parameters have been written to, and numbers among the variables; whole ones may count calls."""
+    versions = sum(value._version for value in where.parameters() if not value.is_inference())
+    floats = [value for part in where.modules() for value in vars(part).values() if isinstance(value, float)]
+    return versions, repr(floats)
 
 
 def facts_of(network: Network, seed: int) -> Facts:
     """What is known of a network, by some plain forward passes at first."""
     batch, where = network.batch, network.where
-    known: dict[Any, Facts] = _FACTS.setdefault(where, {}) if isinstance(where, nn.Module) else {}
+    known: dict[Any, Facts] = {}
+    if isinstance(where, nn.Module):
+        numbers = _numbers(where)
+        if where not in _FACTS or _FACTS[where][0] != numbers:
+            _FACTS[where] = numbers, known
+        known = _FACTS[where][1]
     if not known or any(facts.keeps for facts in known.values()):
         network.kept = Kept(where)
     shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
