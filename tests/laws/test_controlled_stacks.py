@@ -348,3 +348,12 @@ def test_examples_that_interact_by_a_number_that_was_0_are_found(name: str) -> N
         else:
             network.weight.fill_(0.5)
         assert network(x).covariance.shape == (24, 24)
+
+
+def test_lazy_and_inference_parameters_have_no_versions() -> None:
+    x = noisy(torch.zeros(4, 2), std=1.0)
+    with torch.inference_mode():
+        inner = nn.Linear(3, 2)
+    network = nn.Sequential(nn.LazyLinear(3), inner).eval()
+    with torch.no_grad():
+        assert momentgen.convert(network, max_rows=16)(x).std.shape == (4, 2)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.network import Network
@@ -93,7 +94,8 @@ _FACTS: Final[weakref.WeakKeyDictionary[Any, tuple[Any, dict[Any, Facts]]]] = we
 
 def _numbers(where: nn.Module) -> tuple[int, str]:
     """How often parameters have been written to, and numbers among the variables; whole ones may count calls."""
-    versions = sum(value._version for value in where.parameters() if not value.is_inference())
+    known = [value for value in where.parameters() if not is_lazy(value) and not value.is_inference()]
+    versions = sum(value._version for value in known)
     floats = [value for part in where.modules() for value in vars(part).values() if isinstance(value, float)]
     return versions, repr(floats)
 
