@@ -59,7 +59,8 @@ A sampled maximum is not a bound on what it did not sample.
   - of the variance, 1e-5 (min(L² v, (range/2)²) + Σ J² Φ(a) Φ(−a)),
   - of a partial derivative, 1e-4 of the largest value that it takes over all means at that variance,
 
-  and no less than 2⁻¹²⁶. `exp`, `square`, `sin`, `cos`, `normal_cdf`, the logistic transform and functions in other
+  and no less than 2⁻¹²⁶. Where f's values are of a size beyond 1/16 to 4, the 1 in the mean's is a power of two of
+  that size. `exp`, `square`, `sin`, `cos`, `normal_cdf`, the logistic transform and functions in other
   units (`celu`, `softplus`, `hardtanh`, ...) have forms of their own, and so have covariances of f of two inputs:
   1e-5 sqrt(V1 V2), V_i the exact variances of f, or 1e-5 of the terms of GELU's, and of partials 1e-4 of their
   terms. Each certificate states its own in full, with the numbers; `help(op)` and `print(op.certificate())` show it,

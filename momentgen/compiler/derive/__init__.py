@@ -7,7 +7,7 @@ strategies do.
 
 from __future__ import annotations
 
-from momentgen.compiler.derive.derivation import Derivation, derive, derive_mean
+from momentgen.compiler.derive.derivation import Derivation, derive, derive_mean, in_units
 from momentgen.compiler.derive.joint import JointDerivation, derive_joint
 from momentgen.compiler.derive.proof import disprove, grid
 
@@ -19,4 +19,5 @@ __all__ = [
     "derive_mean",
     "disprove",
     "grid",
+    "in_units",
 ]

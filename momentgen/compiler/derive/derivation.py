@@ -136,7 +136,8 @@ class Derivation:
         kinks: breakpoints of f, from left to right.
         is_piecewise_polynomial: whether every piece of f is a polynomial.
         pieces: f resolved into its pieces.
-        base: the derivation of the rule's base, where f is another function in other units.
+        units: in which f is another function; the rule's own, or those that :func:`in_units` gave it.
+        base: the derivation of that function.
         conditional: of the variance given x, where the output is random beyond its input; all else is of f then.
     """
 
@@ -150,6 +151,7 @@ class Derivation:
     kinks: tuple[Expr, ...]
     is_piecewise_polynomial: bool
     pieces: Pieces
+    units: Rescaled | None = None
     base: Derivation | None = None
     conditional: Derivation | None = None
 
@@ -171,7 +173,12 @@ def derive(rule: Rule) -> Derivation:
     if rule.rescaled is None:
         return own
     check_rescaled(rule, rule.rescaled, own.pieces)
-    return replace(own, base=_own(base_rule(rule, rule.rescaled)))
+    return in_units(own, rule.rescaled)
+
+
+def in_units(derivation: Derivation, units: Rescaled) -> Derivation:
+    """A derivation whose f is another function in other units, with that of the other."""
+    return replace(derivation, units=units, base=_own(base_rule(derivation.rule, units)))
 
 
 def derive_mean(derivation: Derivation) -> Expr | None:

@@ -40,11 +40,15 @@ The strategies:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
-from momentgen.compiler.derive import Derivation, JointDerivation
+import sympy
+
+from momentgen.compiler.derive import Derivation, JointDerivation, in_units
 from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import logistic_input
@@ -58,11 +62,16 @@ from momentgen.compiler.strategies.homogeneous import kink, roots
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise
 from momentgen.compiler.strategies.rescaled import rescaled_variant
+from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth import gaussians, polynomials
 from momentgen.errors import BuildError
-from momentgen.rule import Rule
+from momentgen.rule import Rescaled, Rule
 
 __all__ = ["Way", "approximate_ways", "covariance_way", "joint_way", "plans", "stabilise", "ways"]
+
+
+#: sizes of f that need no units
+_SIZES = (1 / 16, 4.0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class _Strategy:
     """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form.
 
     ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep; ``absolute``:
-    whether it serves absolute goals.
+    whether it serves absolute goals; ``sized``: whether it is asked for an f of about 1 in size.
     """
 
     what: str
@@ -78,6 +87,7 @@ class _Strategy:
     variants: Callable[[Derivation], Iterable[Stable]]
     lines: bool = False
     absolute: bool = False
+    sized: bool = False
 
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
@@ -112,19 +122,19 @@ class _Plan(Way):
     def __init__(
         self,
         strategy: _Strategy,
-        derivation: Derivation,
-        finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]],
-        more: tuple[str, ...],
+        asked: _Asked,
     ) -> None:
+        derivation = asked.derivation
+
         def held(stable: Stable) -> Stable:
             return saturated(derivation, stable) if strategy.lines else stable
 
         super().__init__(
             strategy.what,
-            (strategy.variants.__module__, saturated.__module__, with_jumps.__module__, *more),
+            (strategy.variants.__module__, saturated.__module__, with_jumps.__module__, *asked.more),
             lambda: [with_jumps(held(stable), derivation) for stable in strategy.variants(derivation)],
         )
-        self._finish = finish
+        self._finish = asked.finish
 
     def stables(self) -> tuple[Stable, ...]:
         try:
@@ -164,11 +174,22 @@ _STRATEGIES = (
     ),
     _Strategy("polynomials between kinks, in closed form", local.why_not, local.stable_variants),
     _Strategy("Gaussians, in closed form", gaussians.why_not, gaussians.stable_variants),
-    _Strategy("smooth, by polynomials", polynomials.why_not, polynomials.stable_variants, lines=True, absolute=True),
-    _Strategy("draw, by polynomials", polynomials.why_no_draw, polynomials.draw_variants, absolute=True),
-    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True),
     _Strategy(
-        "with kinks, by power series and closer polynomials", piecewise.why_not, piecewise.closer_variants, lines=True
+        "smooth, by polynomials",
+        polynomials.why_not,
+        polynomials.stable_variants,
+        lines=True,
+        absolute=True,
+        sized=True,
+    ),
+    _Strategy("draw, by polynomials", polynomials.why_no_draw, polynomials.draw_variants, absolute=True),
+    _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True, sized=True),
+    _Strategy(
+        "with kinks, by power series and closer polynomials",
+        piecewise.why_not,
+        piecewise.closer_variants,
+        lines=True,
+        sized=True,
     ),
     _Strategy(
         "smooth, by polynomials without a reach",
@@ -176,6 +197,7 @@ _STRATEGIES = (
         polynomials.without_reach,
         lines=True,
         absolute=True,
+        sized=True,
     ),
     _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
 )
@@ -246,15 +268,19 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
         return tuple(_on_domain(derivation, stable) for stable in stables)
 
     more = (*_more(derivation), *(() if derivation.conditional is None else (with_conditional_variance.__module__,)))
-    if derivation.base is None:
-        yield from _exact(derivation, way, all_of_it, more)
-        return
 
-    def in_other_units(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
-        (base,) = (stable for stable in stables if stable.variant == "exact")
-        return all_of_it((saturated(derivation, rescaled_variant(derivation, base)),))
+    def asked(of: Derivation) -> _Asked:
+        """For f itself, or for the base of what it is in other units."""
+        if of.base is None:
+            return _Asked(of, all_of_it, more)
 
-    yield from _exact(derivation.base, way, in_other_units, (rescaled_variant.__module__, saturated.__module__, *more))
+        def mapped_back(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
+            (base,) = (stable for stable in stables if stable.variant == "exact")
+            return all_of_it((saturated(of, rescaled_variant(of, base)),))
+
+        return _Asked(of.base, mapped_back, (rescaled_variant.__module__, saturated.__module__, *more))
+
+    yield from _exact(asked(derivation), asked(_of_size_one(derivation)), way)
 
 
 def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
@@ -268,21 +294,50 @@ def _more(derivation: Derivation) -> tuple[str, ...]:
     return (restricted.__module__,) if derivation.rule.domain else ()
 
 
-def _exact(
-    derivation: Derivation, way: str, finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]], more: tuple[str, ...]
-) -> Iterator[Way]:
+class _Asked(NamedTuple):
+    """What strategies are asked for: the f of a derivation, what becomes of its forms, and the modules of that."""
+
+    derivation: Derivation
+    finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]]
+    more: tuple[str, ...]
+
+
+def _of_size_one(derivation: Derivation) -> Derivation:
+    """An f far from 1 in size as a power of two times another; any other as it stands.
+
+    The size is half the range of an f that is bounded, and else how much it moves over the length on which it bends.
+    """
+    rule, goal = derivation.rule, derivation.rule.accuracy
+    itself = derivation.units is None and derivation.conditional is None and derivation.degree is None
+    absolute = goal.mean_abs is not None or goal.var_abs is not None
+    if not itself or absolute or rule.bernoulli or rule.input != "normal":
+        return derivation
+    f = Settled.of(rule).at({})
+    if f.left is None or f.right is None:
+        return derivation
+    bounded = math.isfinite(f.span)
+    size = f.span / 2 if bounded else f.lipschitz * f.length
+    if size <= _SIZES[1] and not (bounded and 0 < size < _SIZES[0]):
+        return derivation
+    scale = sympy.Integer(2) ** round(math.log2(size))
+    return in_units(derivation, Rescaled(rule.f / scale, scale=scale))
+
+
+def _exact(asked: _Asked, sized: _Asked, way: str) -> Iterator[Way]:
+    derivation = asked.derivation
     if derivation.mean is None or derivation.second is None:
         check_second_moment(derivation)
     refusals: list[tuple[str, str, bool]] = []
     served = False
     for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
+        at = sized if strategy.sized else asked
         try:
-            cause = strategy.why_not(derivation) or _why_not_absolute(derivation, strategy)
+            cause = strategy.why_not(at.derivation) or _why_not_absolute(at.derivation, strategy)
         except BuildError as error:
             cause = _cause(error)
         tried = not cause
         if not cause:
-            plan = _Plan(strategy, derivation, finish, more)
+            plan = _Plan(strategy, at)
             yield plan
             if not plan.refusal:
                 served = True

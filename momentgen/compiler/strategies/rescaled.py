@@ -252,7 +252,7 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
     Raises:
         BuildError: if the base takes scalars that the host derives, or f has no tolerance of its own.
     """
-    rule, rescaled = derivation.rule, derivation.rule.rescaled
+    rule, rescaled = derivation.rule, derivation.units
     if rescaled is None or base.scalars_source or not hasattr(base.measure, "allowed"):
         raise BuildError(
             rule.name, "strategies", "expected a base measured by moments, without derived scalars", rule.f
