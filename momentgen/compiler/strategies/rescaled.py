@@ -112,7 +112,8 @@ class RescaledMeasure(Tolerance):
         mean, where = f"{MEAN:g}*max(1, |m|) + {steep(shape)}", {}
         if rescaled.scale != 1 or rescaled.offset != 0:
             mean = f"max({MEAN:g}*max(A, |m - B|) + {steep(shape)}, {MEAN:g}*|m|)"
-            where = {"A": str(rescaled.scale), "B": str(rescaled.offset)}
+            scale = str(rescaled.scale) if rescaled.scale.free_symbols else "the unit of f's values"
+            where = {"A": scale, "B": str(rescaled.offset)}
             shape |= {"A": units.scale, "B": units.offset}
             if rescaled.offset == 0:
                 mean = f"{MEAN:g}*max(A, |m|) + {steep(shape)}"
