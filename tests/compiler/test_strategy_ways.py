@@ -47,6 +47,7 @@ def test_a_way_can_be_asked_for_by_its_name_and_is_missed_by_name() -> None:
         (sp.tanh(x) / 1000, True),
         (sp.Max(0, sp.Min(6, x)) ** 3, True),
         (50 * sp.log(1 + sp.exp(x / 50)), True),
+        (50 * sp.Heaviside(x - 1, 1), True),
         (sp.tanh(x), False),
         (sp.Max(0, sp.Min(6, x)), False),
         (100 * sp.sin(x), False),

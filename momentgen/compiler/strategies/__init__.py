@@ -172,7 +172,7 @@ _STRATEGIES = (
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("polynomials between kinks, in closed form", local.why_not, local.stable_variants),
+    _Strategy("polynomials between kinks, in closed form", local.why_not, local.stable_variants, sized=True),
     _Strategy("Gaussians, in closed form", gaussians.why_not, gaussians.stable_variants),
     _Strategy(
         "smooth, by polynomials",
