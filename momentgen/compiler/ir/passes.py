@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from momentgen.compiler.ir.interpreter import evaluate
-from momentgen.compiler.ir.op import CONSTANTS, Op, Type
+from momentgen.compiler.ir.op import CONSTANTS, Op
 from momentgen.compiler.ir.program import Builder, Instruction, Program
 from momentgen.compiler.ir.schedule import reorder, schedule
 
@@ -57,18 +57,36 @@ def eliminate_dead(program: Program) -> Program:
 def fold_constants(program: Program) -> Program:
     """Compute what depends on constants alone, with the same rounding as at run time.
 
-    A bool has no constant form: comparisons stay.
+    A bool has no constant form; one that is known disappears from the selects and connectives that use it.
 
     >>> b = Builder("f", inputs=("x",))
     >>> b.output("y", b.mul(b.input("x"), b.div(b.f32(1.0), b.f32(3.0))))
     >>> fold_constants(b.build()).count()
     {'mul': 1}
     """
+    known_bools: dict[int, bool] = {}
 
     def rule(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
-        constant = bool(args) and all(b.instruction(a).op in CONSTANTS for a in args)
-        if not constant or ins.type is Type.BOOL:
+        if ins.op is Op.SELECT and args[0] in known_bools:
+            return args[1] if known_bools[args[0]] else args[2]
+        if ins.op in (Op.AND, Op.OR):
+            absorbing = ins.op is Op.OR
+            for known, other in (args, args[::-1]):
+                if known in known_bools:
+                    return known if known_bools[known] is absorbing else other
+        if not args:
             return None
+        if ins.op is Op.NOT and args[0] in known_bools:
+            index = b.emit(ins.op, *args)
+            known_bools[index] = not known_bools[args[0]]
+            return index
+        if any(b.instruction(a).op not in CONSTANTS for a in args):
+            return None
+        if ins.op in (Op.LT, Op.LE, Op.EQ):
+            index = b.emit(ins.op, *args)
+            left, right = (b.instruction(a).value for a in args)
+            known_bools[index] = {Op.LT: left < right, Op.LE: left <= right, Op.EQ: left == right}[ins.op]
+            return index
         bits = _compute(ins, [b.instruction(a) for a in args])
         return b.emit(Op.CONST_F32 if ins.type.value == "f32" else Op.CONST_I32, bits=bits)
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import sympy
@@ -280,7 +280,7 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
 
         return _Asked(of.base, mapped_back, (rescaled_variant.__module__, saturated.__module__, *more))
 
-    yield from _exact(asked(derivation), asked(_of_size_one(derivation)), way)
+    yield from _exact(asked(derivation), cache(lambda: asked(_of_size_one(derivation))), way)
 
 
 def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
@@ -323,15 +323,15 @@ def _of_size_one(derivation: Derivation) -> Derivation:
     return in_units(derivation, Rescaled(rule.f / scale, scale=scale))
 
 
-def _exact(asked: _Asked, sized: _Asked, way: str) -> Iterator[Way]:
+def _exact(asked: _Asked, sized: Callable[[], _Asked], way: str) -> Iterator[Way]:
     derivation = asked.derivation
     if derivation.mean is None or derivation.second is None:
         check_second_moment(derivation)
     refusals: list[tuple[str, str, bool]] = []
     served = False
     for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
-        at = sized if strategy.sized else asked
         try:
+            at = sized() if strategy.sized else asked
             cause = strategy.why_not(at.derivation) or _why_not_absolute(at.derivation, strategy)
         except BuildError as error:
             cause = _cause(error)

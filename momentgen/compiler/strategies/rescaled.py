@@ -112,7 +112,7 @@ class RescaledMeasure(Tolerance):
         mean, where = f"{MEAN:g}*max(1, |m|) + {steep(shape)}", {}
         if rescaled.scale != 1 or rescaled.offset != 0:
             mean = f"max({MEAN:g}*max(A, |m - B|) + {steep(shape)}, {MEAN:g}*|m|)"
-            scale = str(rescaled.scale) if rescaled.scale.free_symbols else "the unit of f's values"
+            scale = "the unit of f's values" if sp.sympify(rescaled.scale).is_number else str(rescaled.scale)
             where = {"A": scale, "B": str(rescaled.offset)}
             shape |= {"A": units.scale, "B": units.offset}
             if rescaled.offset == 0:
