@@ -219,10 +219,10 @@ def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
 
 
 class _Watch(TorchFunctionMode):
-    """Counts what functions draw.
+    """Finds the functions that draw random numbers.
 
     Attributes:
-        sizes: how many values each function has that drew; -1 for draws of none.
+        sizes: number of values in the result of each; -1 for draws outside of torch's functions.
     """
 
     def __init__(self, devices: list[torch.device]) -> None:
@@ -237,7 +237,7 @@ class _Watch(TorchFunctionMode):
         return out
 
     def met(self, size: int = -1) -> None:
-        """Look whether anything was drawn since the last time, by a function whose result has so many values."""
+        """Record whether anything was drawn since the last look, by a function with so many values in its result."""
         state = generators(self._devices)
         if state != self._state:
             self.sizes.append(size)
@@ -245,9 +245,9 @@ class _Watch(TorchFunctionMode):
 
 
 def _independent(model: torch.nn.Module, x: Moments | Tensor, given: Moments) -> bool:
-    """Whether draws in one call have outputs and noise of their own.
+    """Whether several draws may share one call.
 
-    What goes beside one of them does not change it, and what the network draws grows with their number.
+    No draw may change the output of another, and the noise that the network draws must grow with their number.
     """
     kept, devices = Kept(model), [given.mean.device] if given.mean.is_cuda else []
 

@@ -135,8 +135,8 @@ def neighbours(points: Points, seed: int, spread: int, count: int = 8) -> Points
 
 
 # --- the worst ------------------------------------------------------------------
-_KEPT = (200, 60, 60, 60, 60, 60, 60)  # points an output that each round finds
-_BLOCK = 64  # errors of which the largest is looked at first
+_KEPT = (200, 60, 60, 60, 60, 60, 60)  # points per output that each round finds
+_BLOCK = 64  # errors per block; blocks are ranked by their largest
 _NEIGHBOURS = 24
 _SPREAD = 1 << 12  # units in the last place that the first climb looks around
 

@@ -177,7 +177,7 @@ def derive(rule: Rule) -> Derivation:
 
 
 def in_units(derivation: Derivation, units: Rescaled) -> Derivation:
-    """A derivation whose f is another function in other units, with that of the other."""
+    """The derivation of an f that is another function in other units, with that function as its base."""
     return replace(derivation, units=units, base=_own(base_rule(derivation.rule, units)))
 
 

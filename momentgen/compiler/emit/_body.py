@@ -170,10 +170,10 @@ def carried(index: int) -> str:
 
 
 def cut(body: Body, functions: Iterable[Body], longest: int) -> list[Body]:
-    """A body as several, of about ``longest`` operations each: their outputs are inputs of those that follow.
+    """Split a body into pieces of about ``longest`` operations; outputs of a piece are inputs of later ones.
 
-    One of less than twice that is left whole: what is carried costs more than it saves.  Truth values are no outputs:
-    each piece computes those that it reads.
+    A body of less than twice that stays whole, since carrying values then costs more than it saves.  Truth values are
+    not carried: each piece computes those that it reads.
 
     Args:
         body: of a program in float64.

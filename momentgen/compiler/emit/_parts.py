@@ -149,7 +149,7 @@ def _replace(part: Part, op: Call, args: tuple[int, ...]) -> None:
 
 # --- atoms ----------------------------------------------------------------------
 def connected(chosen: Iterable[int], operands: Callable[[int], Sequence[int]]) -> list[set[int]]:
-    """The chosen values in sets, of which each hangs together by operands that are chosen as well.
+    """Group the chosen values into sets that are connected through chosen operands.
 
     >>> connected([1, 2, 3, 5], {1: [], 2: [1], 3: [], 5: [3, 4]}.__getitem__)
     [{1, 2}, {3, 5}]

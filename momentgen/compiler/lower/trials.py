@@ -4,7 +4,7 @@ Two trials have most of their values in common.  All are written by one builder,
 instruction; of the next trial only the nodes that change are lowered; and an output whose instruction was measured
 before is not run again.  What runs, runs in :mod:`momentgen.compiler.ir.interpreter`.
 
-Which term of a sum is the larger is read off measured magnitudes: a shorter exact sum serves there.  Knuth's sum of two
+Measured magnitudes tell which term of a sum is larger, so that a shorter exact sum suffices.  Knuth's sum of two
 floats with its error takes six operations, Dekker's three, but Dekker's wants the larger term first.
 """
 

@@ -146,7 +146,7 @@ class CovarianceMeasure(_BySizes):
         return found
 
     def words(self) -> dict[str, Any]:
-        """What is allowed, in words."""
+        """The tolerance in words."""
         by_terms = self.forward is None
         return {
             "covariance": f"{COVARIANCE:g}"

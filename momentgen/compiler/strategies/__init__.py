@@ -70,7 +70,7 @@ from momentgen.rule import Rescaled, Rule
 __all__ = ["Way", "approximate_ways", "covariance_way", "joint_way", "plans", "stabilise", "ways"]
 
 
-#: sizes of f that need no units
+#: the range of sizes of f that needs no rescaling
 _SIZES = (1 / 16, 4.0)
 
 
@@ -270,7 +270,7 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
     more = (*_more(derivation), *(() if derivation.conditional is None else (with_conditional_variance.__module__,)))
 
     def asked(of: Derivation) -> _Asked:
-        """For f itself, or for the base of what it is in other units."""
+        """The request for f itself, or for its base where it is rescaled."""
         if of.base is None:
             return _Asked(of, all_of_it, more)
 
@@ -295,7 +295,7 @@ def _more(derivation: Derivation) -> tuple[str, ...]:
 
 
 class _Asked(NamedTuple):
-    """What strategies are asked for: the f of a derivation, what becomes of its forms, and the modules of that."""
+    """A request to strategies: the derivation, what finishes its forms, and the modules that this takes."""
 
     derivation: Derivation
     finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]]
@@ -303,9 +303,9 @@ class _Asked(NamedTuple):
 
 
 def _of_size_one(derivation: Derivation) -> Derivation:
-    """An f far from 1 in size as a power of two times another; any other as it stands.
+    """Write an f whose size is far from 1 as a power of two times another; return any other derivation unchanged.
 
-    The size is half the range of an f that is bounded, and else how much it moves over the length on which it bends.
+    The size of a bounded f is half its range, that of any other its change over the length on which it bends.
     """
     rule, goal = derivation.rule, derivation.rule.accuracy
     itself = derivation.units is None and derivation.conditional is None and derivation.degree is None

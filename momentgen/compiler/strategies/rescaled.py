@@ -100,7 +100,7 @@ class RescaledMeasure(Tolerance):
         return np.asarray(var >= 2.0**-127 * self.units.width**2)
 
     def words(self) -> dict[str, Any]:
-        """What is allowed, in words."""
+        """The tolerance in words."""
         units, rescaled, base = self.units, self.rescaled, self.base
         found = base.measure if isinstance(base, SettledMeasure) else base
         if not isinstance(found, MomentsMeasure):

@@ -115,5 +115,5 @@ class SettledMeasure(Tolerance):
         return self.measure.allowed(output, exact, mean, var)
 
     def words(self) -> dict[str, Any]:
-        """What is allowed, in words."""
+        """The tolerance in words."""
         return self.measure.words()

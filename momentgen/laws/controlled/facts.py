@@ -87,13 +87,13 @@ class Facts:
         return self._sizes[rows]
 
 
-#: of modules: the numbers that they compute with, and settings, shapes of the arguments and arguments that are no
-#: tensors -> facts, which other numbers may change, as a factor that was 0
+#: per module: its numbers, and facts by settings, shapes of the arguments, and arguments that are no tensors.
+#: Other numbers may mean other facts: examples may interact once a factor is no longer 0.
 _FACTS: Final[weakref.WeakKeyDictionary[Any, tuple[Any, dict[Any, Facts]]]] = weakref.WeakKeyDictionary()
 
 
 def _numbers(where: nn.Module) -> tuple[int, str]:
-    """How often parameters have been written to, and numbers among the variables; whole ones may count calls."""
+    """How often parameters have been written to, and attributes that are floats; integers may count calls."""
     known = [value for value in where.parameters() if not is_lazy(value) and not value.is_inference()]
     versions = sum(value._version for value in known)
     floats = [value for part in where.modules() for value in vars(part).values() if isinstance(value, float)]

@@ -69,7 +69,7 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
 
 
 def _repeats(network: Network, found: Any) -> bool:
-    """Whether a network without random inputs returns the same once more, and draws from no generator of its own."""
+    """Whether a second call returns the same, so that the network draws from no generator of its own."""
     expected = [leaf.clone() for leaf in leaves_of(found) if isinstance(leaf, Tensor)]
     after = Kept(network.where)
     again = [leaf for leaf in leaves_of(network.call([])) if isinstance(leaf, Tensor)]

@@ -297,7 +297,7 @@ class Shift(TorchFunctionMode):
         return target
 
     def _written_out(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
-        """A function that writes into ``out=``: computed beside it, and copied."""
+        """A function with ``out=``: its result is computed without it, then copied."""
         rest, given = {name: value for name, value in kwargs.items() if name != "out"}, kwargs["out"]
         found = self._ruled(Call(self, func, entry, args, rest))
         for value, target in zip(tensors_in((found,)), tensors_in((given,)), strict=True):

@@ -276,7 +276,7 @@ Adjoint.RULES["detach"] = _detached
 
 
 def _embedded(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``embedding`` without its arguments for gradients, by which torch leaves out the padding or weighs rows."""
+    """``embedding`` without the arguments by which torch skips or weighs rows in gradients."""
     known = {name: value for name, value in kwargs.items() if name in ("input", "weight", "indices", "max_norm")}
     kept = args[:2] if entry.call is torch.embedding else (*args[:2], None, *args[3:4])
     return _rule("embedding", "movement")(entry, kept, known)
