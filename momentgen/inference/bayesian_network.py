@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,7 +24,6 @@ from momentgen.inference.trained import Trained
 from momentgen.laws.border import current_method, set_method
 from momentgen.laws.convert import convert, twin
 from momentgen.laws.weights import drawn_weight, random_weight
-from momentgen.runtime.autograd import transformed
 
 __all__ = ["BayesianNetwork", "Only", "randomise"]
 
@@ -187,47 +183,13 @@ class BayesianNetwork(torch.nn.Module):
             return posterior.of_noise(value)
         if method == "sample":  # without variances, which take passes over the parameter
             return drawn_weight(posterior.mean, posterior.rsample, lambda: posterior.var, posterior.neighbour)
-        neighbour = posterior.neighbour()
         return random_weight(
-            posterior.mean, self._var(key, method), neighbour=neighbour, draw=posterior.rsample, method=method
+            posterior.mean, posterior.var, neighbour=posterior.neighbour(), draw=posterior.rsample, method=method
         )
-
-    def _var(self, key: str, method: str) -> Tensor:
-        """The variance of a random parameter; within a bound, with its divergence."""
-        posterior: Posterior = self.posteriors[key]
-        if torch.compiler.is_compiling() or method not in _ONCE or transformed():
-            return posterior.var
-        run = _BOUND.get()
-        if run is None or run.network is not self:
-            return posterior.var
-        if key not in run.found:
-            run.found[key] = posterior.var_and_kl(self.priors[key])
-        return run.found[key][0]
 
     def kl(self) -> Tensor:
         """Kullback-Leibler divergence of the posteriors from their priors, all parameters together."""
         return torch.stack([one.kl(self.priors[key]) for key, one in self.posteriors.items()]).sum()
-
-    @contextmanager
-    def bound(self) -> Iterator[Callable[[], Tensor]]:
-        """Runs of the network and its divergence for one gradient, in which what both need is computed once.
-
-        Gives a function for :meth:`kl`, to be called within.  Parameters must not change within.
-
-        >>> from momentgen.inference import MeanField
-        >>> bayes = randomise(torch.nn.Linear(2, 1), MeanField(std=0.1)).set_method("ap2")
-        >>> with bayes.bound() as kl:
-        ...     out = bayes(torch.ones(1, 2))
-        ...     same = kl() == bayes.kl()
-        >>> bool(same)
-        True
-        """
-        run = _Bound(self, {})
-        token = _BOUND.set(run)
-        try:
-            yield run.kl
-        finally:
-            _BOUND.reset(token)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters for an optimizer, with the learning rates that their families ask for.
@@ -246,26 +208,6 @@ class BayesianNetwork(torch.nn.Module):
         for value in self.parameters():
             groups.setdefault(factors.get(id(value), 1.0), []).append(value)
         return [{"params": values, "lr": lr * factor} for factor, values in groups.items()]
-
-
-@dataclass
-class _Bound:
-    """A bound that is being computed, and of which parameters there are variance and divergence already."""
-
-    network: BayesianNetwork
-    found: dict[str, tuple[Tensor, Tensor | None]]
-
-    def kl(self) -> Tensor:
-        parts = []
-        for key, posterior in self.network.posteriors.items():
-            known = self.found[key][1] if key in self.found else None
-            parts.append(posterior.kl(self.network.priors[key]) if known is None else known)
-        return torch.stack(parts).sum()
-
-
-_BOUND: ContextVar[_Bound | None] = ContextVar("bound", default=None)
-#: methods that ask for variances and run the network once
-_ONCE = ("ap2", "local")
 
 
 class _Random:

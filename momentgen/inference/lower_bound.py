@@ -75,12 +75,8 @@ def elbo(
         raise InputError(f"elbo: expected a kl_weight of at least 0, got {kl_weight}")
     bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
-    if torch.compiler.is_compiling():
-        fit, divergence = _fit(network, bayes, likelihood, args, y, samples, weights), bayes.kl()
-    else:
-        with bayes.bound() as kl:
-            fit, divergence = _fit(network, bayes, likelihood, args, y, samples, weights), kl()
-    return fit - kl_weight / size * (divergence + likelihood.kl())
+    fit = _fit(network, bayes, likelihood, args, y, samples, weights)
+    return fit - kl_weight / size * (bayes.kl() + likelihood.kl())
 
 
 def _fit(

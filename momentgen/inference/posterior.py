@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from momentgen.errors import InputError
-from momentgen.inference.prior import Normal, Prior
+from momentgen.inference.prior import Prior
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.runtime.autograd import transformed
 
 __all__ = ["MeanField", "Posterior"]
 
@@ -114,10 +110,6 @@ class Posterior(torch.nn.Module):
         """Kullback-Leibler divergence from ``prior``, of all elements together; differentiable."""
         return prior.kl(self)
 
-    def var_and_kl(self, prior: Prior) -> tuple[Tensor, Tensor | None]:
-        """Variances and divergence, where these have work in common; else None in the place of the divergence."""
-        return self.var, None
-
     def _normal(self, n: int | None, generator: torch.Generator | None) -> Tensor:
         mean = self._known_mean()
         shape = mean.shape if n is None else (n, *mean.shape)
@@ -181,68 +173,6 @@ class MeanField(Posterior):
         noise = self._normal(n, generator)
         return torch.addcmul(self.mean, (0.5 * self.log_var).exp(), noise)
 
-    def kl(self, prior: Prior) -> Tensor:
-        known = self._with_normal(prior)
-        return super().kl(prior) if known is None else known[1]
-
-    def var_and_kl(self, prior: Prior) -> tuple[Tensor, Tensor]:
-        known = self._with_normal(prior)
-        if known is not None:
-            return known
-        var = self.var
-        return var, prior.kl(_Independent(self.mean, var, self.log_det))
-
-    def _with_normal(self, prior: Prior) -> tuple[Tensor, Tensor] | None:
-        """Variances and divergence, if the prior is normal, of one mean and variance for all elements."""
-        mean = self._known_mean()
-        if type(prior) is not Normal or prior.numbers is None or transformed():
-            return None
-        with torch._C.DisableTorchFunction():  # plain tensors, whatever runs around them
-            return cast(tuple[Tensor, Tensor], _VarAndDivergence.apply(mean, self.log_var, *prior.numbers))
-
     def log_alpha(self) -> Tensor:
         """log(variance/mean²) of each element, by which weights are pruned (Molchanov et al. 2017)."""
         return self.log_var - 2 * self._known_mean().abs().log()
-
-
-@dataclass(frozen=True)
-class _Independent:
-    """A mean-field posterior whose variances are there already, as what a prior asks for."""
-
-    mean: Tensor
-    var: Tensor
-    log_det: Callable[[], Tensor]
-    independent: bool = True
-
-    def trace(self) -> Tensor:
-        return self.var.sum()
-
-
-class _VarAndDivergence(torch.autograd.Function):
-    """Variances, and the divergence from normal elements of one mean and variance, numbers.
-
-    Together, and by hand, these take fewer passes over the parameters than autograd takes for each by itself.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_var: Tensor, centre: float, prior_var: float) -> tuple[Tensor, Tensor]:
-        var, flat = log_var.exp(), mean.reshape(-1)
-        ctx.save_for_backward(mean, var)
-        ctx.centre, ctx.prior_var = centre, prior_var
-        ctx.set_materialize_grads(False)
-        off = flat - centre if centre else flat
-        square = var.sum() + torch.linalg.vecdot(off, off)
-        half = 0.5 * mean.numel() * (math.log(prior_var) - 1)
-        return var, torch.add(half + square * (0.5 / prior_var), log_var.sum(), alpha=-0.5)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_var: Tensor | None, of_kl: Tensor | None) -> tuple[Tensor | None, ...]:
-        mean, var = ctx.saved_tensors
-        if of_kl is None:
-            return None, None if of_var is None else of_var * var, None, None
-        precision = of_kl / ctx.prior_var
-        of_mean = (mean - ctx.centre).mul_(precision) if ctx.centre else mean * precision
-        half = 0.5 * precision
-        of_log_var = var * half if of_var is None else (of_var + half).mul_(var)
-        return of_mean, of_log_var.sub_(0.5 * of_kl), None, None

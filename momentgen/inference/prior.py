@@ -126,33 +126,13 @@ class Normal(Prior):
             self.register_buffer("var", positive("Normal", "std", std).square())
         else:
             self.register_buffer("var", positive("Normal", "var", 1.0 if var is None else var))
-        self._known: tuple[Tensor, Tensor, Any, tuple[float, float]] | None = None
-
-    @property
-    def numbers(self) -> tuple[float, float] | None:
-        """Mean and variance, where these are numbers, of all parameters alike; None otherwise, and in compiled code."""
-        if torch.compiler.is_compiling():
-            return None
-        with torch._C.DisableTorchFunction():  # of plain tensors: a network that runs on laws need not see this
-            return self._numbers()
-
-    def _numbers(self) -> tuple[float, float] | None:
-        mean, var = self.mean, self.var
-        if mean.numel() > 1 or var.numel() > 1:
-            return None
-        state, known = (mean.data_ptr(), mean._version, var.data_ptr(), var._version), self._known
-        # The tensors themselves are kept: addresses alone are used again.
-        if known is None or known[0] is not mean or known[1] is not var or known[2] != state:
-            self._known = known = mean, var, state, (mean.item(), var.item())
-        return known[3]
 
     def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
         mean = posterior.mean
         if self.var.numel() > 1:
             return self._kl(mean, posterior.var, posterior.log_det(), generator)
         # Sums first: parameters are many, and each pass over them counts.
-        numbers = self.numbers
-        off = (mean if numbers is not None and numbers[0] == 0 else mean - self.mean.to(mean)).flatten()
+        off = (mean - self.mean.to(mean)).flatten()
         prior_var = self.var.to(mean).squeeze()
         square = (posterior.trace() + torch.linalg.vecdot(off, off)) / prior_var
         return (square + mean.numel() * (prior_var.log() - 1) - posterior.log_det()) / 2

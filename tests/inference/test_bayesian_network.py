@@ -137,17 +137,6 @@ def test_bound_is_that_of_fit_and_divergence_each_by_itself_with_its_gradients(f
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
 
 
-def test_a_bound_within_another_networks_bound_is_its_own() -> None:
-    first, second = (randomise(small(2, 4, 1), MeanField(std=std)).set_method("ap2") for std in (0.1, 0.4))
-    x = torch.randn(3, 2, dtype=torch.float64)
-    with first.bound() as of_first:
-        first(x)
-        with second.bound() as of_second:
-            second(x), first(x)
-            assert of_second() == second.kl()
-        assert of_first() == first.kl()
-
-
 @pytest.mark.parametrize("method", ["ap2", "sample", "local"])
 @families
 def test_gradients_of_the_bound_equal_differences(family: Any, method: Any) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.posterior import Posterior
-from momentgen.inference.prior import Normal, Prior
 from momentgen.inference.tridiagonal.correlation import (
     LARGEST_GAMMA,
     LEAST_DELTA,
@@ -19,9 +18,8 @@ from momentgen.inference.tridiagonal.correlation import (
     limited_delta,
     limited_gamma,
     rho_of,
-    scalar,
 )
-from momentgen.inference.tridiagonal.gradients import Draw, LogDet, NormalDivergence, Trace
+from momentgen.inference.tridiagonal.gradients import Draw, LogDet, Trace
 
 __all__ = ["Tridiagonal"]
 
@@ -108,9 +106,3 @@ class Tridiagonal(Posterior):
         noise = self._normal(n, generator)
         flat = noise.reshape(*noise.shape[: noise.dim() - self.mean.dim()], -1)
         return cast(Tensor, Draw.apply(self.mean, self.delta, self.gamma, flat)).view_as(noise)
-
-    def kl(self, prior: Prior) -> Tensor:
-        if type(prior) is not Normal or prior.var.numel() > 1 or prior.mean.numel() > 1:
-            return super().kl(prior)
-        centre, var = (scalar(part.to(self._known_mean().dtype)) for part in (prior.mean, prior.var))
-        return cast(Tensor, NormalDivergence.apply(self.mean, self.delta, self.gamma, centre, var))

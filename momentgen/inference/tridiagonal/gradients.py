@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from momentgen.inference.tridiagonal.correlation import LEAST_MEAN, Correlation, Factor, log, log1p, tau_and_slope
 from momentgen.inference.tridiagonal.native import has_memory, native_draws
 
-__all__ = ["Draw", "LogDet", "NormalDivergence", "Trace"]
+__all__ = ["Draw", "LogDet", "Trace"]
 
 
 class Draw(torch.autograd.Function):
@@ -130,31 +130,3 @@ def _log_det_slope(count: int, of: Correlation) -> Any:
     last = of.x**count
     of_rho = (count + 1) * (0.5 * of.root_slope / of.limit - last * of.x_slope / (1 - last * of.x))
     return (of_rho - of.root_slope / of.root) * of.slope
-
-
-class NormalDivergence(torch.autograd.Function):
-    """Divergence from independent normal elements of one mean and variance, two numbers: sums in one node."""
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, delta: Tensor, gamma: Tensor, centre: Any, var: Any) -> Tensor:
-        count, flat = mean.numel(), mean.reshape(-1)
-        ctx.tau, ctx.correlation, ctx.centre, ctx.var = tau_and_slope(delta), Correlation(gamma), centre, var
-        tau = ctx.tau[0]
-        off, scale = flat - centre, flat.abs().clamp_min_(LEAST_MEAN)
-        squares = torch.linalg.vecdot(scale, scale)
-        ctx.save_for_backward(mean, squares)
-        square = (squares * (tau * tau) + torch.linalg.vecdot(off, off)) / var
-        rest = count * (log(var) - 1) - _log_det(count, tau, ctx.correlation)
-        return ((square - 2 * scale.log_().sum() + rest) / 2).to(mean.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (mean, squares), (tau, tau_slope) = ctx.saved_tensors, ctx.tau
-        # Where |m| counts as 1e-6 only the distance from the centre moves with it.
-        large = F.hardshrink(mean, LEAST_MEAN)
-        of_scales = (large * (tau * tau / ctx.var)).sub_(torch.where(large == 0, 0, 1 / large))
-        of_mean = (mean - ctx.centre).div_(ctx.var).add_(of_scales).mul_(grad)
-        of_delta = grad * ((squares * (tau / ctx.var) - mean.numel() / tau) * tau_slope)
-        of_gamma = grad * (-0.5 * _log_det_slope(mean.numel(), ctx.correlation))
-        return of_mean, of_delta, of_gamma.to(grad.dtype), None, None
