@@ -13,7 +13,6 @@ import sympy
 from flint import arb
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integral_truth import rigorous_integral
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
@@ -64,16 +63,6 @@ def test_a_point_mass_gives_f_itself():
 def test_wrong_input_is_refused(arguments, told):
     with pytest.raises(ValueError, match=told):
         moments(*arguments)
-
-
-@pytest.mark.parametrize("at", [(0.0, 1.0), (30.0, 1.0), (-30.0, 1.0), (1.0, 1e4), (0.5, 1e-6)])
-@pytest.mark.parametrize("f", [sympy.Max(x, 0), x * Phi(x), sympy.log(1 + sympy.exp(x)), sympy.tanh(x)], ids=str)
-def test_quadrature_lies_within_the_proven_integral(f, at):
-    for ball, value in zip(rigorous_integral(f, *at), moments(f, *at, digits=20), strict=True):
-        # The quadrature's own 20 digits widen the ball.
-        slack = arb(0, float(abs(value)) * 1e-19 + 1e-80)
-        assert (ball + slack).overlaps(arb(mpmath.nstr(value, 25)))
-        assert ball.rad() < max(1e-30, 1e-10 * float(abs(value)))
 
 
 @pytest.mark.parametrize("at", [(1e4, 1.0), (-1e4, 1.0), (200.0, 1.0)])
@@ -128,7 +117,6 @@ def test_compiled_functions_survive_pickling():
 def test_precision_is_left_as_it_was():
     before = flint.ctx.prec
     evaluated(ALL, mu=-9.0, v=2.0)
-    rigorous_integral(S(x), 0.0, 1.0)
     assert flint.ctx.prec == before
 
 
