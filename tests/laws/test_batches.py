@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -66,13 +67,9 @@ def test_the_default_runs_it_with_a_batch_of_one_too() -> None:
 
 
 def test_a_sum_over_the_batch_is_not_taken_for_one_value_an_example() -> None:
-    class Total(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.sum()
-
     for method in ("adjoint", "covariance"):
         with pytest.raises(InputError, match="expected outputs with the batch in dimension 0"):
-            momentgen.convert(Total(), method)(given(4, 3))
+            momentgen.convert(Of(lambda x: x.sum()), method)(given(4, 3))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -105,12 +102,8 @@ def test_vectors_and_numbers_through_functions_of_each_value(method: Any) -> Non
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
 def test_values_of_a_vector_that_interact_are_one_example(method: Any) -> None:
-    class Centred(nn.Module):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return x - y.mean()
-
     x = given(3)
-    found = momentgen.convert(Centred().eval(), method)(x, x)
+    found = momentgen.convert(Of(lambda x, y: x - y.mean()).eval(), method)(x, x)
     centring = torch.eye(3) - torch.ones(3, 3) / 3
     torch.testing.assert_close(found.covariance, centring @ x.var.diag() @ centring.T)
 

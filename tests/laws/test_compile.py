@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
+from laws.small_networks import Of
 from networks.third_party import allow_torchvision
 from plain_networks import ResNet18
 from torch import nn
@@ -145,11 +146,10 @@ def test_variances_that_are_expanded_or_made_within() -> None:
 
 
 def test_tuples_of_random_values_are_joined() -> None:
-    class Joined(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return torch.cat((x, torch.stack((x, x + 1), dim=1).flatten(0, 1)), dim=0)
-
-    network, x = momentgen.convert(Joined(), "ap2"), moments(2, 3)
+    network, x = (
+        momentgen.convert(Of(lambda x: torch.cat((x, torch.stack((x, x + 1), dim=1).flatten(0, 1)), dim=0)), "ap2"),
+        moments(2, 3),
+    )
     close(compiled(network, "eager")(x), network(x))
 
 

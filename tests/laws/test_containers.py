@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -176,15 +177,13 @@ class Cache:
         return keys
 
 
-class Cached(nn.Module):
-    def forward(self, x: Tensor, cache: Any) -> Any:
-        return Record(cache.update(x).sum(1), cache)
-
-
 @pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "sample", "local"])
 def test_a_cache_that_the_network_fills_comes_back_with_moments_and_can_be_given_again(method: Any) -> None:
     x, y = pair()
-    network, empty = momentgen.convert(Cached().eval(), method), Cache()
+    network, empty = (
+        momentgen.convert(Of(lambda x, cache: Record(cache.update(x).sum(1), cache)).eval(), method),
+        Cache(),
+    )
     first = network(x, empty)
     assert empty.layers == []  # the network has a copy
     second = network(y, first.other)

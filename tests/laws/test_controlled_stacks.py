@@ -136,11 +136,6 @@ def test_gradients_of_rows_together_are_those_of_rows_one_by_one(monkeypatch: py
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-class Scaled(nn.Module):
-    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        return x.tanh() * scale + shift
-
-
 class Stateful(nn.Module):
     """Hands its last values on to the next call."""
 
@@ -248,7 +243,7 @@ def test_a_network_that_begins_to_draw_runs_row_by_row() -> None:
 
 
 def test_certain_inputs_with_the_batch_in_front_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Scaled()
+    network = Of(lambda x, scale, shift: x.tanh() * scale + shift)
     x, scale = noisy(torch.randn(6, 4), std=0.3), torch.rand(6, 1) + 0.5
     with torch.no_grad():
         found, alone, calls = _answers(

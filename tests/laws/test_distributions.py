@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributions as td
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -85,13 +86,9 @@ def test_events_within_a_sequence_have_a_block_of_the_covariance_each() -> None:
 
 
 def test_several_noisy_inputs_have_a_distribution_each() -> None:
-    class Sum(nn.Module):
-        def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-            return a + 2 * b + c
-
     x = torch.zeros(3, 2)
     given = (noisy(x, td.Exponential(1.0)), noisy(x, td.Laplace(0.0, 1.0)), noisy(x, std=0.5))
-    found = momentgen.convert(Sum(), "controlled")(*given)
+    found = momentgen.convert(Of(lambda a, b, c: a + 2 * b + c), "controlled")(*given)
     torch.testing.assert_close(found.var, torch.full((3, 2), 1 + 4 * 2 + 0.25))
     torch.testing.assert_close(found.mean, torch.ones(3, 2))
 

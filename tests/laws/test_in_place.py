@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from sampling import law_of, normal_input
 from torch import Tensor
 
@@ -520,14 +521,12 @@ def _by_ellipsis(x: Any) -> Any:
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("copied", [_by_copy, _by_all, _by_ellipsis])
 def test_what_is_copied_whole_stays_the_function_of_its_source_that_it_is(copied: Any, method: Any) -> None:
-    class Copies(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return copied(torch.cos(x).square()) ** 3
-
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     powers = np.cos(0.4 + 0.3 * nodes) ** 6
     mean = np.average(powers, weights=weights)
     std = np.average((powers - mean) ** 2, weights=weights) ** 0.5
-    found = convert(Copies().eval(), method)(noisy(torch.full((1, 1), 0.4, dtype=torch.float64), std=0.3))
+    found = convert(Of(lambda x: copied(torch.cos(x).square()) ** 3).eval(), method)(
+        noisy(torch.full((1, 1), 0.4, dtype=torch.float64), std=0.3)
+    )
     assert abs(found.mean.item() - mean) < 1e-3 * std
     assert abs(found.std.item() / std - 1) < 1e-3

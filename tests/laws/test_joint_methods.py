@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from laws.small_networks import noisy, same, small
+from laws.small_networks import Of, noisy, same, small
 from torch import Tensor, nn
 
 import momentgen
@@ -74,34 +74,13 @@ def test_networks_in_a_row_hand_the_covariance_on(method: Any) -> None:
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance", None])
 def test_one_value_given_twice_is_one_value_and_two_are_independent(method: Any) -> None:
-    class Difference(nn.Module):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return x - y
-
     x, y = noisy(2, 3), Moments(torch.zeros(2, 3), 0.5)
-    network = momentgen.convert(Difference().eval(), method)
+    network = momentgen.convert(Of(lambda x, y: x - y).eval(), method)
     assert not network(x, x).var.any()
     torch.testing.assert_close(network(x, y).var, x.var + y.var)
 
 
 # ------------------------------------------------------------------ what fails
-
-
-class Centred(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
-
-
-class Fixed(nn.Module):
-    """Written for batches of three."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.view(3, 4) * 2
-
-
-class Drawn(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + random.gauss(0, 1)
 
 
 class TimeFirst(nn.Module):
@@ -113,11 +92,6 @@ class TimeFirst(nn.Module):
         return self.net(x)[0]
 
 
-class Total(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sum()
-
-
 def with_batch_statistics() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False))
 
@@ -125,12 +99,20 @@ def with_batch_statistics() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "shape", "said"),
     [
-        (Centred, (3, 4), "another result within the batch.*examples interact"),
-        (Drawn, (3, 4), "another result within the batch.*draws numbers outside of torch"),
+        (lambda: Of(lambda x: x - x.mean(0)), (3, 4), "another result within the batch.*examples interact"),
+        (
+            lambda: Of(lambda x: x + random.gauss(0, 1)),
+            (3, 4),
+            "another result within the batch.*draws numbers outside of torch",
+        ),
         (TimeFirst, (5, 3, 4), "another result within the batch.*dimension 0 is not the batch"),
         (with_batch_statistics, (3, 4), "1 is a batch norm without running statistics"),
-        (Fixed, (3, 4), r"alone, as a batch of one, it fails at .*test_joint_methods.py:\d+ with RuntimeError.*shape"),
-        (Total, (3, 4), "expected outputs with the batch in dimension 0"),
+        (
+            lambda: Of(lambda x: x.view(3, 4) * 2),
+            (3, 4),
+            r"alone, as a batch of one, it fails at .*test_joint_methods.py:\d+ with RuntimeError.*shape",
+        ),
+        (lambda: Of(lambda x: x.sum()), (3, 4), "expected outputs with the batch in dimension 0"),
     ],
 )
 def test_what_adjoint_cannot_run_the_default_runs_and_the_error_says_so(
@@ -149,13 +131,9 @@ def test_what_adjoint_cannot_run_the_default_runs_and_the_error_says_so(
 
 
 def test_what_torch_cannot_run_either_is_its_own_error() -> None:
-    class Wrong(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ torch.ones(5, 5)
-
     for method in (None, "adjoint"):
         with pytest.raises((RuntimeError, MomentgenError), match="shape") as error:
-            momentgen.convert(Wrong().eval(), method)(noisy(3, 4))  # type: ignore[arg-type]
+            momentgen.convert(Of(lambda x: x @ torch.ones(5, 5)).eval(), method)(noisy(3, 4))  # type: ignore[arg-type]
         assert "controlled" not in str(error.value)
     with pytest.raises(InputError, match="variance must not be negative"):
         momentgen.convert(small())(Moments(torch.zeros(2, 4), torch.full((2, 4), -1.0)))
@@ -172,11 +150,10 @@ INTERACTING = {
 @pytest.mark.parametrize("name", INTERACTING)
 @pytest.mark.parametrize("mean", [[0.08, -0.19, -1.04], [-1.04, -0.19, 0.08], [-0.19, -1.04]])
 def test_examples_that_interact_are_seen_where_a_kink_hides_it_at_a_draw(name: str, mean: list[float]) -> None:
-    class Interacting(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return INTERACTING[name](x)
-
-    network, x = momentgen.convert(Interacting().eval(), "adjoint"), momentgen.noisy(torch.tensor(mean), std=0.05)
+    network, x = (
+        momentgen.convert(Of(lambda x: INTERACTING[name](x)).eval(), "adjoint"),
+        momentgen.noisy(torch.tensor(mean), std=0.05),
+    )
     found = network(x)  # a vector is one example, unless its values are independent
     at = x.mean + x.std * torch.randn(100_000, len(mean), generator=torch.Generator().manual_seed(0))
     drawn = INTERACTING[name](at.T).T.double()
@@ -187,23 +164,15 @@ def test_examples_that_interact_are_seen_where_a_kink_hides_it_at_a_draw(name: s
 
 
 def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
-    class Shifted(nn.Module):
-        def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-            return x + positions.sum()
-
-    network, x = momentgen.convert(Shifted().eval(), "adjoint"), noisy(3, 4)
+    network, x = momentgen.convert(Of(lambda x, positions: x + positions.sum()).eval(), "adjoint"), noisy(3, 4)
     assert isinstance(network(x, torch.ones(5)), JointMoments)
     with pytest.raises(InputError, match="another result within the batch"):
         network(x, torch.ones(3))
 
 
 def test_products_of_a_value_with_itself_run_by_the_default() -> None:
-    class Gram(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ x.mT
-
     x = momentgen.noisy(torch.linspace(-1, 1, 16, dtype=torch.float64).view(2, 2, 2, 2), std=0.3)
-    found = momentgen.convert(Gram().eval())(x)
+    found = momentgen.convert(Of(lambda x: x @ x.mT).eval())(x)
     mean, var = x.mean, x.var  # of a · b with independent normal a and b, and of a · a
     twice = (2 * var.square() + 4 * var * mean.square()).sum(-1)
     apart = (var[..., 0, :] * var[..., 1, :] + var[..., 0, :] * mean[..., 1, :].square()
@@ -212,15 +181,10 @@ def test_products_of_a_value_with_itself_run_by_the_default() -> None:
     assert ((found.std - truth).abs() < 5 * found.std_error + 0.05 * truth).all()
 
 
-class Neighbours(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.diff(x, dim=0)
-
-
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
 def test_an_output_that_needs_other_examples_is_refused_as_that(method: Any) -> None:
     with pytest.raises(InputError, match=r"batch in dimension 0, got shape \(0, 2, 2\)"):
-        momentgen.convert(Neighbours().eval(), method)(noisy(3, 2, 2))
+        momentgen.convert(Of(lambda x: torch.diff(x, dim=0)).eval(), method)(noisy(3, 2, 2))
 
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
@@ -243,12 +207,8 @@ def test_a_scatter_takes_what_its_index_has_room_for(method: Any, named: bool) -
 
 
 def test_the_covariance_of_a_maximum_of_expanded_values_is_that_of_draws() -> None:
-    class Largest(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.unsqueeze(1).expand(-1, 2, -1).amax(-1)
-
     x = momentgen.noisy(torch.tensor([[0.1, 0.3, 0.2]]), std=0.3)
-    found = momentgen.convert(Largest().eval(), "covariance")(x)
+    found = momentgen.convert(Of(lambda x: x.unsqueeze(1).expand(-1, 2, -1).amax(-1)).eval(), "covariance")(x)
     truth = (x.mean + 0.3 * torch.randn(200_000, 3, generator=torch.Generator().manual_seed(0))).amax(-1).std()
     torch.testing.assert_close(found.std, truth.expand(1, 2), rtol=0.02, atol=0)
 
@@ -261,14 +221,10 @@ MOVES = {
 
 @pytest.mark.parametrize("name", MOVES)
 def test_a_movement_that_a_transform_of_torch_cannot_run_has_the_moments_of_what_it_moves(name: str) -> None:
-    class Moves(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return MOVES[name](x)
-
     mean = torch.linspace(-1, 1, 24, dtype=torch.float64).view(2, 4, 3, 1)
     std = mean.abs() + 0.1
     with listening() as notes:
-        found = momentgen.convert(Moves().eval(), "adjoint")(momentgen.noisy(mean, std=std))
+        found = momentgen.convert(Of(lambda x: MOVES[name](x)).eval(), "adjoint")(momentgen.noisy(mean, std=std))
     torch.testing.assert_close(found.mean, MOVES[name](mean))
     torch.testing.assert_close(found.std, MOVES[name](std))
     assert not notes  # all examples at once
@@ -318,7 +274,7 @@ def test_a_network_that_vmap_cannot_run_is_run_one_example_after_another() -> No
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_an_example_beyond_the_domain_of_an_op_is_nan_and_leaves_the_others_alone(method: Any) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 4), Sine(), nn.Linear(4, 5)).eval()
+    net = nn.Sequential(nn.Linear(3, 4), Of(lambda x: torch.sin(x)), nn.Linear(4, 5)).eval()
     x = Moments(torch.randn(3, 3), torch.full((3, 3), 0.1))
     far = Moments(torch.cat([x.mean[:2], 1e12 * x.mean[2:]]), x.var)
     expected, found = (momentgen.convert(net, method)(given) for given in (x, far))
@@ -326,8 +282,3 @@ def test_an_example_beyond_the_domain_of_an_op_is_nan_and_leaves_the_others_alon
     assert found.var[2].isnan().all()
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a[:2], b[:2])
-
-
-class Sine(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sin(x)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -119,13 +120,6 @@ def test_a_network_may_end_in_what_was_put_off() -> None:
 # -------------------------------------------- examples that are looked at alone
 
 
-class Mixed(nn.Module):
-    """Every example depends on the one before it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 0.5 * x.roll(1, 0)
-
-
 class OfTwenty(nn.Module):
     """Written for batches of twenty, in which neighbours share their mean."""
 
@@ -134,7 +128,7 @@ class OfTwenty(nn.Module):
         return (pairs - pairs.mean(1, keepdim=True)).view(-1, 4)
 
 
-@pytest.mark.parametrize("make", [Mixed, OfTwenty])
+@pytest.mark.parametrize("make", [lambda: Of(lambda x: x + 0.5 * x.roll(1, 0)), OfTwenty])
 def test_examples_that_interact_are_seen_in_a_batch_of_many(make: type[nn.Module]) -> None:
     torch.manual_seed(0)
     with pytest.raises(InputError, match="another result within the batch"):

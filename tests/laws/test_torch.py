@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
@@ -101,11 +102,7 @@ class DoubledInAnyPrecision(Doubled):
 
 @pytest.mark.parametrize("function", [Doubled, DoubledInTwoParts, DoubledInAnyPrecision])
 def test_a_function_with_a_backward_of_its_own_is_refused_where_it_would_not_be_called(function: Any) -> None:
-    class Custom(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return function.apply(x)
-
-    network, x = momentgen.convert(Custom()), moments(3)
+    network, x = momentgen.convert(Of(lambda x: function.apply(x))), moments(3)
     with pytest.raises(UnsupportedError, match=r"Doubled\w*\.apply"):
         network(x)
     with torch.no_grad():
@@ -246,12 +243,8 @@ def test_scripted_parts_say_that_they_take_tensors_only() -> None:
 
     scripted_function = torch.jit.script(_double)
 
-    class Calls(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return scripted_function(x)
-
     with pytest.raises(UnsupportedError, match="needs the Python function"):
-        momentgen.convert(Calls())(moments(2, 4))
+        momentgen.convert(Of(lambda x: scripted_function(x)))(moments(2, 4))
 
 
 def _double(x: Tensor) -> Tensor:
