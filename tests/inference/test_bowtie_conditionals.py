@@ -81,34 +81,18 @@ def test_the_log_joint_is_that_of_equation_6_and_the_priors(widths: tuple[int, .
 
 
 @pytest.mark.parametrize("widths", SIZES)
-def test_activations_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
+def test_activations_weights_and_precisions_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
     model, state, data = case(widths)
-    given = c.activations_conditional(model, state, data)
-    other = state._replace(activations=given.draw(torch.Generator().manual_seed(3)))
-    ratio = (given.log_prob(other.activations) - given.log_prob(state.activations)).sum(1)
+    joint = c.activations_conditional(model, state, data)
+    other = state._replace(activations=joint.draw(torch.Generator().manual_seed(3)))
+    ratio = (joint.log_prob(other.activations) - joint.log_prob(state.activations)).sum(1)
     assert_same_ratio(ratio, model, data, state, other, augmented=True)
-
-
-@pytest.mark.parametrize("widths", SIZES)
-def test_weights_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
-    model, state, data = case(widths)
     for layer in range(model.depth + 1):
-        given = c.weights_conditional(model, state, data, layer)
-        value = given.draw(torch.Generator().manual_seed(3))
-        other = put(state, "weights", layer, value.squeeze(-2))
-        ratio = (given.log_prob(value) - given.log_prob(state.weights[layer][:, :, None])).sum((1, 2))
-        assert_same_ratio(ratio, model, data, state, other, augmented=True)
-
-
-@pytest.mark.parametrize("widths", SIZES)
-def test_precisions_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
-    model, state, data = case(widths)
-    for layer in range(model.depth + 1):
-        given = c.precisions_conditional(model, state, data, layer)
-        value = given.draw(torch.Generator().manual_seed(3))
-        ratio = (given.log_prob(value) - given.log_prob(state.precisions[layer])).sum(1)
-        other = put(state, "precisions", layer, value)
-        assert_same_ratio(ratio, model, data, state, other, augmented=True)
+        for name, of in (("weights", c.weights_conditional), ("precisions", c.precisions_conditional)):
+            given = of(model, state, data, layer)
+            value, now = given.draw(torch.Generator().manual_seed(3)), getattr(state, name)[layer]
+            ratio = (given.log_prob(value) - given.log_prob(now.view_as(value))).flatten(1).sum(1)
+            assert_same_ratio(ratio, model, data, state, put(state, name, layer, value.view_as(now)), augmented=True)
 
 
 @pytest.mark.parametrize("widths", SIZES)

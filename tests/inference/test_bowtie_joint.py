@@ -147,32 +147,34 @@ def planted_error_is_found(
     assert p < LEVEL
 
 
-@pytest.mark.parametrize("collapsed", [(), ("gates", "weights")])
-@pytest.mark.parametrize("widths", [(1, 2, 1), (1, 2, 2, 1)])
-def test_sweeps_leave_the_joint_distribution_as_it_is(widths: tuple[int, ...], collapsed: tuple[str, ...]) -> None:
-    p, name = worst(widths, 10_000, 10, collapsed)
+#: widths, chains, sweeps; `make slow` has more of each
+QUICK = [((1, 2, 1), 10_000, 10), ((1, 2, 2, 1), 10_000, 10)]
+LONG = [(widths, 20_000, 20) for widths in ((1, 2, 1), (1, 3, 2), (1, 2, 2, 1), (1, 2, 3, 2))]
+COLLAPSED = [(), ("gates", "weights")]
+
+
+@pytest.mark.parametrize(
+    ("size", "collapsed"),
+    [
+        *((size, collapsed) for size in QUICK for collapsed in COLLAPSED),
+        *(
+            pytest.param(size, collapsed, marks=pytest.mark.slow)
+            for size in LONG
+            for collapsed in (*COLLAPSED, ("gates",), ("weights",))
+        ),
+    ],
+)
+def test_sweeps_leave_the_joint_distribution_as_it_is(size: Any, collapsed: tuple[str, ...]) -> None:
+    p, name = worst(*size, collapsed)
     assert p > LEVEL, name
 
 
-@pytest.mark.parametrize("block", ["activations", "weights", "precisions"])
-def test_an_error_planted_in_a_block_is_found(monkeypatch: pytest.MonkeyPatch, block: str) -> None:
-    planted_error_is_found(monkeypatch, block, (1, 2, 1), 10_000, 10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("collapsed", [(), ("gates",), ("weights",), ("gates", "weights")])
-@pytest.mark.parametrize("widths", [(1, 2, 1), (1, 3, 2), (1, 2, 2, 1), (1, 2, 3, 2)])
-def test_many_chains_and_sweeps_leave_the_joint_distribution_as_it_is(
-    widths: tuple[int, ...], collapsed: tuple[str, ...]
-) -> None:
-    p, name = worst(widths, 20_000, 20, collapsed)
-    assert p > LEVEL, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("widths", [(1, 2, 1), (1, 2, 2, 1)])
-@pytest.mark.parametrize("block", sorted(PLANTED))
-def test_an_error_planted_in_any_block_is_found(
-    monkeypatch: pytest.MonkeyPatch, block: str, widths: tuple[int, ...]
-) -> None:
-    planted_error_is_found(monkeypatch, block, widths, 20_000, 20)
+@pytest.mark.parametrize(
+    ("block", "size"),
+    [
+        *((block, QUICK[0]) for block in ("activations", "weights", "precisions")),
+        *(pytest.param(b, size, marks=pytest.mark.slow) for b in sorted(PLANTED) for size in (LONG[0], LONG[2])),
+    ],
+)
+def test_an_error_planted_in_a_block_is_found(monkeypatch: pytest.MonkeyPatch, block: str, size: Any) -> None:
+    planted_error_is_found(monkeypatch, block, *size)

@@ -28,8 +28,8 @@ from momentgen.inference.polya_gamma_sampler.portable import portable_draws
 
 key = torch.tensor(-0x0123456789ABCDEF)
 generator = torch.Generator().manual_seed(0)
-z = torch.randn(2000, generator=generator, dtype=torch.float64) * 3
-z[::5] *= 10.0 ** torch.linspace(-8, 4, 400, dtype=torch.float64)
+z = torch.randn(600, generator=generator, dtype=torch.float64) * 3
+z[::5] *= 10.0 ** torch.linspace(-8, 4, 120, dtype=torch.float64)
 z[:8] = torch.tensor([0.0, -0.0, 1.8, -1.8, 1e-300, 41.0, 1e4, 1e30])
 b = torch.randint(0, 4, z.shape, generator=generator)
 for block in (64, 4096):
@@ -40,7 +40,7 @@ for block in (64, 4096):
         for given in ((None, 1), (None, 3), (counts, 0)):
             got, want = triton_kernel.triton_draws(x, *given, key), portable_draws(x, *given, key)
             torch.testing.assert_close(got, want, rtol=4 * torch.finfo(dtype).eps, atol=0)
-torch.save(triton_kernel.triton_draws(torch.ones(40_000, dtype=torch.float64), None, 1, key), "OUT")
+torch.save(triton_kernel.triton_draws(torch.ones(12_000, dtype=torch.float64), None, 1, key), "OUT")
 print("all agree")
 """
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import is_classifier
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -35,16 +32,6 @@ QUICK: list[Any] = [
     BowTieRegressor(hidden=(5,), burn_in=50, draws=40, random_state=0),
 ]
 each = pytest.mark.parametrize("estimator", QUICK, ids=lambda one: type(one).__name__)
-
-
-@pytest.fixture(autouse=True)
-def quiet_and_on_one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
-    torch.set_num_threads(before)
 
 
 def data(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -114,8 +101,6 @@ def test_what_intervals_and_draws_cannot_be_is_refused() -> None:
             model.predict_interval(X, coverage)
     with pytest.raises(InputError, match="n_samples"):
         model.sample_y(X, 0)
-    with pytest.raises(InputError, match="calibrate"):
-        PBPRegressor(calibrate="split in two").fit(X, y)
 
 
 @pytest.mark.parametrize(("rows", "features"), [(100, 5), (40, 5), (500, 10)])

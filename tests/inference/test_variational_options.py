@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import make_friedman1
+from sklearn.datasets import load_diabetes, load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -16,6 +16,7 @@ from torch import nn
 from momentgen.errors import InputError
 from momentgen.inference import (
     Categorical,
+    CorrelatedClassifier,
     CorrelatedRegressor,
     HeteroscedasticGaussian,
     Probit,
@@ -83,6 +84,32 @@ def test_noise_that_a_datum_tells_adds_to_the_noise_of_all() -> None:
 
 
 # ------------------------------------------------------------------ estimators
+
+
+@pytest.mark.parametrize("kind", [VBPRegressor, CorrelatedRegressor])
+def test_predicted_deviations_cover_held_out_targets(kind: Any) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    train, test, y_train, y_test = train_test_split(X, y, random_state=0)
+    # A hundred epochs are few for a posterior that begins narrow, and half of these targets is noise.
+    options = {"initial_std": 0.05} if kind is VBPRegressor else {"kl_weight": 1.0}
+    model = kind(epochs=100, calibrate=None, random_state=0, **options).fit(train, y_train)
+    mean, std = model.predict(test, return_std=True)
+    inside = float((np.abs(mean - y_test) <= 1.96 * std).mean())
+    assert 0.85 <= inside <= 1.0  # of 111 targets; three standard errors of 95 % are 6 %
+    normal = -0.5 * (((y_test - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
+    assert model.log_prob(test, y_test).mean() == pytest.approx(normal.mean(), abs=0.1)
+    assert model.score(test, y_test) > 0.25
+
+
+def test_credible_intervals_of_a_classifier_hold_its_probabilities() -> None:
+    X, y = load_iris(return_X_y=True)
+    model = CorrelatedClassifier(epochs=40, random_state=0).fit(X[:100], y[:100])  # two classes
+    found = model.predict_credible(X[:100])
+    assert found.probabilities.shape == (100, 2)
+    assert bool((found.lower <= found.upper).all())
+    table = found.table(torch.tensor(y[:100]))
+    assert sum(table.values()) == 100
+    assert table["right certain"] > 90
 
 
 @pytest.mark.parametrize("kind", [VBPRegressor, pytest.param(CorrelatedRegressor, marks=pytest.mark.slow)])

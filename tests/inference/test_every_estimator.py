@@ -1,0 +1,295 @@
+"""What every estimator does: scikit-learn's conventions, saving, going on, units, hard data, and what it refuses."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from inference.every_estimator import (
+    BY_BOUND,
+    CLASSIFIERS,
+    FILTERS,
+    QUICK,
+    REGRESSORS,
+    answers,
+    every,
+    friedman,
+    line,
+    quick,
+)
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils.estimator_checks import check_estimator
+
+from momentgen.errors import InputError
+from momentgen.inference import (
+    BowTieRegressor,
+    CorrelatedClassifier,
+    CorrelatedRegressor,
+    EBPRegressor,
+    PBPClassifier,
+    PBPRegressor,
+    VBPClassifier,
+    VBPRegressor,
+)
+
+_SLOW = (CorrelatedRegressor, CorrelatedClassifier)
+
+
+@every([pytest.param(kind, marks=pytest.mark.slow if kind in _SLOW else []) for kind in QUICK])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks_pass(kind: Any) -> None:
+    # The first noise is estimated from the rows as they come, and their order is drawn: no two such fits are equal.
+    # That weights count rows is shown at the optimum, in test_variational_options.
+    differ = {"check_sample_weight_equivalence_on_dense_data": "training is stochastic"} if kind in BY_BOUND else None
+    model = quick(kind, hidden=(10,), chains=1) if kind is BowTieRegressor else quick(kind)
+    found = check_estimator(model, on_fail=None, expected_failed_checks=differ)
+    assert not [(one["check_name"], one["exception"]) for one in found if one["status"] == "failed"]
+
+
+@every()
+def test_fits_with_one_seed_and_saved_ones_predict_the_same_and_go_on_alike(kind: Any, tmp_path: Path) -> None:
+    x, y = friedman(kind)
+    first, second = (quick(kind).fit(x, y) for _ in range(2))
+    joblib.dump(first, tmp_path / "model")
+    others = (second, joblib.load(tmp_path / "model"), pickle.loads(pickle.dumps(first)))
+    for _ in range(2):
+        before = torch.get_rng_state()
+        expected = answers(first, x)
+        assert torch.equal(torch.get_rng_state(), before)
+        for other in others:
+            np.testing.assert_array_equal(answers(other, x), expected)
+        for each in (first, *others):
+            each.partial_fit(x, y, passes=2)
+
+
+@every([*FILTERS, *BY_BOUND])
+def test_partial_fits_are_one_fit(kind: Any) -> None:
+    x, y = friedman(kind)
+    whole, parts = quick(kind, passes=3).fit(x, y) if kind in FILTERS else quick(kind), quick(kind)
+    if kind in BY_BOUND:
+        whole.partial_fit(x, y, passes=3)
+    for passes in (2, 1):
+        parts.partial_fit(x, y, passes=passes)
+    np.testing.assert_array_equal(answers(parts, x), answers(whole, x))
+    assert kind in FILTERS or parts.n_iter_ == whole.n_iter_ == 3
+
+
+@every([kind for kind in REGRESSORS if kind is not BowTieRegressor])
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("shift", [0.0, 1e7])
+def test_predictions_follow_the_units_of_the_data(kind: Any, scale: float, shift: float) -> None:
+    x, y = friedman(kind, 100)
+    options = {"propagation": "controlled"} if kind is VBPRegressor else {}
+    plain = answers(quick(kind, **options).fit(x, y), x)
+    found = answers(quick(kind, **options).fit(scale * x, scale * (y + shift)), scale * x) / scale
+    # Targets on top of a shift of 1e7 have nine digits left.
+    np.testing.assert_allclose(found[0] - shift, plain[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[1], plain[1], rtol=1e-4)
+
+
+# ------------------------------------------------------------------ hard data
+
+
+def _odd() -> tuple[np.ndarray, np.ndarray]:
+    """Every row twice, and features that are constant."""
+    x, y = friedman(PBPRegressor)
+    x[:, 1], x[:, 3] = 5.0, 0.0
+    return np.repeat(x, 2, 0), np.repeat(y, 2)
+
+
+def _units() -> tuple[np.ndarray, np.ndarray]:
+    x = np.stack([np.linspace(-1e12, 1e12, 40), np.full(40, 7.0), np.linspace(0, 1e-12, 40)], 1)
+    return x, 1e9 * np.linspace(-1, 1, 40) ** 2
+
+
+#: data, and how far a regressor's mean may be from the targets in the root mean square, if that is to be asked
+HARD: dict[str, tuple[tuple[np.ndarray, np.ndarray], float | None]] = {
+    "one row": ((np.array([[1.0, 2.0]]), np.array([7.0])), 1.5),
+    "twenty rows": (line(20, noise=0.1), None),
+    "more features than rows": (line(60, 500, noise=0.1), None),
+    "constant targets": ((line(40, 3)[0], np.full(40, 7.0)), None),
+    "constant features, all rows twice": (_odd(), None),
+    "units far apart": (_units(), 0.5e9),
+}
+#: sweeps of the sampler that these take
+BOW_TIE = {
+    "more features than rows": {"burn_in": 4, "draws": 4},
+    "constant features, all rows twice": {"burn_in": 150, "draws": 40},
+    "units far apart": {"burn_in": 200, "draws": 50},
+}
+
+
+@every()
+@pytest.mark.parametrize("name", HARD)
+def test_hard_data_are_fitted_with_predictions_that_make_sense(kind: Any, name: str) -> None:
+    (x, y), off = HARD[name]
+    options: dict[str, Any] = {}
+    if kind in CLASSIFIERS:
+        if len(np.unique(y)) < 2:
+            with pytest.raises(ValueError, match=r"at least 2 classes, got one class|minimum of"):
+                quick(kind).fit(x, y)
+            return
+        y = y > np.median(y)
+    elif name in ("twenty rows", "constant targets"):
+        options = {"calibrate": "split"}
+    if kind is BowTieRegressor:
+        options |= BOW_TIE.get(name, {"burn_in": 60, "draws": 40})
+    model = quick(kind, **options).fit(x, y)
+    found = answers(model, x)
+    if off is not None and kind in REGRESSORS:
+        assert np.sqrt(np.mean((found[0] - y) ** 2)) < off
+    if name == "constant targets" and kind in REGRESSORS:
+        np.testing.assert_allclose(found[0], y, rtol=0, atol=0.7)
+        assert (found[1] < 2).all()
+    if name == "constant features, all rows twice":
+        assert np.isfinite(model.log_prob(x, y)).all()
+        assert model.score(x, y) > 0.3
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(PBPRegressor, 0), (EBPRegressor, 1)])
+def test_twenty_rows_are_fitted_better_than_by_their_mean(kind: Any, seed: int) -> None:
+    x, y = line(20, noise=0.1, seed=seed)
+    new, targets = line(200, noise=0.1, seed=seed + 100)
+    mean, std = answers(kind(random_state=seed).fit(x, y), new)
+    assert np.mean((mean - targets) ** 2) < np.mean((targets - y.mean()) ** 2)
+    assert np.mean(np.abs(mean - targets) < 3 * std) > 0.9
+
+
+@every([kind for kind in REGRESSORS if kind is not BowTieRegressor])
+def test_twenty_thousand_rows_are_fitted(kind: Any) -> None:
+    x, y = line(20_000, 5, noise=0.1)
+    few = {"passes": 2, "hidden": (50,)} if kind in FILTERS else {"epochs": 5, "hidden": (50,), "lr": 0.01}
+    mean, _ = answers(quick(kind, **few).fit(x, y), x[:3000])
+    assert np.sqrt(np.mean((mean - x[:3000, 0]) ** 2)) < 0.2
+
+
+def test_a_classifier_chooses_its_widths_and_passes_for_twenty_rows() -> None:
+    x, y = line(20)
+    assert (answers(PBPClassifier().fit(x, y > 0), x) > 0).all()
+
+
+@pytest.mark.parametrize("kind", [PBPRegressor, VBPClassifier])
+def test_an_outlier_beside_which_all_else_is_one_value_is_said(kind: Any) -> None:
+    x, y = line(60, 3)
+    rare = np.c_[x, np.arange(60) == 7]  # of two values, none of which is out of the way
+    skewed = rare.copy()
+    skewed[5, 1] = 1e6
+    targets = np.where(np.arange(60) == 9, 1e6, y)
+    y, cases = y > 0 if kind in CLASSIFIERS else y, []
+    if kind in REGRESSORS:
+        cases = [(rare, targets, "of the targets lie"), (skewed, targets, "of the targets, feature 1 lie")]
+    for features, labels, said in ((rare, y, None), (skewed, y, "of feature 1 lie"), *cases):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", ConvergenceWarning)
+            quick(kind).fit(features, labels)
+        found = [str(one.message) for one in heard if "outliers" in str(one.message)]
+        assert [text.split("values ")[1].split(" within")[0] for text in found] == ([] if said is None else [said])
+
+
+def test_an_outlier_that_does_not_count_is_not_said() -> None:
+    x, y = line(60, 3)
+    y[9] = 1e6
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", ConvergenceWarning)
+        quick(VBPRegressor, epochs=2).fit(x, y, sample_weight=np.arange(60) != 9)
+    assert not any("outliers" in str(one.message) for one in heard)
+
+
+# ------------------------------------------------------------------ classes
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((kind, {"passes": 20, "likelihood": how, "dtype": dtype}) for kind in CLASSIFIERS[:2]
+          for how in ("sampled", "bound") for dtype in ("float32", "float64")),
+        (VBPClassifier, {"epochs": 60, "lr": 0.01, "hidden": (50,), "propagation": "controlled"}),
+        (CorrelatedClassifier, {"epochs": 60, "lr": 0.01, "hidden": (50,), "samples": 20}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_probabilities_of_three_classes_are_right(kind: Any, options: dict[str, Any]) -> None:
+    x, labels = load_iris(return_X_y=True)
+    x_train, x_test, train, test = train_test_split(
+        x, np.array(["setosa", "versicolor", "virginica"])[labels], random_state=0
+    )
+    model = quick(kind, **options).fit(x_train, train)
+    found = answers(model, x_test)
+    assert model.score(x_test, test) > (0.85 if kind in FILTERS else 0.9)
+    own = [row[list(model.classes_).index(label)] for row, label in zip(found, test, strict=True)]
+    np.testing.assert_allclose(model.log_prob(x_test, test), np.log(own), rtol=1e-5)
+
+
+@every(CLASSIFIERS[:2])
+def test_two_classes_by_probit(kind: Any) -> None:
+    x_train, x_test, y_train, y_test = train_test_split(*load_breast_cancer(return_X_y=True), random_state=0)
+    model = quick(kind, hidden=(50, 50), passes=5).fit(x_train, y_train)
+    assert model.score(x_test, y_test) > 0.93
+    assert -model.log_prob(x_test, y_test).mean() < 0.25
+    by_softmax = quick(kind, hidden=(50, 50), passes=5, likelihood="sampled").fit(x_train, y_train)
+    assert (by_softmax.predict(x_test) == model.predict(x_test)).mean() > 0.93
+
+
+@every(CLASSIFIERS)
+def test_a_label_that_was_not_in_the_first_data_is_refused(kind: Any) -> None:
+    x, y = load_iris(return_X_y=True)
+    with pytest.raises(InputError, match="expected labels of"):
+        quick(kind).partial_fit(x[:100], y[:100]).partial_fit(x, y)
+    model = quick(kind).partial_fit(x[:100], y[:100], classes=[0, 1, 2])
+    assert model.partial_fit(x, y).predict_proba(x).shape == (150, 3)
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@every()
+def test_data_that_cannot_be_fitted_are_refused(kind: Any) -> None:
+    x, y = friedman(kind)
+    with pytest.raises(ValueError, match=r"inconsistent|samples"):
+        quick(kind).fit(x, y[:-1])
+    x[3, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        quick(kind).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (PBPRegressor, {"passes": 0}, "passes and members"),
+        (PBPRegressor, {"members": 0}, "passes and members"),
+        (PBPRegressor, {"dtype": "float16"}, "a dtype of float32, float64"),
+        (PBPRegressor, {"noise": (1.0, 1.0)}, "shape above 1"),
+        (PBPRegressor, {"prior": (1.0, 1.0)}, "shape above 1"),
+        (PBPRegressor, {"hidden": (0,)}, "widths"),
+        (PBPRegressor, {"hidden": (10, 0)}, "widths of the hidden layers, such as .*, got .10, 0."),
+        (PBPRegressor, {"calibrate": "split in two"}, "calibrate"),
+        (PBPClassifier, {"samples": 0}, "at least one sample"),
+        (PBPClassifier, {"likelihood": "softmax"}, "a likelihood of auto, probit"),
+        (VBPRegressor, {"epochs": 0}, "epochs of at least 1, or None, got 0"),
+        (VBPRegressor, {"lr": 0.0}, "a positive, finite lr, got 0.0"),
+        (VBPRegressor, {"hidden": 10}, "widths of the hidden layers, such as .*, got 10"),
+        (BowTieRegressor, {"hidden": ()}, "expected"),
+        (BowTieRegressor, {"tau": 0.0}, "expected"),
+        (BowTieRegressor, {"weight_var": -1.0}, "expected"),
+        (BowTieRegressor, {"noise_rate": 0.0}, "expected"),
+        (BowTieRegressor, {"start": "there"}, "expected"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(kind: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        quick(kind, **options).fit(*friedman(kind))
+
+
+def test_no_passes_and_probit_of_three_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="passes of at least 1, got 0"):
+        quick(PBPRegressor).partial_fit(*line(20), passes=0)
+    with pytest.raises(InputError, match="two classes only"):
+        quick(PBPClassifier, likelihood="probit").fit(*load_iris(return_X_y=True))
