@@ -1,9 +1,12 @@
-"""What all tests share: how hypothesis runs, and how many threads a worker has."""
+"""What all tests share: how hypothesis runs, how many threads a worker has, and the command line."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
@@ -16,3 +19,19 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     _share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(_share, 1)))
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The command line of momentgen as a function of its arguments, which returns the exit code."""
+
+    def run(*arguments: object) -> int:
+        from momentgen.commands.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["momentgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        code = exit_info.value.code
+        return code if isinstance(code, int) else 0
+
+    return run

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from typer.main import get_command
 
 import momentgen
 from momentgen.build import RuleResult, build
-from momentgen.commands.cli import app, main
+from momentgen.commands.cli import app
 from momentgen.commands.display import BuildDisplay, short
+
+Command = Callable[..., int]
 
 
 @pytest.fixture
@@ -33,18 +36,10 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["momentgen", *arguments])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    code = exit_info.value.code
-    return code if isinstance(code, int) else 0
-
-
 def test_build_prints_a_table_of_bounds_operations_and_time(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(monkeypatch, "build", "rules", "--jobs", "1") == 0
+    assert command("build", "rules", "--jobs", "1") == 0
     shown = capsys.readouterr()
     row = next(line for line in shown.out.splitlines() if "exact" in line)
     assert re.split(r"  +", row.strip())[:6] == ["abs", "exact", "2.5 ulp", "3 ulp", "10 ulp", "120 / 150"]
@@ -78,46 +73,46 @@ def test_an_interrupted_build_says_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_second_build_says_that_all_is_fresh(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(monkeypatch, "build", "rules", "--jobs", "1")
-    assert command(monkeypatch, "build", "rules") == 0
+    command("build", "rules", "--jobs", "1")
+    assert command("build", "rules") == 0
     assert "generated: 0 built, 2 fresh" in capsys.readouterr().out
 
 
 def test_a_failing_rule_gives_one_line_and_exit_code_1(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rules / "abs.py").write_text("fail")
-    assert command(monkeypatch, "build", "rules", "--jobs", "1") == 1
+    assert command("build", "rules", "--jobs", "1") == 1
     shown = capsys.readouterr()
     assert shown.err == "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
     assert "generated: 1 built, 0 fresh" in shown.out
 
 
 def test_verbose_gives_the_reason_of_every_strategy(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rules / "abs.py").write_text("fail twice")
     first = "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
     hint = "  2 other strategies were tried: momentgen build --verbose says why they do not serve\n"
     reasons = "  halves: expected a line\n  smooth: expected no kink\n"
     for arguments, said in (((), hint), (("--verbose",), reasons)):
-        assert command(monkeypatch, "build", "rules", *arguments) == 1
+        assert command("build", "rules", *arguments) == 1
         assert capsys.readouterr().err == first + said
 
 
 def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(monkeypatch, "build", "rules", "--jobs", "1")
-    assert command(monkeypatch, "build", "rules", "--check") == 0
+    command("build", "rules", "--jobs", "1")
+    assert command("build", "rules", "--check") == 0
     (rules / "abs.py").write_text("changed")
     (rules.parent / "generated/relu/exact.c").write_text("edited")
     (rules.parent / "generated/gelu").mkdir()
     (rules.parent / "generated/relu/exact.json").unlink()
     capsys.readouterr()
-    assert command(monkeypatch, "build", "rules", "--check") == 1
+    assert command("build", "rules", "--check") == 1
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         "stale   generated/abs: the rule file or its evidence has changed since",
@@ -128,8 +123,8 @@ def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(
     assert shown.err == "error: generated is not what `momentgen build rules` would write (4 finding(s))\n"
 
 
-def test_check_writes_nothing(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command(monkeypatch, "build", "rules", "--check") == 1
+def test_check_writes_nothing(rules: Path, command: Command) -> None:
+    assert command("build", "rules", "--check") == 1
     assert not (rules.parent / "generated").exists()
 
 
@@ -142,33 +137,25 @@ def test_check_writes_nothing(rules: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_expected_errors_are_one_line_on_stderr(
-    rules: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    message: str,
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    assert command(monkeypatch, "build", *arguments) == 1
+    assert command("build", *arguments) == 1
     shown = capsys.readouterr()
     assert shown.err.startswith(message)
     assert shown.err.count("\n") == 1
     assert shown.out == ""
 
 
-def test_near_names_are_suggested(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_near_names_are_suggested(rules: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (("build", "--only", "reluu"), ("derive", "reluu", "--rules", "rules")):
-        assert command(monkeypatch, *arguments) == 1
+        assert command(*arguments) == 1
         assert capsys.readouterr().err.endswith("did you mean relu?\n")
 
 
-def test_a_function_over_an_axis_is_no_unknown_rule(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_function_over_an_axis_is_no_unknown_rule(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     installed = str(Path(momentgen.__file__).parents[1] / "rules")
     for name in ("report", "verify"):
-        assert command(monkeypatch, name, installed, "--only", "softmax") == 1
+        assert command(name, installed, "--only", "softmax") == 1
         error = capsys.readouterr().err
         assert error == (
             "error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
@@ -176,20 +163,20 @@ def test_a_function_over_an_axis_is_no_unknown_rule(
 
 
 def test_a_directory_that_is_not_there_is_no_rule(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("build", "verify", "report", "exhaust"):
-        assert command(monkeypatch, name, "nowhere") == 2
+        assert command(name, "nowhere") == 2
         error = " ".join(capsys.readouterr().err.replace("│", " ").split())
         assert "expected a directory of rules; there is no nowhere" in error
         assert "rule nowhere" not in error
 
 
 def test_tables_on_a_narrow_terminal_are_whole(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert command(monkeypatch, "build", "rules", "--jobs", "1") == 0
+    assert command("build", "rules", "--jobs", "1") == 0
     out = capsys.readouterr().out
     assert "…" not in out
     assert "abs exact" in out
@@ -199,36 +186,36 @@ def test_tables_on_a_narrow_terminal_are_whole(
 
 
 @pytest.mark.parametrize("arguments", [("build", "rules", "--jobs", "0"), ("bild",)])
-def test_wrong_usage_exits_2(rules: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
-    assert command(monkeypatch, *arguments) == 2
+def test_wrong_usage_exits_2(rules: Path, command: Command, arguments: tuple[str, ...]) -> None:
+    assert command(*arguments) == 2
 
 
 def test_rules_are_those_of_the_working_directory_where_nobody_says(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(monkeypatch, "build", "--jobs", "1") == 0
+    assert command("build", "--jobs", "1") == 0
     assert "generated: 2 built, 0 fresh" in capsys.readouterr().out
 
 
 def test_what_writes_never_takes_the_installed_rules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (("build",), ("exhaust",)):
-        assert command(monkeypatch, *arguments) == 2
+        assert command(*arguments) == 2
         assert "Invalid value for RULES" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
 
 def test_what_only_reads_takes_the_installed_rules_outside_of_a_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed = tmp_path / "site" / "rules"
     installed.mkdir(parents=True)
     (installed / "mine.py").write_text("text")
     monkeypatch.setattr("momentgen.commands.cli.known_rules", lambda: [installed])
     monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, "build", "--check") == 1
+    assert command("build", "--check") == 1
     assert f"{short(installed.parent / 'generated')}/mine: the rule has not been built" in capsys.readouterr().out
 
 
@@ -244,8 +231,8 @@ def test_out_is_the_package_of_the_rules_in_every_command_that_has_it() -> None:
     assert len(set(outs.values())) == 1
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(monkeypatch, "--version") == 0
+def test_version(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--version") == 0
     assert capsys.readouterr().out == f"momentgen {momentgen.__version__}\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import mpmath
@@ -10,7 +10,6 @@ import pytest
 import sympy
 from quadrature_truth import moments, partials
 
-from momentgen.commands.cli import main
 from momentgen.commands.derive_text import Derived, derived, find_rule
 from momentgen.errors import BuildError, MomentgenError, RuleError
 
@@ -146,14 +145,9 @@ def test_what_is_neither_rule_nor_expression_is_refused(what: str, cause: str) -
 
 
 def test_the_command_prints_or_fails_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["momentgen", "derive", "Abs(x)", "--latex"])
-    with pytest.raises(SystemExit):
-        main()
+    assert command("derive", "Abs(x)", "--latex") == 0
     assert capsys.readouterr().out.startswith(r"f(x) = \left|{x}\right|")
-    monkeypatch.setattr(sys, "argv", ["momentgen", "derive", "exp(x**2)"])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    assert exit_info.value.code == 1
+    assert command("derive", "exp(x**2)") == 1
     assert capsys.readouterr().err.count("\n") == 1

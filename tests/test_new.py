@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from momentgen.commands.cli import main
 from momentgen.commands.scaffold import scaffold
 from momentgen.compiler.derive import derive
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import load_rules
 
-
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["momentgen", *arguments])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    code = exit_info.value.code
-    return code if isinstance(code, int) else 0
+Command = Callable[..., int]
 
 
 def test_a_scaffold_is_a_rule_that_loads_and_derives(tmp_path: Path) -> None:
@@ -58,23 +51,23 @@ def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> Non
 
 
 def test_the_command_says_what_to_do_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, "new", "swish") == 0
+    assert command("new", "swish") == 0
     shown = capsys.readouterr().out
     assert "momentgen derive swish\n" in shown
     assert "momentgen build rules --only swish\n" in shown
-    assert command(monkeypatch, "new", "swish") == 1
+    assert command("new", "swish") == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_name_that_an_installed_rule_has_is_written_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, "new", "relu") == 0
+    assert command("new", "relu") == 0
     note = "note: momentgen has a rule relu of its own; where rules is read, yours stands in its place\n"
     assert capsys.readouterr().err == note
-    assert command(monkeypatch, "new", "swish") == 0
+    assert command("new", "swish") == 0
     assert capsys.readouterr().err == ""

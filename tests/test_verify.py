@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import mpmath
@@ -15,7 +15,6 @@ import pytest
 from real_rules import ROOT, rules
 
 from momentgen.build.built import CommittedKernel, read_built
-from momentgen.commands.cli import main
 from momentgen.commands.verify import OutputCheck, VariantCheck, verify, verify_variant
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.stable import Stable
@@ -162,6 +161,7 @@ def test_the_command_prints_a_table_and_exits_1_on_a_broken_bound(
     package: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    command: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
     halved: bool,
     code: int,
@@ -174,11 +174,8 @@ def test_the_command_prints_a_table_and_exits_1_on_a_broken_bound(
         certificate["bounds"]["mean"]["ulp"] /= 2
         file.write_text(json.dumps(certificate))
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr(sys, "argv", ["momentgen", "verify", str(tmp_path / "rules"), "--out", str(package)])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
+    assert command("verify", tmp_path / "rules", "--out", package) == code
     shown = capsys.readouterr()
-    assert (exit_info.value.code or 0) == code
     assert "3 variants measured at" in shown.out
     assert re.search(r"heaviside +exact +mean +\d", shown.out)
     assert (re.search(r"mean .*\+\d+ %", shown.out) and "tight mean" in shown.err) or not halved

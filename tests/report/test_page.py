@@ -8,7 +8,7 @@ import importlib.util
 import json
 import re
 import shutil
-import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import pytest
 import sympy
 
 from momentgen.build.built import read_built
-from momentgen.commands.cli import main
 from momentgen.commands.report.formula import mathml
 from momentgen.commands.report.measurements import ErrorMap, histogram_of_shares
 from momentgen.commands.report.page import costs_from, render_page, softmax_table
@@ -231,26 +230,21 @@ def test_a_formula_too_long_to_be_looked_at_is_left_out() -> None:
 
 
 def test_a_missing_extra_is_named_with_the_command_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else real(name))
-    monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES)])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    assert exit_info.value.code == 1
+    assert command("report", RULES) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: `momentgen report` needs jinja2")
     assert "pip install 'momentgen[report]'" in error
 
 
 def test_the_command_writes_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
-    monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES), "--page", str(out), "--only", "heaviside"])
-    with pytest.raises(SystemExit):
-        main()
+    assert command("report", RULES, "--page", out, "--only", "heaviside") == 0
     assert re.match(r"wrote .*page\.html: 1 rule, \d\.\d MB", capsys.readouterr().out)
     assert "heaviside" in read(out.read_text(encoding="utf-8")).anchors
 
