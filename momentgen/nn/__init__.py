@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.nn import ModuleDict, ModuleList
+
 from momentgen.laws.activations import missing as _missing
 from momentgen.laws.border import set_method
 from momentgen.nn import functional as functional
-from momentgen.nn.container import ModuleDict, ModuleList, Sequential
-from momentgen.nn.layers import LAYERS, Add, Cat, Module, Mul, set_variant
+from momentgen.nn.layers import LAYERS, Add, Cat, Module, Mul, Sequential, set_variant
 from momentgen.nn.normalize import (
     AnalyticNormalization,
     Normalize,

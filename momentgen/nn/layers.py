@@ -23,7 +23,7 @@ from momentgen.laws.values import as_moments
 from momentgen.runtime import Moments, Op
 from momentgen.runtime.inputs import DTYPES
 
-__all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "set_variant"]
+__all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "Sequential", "set_variant"]
 
 _DIMENSIONS = names(
     "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool LPPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
@@ -61,6 +61,10 @@ class Module(Border, torch.nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``forward`` on laws of the arguments."""
         return self._cross_border(super().__call__, args, kwargs)
+
+
+class Sequential(Border, torch.nn.Sequential):
+    """:class:`torch.nn.Sequential` over moments."""
 
 
 class Layer(Border):

@@ -3,9 +3,7 @@
 ``Normalize`` divides each pre-activation by its standard deviation over the
 data set, after taking the mean away.  Both come from the network's own weights
 and the data's per-channel statistics, by one pass without batch and space:
-cheap, differentiable, and no batch statistics.  Within a
-:class:`~momentgen.nn.Sequential` the factor and the summand go into the weights
-of the layer before, where these are fewer than the activations.
+cheap, differentiable, and no batch statistics.
 
 Source: Shekhovtsov & Flach 2018, section 4 and table 4; the same, Normalization of
 Neural Networks using Analytic Variance Propagation, CVWW 2018.
@@ -23,7 +21,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.channels import Channels, channels
 from momentgen.laws.values import as_moments, check
-from momentgen.nn.layers import LAYERS, Layer, Module, check_strided
+from momentgen.nn.layers import Layer, Module, check_strided
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
@@ -93,43 +91,11 @@ class Normalize(Layer, torch.nn.Module):
             self.running_var.copy_(var)  # type: ignore[operator]
         return x.by_moments(lambda mean, var: (torch.addcmul(summand, mean, factor), factor.square() * var))
 
-    def folds(self, layer: torch.nn.Module, x: Any) -> bool:
-        """Whether :meth:`after` may stand for ``self(layer(x))``, and costs less.
-
-        It may not where somebody listens to the output of ``layer`` by a hook; it costs more where the layer has more
-        weights than activations.
-        """
-        if type(self) is not Normalize or type(layer) not in _FOLDING or _hooked(layer) or _hooked(self):
-            return False
-        weight: Tensor = layer.weight  # type: ignore[assignment]
-        if isinstance(x, Channels) or weight.shape[0] != self.num_features or x.ndim != weight.dim():
-            return False
-        # An output's places, about, against the inputs that each takes in.
-        steps = math.prod(layer.stride) if isinstance(layer, _CONVOLUTIONS) else 1
-        return x.numel() // max(x.shape[1], 1) > steps * weight[0].numel()
-
-    def after(self, layer: Any, x: Any) -> Any:
-        """``self(layer(x))`` by one affine layer, the factor and the summand in its weight and bias.
-
-        Where :meth:`folds` says so.
-        """
-        factor, summand = self._affine()
-        weight = layer.weight * factor.view(-1, *[1] * (layer.weight.dim() - 1))
-        bias = summand if layer.bias is None else torch.addcmul(summand, layer.bias, factor)
-        if isinstance(layer, _CONVOLUTIONS):
-            return layer._conv_forward(x, weight, bias)
-        return F.linear(x, weight, bias)
-
     def extra_repr(self) -> str:
         return f"{self.num_features}, affine={self.weight is not None}, eps={self.eps}"
 
 
 _CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-_FOLDING = tuple(LAYERS[name] for name in ("Linear", "Conv1d", "Conv2d", "Conv3d"))  # and no subclass
-
-
-def _hooked(layer: torch.nn.Module) -> bool:
-    return any((layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks))
 
 
 def _scaled(x: Any, factor: Tensor, summand: Tensor) -> Any:

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 import momentgen
 from momentgen import Moments, nn
 from momentgen.errors import InputError
-from momentgen.laws import diagonal
 from momentgen.laws.channels import channels
 from momentgen.nn.monte_carlo import RunningMoments
 
@@ -212,45 +211,6 @@ def test_training_differentiates_through_the_statistics():
     # The output does not change with the scale of a row: the gradient is orthogonal to it.
     assert (gradient * weight).sum(1).abs().max() < 1e-12
     assert gradient.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("method", ["ap1", "ap2"])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_normalisation_within_the_weights_is_that_of_the_activations(method, bias, training):
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(4, 6, 3, stride=2, groups=2, bias=bias),
-        nn.Normalize(6),
-        nn.LeakyReLU(),
-        nn.Flatten(),
-        nn.Linear(24, 3, bias=bias),
-        nn.Normalize(3, affine=False),
-    )
-    torch.nn.init.normal_(net[1].weight)
-    torch.nn.init.normal_(net[1].bias)
-    model = nn.AnalyticNormalization(net, torch.randn(4), torch.rand(4)).double().train(training)
-    x = Moments(torch.randn(64, 4, 6, 6, dtype=torch.float64), torch.rand(64, 4, 6, 6, dtype=torch.float64))
-    assert net[1].folds(net[0], diagonal(*x))
-    assert not net[1].folds(net[0], diagonal(*[part[:1] for part in x]))  # fewer activations than weights
-
-    def run() -> list[torch.Tensor]:
-        model.zero_grad()
-        with momentgen.method(method):
-            out = model(x)
-        (out.mean.square().sum() + out.var.sin().sum()).backward()
-        return [*out, *[p.grad for p in model.parameters()]]
-
-    folded = run()
-    seen: list[object] = []
-    handles = [part.register_forward_hook(lambda *call: seen.append(call[2])) for part in net]
-    assert not net[1].folds(net[0], diagonal(*x))  # somebody listens
-    for found, wanted in zip(folded, run(), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    assert len(seen) == len(net) * (2 if training else 1)
-    for handle in handles:
-        handle.remove()
-    assert {"0.weight", "1.weight", "1.running_mean", "1.running_var"} <= net.state_dict().keys()
 
 
 def test_normalised_networks_are_transformed_by_torch_func():
