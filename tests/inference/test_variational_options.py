@@ -18,6 +18,7 @@ from momentgen.inference import (
     Categorical,
     CorrelatedClassifier,
     CorrelatedRegressor,
+    Gaussian,
     HeteroscedasticGaussian,
     Probit,
     VBPClassifier,
@@ -211,6 +212,17 @@ def test_early_stopping_keeps_the_network_that_predicts_held_out_rows_best() -> 
     assert stopped.log_prob(test_x, test_y).mean() > overfitted + 0.5
     with pytest.raises(InputError, match="early stopping"):
         VBPRegressor(epochs=5, validation_fraction=0.3).fit(x, y)
+
+
+def test_a_row_held_out_for_early_stopping_makes_the_posterior_no_narrower() -> None:
+    draw = np.random.default_rng(0)
+    x = np.concatenate([np.full((40, 1), -1.0), np.full((40, 1), 1.0)])
+    model = VBPRegressor(
+        hidden=(), likelihood=Gaussian(var=0.5), validation_fraction=0.5, lr=0.02, calibrate=None, random_state=0
+    ).fit(x, x[:, 0] + draw.normal(size=80))
+    # 40 rows are left, of a feature and a constant that are 1 or -1, and a standard normal prior.
+    for posterior in model.network_.posteriors.values():
+        assert posterior.var.item() == pytest.approx(1 / (40 / 0.5 + 1), rel=1e-2)
 
 
 def test_a_callback_sees_each_epoch_and_may_end_training() -> None:

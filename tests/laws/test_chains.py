@@ -233,6 +233,25 @@ def test_even_nodes_integrate_kinks_and_jumps() -> None:
     assert (jump - below).abs().max() < 0.02
 
 
+@pytest.mark.parametrize(
+    "function",
+    [torch.erfc, torch.asinh, lambda x: x.sigmoid() * (1 - x.sigmoid()), lambda x: x * x.tanh(), lambda x: x.sin() * x],
+)
+def test_an_input_wider_than_what_a_function_does_in_it_is_within_a_thousandth_of_σ(
+    function: Callable[[Any], Any],
+) -> None:
+    z = torch.linspace(-12, 12, 100_001, dtype=torch.float64)
+    weights = torch.softmax(-z * z / 2, 0)
+    for std in (0.1, 1.0, 3.0):
+        for mean in (-2.0, 0.0, 0.3, 1.0):
+            values = function(mean + std * z)
+            first = weights @ values
+            sigma = (weights @ (values - first).square()).sqrt()
+            found = function(diagonal(*_row(mean, std=std))).moments()
+            assert abs(found.mean.item() - first) < 1e-3 * sigma
+            assert found.var.sqrt().item() == pytest.approx(sigma.item(), rel=1e-3)
+
+
 def test_a_function_alone_keeps_its_op() -> None:
     with listening() as notes:
         momentgen.convert(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3), nn.GELU()), "ap2")(

@@ -180,6 +180,7 @@ class Variational(Bayesian):
                 self._mean_score, x[test], observed[test], None if weights is None else weights[test]
             )
             options["weights"] = None if weights is None else weights[rows]
+            options["size"] = len(rows)  # the rows held out are no data of the posterior
             x, observed = x[rows], observed[rows]
         if epochs is None:
             self._settled: bool | None = self.trainer_.settle(x, observed, steps=self.max_steps, **options)

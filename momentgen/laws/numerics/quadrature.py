@@ -51,7 +51,7 @@ def _even(nodes: int) -> tuple[tuple[float, float], ...]:
 
 
 #: equal cells reach from minus to plus so many standard deviations
-_REACH = 6.0
+_REACH = 7.0
 
 
 def quadrature(
@@ -75,7 +75,7 @@ def quadrature(
         mean: means of X, of any shape.
         var: variances of X, of the same shape, not negative.
         nodes: number of nodes, at least 1.
-        even: whether nodes are evenly spaced, over 12 standard deviations, and not those of Gauss and Hermite.
+        even: whether nodes are evenly spaced, over 14 standard deviations, and not those of Gauss and Hermite.
 
     Returns:
         Mean and variance, of the shape of ``function(mean)`` and the dtype of ``mean``.
