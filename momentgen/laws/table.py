@@ -157,15 +157,12 @@ _ALIASES: dict[str, str] = {
     "__index__": "index_of", "__complex__": "complex_of", "__array__": "array", "__contains__": "contains",
     "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__mod__": "remainder", "__rmod__": "remainder",
     "__dlpack__": "dlpack", "__dlpack_device__": "dlpack_device", "__and__": "logical_and", "__or__": "logical_or",
-    "__xor__": "logical_xor", "__invert__": "logical_not", "_dropout": "dropout", "native_dropout": "dropout",
+    "__xor__": "logical_xor", "__invert__": "logical_not", "_dropout": "dropout",
     "row_stack": "vstack", "vecdot": "linalg_vecdot", "multi_dot": "linalg_multi_dot", "ger": "outer",
     "unsafe_split_with_sizes": "split_with_sizes",
     "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "frobenius_norm": "norm",
-    "conv_tbc": "conv_tbc", "unsafe_chunk": "chunk", "unsafe_split": "split", "max_pool1d_with_indices": "max_pool1d",
-    "max_pool2d_with_indices": "max_pool2d", "max_pool3d_with_indices": "max_pool3d", "_max_pool1d": "max_pool1d",
-    "_max_pool2d": "max_pool2d", "_max_pool3d": "max_pool3d", "adaptive_max_pool1d_with_indices": "adaptive_max_pool1d",
-    "adaptive_max_pool2d_with_indices": "adaptive_max_pool2d",
-    "adaptive_max_pool3d_with_indices": "adaptive_max_pool3d", "upsample": "interpolate",
+    "conv_tbc": "conv_tbc", "unsafe_chunk": "chunk", "unsafe_split": "split", "_max_pool1d": "max_pool1d",
+    "_max_pool2d": "max_pool2d", "_max_pool3d": "max_pool3d", "upsample": "interpolate",
     "feature_dropout": "dropout2d",
 }  # fmt: skip
 

@@ -298,6 +298,20 @@ def test_half_a_class_of_norm_is_refused_by_name() -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.native_dropout(x, 0.5, True),
+        lambda x: torch.max_pool1d_with_indices(x, 2),
+        lambda x: F.max_pool2d_with_indices(x, 2),
+        lambda x: F.adaptive_max_pool2d_with_indices(x, 2),
+    ],
+)
+def test_a_function_that_returns_two_values_is_refused_and_not_taken_for_one_that_returns_one(function):
+    with pytest.raises(UnsupportedError):
+        function(law_of(normal_input(2, 4, 4)))
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_convolution_without_a_batch_is_that_of_a_batch_of_one_where_all_values_have_one_variance(dims, transposed):
