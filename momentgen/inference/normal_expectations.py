@@ -84,7 +84,7 @@ class _Narrow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, var = ctx.saved_tensors
-        x, weights = at_nodes(mean, var + 1e-16)  # changes no partial, and lets them be differentiated at variance 0
+        x, weights = at_nodes(mean, var)
         if ctx.of_log:
             slope, bend = _hazard(x), _hazard_slope(x)
         else:
@@ -95,8 +95,12 @@ class _Narrow(torch.autograd.Function):
 
 
 def at_nodes(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of N(mean, var) at the nodes of the Gauss-Hermite rule, in a last dimension of their own, and weights."""
-    return mean[..., None] + var.sqrt()[..., None] * _NODES.to(mean), _WEIGHTS.to(mean)
+    """Values of N(mean, var) at the nodes of the Gauss-Hermite rule, in a last dimension of their own, and weights.
+
+    The variance is larger by the dtype's resolution, which gives derivatives at variance 0 too.
+    """
+    std = (var + torch.finfo(mean.dtype).eps).sqrt()
+    return mean[..., None] + std[..., None] * _NODES.to(mean), _WEIGHTS.to(mean)
 
 
 def mean_log_ndtr(mean: Tensor, var: Tensor) -> Tensor:

@@ -61,6 +61,19 @@ def test_the_terms_of_two_heads_are_those_of_draws() -> None:
         likelihood.predictive(torch.zeros(2, 3))
 
 
+def test_the_evidence_of_two_heads_has_its_derivative_where_the_noise_is_certain() -> None:
+    output, _, y = drawn()
+
+    def slope(spread: float) -> torch.Tensor:
+        var = output.var.clone()
+        var[:, 2:] = spread
+        var.requires_grad_()
+        log_z = HeteroscedasticGaussian().log_z(Moments(output.mean, var), y)
+        return torch.autograd.grad(log_z.sum(), var)[0]
+
+    torch.testing.assert_close(slope(0.0), slope(1e-9), rtol=1e-6, atol=0)
+
+
 def test_the_terms_of_heads_with_a_covariance_are_those_of_joint_draws() -> None:
     torch.manual_seed(0)
     mean, factor, y = torch.randn(3, 2).double(), 0.5 * torch.randn(3, 2, 2).double(), torch.randn(3, 1).double()
