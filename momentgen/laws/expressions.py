@@ -104,8 +104,9 @@ def _moments(law: Law, source: Law) -> MomentsOf:
     return moments
 
 
-#: functions with a jump, or a slope that is not bounded
+#: functions with a jump, or a slope that is not bounded; and those that leave a polynomial one
 _JUMPS = frozenset(names("threshold hardshrink unit_step"))
+_POLYNOMIAL = frozenset(names("pow square mul add sub rsub neg div"))
 
 
 def _nodes(laws: list[Law]) -> dict[str, Any]:
@@ -114,14 +115,21 @@ def _nodes(laws: list[Law]) -> dict[str, Any]:
     Args:
         laws: of the expression.
     """
-    return nodes_for({law._call[0].name for law in laws})  # type: ignore[index]
+    return nodes_for({_name(*law._call[:2]) for law in laws})  # type: ignore[index]
+
+
+def _name(entry: Entry, args: tuple[Any, ...]) -> str:
+    """Name of a function; ``rdiv`` of one that divides by a law."""
+    return "rdiv" if entry.name == "div" and isinstance(args[1], Law) else entry.name
 
 
 def nodes_for(used: set[str]) -> dict[str, Any]:
-    """How many nodes an expression of these functions takes, and which.
+    """How many nodes an expression of these functions takes, and which: of polynomials those of Gauss and Hermite.
 
-    Even ones also where it is smooth: an input may be wider than a bend, and Gauss and Hermite's lie too far apart.
+    Elsewhere these lie too far apart for an input that is wider than a bend, also of smooth functions.
     """
+    if used <= _POLYNOMIAL:
+        return {}
     return {"nodes": 164 if used & _JUMPS else 56, "even": True}
 
 

@@ -213,7 +213,8 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     (mean, var), own_entry = pair(source), TABLE.get(entry.call, entry)
     together(mean)
     # 3 nodes are exact for a product of two
-    nodes = nodes_for(used) if used or entry.name != "mul" else {"nodes": 3}
+    few = not used and entry.name == "mul"
+    nodes = {"nodes": 3} if few else nodes_for(used | {"rdiv" if entry.name == "div" else entry.name})
 
     def of_one(at: Tensor) -> tuple[Tensor, Tensor]:
         return quadrature(together, at, var, **nodes)

@@ -252,6 +252,20 @@ def test_an_input_wider_than_what_a_function_does_in_it_is_within_a_thousandth_o
             assert found.var.sqrt().item() == pytest.approx(sigma.item(), rel=1e-3)
 
 
+@pytest.mark.parametrize("power", [3, 8, 23])
+def test_whole_powers_are_exact(power: int) -> None:
+    def moment(order: int) -> float:
+        """E (0.7 + 0.5 z)^order."""
+        even = range(0, order + 1, 2)
+        return sum(math.comb(order, k) * 0.7 ** (order - k) * 0.5**k * math.prod(range(1, k, 2)) for k in even)
+
+    for scale in (1.0, 3.0):
+        found = ((diagonal(*_row(0.7, std=0.5)) ** power) / scale).moments()  # type: ignore[operator]
+        mean = moment(power) / scale
+        assert found.mean.item() == pytest.approx(mean, rel=1e-10)
+        assert found.var.item() == pytest.approx(moment(2 * power) / scale**2 - mean**2, rel=1e-10)
+
+
 def test_a_function_alone_keeps_its_op() -> None:
     with listening() as notes:
         momentgen.convert(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3), nn.GELU()), "ap2")(
