@@ -115,7 +115,11 @@ def derivatives(
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
     example = like(where, args, kwargs)
     lengths = [leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random]
-    given = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in leaves if _has_dtype(leaf)]
+    given = [
+        leaf.mean if isinstance(leaf, Moments) else leaf
+        for leaf in leaves
+        if isinstance(leaf, Moments) or is_real(leaf)
+    ]
     probes = probes_for(sum(part.numel() for part in given))
     lengths = _known_sources.get(where, lengths) if isinstance(where, torch.nn.Module) else lengths
     lengths = lengths if given else []  # of token ids a run tells the dtype, in which random parameters compute
@@ -168,10 +172,6 @@ def like(where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     own = [*where.parameters(), *where.buffers()] if isinstance(where, torch.nn.Module) else []
     found = next((value for value in (*random, *leaves, *own) if is_real(value)), torch.empty(0))
     return found.float() if found.dtype in HALVES else found  # as what is random is computed
-
-
-def _has_dtype(value: object) -> bool:
-    return isinstance(value, Moments) or is_real(value)
 
 
 def _divided(leaves: list[Any]) -> tuple[list[Share | None], list[Tensor], list[Tensor]]:

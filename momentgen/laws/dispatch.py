@@ -101,16 +101,14 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
 def _without_gradients(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """:func:`dispatch` where the network runs by ``torch.no_grad``: the user's gradients stop, the law's own do not."""
     if lost.RECORDING.get():
-        args, kwargs = pytree.tree_map_only(Tensor, Tensor.detach, (args, kwargs), is_leaf=_is_law)
+        args, kwargs = pytree.tree_map_only(
+            Tensor, Tensor.detach, (args, kwargs), is_leaf=lambda value: isinstance(value, Law)
+        )
     with torch.inference_mode(False), torch.enable_grad():
         found = dispatch(entry, func, args, kwargs)
         for law in laws_in((found,)) if lost.RECORDING.get() else ():
             law._stop_gradients()
     return found
-
-
-def _is_law(value: object) -> bool:
-    return isinstance(value, Law)
 
 
 def _is_differentiated(law: Law) -> bool:

@@ -49,7 +49,8 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
     law._history = History((entry, args, kwargs), source, source._depth + 1, versions(args), settle)
     of = cast(list[Law], expression(law, source))
     is_long = _length(law) > _LONGEST or len(of) > _MOST
-    if is_long or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(of):
+    has_tensors = any(isinstance(value, Tensor) for inner in of for value in inner._call[1])  # type: ignore[index]
+    if is_long or (not torch.is_grad_enabled() and source.requires_grad) or has_tensors:
         settle(law)  # at once: it is long enough, or gradients may be enabled again later, or tensors may be written to
         if source._depth >= DEPTH or len(of) > _MOST:
             note(f"{entry.name}: a function of many functions of one value, which is taken as normal from there on")
@@ -59,11 +60,6 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
         for value in {id(part): part for inner in of for part in laws_in(inner._call[1])}.values():  # type: ignore[index]
             await_writes(value, law)
     return law
-
-
-def _of_tensors(laws: list[Law]) -> bool:
-    """Whether an expression has tensors for constants."""
-    return any(isinstance(value, Tensor) for law in laws for value in law._call[1])  # type: ignore[index]
 
 
 def _length(law: Law) -> int:
@@ -91,9 +87,8 @@ def _moments(law: Law, source: Law) -> MomentsOf:
     found = known(normal_form(law, source)) if len(between) <= _LONGEST else None
     if found is None:
         rule = text(law, source) if len(between) <= _LONGEST else f"{between[-1]._call[0].name}(…)"  # type: ignore[index]
-        note(
-            f"{rule}: integrated by quadrature; the rule Rule({name_of(law)!r}, f={rule}) would make it exact and fast"
-        )
+        name = f"my_{law._call[0].name}"  # type: ignore[index]
+        note(f"{rule}: integrated by quadrature; the rule Rule({name!r}, f={rule}) would make it exact and fast")
         return functools.partial(quadrature, functools.partial(value_at, law, source), **_nodes(between))
     scale, shift, inner, op = found
 
@@ -150,11 +145,6 @@ _SIGNS = {"add": "+", "sub": "-", "rsub": "-", "mul": "*", "div": "/", "rdiv": "
 
 def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "c" if isinstance(value, Tensor) else str(value)
-
-
-def name_of(law: Law) -> str:
-    """A name for the rule of an expression."""
-    return "my_" + law._call[0].name  # type: ignore[index]
 
 
 # ------------------------------------------------------------------- chains

@@ -279,14 +279,11 @@ def await_writes(value: Law, law: Law) -> None:
             value._waiting = []
         value._waiting.append(weakref.ref(law))
         if len(value._waiting) > 64:
-            value._waiting = [reference for reference in value._waiting if _is_pending(reference())]
+            # those that are there still, and not computed yet
+            value._waiting = [own for own in value._waiting if (waits := own()) is not None and waits._mean is None]
         if value._view is None:
             return
         value = value._view[0]
-
-
-def _is_pending(law: Law | None) -> bool:
-    return law is not None and law._mean is None
 
 
 # ------------------------------------------------------------------- bounds

@@ -39,7 +39,10 @@ class Kept:
         self._tensors: dict[int, tuple[str, Tensor, Tensor]] = {}
         #: containers likewise
         self._containers: dict[int, tuple[str, Any, Any]] = {}
-        for name, part in () if not isinstance(where, nn.Module) or _is_lazy(where) else where.named_modules():
+        parts: dict[str, Any] = dict(where.named_modules()) if isinstance(where, nn.Module) else {}
+        if any(isinstance(part, LazyModuleMixin) for part in parts.values()):
+            parts = {}  # a call makes their parameters, which stay
+        for name, part in parts.items():
             if isinstance(part, torch.jit.ScriptModule):  # has its variables outside of Python
                 for key, value in part.named_buffers(name, recurse=False):
                     self._copy(key, value)
@@ -90,11 +93,6 @@ class Kept:
 #: variables that every module has
 _OWN: Final = frozenset(vars(nn.Module())) - {"training"}
 _NONE: Final = object()
-
-
-def _is_lazy(where: nn.Module) -> bool:
-    """Whether a call makes parameters, which stay."""
-    return any(isinstance(part, LazyModuleMixin) for part in where.modules())
 
 
 def _has_values(value: Tensor) -> bool:

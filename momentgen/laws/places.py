@@ -181,10 +181,6 @@ def _number(entry: Entry, args: list[Any], kwargs: dict[str, Any], own: list[Ten
     return numbers[0] if all(torch.equal(numbers[0], other) for other in numbers[1:]) else None
 
 
-def _value(entry: Entry, args: list[Any], kwargs: dict[str, Any], own: list[Tensor], shape: Any) -> Tensor:
-    return entry.call(*args, **kwargs)
-
-
 def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     """Two laws combined, value by value, some of which are functions of one value; None if none are.
 
@@ -204,9 +200,9 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     used: set[str] = set()
 
     def together(x: Tensor) -> Tensor:
-        def compute(own: Entry, *rest: Any) -> Tensor:
+        def compute(own: Entry, args: list[Any], kwargs: dict[str, Any], *_: Any) -> Tensor:
             used.add(own.name)
-            return _value(own, *rest)
+            return own.call(*args, **kwargs)
 
         return entry.call(*[_followed(law, source, x, compute) for law in (a, b)], **kwargs)
 

@@ -220,17 +220,14 @@ def _out_of_place(attribute: str, name: str, found: Callable[..., Any]) -> Calla
         return found
     if attribute.startswith("__"):
         return getattr(torch, name, found)
-    if attribute in ("split", "norm") or not (attribute.endswith("_") or _is_python_method(attribute, found)):
+    in_python = inspect.isfunction(found) and getattr(Tensor, attribute, None) is found
+    if attribute in ("split", "norm") or not (attribute.endswith("_") or in_python):
         return found
     plain = attribute.rstrip("_")
     for space in (torch, F, Tensor):
         if callable(function := getattr(space, plain, None)):
             return function
     return found
-
-
-def _is_python_method(attribute: str, found: Callable[..., Any]) -> bool:
-    return inspect.isfunction(found) and getattr(Tensor, attribute, None) is found
 
 
 @functools.cache

@@ -310,7 +310,8 @@ class Common:
 
             return shift
 
-        parts = [(None, out)] if isinstance(out, Tensor) else list(enumerate(out)) if _is_sequence(out) else []
+        parts: list[tuple[int | None, Any]] = [(None, out)] if isinstance(out, Tensor) else []
+        parts = list(enumerate(out)) if isinstance(out, list | tuple) else parts
         for place, value in parts:
             if isinstance(value, Tensor) and value.is_floating_point() and value is not common[0]:
                 self._follow(value, _Value(weakref.ref(value), part(place), root, scale))
@@ -425,7 +426,3 @@ def _function(call: Call, common: list[Tensor], parts: dict[int, Tensor] | None 
         return call.function(*mapped(changed, call.args), **mapped(changed, call.kwargs))
 
     return function
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, list | tuple)

@@ -271,7 +271,7 @@ def _pointwise(call: Call) -> Shifted | None:
     known = _SLOPES.get(call.name)
     if known is not None:
         call.run()
-        slope = call.average(lambda: _as(x, known(x, call.out)))
+        slope = call.average(lambda: known(x, call.out).to(x.dtype))
     else:
         slopes = _slope_by_autograd(call, x)
         if slopes is None:
@@ -283,10 +283,6 @@ def _pointwise(call: Call) -> Shifted | None:
 def _finite(slope: Tensor) -> Tensor:
     """The mean of slopes, 0 where one overflows: there the shift ends, and the rows alone are right."""
     return torch.where(slope.isfinite(), slope, 0)
-
-
-def _as(like: Tensor, value: Tensor) -> Tensor:
-    return value if value.dtype == like.dtype else value.to(like.dtype)
 
 
 def _slope_by_autograd(call: Call, x: Tensor) -> Tensor | None:

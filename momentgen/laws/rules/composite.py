@@ -26,13 +26,10 @@ from momentgen.laws.unsupported import unsupported
 __all__ = ["attention_by_parts"]
 
 
-def _never(*_: object) -> bool:
-    return False
-
-
 def _body(function: Any) -> Callable[..., Any]:
     """A function of torch.nn.functional whose body runs on laws, instead of handing itself to them."""
-    blind = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _never)
+    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    blind = dict.fromkeys(asked, lambda *_: False)
     return types.FunctionType(
         function.__code__, {**function.__globals__, **blind}, function.__name__, function.__defaults__
     )

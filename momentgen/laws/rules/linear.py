@@ -18,6 +18,7 @@ from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import by_jacobian, by_rows, certain_as_tensor, joint, linear_of
 from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var_of
+from momentgen.laws.example_arguments import is_real
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics.dust import product
 from momentgen.laws.recognise import variance
@@ -80,13 +81,9 @@ def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> 
     kind = var.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16:
         with torch.autocast(kind, enabled=False):
-            wide = {name: value.float() if _is_real(value) else value for name, value in bound.items()}
+            wide = {name: value.float() if is_real(value) else value for name, value in bound.items()}
             return function(entry.call, var.float(), **wide)
     return function(entry.call, var, **bound)
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -45,7 +45,7 @@ class _NoIndices:
     def __init__(self, error: Exception) -> None:
         object.__setattr__(self, "_error", error)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, *_: Any) -> Any:
         raise object.__getattribute__(self, "_error")
 
     @classmethod
@@ -53,15 +53,11 @@ class _NoIndices:
         raise next(object.__getattribute__(value, "_error") for value in args if isinstance(value, cls))
 
 
-def _asked(self: _NoIndices, *_: Any) -> Any:
-    raise object.__getattribute__(self, "_error")
-
-
 for _operator in names(
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
     "xor rxor neg pos abs invert eq ne lt le gt ge getitem setitem len iter contains bool int float index complex array"
 ):
-    setattr(_NoIndices, f"__{_operator}__", _asked)
+    setattr(_NoIndices, f"__{_operator}__", _NoIndices.__getattr__)
 
 
 def by_form(
