@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import weakref
 from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
@@ -53,7 +55,7 @@ def register_activation(function: Any, op: Op | Rescaled, *parameters: str) -> N
     known = table.TABLE.get(function) if isinstance(function, Hashable) else None
     if known is None and not _asks(function):
         raise InputError(f"register_activation: expected a function object of torch, got {_described(function, op)}")
-    name = known.name if known is not None else _full_name(function)
+    name = known.name if known is not None else _new_name(function)
     REGISTERED[name] = (op, parameters)
     if known is None or known.kind != "pointwise":
         table.TABLE[function] = Entry(name, "pointwise", function)
@@ -64,7 +66,7 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
 
     Args:
         op: as in :func:`register_activation`.
-        parameters: likewise.
+        parameters: likewise; defaults are those of the function.
 
     Raises:
         InputError: as in :func:`register_activation`.
@@ -79,9 +81,12 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
     """
 
     def known(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        usual = _by_place(function)[: len(parameters)] if parameters else []
+
         @functools.wraps(function)
         def asking(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             if has_torch_function((x,)):
+                args = (*args, *[kwargs.pop(name, default) for name, default in usual[len(args) :]])
                 found: Tensor = handle_torch_function(asking, (x,), x, *args, **kwargs)
                 return found
             return function(x, *args, **kwargs)
@@ -93,6 +98,12 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
     return known
 
 
+def _by_place(function: Callable[..., Tensor]) -> list[tuple[str, Any]]:
+    """Names and defaults of a function's arguments after the first, of those that may be given by place."""
+    arguments = list(inspect.signature(function).parameters.values())[1:]
+    return [(one.name, one.default) for one in arguments if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+
 def _asks(function: Any) -> bool:
     """Whether torch asks the arguments of a function before it calls it."""
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket | _NATIVE):
@@ -101,11 +112,13 @@ def _asks(function: Any) -> bool:
     return own or (isinstance(function, Hashable) and function in _ASKING)
 
 
-def _full_name(function: Any) -> str:
+def _new_name(function: Any) -> str:
     """A name that no other function has: rules are found by it."""
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(function)
-    return f"{function.__module__}.{function.__qualname__}"
+    name = f"{function.__module__}.{function.__qualname__}"
+    # functions that are made in one place have one name
+    return next(new for n in itertools.count(1) if (new := name if n == 1 else f"{name}#{n}") not in REGISTERED)
 
 
 def _described(function: Any, op: Op | Rescaled) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import momentgen
 import momentgen.generated
-from momentgen.errors import InputError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import activation, register_activation
 
 
@@ -36,6 +36,15 @@ class Net(nn.Module):
         return self.last(self.function(self.first(x)))
 
 
+class Only(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
 def x() -> momentgen.Moments:
     return momentgen.noisy(torch.linspace(-2, 2, 24).view(4, 6), std=0.7)
 
@@ -50,6 +59,43 @@ def test_a_function_made_known_has_the_moments_of_its_op(function: Any, same: An
     expected = momentgen.convert(Net(same).eval(), method)(x())
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.std, expected.std, rtol=2e-3, atol=0)  # covariance: Hermite terms for an op
+
+
+def made(op: Any) -> Callable[[Tensor], Tensor]:
+    @activation(op)
+    def inner(x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    return inner
+
+
+def test_functions_that_are_made_in_one_place_have_the_moments_of_their_own_ops() -> None:
+    first, second = made(momentgen.generated.silu), made(momentgen.generated.tanh)
+    for function, op in ((first, momentgen.generated.silu), (second, momentgen.generated.tanh)):
+        found = momentgen.convert(Only(function), "ap2")(x())
+        assert torch.equal(found.mean, op(x().mean, x().var).mean)
+
+
+@activation(momentgen.generated.leaky_relu, "negative_slope")
+def steep(x: Tensor, slope: float = 0.3, offset: float = 0.0) -> Tensor:
+    return torch.where(x > 0, x, slope * x) + offset
+
+
+@pytest.mark.parametrize(
+    ("call", "slope"), [(steep, 0.3), (lambda x: steep(x, slope=0.4), 0.4), (lambda x: steep(x, 0.5), 0.5)]
+)
+def test_parameters_are_those_of_the_function_by_place_by_name_and_by_default(
+    call: Callable[[Tensor], Tensor], slope: float
+) -> None:
+    found = momentgen.convert(Only(call), "ap2")(x())
+    expected = momentgen.generated.leaky_relu(x().mean, x().var, negative_slope=slope)
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.var, expected.var)
+
+
+def test_an_argument_that_the_op_does_not_know_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="leaky_relu was made known without a parameter for 1.0"):
+        momentgen.convert(Only(lambda x: steep(x, 0.3, 1.0)), "ap2")(x())
 
 
 def test_a_function_made_known_computes_as_before_on_tensors() -> None:

@@ -104,6 +104,8 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if name in REGISTERED:
         op, words = REGISTERED[name]
+        if len(args) > len(words) + 1:
+            raise unsupported(entry, x, f"{op.name} was made known without a parameter for {args[-1]!r}")
         found = op(*pair(x), **{**dict(zip(words, args[1:], strict=False)), **kwargs})
     elif name == "square":
         return power(entry, x, 2, args, kwargs)
