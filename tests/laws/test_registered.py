@@ -94,7 +94,7 @@ def test_parameters_are_those_of_the_function_by_place_by_name_and_by_default(
 
 
 def test_an_argument_that_the_op_does_not_know_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="leaky_relu was made known without a parameter for 1.0"):
+    with pytest.raises(UnsupportedError, match=r"leaky_relu was made known without a parameter for 1\.0"):
         momentgen.convert(Only(lambda x: steep(x, 0.3, 1.0)), "ap2")(x())
 
 
