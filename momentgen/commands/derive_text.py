@@ -153,8 +153,8 @@ def derived(rule: Rule) -> Derived:
     mean_of_f = derivation.mean if derivation.mean is not None else derive_mean(derivation)
     if mean_of_f is None:
         raise MomentgenError(
-            f"rule {rule.name}: f is outside the closed algebra (piecewise polynomial, exponential, Phi, phi). So there "
-            f"is no closed form to print; `momentgen build` says whether it can be compiled, in `{rule.f}`"
+            f"rule {rule.name}: f is outside the closed algebra (piecewise polynomial, exponential, Phi, phi). So "
+            f"there is no closed form to print; `momentgen build` says whether it can be compiled, in `{rule.f}`"
         )
     naming = _Naming(p.name for p in rule.parameters)
     degree = _whole_degree(derivation)
