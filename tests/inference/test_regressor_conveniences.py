@@ -27,9 +27,9 @@ from momentgen.inference import (
 QUICK: list[Any] = [
     PBPRegressor(hidden=(10,), passes=10, members=1, random_state=0),
     EBPRegressor(hidden=(10,), passes=10, members=1, random_state=0),
-    VBPRegressor(hidden=(10,), epochs=120, lr=0.03, propagation="ap2", random_state=0),
-    CorrelatedRegressor(hidden=(10,), epochs=60, lr=0.03, samples=20, random_state=0),
-    BowTieRegressor(hidden=(5,), burn_in=50, draws=40, random_state=0),
+    VBPRegressor(hidden=(10,), epochs=60, lr=0.05, propagation="ap2", random_state=0),
+    CorrelatedRegressor(hidden=(10,), epochs=40, lr=0.04, samples=5, random_state=0),
+    BowTieRegressor(hidden=(5,), burn_in=100, draws=40, start="random", random_state=0),
 ]
 each = pytest.mark.parametrize("estimator", QUICK, ids=lambda one: type(one).__name__)
 

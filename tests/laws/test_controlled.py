@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributions as td
 import torch.nn.functional as F
 from laws.small_networks import Of
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments, noisy
 from momentgen.errors import InputError
+from momentgen.inference import MeanField, randomise
 from momentgen.laws import listening
 
 DRAWS = 20_000
@@ -174,9 +176,13 @@ def test_rows_go_on_until_the_error_asked_for_or_the_limit_which_a_note_says() -
     assert any("rtol=0.001" in note for note in notes)
 
 
-def test_the_same_seed_gives_the_same_bits_and_leaves_the_users_draws_alone() -> None:
-    network = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh()).train()
-    x, net = noisy(torch.randn(2, 3), std=0.2), momentgen.convert(network, "controlled")
+@pytest.mark.parametrize("of", ["dropout", "weights", "distribution"])
+def test_the_same_seed_gives_the_same_bits_and_leaves_the_users_draws_alone(of: str) -> None:
+    network: nn.Module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5 if of == "dropout" else 0.0), nn.Tanh()).train()
+    if of == "weights":
+        network = randomise(network, MeanField(std=0.03))
+    x = noisy(torch.randn(2, 3), td.Exponential(1.0)) if of == "distribution" else noisy(torch.randn(2, 3), std=0.2)
+    net = momentgen.convert(network, "controlled")
     before = torch.get_rng_state()
     one, two = net(x), net(x)
     assert torch.equal(one.mean, two.mean)
@@ -229,28 +235,19 @@ def test_a_value_beyond_a_domain_is_not_spread() -> None:
     assert any("not finite" in note for note in notes)
 
 
-@pytest.mark.parametrize("name", ["perceptron", "convolutional", "attention", "dropout", "softmax"])
+@pytest.mark.parametrize("name", ["perceptron", "convolutional", "attention", "dropout", "softmax", "scripted"])
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     make, shape = NETWORKS[name]
     network = make().double().eval()
     x = torch.randn(shape, dtype=torch.float64)
     net = momentgen.convert(network, "controlled", max_rows=16)
-    weight = next(iter(network.parameters()))
 
-    def value(std: Tensor) -> Tensor:
+    def value(std: Tensor, _: Tensor) -> Tensor:
         out = net(noisy(x, std=std))
         return out.mean.sin().sum() + out.var.sum() + out.covariance.cos().sum()
 
-    std = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    by_std, by_weight = torch.autograd.grad(value(std), (std, weight))
-    step, along = 1e-6, torch.randn_like(weight)
-    with torch.no_grad():
-        assert torch.isclose((value(std + step) - value(std - step)) / (2 * step), by_std, rtol=1e-6)
-        weight += step * along
-        above = value(std)
-        weight -= 2 * step * along
-        below = value(std)
-    assert torch.isclose((above - below) / (2 * step), (by_weight * along).sum(), rtol=1e-6, atol=1e-6)
+    leaves = torch.tensor(0.3, dtype=torch.float64, requires_grad=True), next(network.parameters())
+    assert torch.autograd.gradcheck(value, leaves, rtol=1e-6, atol=1e-6, fast_mode=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -119,29 +119,6 @@ def test_other_methods_refuse_an_inner_gradient_vmap_and_functional_call_by_name
             momentgen.convert(network.eval(), method)(x)
 
 
-def test_gradients_pass_through_a_scripted_module() -> None:
-    plain = _plain().double()
-    network = momentgen.convert(torch.jit.script(plain), "controlled", max_rows=16)
-    x, weight = torch.randn(3, 6, dtype=torch.float64), next(plain.parameters())
-
-    def value(std: Tensor) -> Tensor:
-        found = network(noisy(x, std=std))
-        total: Tensor = found.mean.sin().sum() + found.var.sum()
-        return total
-
-    std = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
-    by_std, by_weight = torch.autograd.grad(value(std), (std, weight))
-    step, along = 1e-6, torch.randn_like(weight)
-    with torch.no_grad():
-        slope = (value(std + step) - value(std - step)) / (2 * step)
-        weight.add_(along, alpha=step)
-        above = value(std)
-        weight.sub_(along, alpha=2 * step)
-        below = value(std)
-    torch.testing.assert_close(by_std, slope, rtol=1e-4, atol=1e-8)
-    torch.testing.assert_close((by_weight * along).sum(), (above - below) / (2 * step), rtol=1e-4, atol=1e-8)
-
-
 def test_forward_derivatives_within_a_network_are_sampled() -> None:
     x = noisy(torch.zeros(2, 3), std=0.3)
     network = Of(lambda x: torch.func.jvp(lambda y: y.sin() * x.cos(), (x,), (torch.ones_like(x),))[1])

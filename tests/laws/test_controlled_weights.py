@@ -148,18 +148,8 @@ def _loss(network: BayesianNetwork, x: Tensor) -> Tensor:
 def test_gradients_reach_the_parameters_of_the_posteriors(family: str) -> None:
     plain = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 2))
     network, x = randomise(plain.double().eval(), FAMILIES[family]()), torch.randn(3, 2, 5, dtype=torch.float64)
-    parameters = list(network.posteriors.parameters())
-    gradients = torch.autograd.grad(_loss(network, x), parameters)
-    step = 1e-6
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        along = torch.randn_like(parameter)
-        with torch.no_grad():
-            parameter += step * along
-            above = _loss(network, x)
-            parameter -= 2 * step * along
-            below = _loss(network, x)
-            parameter += step * along
-        torch.testing.assert_close((above - below) / (2 * step), (gradient * along).sum(), rtol=1e-4, atol=1e-7)
+    leaves = tuple(network.posteriors.parameters())
+    assert torch.autograd.gradcheck(lambda *_: _loss(network, x), leaves, rtol=1e-4, atol=1e-7, fast_mode=True)
 
 
 def test_without_gradients_nothing_is_recorded() -> None:
@@ -210,14 +200,6 @@ def test_weights_beyond_what_may_be_held_stay_in_the_rows(monkeypatch: pytest.Mo
         found = network(x)
     _is_covered(found, drawn, 0.2)
     assert any("in the rows alone" in note for note in notes)
-
-
-def test_the_same_seed_draws_the_same_weights_and_leaves_the_users_draws_alone() -> None:
-    network, x = randomise(perceptron().eval(), MeanField(std=0.03)), torch.randn(4, 8)
-    before = torch.get_rng_state()
-    with torch.no_grad(), momentgen.method("controlled", max_rows=16):
-        assert torch.equal(network(x).var, network(x).var)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_note_says_so_where_random_weights_leave_a_value_as_it_is() -> None:
