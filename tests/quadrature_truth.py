@@ -5,13 +5,13 @@ place where the integrand is largest, out to where it no longer counts.  The
 line that f follows around mu, exactly (a ReLU) or nearly (the asymptote of a
 sigmoid), is taken out first, its moments being exact.  So nothing cancels in
 the tails: for a ReLU far to the right, what is integrated is the small part on
-the left.
+the left.  Derivatives are those of the density: f need not have any.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +20,15 @@ import sympy
 from mpmath import mp, mpf
 from sympy import Expr
 
-from momentgen.compiler.function.pieces import Pieces, PiecesError, split
+from momentgen.compiler.function.pieces import split
 from momentgen.rule.symbols import Phi, S, x
 
 __all__ = ["moments", "partials"]
 
 Number = Any  # what mpmath.mpf takes: int, float, str, mpf, sympy number
 Function = Callable[[mpf], mpf]
-#: digits lost to cancellation that are made up for; a result that cancels further (a zero by symmetry) is left.
-_MAX_LOSS = 60
+#: digits beyond those asked for, the next where more cancel; where even the last do (a zero by symmetry) it is left.
+_EXTRA = (15, 40, 80)
 _RULE = mpmath.calculus.quadrature.GaussLegendre(mp)
 _MODULES: list[Any] = [
     {
@@ -50,9 +50,6 @@ class _Softplus(sympy.Function):
 
     nargs = 1
 
-    def fdiff(self, argindex: int = 1) -> Expr:
-        return S(self.args[0])
-
 
 def moments(
     f: Expr,
@@ -64,24 +61,20 @@ def moments(
 ) -> tuple[mpf, mpf]:
     """Mean and variance of f(X) for X of mean ``mu`` and variance ``v``, to about ``digits`` digits.
 
-    Where more than 60 digits cancel (a mean that is zero by symmetry, the variance of a saturated sigmoid), the error
-    is below 10**-(digits + 60) of E |f|, or of its square.  At v = 0 these are f(mu) and 0.
+    Where more than 70 digits cancel (a mean that is zero by symmetry, the variance of a saturated sigmoid), the error
+    is below 10**-(digits + 70) of E |f|, or of its square.  At v = 0 these are f(mu) and 0.
 
     Args:
         f: in ``x`` and symbols named in ``params``.
         input: ``normal`` or ``logistic``.
 
-    Raises:
-        ValueError: for v < 0, a symbol without a value, an unknown input family, or an f that does not split.
-
     >>> mean, var = moments(sympy.Max(x, 0), -30, 1, digits=15)
     >>> print(mpmath.nstr(mean, 10), mpmath.nstr(var, 10))
     1.631956734e-199 1.084372487e-200
     """
-    problem = _Problem(f, mu, v, params, input)
-    if problem.v == 0:
-        return problem.at_point(), mpf(0)
-    result = problem.solve(("mean", "var"), digits)
+    if v == 0:
+        return _function(_of_values(f, params))(mpf(mu)), mpf(0)
+    result = _solve(_Integrals.moments, _of_values(f, params), mu, v, digits, input)
     return result["mean"], result["var"]
 
 
@@ -93,18 +86,12 @@ def partials(
     digits: int = 30,
     input: str = "normal",
 ) -> dict[str, mpf]:
-    """``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar`` for v > 0, by integrating derivatives of f (Stein).
-
-    Raises:
-        ValueError: as :func:`moments`, and for v = 0.
+    """``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar`` for v > 0.
 
     >>> mpmath.nstr(partials(sympy.Max(x, 0), 0, 1, digits=15)["dvar_dvar"], 10)
     '0.3408450569'
     """
-    problem = _Problem(f, mu, v, params, input)
-    if problem.v == 0:
-        raise ValueError("expected v > 0 for partials, got 0")
-    return problem.solve(("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"), digits)
+    return _solve(_Integrals.partials, _of_values(f, params), mu, v, digits, input)
 
 
 @dataclass(frozen=True)
@@ -117,12 +104,12 @@ class _Sum:
     def __add__(self, other: _Sum) -> _Sum:
         return _Sum(self.value + other.value, self.size + other.size)
 
+    def __mul__(self, factor: Number) -> _Sum:
+        return _Sum(self.value * factor, self.size * abs(factor))
+
     def seen_from(self, centre: mpf) -> _Sum:
         """This square of a difference from ``centre``, charged with the digits which that difference loses."""
         return _Sum(self.value, max(self.size, abs(centre) * mp.sqrt(abs(self.value))))
-
-    def scaled(self, factor: Number) -> _Sum:
-        return _Sum(self.value * factor, self.size * abs(factor))
 
     @property
     def loss(self) -> float:
@@ -132,70 +119,27 @@ class _Sum:
         return float(mp.log10(self.size / abs(self.value)))
 
 
-def _exact(value: Number) -> mpf:
-    return mpf(value)
+def _of_values(f: Expr, params: Mapping[str, Number] | None) -> Expr:
+    exact = {name: sympy.Rational(w) if isinstance(w, float) else w for name, w in (params or {}).items()}
+    return f.subs({s: exact[str(s)] for s in f.free_symbols if str(s) in exact})
 
 
-@dataclass(frozen=True)
-class _Segment:
-    """An expression on an interval, as functions of a number: its derivatives up to the third."""
-
-    low: Expr
-    high: Expr
-    expr: Expr
-    derivatives: tuple[Function, ...]
-
-
-@dataclass(frozen=True)
-class _Jet:
-    """Derivatives of a segment's expression at a point, each when asked for."""
-
-    functions: tuple[Function, ...]
-    point: mpf
-
-    def __getitem__(self, order: int) -> mpf:
-        return self.functions[order](self.point)
-
-
-class _Problem:
-    """One (f, mu, v)."""
-
-    def __init__(self, f: Expr, mu: Number, v: Number, params: Mapping[str, Number] | None, input: str) -> None:
-        exact = {name: sympy.Rational(w) if isinstance(w, float) else w for name, w in (params or {}).items()}
-        self.f = f.subs({s: exact[str(s)] for s in f.free_symbols if str(s) in exact})
-        unknown = self.f.free_symbols - {x}
-        if unknown:
-            raise ValueError(f"expected values for all parameters, none came for {', '.join(map(str, unknown))}")
-        if input not in ("normal", "logistic"):
-            raise ValueError(f"expected input normal or logistic, got {input!r}")
-        self.input, self.mu, self.v = input, _exact(mu), _exact(v)
-        if not self.v >= 0 or not mpmath.isfinite(self.v) or not mpmath.isfinite(self.mu):
-            raise ValueError(f"expected finite mu and v >= 0, got mu = {mu}, v = {v}")
+def _solve(
+    wanted: Callable[[_Integrals], dict[str, _Sum]], f: Expr, mu: Number, v: Number, digits: int, input: str
+) -> dict[str, mpf]:
+    """The quantities wanted, at a precision raised until what cancels leaves ``digits``."""
+    for extra in _EXTRA:
         try:
-            self.pieces: Pieces = split(self.f)
-        except PiecesError as error:
-            raise ValueError(f"expected an f of finitely many smooth pieces: {error}") from error
-
-    def at_point(self) -> mpf:
-        return _function(self.f)(self.mu)
-
-    def solve(self, wanted: tuple[str, ...], digits: int) -> dict[str, mpf]:
-        """The quantities wanted, at a precision raised until what cancels leaves ``digits``."""
-        extra = 15
-        while True:
-            loss = float("inf")
-            try:
-                with mp.workdps(digits + extra):
-                    result = _Integrals(self, digits + extra - 5).quantities(wanted)
-                loss = max(r.loss for r in result.values())
-            except _UnsettledError:
-                if extra > _MAX_LOSS:
-                    raise
-            if loss <= extra - 10 or extra > _MAX_LOSS:
-                break
-            extra = int(min(loss, _MAX_LOSS)) + 20
-        with mp.workdps(digits):
-            return {name: +r.value for name, r in result.items()}
+            with mp.workdps(digits + extra):
+                result = wanted(_Integrals(f, mpf(mu), mpf(v), input, digits + extra - 5))
+        except _UnsettledError:
+            if extra == _EXTRA[-1]:
+                raise
+            continue
+        if max(part.loss for part in result.values()) <= extra - 10:
+            break
+    with mp.workdps(digits):
+        return {name: +part.value for name, part in result.items()}
 
 
 def _function(expr: Expr) -> Function:
@@ -204,23 +148,20 @@ def _function(expr: Expr) -> Function:
 
 
 class _Integrals:
-    """The integrals over one problem's pieces at the current precision."""
+    """Integrals of one f for X of one law, at the current precision: f is a line and a rest r."""
 
-    def __init__(self, problem: _Problem, digits: int) -> None:
-        self.digits, self.mu, self.v = digits, problem.mu, problem.v
-        self.normal = problem.input == "normal"
-        self.scale = mp.sqrt(self.v) if self.normal else mp.sqrt(3 * self.v) / mp.pi
+    def __init__(self, f: Expr, mu: mpf, v: mpf, input: str, digits: int) -> None:
+        self.digits, self.mu, self.v, self.normal = digits, mu, v, input == "normal"
         self.level = 1 / mp.sqrt(2 * mp.pi)
-        self.slope, self.offset = sympy.Integer(0), sympy.Integer(0)
-        pieces = problem.pieces
-        if self.normal:
-            pieces = pieces.map(self.towards_asymptote)
-            home = next(p for p in pieces if p.high == sympy.oo or self.mu < _number(p.high))
-            terms = sympy.Add.make_args(home.expr)
-            line = sympy.Add(*(term for term in terms if term.is_polynomial(x))).as_poly(x)
-            if line is not None and line.degree() <= 1:
-                self.slope, self.offset = line.nth(1), line.nth(0)
-        self.segments = self.compile(pieces.map(lambda e: sympy.expand(e - self.slope * x - self.offset)))
+        self.scale = mp.sqrt(v) if self.normal else mp.sqrt(3 * v) / mp.pi
+        pieces = split(f).map(self.towards_asymptote)
+        home = next(p for p in pieces if p.high == sympy.oo or mu < _number(p.high))
+        terms = sympy.Add.make_args(home.expr)
+        line = sympy.Add(*(term for term in terms if term.is_polynomial(x))).as_poly(x)
+        slope, offset = (line.nth(1), line.nth(0)) if line is not None and line.degree() <= 1 else (0, 0)
+        self.slope, self.offset = (_number(sympy.sympify(number)) for number in (slope, offset))
+        rest = pieces.map(lambda e: sympy.expand(e - slope * x - offset))
+        self.segments = [(p.low, p.high, _function(p.expr), p.expr.is_polynomial(x)) for p in rest]
 
     def towards_asymptote(self, expr: Expr) -> Expr:
         """``expr`` as a polynomial and what vanishes on mu's side of it."""
@@ -238,106 +179,56 @@ class _Integrals:
         expr = expr.replace(_Softplus, lambda z: z + _Softplus(-z) if upper(z) else _Softplus(z))
         return sympy.expand(expr)
 
-    @staticmethod
-    def compile(pieces: Pieces) -> list[_Segment]:
-        def derivatives(expr: Expr) -> tuple[Function, ...]:
-            return tuple(_function(sympy.diff(expr, x, k)) for k in range(4))
+    def moments(self) -> dict[str, _Sum]:
+        line, rest = self.slope * self.mu + self.offset, self.expect(lambda z, r: r)
+        square = self.expect(lambda z, r: (r - rest.value) ** 2).seen_from(rest.value)
+        both = self.expect(lambda z, r: r * z) * (2 * self.slope * self.scale) if self.slope else _constant(mpf(0))
+        return {"mean": _constant(line) + rest, "var": _constant(self.slope**2 * self.v) + both + square}
 
-        return [_Segment(p.low, p.high, p.expr, derivatives(p.expr)) for p in pieces]
-
-    def quantities(self, wanted: tuple[str, ...]) -> dict[str, _Sum]:
-        slope, offset, v = _number(self.slope), _number(self.offset), self.v
-        rest = self.expect(lambda d: d[0])
-        centre = rest.value
-
-        def square(d: _Jet) -> mpf:
-            return (d[0] - centre) ** 2
-
-        def square1(d: _Jet) -> mpf:
-            return 2 * (d[0] - centre) * d[1]
-
-        def square2(d: _Jet) -> mpf:
-            return 2 * d[1] ** 2 + 2 * (d[0] - centre) * d[2]
-
-        f_jets = [lambda d: d[0], lambda d: d[1], lambda d: d[2], lambda d: d[3]]
-        found: dict[str, _Sum] = {}
-        if "mean" in wanted:
-            line = slope * self.mu + offset
-            found["mean"] = _Sum(line, abs(line)) + rest
-        if "var" in wanted:
-            found["var"] = self.expect(square).seen_from(centre) + _constant(slope**2 * v)
-            if slope:
-                found["var"] += self.derivative(f_jets, 1).scaled(2 * slope * v)
-        if "dmean_dmu" in wanted:
-            first = self.derivative(f_jets, 1)
-            found["dmean_dmu"] = _constant(slope) + first
-            found["dmean_dvar"] = self.by_variance(f_jets)
-            squares = [square, square1, square2]
-            found["dvar_dmu"] = self.derivative(squares, 1)
-            found["dvar_dvar"] = self.by_variance(squares) + _constant(slope**2)
-            if slope:
-                found["dvar_dmu"] += self.derivative(f_jets, 2).scaled(2 * slope * v)
-                found["dvar_dvar"] += first.scaled(2 * slope) + self.derivative(f_jets, 3).scaled(slope * v)
+    def partials(self) -> dict[str, _Sum]:
+        centre = self.expect(lambda z, r: r).value
+        found = {}
+        for of, by_line in (("mu", self.slope), ("var", mpf(0))):
+            found[f"dmean_d{of}"] = _constant(by_line) + self.expect(lambda z, r, of=of: r * self.score(of, z))
+        for of, by_line in (("mu", mpf(0)), ("var", self.slope**2)):
+            part = self.expect(lambda z, r, of=of: (r - centre) ** 2 * self.score(of, z))
+            if self.slope:
+                own = 1 if of == "mu" else 0  # of X - mu itself, in the covariance of X and r
+                both = self.expect(lambda z, r, of=of, own=own: r * (self.scale * z * self.score(of, z) - own))
+                part += both * (2 * self.slope)
+            found[f"dvar_d{of}"] = _constant(by_line) + part
         return found
 
-    def by_variance(self, jets: Sequence[Callable[[_Jet], mpf]]) -> _Sum:
-        """dE g/dv: E g''/2 for a normal input, E (X - mu) g'/(2v) for any scale family."""
-        if self.normal:
-            return self.derivative(jets, 2).scaled(mpf(1) / 2)
-        smooth = self.expect(jets[1], lambda point: point - self.mu)
-        for point, jumps in self.jumps(jets, 1):
-            smooth += _constant(jumps[0] * (point - self.mu) * self.density(point))
-        return smooth.scaled(1 / (2 * self.v))
+    def score(self, of: str, z: mpf) -> mpf:
+        """Derivative of the logarithm of X's density at mu + scale z, by ``mu`` or the variance."""
+        slope = z if self.normal else mp.tanh(z / 2)
+        return slope / self.scale if of == "mu" else (z * slope - 1) / (2 * self.v)
 
-    def derivative(self, jets: Sequence[Callable[[_Jet], mpf]], order: int) -> _Sum:
-        """E g^(order), as a distribution: a jump of g^(k) adds a derivative of the density."""
-        total = self.expect(jets[order])
-        for point, jumps in self.jumps(jets, order):
-            for k, jump in enumerate(jumps):
-                total += _constant(jump * self.density(point, order - 1 - k) * (-1) ** (order - 1 - k))
-        return total
-
-    def jumps(self, jets: Sequence[Callable[[_Jet], mpf]], order: int) -> Iterator[tuple[mpf, list[mpf]]]:
-        for left, right in itertools.pairwise(self.segments):
-            point = _number(left.high)
-            before, after = (_Jet(s.derivatives, point) for s in (left, right))
-            yield point, [jet(after) - jet(before) for jet in jets[:order]]
-
-    def density(self, point: mpf, order: int = 0) -> mpf:
-        """Density of X, or its first or second derivative."""
-        z = (point - self.mu) / self.scale
-        value = self.standard_density(z) / self.scale
-        return value * (1, -z / self.scale, (z * z - 1) / self.scale**2)[order] if order else value
-
-    def standard_density(self, z: mpf) -> mpf:
+    def density(self, z: mpf) -> mpf:
         """Density of (X - mu)/scale."""
         if self.normal:
             return mp.exp(-z * z / 2) * self.level
         e = mp.exp(-abs(z))
         return e / (1 + e) ** 2
 
-    def log_density(self, z: mpf) -> mpf:
-        return -z * z / 2 if self.normal else -abs(z)
-
-    def expect(self, jet: Callable[[_Jet], mpf], weight: Function | None = None) -> _Sum:
-        """E of a function of f's derivatives, the jumps left out."""
+    def expect(self, of: Callable[[mpf, mpf], mpf]) -> _Sum:
+        """E of a function of (X - mu)/scale and the rest."""
         total = _constant(mpf(0))
-        for segment in self.segments:
+        for start, end, rest, polynomial in self.segments:
 
-            def value(point: mpf, s: _Segment = segment) -> mpf:
-                result = jet(_Jet(s.derivatives, point))
-                return result if weight is None else result * weight(point)
+            def value(z: mpf, rest: Function = rest) -> mpf:
+                return of(z, rest(self.mu + self.scale * z))
 
-            low, high = ((_number(end) - self.mu) / self.scale for end in (segment.low, segment.high))
-            total += self.integrate(value, low, high, segment.expr.is_polynomial(x))
+            low, high = ((_number(bound) - self.mu) / self.scale for bound in (start, end))
+            total += self.integrate(value, low, high, polynomial)
         return total
 
     def integrate(self, value: Function, low: mpf, high: mpf, polynomial: bool) -> _Sum:
-        """Integral of value(mu + scale z) times the standard density over low < z < high."""
+        """Integral of value(z) times the standard density over low < z < high."""
 
         def log_size(z: mpf) -> mpf:
-            size = abs(value(self.mu + self.scale * z))
-            return mp.log(size) + self.log_density(z) if size else mpf("-inf")
+            size = abs(value(z))
+            return mp.log(size) - (z * z / 2 if self.normal else abs(z)) if size else mpf("-inf")
 
         near = min(max(mpf(0), low), high)
         step = 1 / (1 + abs(near))
@@ -352,7 +243,7 @@ class _Integrals:
         floor = log_size(peak) - (self.digits + 5) * mp.log(10)
         cuts = {peak}
         for direction, end in ((-1, low), (1, high)):
-            width, z = 1 / (1 + abs(peak)) / 2, peak
+            width, z = 1 / (1 + abs(peak)), peak
             while z != end:
                 z = peak + direction * width
                 if (z - end) * direction >= 0:
@@ -361,17 +252,17 @@ class _Integrals:
                 # Two points below the floor: one could sit on a zero of the integrand.
                 if log_size(z) < floor and log_size((z + peak + direction * width / 2) / 2) < floor:
                     break
-                width *= mpf(3) / 2
+                width *= 2
         if not polynomial:
             # A smooth f of its own scale, seen through a wide Gaussian, is a narrow feature around x = 0.
             lowest, highest = min(cuts), max(cuts)
             own = [s * mpf(2) ** k for k in range(-1, 40) for s in (-1, 1)] + [mpf(0)]
             cuts |= {z for z in ((w - self.mu) / self.scale for w in own) if lowest < z < highest}
-        if not self.normal and min(cuts) < 0 < max(cuts):
-            cuts.add(mpf(0))
+        if min(cuts) < 0 < max(cuts):
+            cuts.add(mpf(0))  # where the logistic density has a kink in its logarithm, and scores a zero
 
         def integrand(z: mpf) -> mpf:
-            return value(self.mu + self.scale * z) * self.standard_density(z)
+            return value(z) * self.density(z)
 
         panels = itertools.pairwise(sorted(cuts))
         # From the peak outwards: what is far out then counts against what is there already.
