@@ -144,6 +144,14 @@ class JointMoments(Moments):
     def rows(self) -> int | None:
         return None if self._errors is None else self._errors[2]
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "factor":  # torch's pytrees and other code make a named tuple anew of its two fields
+            raise InputError(
+                "JointMoments: expected moments with a covariance, got some that were made of mean and variance alone, "
+                "as tree_map and _replace do; make them by JointMoments.of(mean, var, factor)"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def with_noise(self, noise: Any) -> JointMoments:
         """The same with the distribution of its noise."""
         made = JointMoments.of(self.mean, self.var, self.factor)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 
-from momentgen import Moments
+from momentgen import Moments, convert, noisy
 from momentgen.errors import InputError
 
 
@@ -138,3 +138,11 @@ def test_it_survives_saving_and_copying() -> None:
         assert type(again) is Moments
         assert again.mean is not x.mean
         torch.testing.assert_close(tuple(again), tuple(x))
+
+
+def test_joint_moments_made_anew_without_their_covariance_say_so() -> None:
+    x = noisy(torch.zeros(2, 2), cov=torch.eye(2))
+    lost = pytree.tree_map(torch.clone, x)
+    assert torch.equal(lost.mean, x.mean)
+    with pytest.raises(InputError, match="made of mean and variance alone"):
+        convert(torch.nn.Linear(2, 1), "adjoint")(lost)
