@@ -147,8 +147,8 @@ class JointMoments(Moments):
     def __getattr__(self, name: str) -> Any:
         if name == "factor":  # torch's pytrees and other code make a named tuple anew of its two fields
             raise InputError(
-                "JointMoments: expected moments with a covariance, got some that were made of mean and variance alone, "
-                "as tree_map and _replace do; make them by JointMoments.of(mean, var, factor)"
+                "JointMoments: expected moments with a covariance, got some made of mean and variance alone, as "
+                "tree_map and _replace do. JointMoments.of(mean, var, factor) makes them"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
