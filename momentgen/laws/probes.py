@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from momentgen.laws import affine
 from momentgen.laws.arguments import all_replaced, tensors_of
@@ -173,7 +174,10 @@ def probes_along(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], ra
     def call(*means: Tensor) -> Any:
         place = {id(law): mean for law, mean in zip(random, means, strict=True)}
         own, named = all_replaced(args, kwargs, lambda law: place[id(law)] if id(law) in place else law._form())
-        return _attention(*own, **named) if entry.name == _ATTENTION else entry.call(*own, **named)
+        if entry.name != "scaled_dot_product_attention":
+            return entry.call(*own, **named)
+        with sdpa_kernel(SDPBackend.MATH):  # the fast ones have no derivative forwards
+            return entry.call(*own, **named)
 
     at = [constant(law._parts()[0]) for law in random]
     return pushed(call, at, [probes_of(law).rows for law in random], entry.name)
@@ -193,22 +197,3 @@ def pushed(function: Callable[..., Any], at: list[Tensor], rows: list[Tensor], n
     except NotImplementedError:
         note(f"{name}: torch cannot differentiate it forwards, so that its results count as independent values")
         return None
-
-
-_ATTENTION = "scaled_dot_product_attention"
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **options: Any,
-) -> Any:
-    """The form of attention that torch differentiates forwards; the fast ones have no derivative."""
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
-    plain = torch.ops.aten._scaled_dot_product_attention_math
-    return plain(query, key, value, attn_mask, 0.0, is_causal, None, **options)[0]

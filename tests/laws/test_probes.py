@@ -16,7 +16,7 @@ import momentgen
 from momentgen import Moments
 from momentgen.laws.notes import listening
 from momentgen.laws.numerics.shrinkage import shrunk
-from momentgen.laws.probes import _attention, pushed
+from momentgen.laws.probes import pushed
 from momentgen.laws.sources import Sources, probes_for
 from momentgen.runtime import JointMoments
 
@@ -199,7 +199,7 @@ def test_neighbouring_sources_are_uncorrelated_among_the_probes() -> None:
             assert torch.equal(some.T @ some, probes * torch.eye(probes))
 
 
-ATTENTION: dict[str, dict[str, Any]] = {
+FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "truth values": {"attn_mask": torch.arange(5) < torch.arange(1, 6)[:, None]},
     "added": {"attn_mask": torch.arange(25.0).view(5, 5) / 10},
@@ -208,12 +208,23 @@ ATTENTION: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", ATTENTION)
-def test_the_attention_that_probes_take_is_that_of_torch(form: str) -> None:
+class Attending(nn.Module):
+    def __init__(self, form: dict[str, Any]) -> None:
+        super().__init__()
+        self.first, self.form = nn.Linear(4, 12), form
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(*self.first(x).chunk(3, -1), **self.form).flatten(1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_torch_differentiates_every_form_of_attention_forwards(form: str) -> None:
     torch.manual_seed(7)
-    given = torch.randn(3, 2, 4, 5, 8)
-    found = _attention(*given, **ATTENTION[form])
-    torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(*given, **ATTENTION[form]))
+    net = momentgen.convert(Attending(FORMS[form]), method="adjoint")
+    with listening() as notes:
+        found = net(Moments(torch.randn(3, 5, 4), torch.rand(3, 5, 4) / 10))
+    assert found.var.isfinite().all()
+    assert not any("forwards" in note for note in notes)
 
 
 def test_a_function_that_torch_cannot_differentiate_forwards_says_that_its_values_count_as_independent() -> None:
