@@ -19,6 +19,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
+from momentgen.inference.gamma import values_visible
 from momentgen.inference.likelihood import Likelihood
 from momentgen.laws.border import current_method
 from momentgen.runtime import Moments
@@ -99,8 +100,19 @@ def _fit(
             )
         drawn = current_method(bayes.network.propagation) in _DRAWN
         terms = likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
-        fits.append((terms if weights is None else terms * weights).mean())
+        fits.append((terms if weights is None else terms * _fitting(weights, terms)).mean())
     return fits[0] if samples == 1 else torch.stack(fits).mean()
+
+
+def _fitting(weights: Tensor, terms: Tensor) -> Tensor:
+    """``weights``, one for each term, not negative."""
+    if weights.shape != terms.shape:
+        raise InputError(
+            f"elbo: expected weights of shape {tuple(terms.shape)}, one per example, got {tuple(weights.shape)}"
+        )
+    if values_visible(weights) and not bool((weights >= 0).all()):
+        raise InputError("elbo: expected weights that are not negative, got a negative one, or NaN")
+    return weights
 
 
 #: methods of which an output is a number, not a distribution

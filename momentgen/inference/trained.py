@@ -34,41 +34,47 @@ class Trained:
 
     Attributes:
         origin: the function that made it, for messages.
-        found: per parameter the object itself, its name where it was trained, and its posterior.
+        found: per parameter the object itself or its mean, its name where it was trained, and its posterior; None of
+            one that was not trained.
         replaced: layer of the network -> the layer to run in its place.
     """
 
     origin: str
-    found: list[tuple[Tensor, str, Posterior]]
+    found: list[tuple[Tensor, str, Posterior | None]]
     replaced: dict[torch.nn.Module, torch.nn.Module] = field(default_factory=dict)
 
     def of(self, network: torch.nn.Module) -> tuple[torch.nn.Module, dict[str, Posterior]]:
         """The network with layers replaced, and the posterior of each of its parameters that has one, by name.
 
         Raises:
-            InputError: for a parameter that the network does not have.
+            InputError: for a parameter that the network does not have, or one that was not trained and is another.
         """
         network = self._with_replaced(network)
-        own = dict(network.named_parameters())
-        names = {id(value): name for name, value in own.items()}
-        buffers = dict(network.named_buffers())
+        own = dict(network.named_parameters(remove_duplicate=False))
+        names = {id(value): name for name, value in network.named_parameters()}
+        buffers = [name for name, _ in network.named_buffers()]
         placed = {}
         for parameter, trained_as, posterior in self.found:
             name = names.get(id(parameter))
-            if name is None and trained_as in buffers:
-                continue  # such as running statistics, which state dicts hold too: the network's own
             if name is None:
                 # of a copy, or a network within another: the name says which
-                fits = [n for n in own if n == trained_as or n.endswith(f".{trained_as}")] if trained_as else []
-                fits = [n for n in fits if own[n].shape == posterior.mean.shape]
+                fits = [n for n in _ending(own, trained_as) if own[n].shape == parameter.shape]
+                if not fits and _ending(buffers, trained_as):
+                    continue  # such as running statistics, which state dicts hold too: the network's own
                 if len(fits) != 1:
-                    what = f"{trained_as or 'a parameter'} of shape {tuple(posterior.mean.shape)}"
+                    what = f"{trained_as or 'a parameter'} of shape {tuple(parameter.shape)}"
                     raise InputError(
                         f"randomise: {self.origin} has a posterior of {what}, for which {type(network).__name__} has "
                         f"{len(fits)} parameters; expected the network that was trained"
                     )
-                name = fits[0]
-            placed[name] = posterior.to(own[name])
+                name = names[id(own[fits[0]])]  # the first of those that share it
+            if posterior is not None:
+                placed[name] = posterior.to(own[name])
+            elif not torch.equal(own[name], parameter.to(own[name])):
+                raise InputError(
+                    f"randomise: {name} of {type(network).__name__} was not trained and has other values than in "
+                    f"{self.origin}; expected the network that was trained"
+                )
         return network, placed
 
     def _with_replaced(self, network: torch.nn.Module) -> torch.nn.Module:
@@ -81,6 +87,11 @@ class Trained:
                 "expected the network that it was trained in"
             )
         return twin(network, {id(layer): new for layer, new in self.replaced.items()})
+
+
+def _ending(names: Iterable[str], end: str) -> list[str]:
+    """Names that are this one, or end in it after a dot; none for an empty one."""
+    return [name for name in names if end and f".{name}".endswith(f".{end}")]
 
 
 def _attribute(where: str, what: str, value: object, name: str) -> Any:
@@ -185,7 +196,7 @@ def from_ivon(optimizer: Any) -> Trained:
     Raises:
         InputError: for another optimizer.
     """
-    found: list[tuple[Tensor, str, Posterior]] = []
+    found: list[tuple[Tensor, str, Posterior | None]] = []
     for group in _attribute("from_ivon", "the optimizer IVON", optimizer, "param_groups"):
         if not {"hess", "ess", "weight_decay"} <= set(group):
             raise InputError(f"from_ivon: expected the optimizer IVON, got {type(optimizer).__name__}")
@@ -223,8 +234,11 @@ def from_swag(iterates: Any, *, rank: int = 20, scale: float = 0.5) -> Trained:
     else:
         parts = _swag_of_iterates(iterates, rank)
     shared: Noise | None = None
-    found: list[tuple[Tensor, str, Posterior]] = []
+    found: list[tuple[Tensor, str, Posterior | None]] = []
     for name, (mean, var, deviations) in parts.items():
+        if var is None:
+            found.append((mean, name, None))
+            continue
         if deviations is None:
             found.append((mean, name, _posterior(mean, scale * var)))
             continue
@@ -235,8 +249,8 @@ def from_swag(iterates: Any, *, rank: int = 20, scale: float = 0.5) -> Trained:
     return Trained("from_swag", found)
 
 
-#: mean, *variance*, and deviations over the root of their number less one, ``(k, *shape)``
-_Swag = dict[str, tuple[Tensor, Tensor, Tensor | None]]
+#: mean, *variance*, None of what stayed as it was, and deviations over the root of their number less one, ``(k, *shape)``
+_Swag = dict[str, tuple[Tensor, Tensor | None, Tensor | None]]
 
 
 def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _Swag:
@@ -252,7 +266,8 @@ def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _S
             continue
         values = torch.stack([one[name].detach() for one in states])
         if bool((values == values[0]).all()):
-            continue  # a buffer, or a parameter that was not trained
+            found[name] = values[0], None, None  # a buffer, or a parameter that was not trained
+            continue
         # deviations are from the running mean, as SWAG collects them
         count = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
         running = values.cumsum(0) / count.view(-1, *[1] * first.dim())
@@ -302,5 +317,5 @@ def from_vbll(layer: Any) -> Trained:
         own = Affine(mean, [Blocks(torch.linalg.cholesky(weight.covariance.detach()), mean.shape)])
     linear = torch.nn.Linear(mean.shape[1], mean.shape[0], dtype=mean.dtype, device=mean.device)
     bias = _posterior(noise.mean.detach(), noise.scale.detach().square())
-    found = [(linear.weight, "weight", own), (linear.bias, "bias", bias)]
+    found: list[tuple[Tensor, str, Posterior | None]] = [(linear.weight, "weight", own), (linear.bias, "bias", bias)]
     return Trained(where, found, {layer: linear.train(layer.training)})

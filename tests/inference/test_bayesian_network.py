@@ -418,3 +418,10 @@ def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool
         drawn = torch.stack([bayes(tokens).mean for _ in range(2000)])
     # 2,000 draws: 1.6 % on σ; one token twice has a covariance that ap2 leaves out
     torch.testing.assert_close(found.var.sqrt(), drawn.std(0), rtol=0.15 if how == "ap2" else 0.07, atol=0)
+
+
+@pytest.mark.parametrize("weights", [torch.ones(4, 1), torch.ones(2), -torch.ones(4)])
+def test_weights_that_are_not_one_for_each_example_are_refused(weights: Tensor) -> None:
+    bayes = randomise(torch.nn.Linear(3, 2), MeanField(std=0.1))
+    with momentgen.method("ap2"), pytest.raises(InputError, match="elbo: expected weights"):
+        elbo(bayes, Gaussian(var=0.1), torch.randn(4, 3), torch.randn(4, 2), size=4, weights=weights)

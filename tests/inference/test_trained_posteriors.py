@@ -174,6 +174,17 @@ def test_iterates_of_weights_give_the_distribution_of_swag() -> None:
     agree(randomise(plain, from_swag(iterates, rank=0)), many(plain, drawn, x[:6]), x[:6])
 
 
+def test_iterates_of_shared_weights_and_of_buffers_within_another_network_are_taken() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    plain[2].weight = plain[0].weight
+    state = plain.state_dict()
+    moved = {name: value + 0.1 if value.is_floating_point() else value for name, value in state.items()}
+    bayes = randomise(nn.Sequential(plain, nn.ReLU()), from_swag([state, moved]))
+    assert set(bayes.posteriors) == {"0/0/weight", "0/0/bias", "0/1/weight", "0/1/bias", "0/2/bias"}
+    assert torch.equal(bayes.posteriors["0/0/weight"].mean, torch.stack([state["0.weight"], moved["0.weight"]]).mean(0))
+
+
 def many(plain: nn.Module, drawn: Tensor, x: Tensor) -> Tensor:
     """Outputs of the plain network for parameter vectors ``(n, count)``."""
     names, sizes = zip(*((name, value.numel()) for name, value in plain.named_parameters()), strict=True)
@@ -196,6 +207,9 @@ def refusals() -> Iterator[tuple[Callable[[], Any], str]]:
     states = [{"other": torch.zeros(2)}, {"other": torch.ones(2)}]
     yield lambda: randomise(plain, from_swag(states)), "has 0 parameters"
     yield lambda: randomise(plain, from_swag([plain.state_dict(), net()[:1].state_dict()])), "of one network"
+    other = {**plain.state_dict(), "0.weight": 1 + plain[0].weight}
+    half = [{**other, "0.bias": end * other["0.bias"]} for end in (0.5, 1.0)]
+    yield lambda: randomise(plain, from_swag(half)), "0.weight of Sequential was not trained and has other values"
 
 
 @pytest.mark.parametrize("case", list(refusals()))
