@@ -249,7 +249,7 @@ def from_swag(iterates: Any, *, rank: int = 20, scale: float = 0.5) -> Trained:
     return Trained("from_swag", found)
 
 
-#: mean, *variance*, None of what stayed as it was, and deviations over the root of their number less one, ``(k, *shape)``
+#: mean, *variance*, and deviations over the root of their number less one, ``(k, *shape)``; no variance: not trained
 _Swag = dict[str, tuple[Tensor, Tensor | None, Tensor | None]]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn.base import is_classifier
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -91,6 +92,15 @@ def test_density_integrates_to_one_after_calibration(estimator: Any) -> None:
     grid = mean[0] + std[0] * np.sinh(np.linspace(-7, 7, 4001))
     density = np.exp(model.log_prob(np.repeat(X[:1], len(grid), 0), grid))
     assert abs(np.trapezoid(density, grid) - 1) < 1e-3
+
+
+def test_quantiles_of_tiny_levels_are_those_of_a_normal_law() -> None:
+    X, y = data(30)
+    model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate=None, random_state=0).fit(X, y)
+    mean, std = model.predict(X[:1], return_std=True)
+    for level in (1e-9, 1e-17, 1e-300):
+        expected = mean[0] + std[0] * scipy.stats.norm.ppf(level)
+        assert model.predict_quantiles(X[:1], level)[0, 0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_intervals_and_draws_cannot_be_is_refused() -> None:

@@ -79,7 +79,7 @@ class Predictive(NamedTuple):
             raise InputError(f"quantile: expected a level between 0 and 1, got {level}")
         std = self.roots.square().sum(2).sqrt()[:, None]
         # Every component's quantile is between these.
-        reach = std * math.sqrt(2) * torch.erfinv(torch.tensor(2 * level - 1, dtype=std.dtype)).item()
+        reach = std * torch.special.ndtri(torch.tensor(level, dtype=std.dtype)).item()
         low, high = (self.means + reach).amin(0), (self.means + reach).amax(0)
         for _ in range(80):
             middle = 0.5 * (low + high)

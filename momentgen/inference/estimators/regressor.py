@@ -78,7 +78,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     def _quantile(self, x: Tensor, level: float) -> Tensor:
         """Quantile of y in standard units, before calibration: that of a normal here."""
         mean, var = self._moments(x)
-        reach = math.sqrt(2) * torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)).item()
+        reach = torch.special.ndtri(torch.tensor(level, dtype=torch.float64)).item()
         return mean + reach * var.sqrt()
 
     def _sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
