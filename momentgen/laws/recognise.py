@@ -150,7 +150,7 @@ def _centred(a: Any, b: Any) -> Any:
     if average is None or average.name != "mean" or not same_value(scaled(average.of), scaled(a)):
         return None
     mean, var = pair(a)
-    law = made(mean - b._parts()[0], normalise.centred(mean, var, average.dims))
+    law = made(mean - b._parts()[0], normalise.centred(var, average.dims))
     return remember(law, Entry("centred", "statistic", torch.sub), (a, average.dims), {}, a)
 
 

@@ -192,7 +192,6 @@ class Comparison:
         sigma_low, sigma_high: range of sigma' over the exact one.
         var_error, var_at: largest |var / exact var - 1|, and where.
         kl, kl_at: largest KL divergence, and where.
-        points: how many points were compared.
     """
 
     variant: str
@@ -204,7 +203,6 @@ class Comparison:
     var_at: tuple[float, float]
     kl: float
     kl_at: tuple[float, float]
-    points: int
 
 
 def compare_curves(subject: Subject, mu: F64, sigma: F64) -> dict[str, Curves]:
@@ -251,7 +249,6 @@ def compare(subject: Subject) -> list[Comparison]:
                 var_at=var_at,
                 kl=float(c.kl[worst[2]]),
                 kl_at=kl_at,
-                points=int(c.mu.size),
             )
         )
     return result

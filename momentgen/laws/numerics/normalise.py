@@ -42,7 +42,6 @@ rule that is percents off, or right for like variances alone, does not replace t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -330,31 +329,18 @@ def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tup
     return y.to(dtype).movedim(-1, dim), w.to(dtype).movedim(-1, dim)
 
 
-def centred(mean: Tensor, var: Tensor, dims: int | Sequence[int], keepdim: bool = True) -> Tensor:
+def centred(var: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Variance of x - mean(x) over ``dims``: v_i (1 - 2/n) + Σ v / n², exact for any independent x.
 
     Args:
-        mean: means of x; of which only the shape counts.
-        var: variances of x, same shape.
-        dims: one dimension or several.
-        keepdim: must be true; the mean is subtracted from x and keeps its dimensions.
-
-    Returns:
-        The variance, in the shape of ``var``.
-
-    Raises:
-        InputError: if there is nothing to average, or without ``keepdim``.
+        var: variances of x, any shape.
+        dims: over which the mean is taken.
 
     Example:
-        >>> centred(torch.zeros(4), torch.ones(4), 0)
+        >>> centred(torch.ones(4), (0,))
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
-    if not keepdim:
-        raise InputError("centred: the mean that is subtracted keeps its dimensions")
-    axes = (dims,) if isinstance(dims, int) else tuple(dims)
-    n = math.prod(mean.shape[d] for d in axes)
-    if n < 1:
-        raise InputError("centred: expected at least one value to average")
-    if n == 1:
+    n = math.prod(var.shape[d] for d in dims)
+    if n <= 1:
         return torch.zeros_like(var)
-    return var * (1 - 2 / n) + var.sum(axes, keepdim=True) / (n * n)
+    return var * (1 - 2 / n) + var.sum(dims, keepdim=True) / (n * n)

@@ -52,12 +52,12 @@ _MASKED = -1e9
 _TEMPER = 0.1
 
 
-def softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
+def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``softmax(X)``, each probability as a random value.
 
     Args:
         mean: means of the logits, any shape; ``-inf`` is a masked class, of probability 0 for certain.
-        var: their variances, of the same shape; None means certain.
+        var: their variances, of the same shape.
         dim: the dimension of the classes.
 
     Returns:
@@ -72,7 +72,7 @@ def softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]
     return _moments(mean, var, dim, torch.softmax)
 
 
-def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
+def log_softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``log_softmax(X)``; arguments and results as of :func:`softmax`.
 
     A masked class gives ``-inf`` and variance 0.
@@ -84,10 +84,7 @@ def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Ten
     return _moments(mean, var, dim, torch.log_softmax)
 
 
-def _moments(mean: Tensor, var: Tensor | None, dim: int, plain: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-    if var is None:
-        certain = plain(mean, dim)
-        return certain, torch.zeros_like(certain)
+def _moments(mean: Tensor, var: Tensor, dim: int, plain: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
     x, v, z, masked = _prepare(mean, var, dim)
     odds = _log_odds(z, v)
     q, w = probabilities(*odds) if plain is torch.softmax else logsigmoid(*odds)
