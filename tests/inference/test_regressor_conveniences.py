@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 
@@ -83,6 +83,19 @@ def test_parts_quantiles_and_draws_are_of_one_distribution(estimator: Any) -> No
     close = model.predict_quantiles(X[:4], [0.6999, 0.7, 0.7001])
     expected = np.log(2e-4 / (close[2] - close[0])).sum(1)
     np.testing.assert_allclose(model.log_prob(X[:4], close[1]), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [*QUICK, *[clone(one).set_params(noise="input") for one in QUICK if hasattr(one, "module")]],
+    ids=lambda one: f"{type(one).__name__}, {getattr(one, 'noise', '')}",
+)
+def test_density_is_the_slope_of_the_quantiles_without_calibration(estimator: Any) -> None:
+    X, y = data(60)
+    model = clone(estimator).set_params(calibrate=None).fit(X, y)
+    for level in (0.01, 0.3, 0.99):
+        below, at, above = model.predict_quantiles(X[:4] * 2, [level - 1e-4, level, level + 1e-4])
+        np.testing.assert_allclose(model.log_prob(X[:4] * 2, at), np.log(2e-4 / (above - below)), atol=1e-3)
 
 
 @each

@@ -16,7 +16,6 @@ from momentgen.inference.credible import Prediction, credible_prediction, sample
 from momentgen.inference.estimators.base import BayesianClassifier, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
-from momentgen.inference.heteroscedastic import KnownNoise
 from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.training import seeded
@@ -111,14 +110,6 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
         draws = torch.cat(self._predicted(x), 1)
         means, noise = self.likelihood_.predictive(Moments(draws, torch.zeros_like(draws)))
         return Parts(means.mean(0), means.var(0, correction=0), noise.mean(0))
-
-    def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
-        draws = torch.cat(self._predicted(x), 1)
-        y = y.to(draws)
-        if isinstance(self.likelihood_, KnownNoise):  # predictions are without a measurement's own noise
-            y = torch.cat([y, torch.zeros_like(y)], 1)
-        logs: Tensor = self.likelihood_.log_prob(draws, y)
-        return logs.logsumexp(0) - math.log(len(draws))
 
 
 class CorrelatedClassifier(Classification, _Correlated, BayesianClassifier):
