@@ -18,8 +18,7 @@ EVERY = [(n, v) for n in momentgen.generated.__all__ if isinstance(op := op_of(n
 #: of every kind: single words, double-floats with a parameter, a fit; the rest is compiled by `make slow`
 KINDS = (("relu", "exact"), ("leaky_relu", "tight"), ("logistic_transform", "exact"))
 FAST = [(n, v, target) for n, v in KINDS for target in ("sm_90", "gfx942")]
-SLOW = [(n, v, target) for n, v in ALL for target in TARGETS if (n, v, target) not in FAST]
-SLOW += [(n, v, "sm_90") for n, v in EVERY if (n, v) not in ALL]
+REST = [(n, v, target) for n, v in ALL for target in TARGETS] + [(n, v, "sm_90") for n, v in EVERY if (n, v) not in ALL]
 
 
 def findings(name: str, variant: str, direction: str, target: str, dtype: str = "fp32") -> Findings:
@@ -29,7 +28,11 @@ def findings(name: str, variant: str, direction: str, target: str, dtype: str = 
     return inspect(compile_triton(source, kernel, target, num_warps=warps, dtype=dtype))
 
 
-def check(name: str, variant: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "variant", "target"),
+    [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in REST if one not in FAST)],
+)
+def test_kernels_are_exact_and_stay_in_registers(name: str, variant: str, target: str) -> None:
     """Neither spills nor anything approximate, contracted, flushed or not rounded to nearest."""
     for direction in ("forward", "backward"):
         found = findings(name, variant, direction, target)
@@ -41,21 +44,10 @@ def check(name: str, variant: str, target: str) -> None:
             assert all(".rn" in m for m in divisions), divisions
 
 
-@pytest.mark.parametrize(("name", "variant", "target"), FAST)
-def test_kernels_are_exact_and_stay_in_registers(name: str, variant: str, target: str) -> None:
-    check(name, variant, target)
-
-
 def test_small_launches_give_a_thread_as_many_elements_as_large_ones() -> None:
     for elements in (1, 2):
         shapes = [launch_shape(n, elements) for n in (1, 1 << 10, 1 << 18, (1 << 18) + 1, 1 << 40)]
         assert {block / warps / 32 for block, warps in shapes} == {elements}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "variant", "target"), SLOW)
-def test_kernels_are_exact_and_stay_in_registers_on_other_targets(name: str, variant: str, target: str) -> None:
-    check(name, variant, target)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

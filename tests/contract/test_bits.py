@@ -92,9 +92,10 @@ def test_c_has_the_same_bits_however_it_is_compiled(name: str, variant: str) -> 
 
 @needs_compiler
 @needs_interpreter
+@pytest.mark.parametrize("n", [FEW, pytest.param(SOME, marks=pytest.mark.slow)])
 @each_variant
-def test_the_interpreter_has_the_bits_of_c(name: str, variant: str) -> None:
-    assert [interpreted(FEW)[name, variant, direction] for direction in DIRECTIONS] == [0, 0]
+def test_the_interpreter_has_the_bits_of_c(name: str, variant: str, n: int) -> None:
+    assert [interpreted(n)[name, variant, direction] for direction in DIRECTIONS] == [0, 0]
 
 
 @needs_compiler
@@ -108,14 +109,6 @@ def test_the_evaluation_has_the_bits_of_c() -> None:
 def test_all_have_the_same_bits_at_a_million_inputs(name: str, variant: str) -> None:
     check_c_builds(name, variant, MANY)
     check_evaluation(compiled(name), name, variant, MANY)
-
-
-@needs_compiler
-@needs_interpreter
-@pytest.mark.slow
-@each_variant
-def test_the_interpreter_has_the_bits_of_c_at_many_inputs(name: str, variant: str) -> None:
-    assert [interpreted(SOME)[name, variant, direction] for direction in DIRECTIONS] == [0, 0]
 
 
 def test_one_changed_bit_is_found_and_nan_payloads_are_not() -> None:
