@@ -33,8 +33,6 @@ SETTINGS: Mapping[str, tuple[tuple[dict[str, float], tuple[float, ...]], ...]] =
     "hardshrink": (({"lambd": 0.1}, (-0.1, 0.1)), ({"lambd": 5.0}, (-5.0, 5.0))),
     "softplus": (({"beta": 2.0}, (0.0, 0.3)), ({"beta": 100.0}, (0.0, 0.01))),
 }
-#: `make slow` has the rest
-QUICK = ("elu", "threshold")
 
 
 def stable_of(name: str) -> Stable:
@@ -48,7 +46,10 @@ def oracle(rule: Rule, setting: Mapping[str, float], m: float, v: float) -> dict
     return {name: float(value) for name, value in exact.items()}
 
 
-def check_against_the_oracle(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [name if name == "threshold" else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS]
+)
+def test_moments_at_many_settings_are_the_oracles(name: str) -> None:
     """Both graphs, the one for float64 in float64 and the one for float32 as C, with every node a double-float."""
     (rule,), stable = load_rules(RULES / f"{name}.py"), stable_of(name)
     for setting, places in SETTINGS[name]:
@@ -76,17 +77,6 @@ def run(graph, mean: np.ndarray, var: np.ndarray, setting: Mapping[str, float]) 
 
     program = lower(graph, "checked", frozenset(range(len(graph.nodes))), {})
     return evaluate(program, {"mean": mean, "var": var}, kernel_params(program, setting))
-
-
-@pytest.mark.parametrize("name", [pytest.param("elu", marks=pytest.mark.slow), "threshold"])
-def test_moments_at_many_settings_are_the_oracles(name: str) -> None:
-    check_against_the_oracle(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in QUICK])
-def test_moments_of_all_other_rules_at_many_settings_are_the_oracles(name: str) -> None:
-    check_against_the_oracle(name)
 
 
 def test_elu_of_alpha_1_and_celu_are_one_function_and_selu_is_a_scaled_elu() -> None:
