@@ -53,6 +53,25 @@ class Attention(nn.Module):
         return self.head(tokens.mean(1) + self.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
 
 
+class TwoHeads(nn.Module):
+    """Attention of two heads, whose last output is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.into(self.norm(x)).chunk(3, -1))
+        x = x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.out(F.gelu(x)[:, -1])
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    )
+
+
 def perceptron(activation: type[nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), activation(), nn.Linear(16, 16), activation(), nn.Linear(16, 3))
 

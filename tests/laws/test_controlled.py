@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributions as td
 import torch.nn.functional as F
-from laws.small_networks import Of
+from laws.small_networks import Of, TwoHeads, convolutional
 from torch import Tensor, nn
+from torch_networks import Recurrent
 
 import momentgen
 from momentgen import Moments, noisy
@@ -20,17 +21,6 @@ from momentgen.inference import MeanField, randomise
 from momentgen.laws import listening
 
 DRAWS = 20_000
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.into(self.norm(x)).chunk(3, -1)
-        x = x + F.scaled_dot_product_attention(q, k, v)
-        return self.out(F.gelu(x)[:, -1])
 
 
 class Written(nn.Module):
@@ -42,15 +32,6 @@ class Written(nn.Module):
         z[:, 1:].add_(x[:, 1:].tanh())
         z.mul_(2.0)
         return F.relu_(z - 0.1)
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.out = nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.lstm(x)[0][:, -1])
 
 
 class Experts(nn.Module):
@@ -70,12 +51,6 @@ class Experts(nn.Module):
         return out
 
 
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
-    )
-
-
 GRAPH = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
 #: name -> network, input
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -85,9 +60,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (6, 5),
     ),
     "convolutional": (convolutional, (6, 1, 8, 8)),
-    "attention": (Attention, (6, 5, 16)),
+    "attention": (TwoHeads, (6, 5, 16)),
     "writes": (Written, (6, 4)),
-    "recurrent": (Recurrent, (6, 5, 3)),
+    "recurrent": (lambda: Recurrent(nn.LSTM), (6, 5, 4)),
     "decisions": (Experts, (6, 4)),
     "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 4)),
     "no batch": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), (4,)),

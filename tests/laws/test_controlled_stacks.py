@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from laws.small_networks import Of
+from laws.small_networks import Of, TwoHeads, convolutional
 from torch import Tensor, nn
 
 import momentgen
@@ -65,17 +65,6 @@ class Recurrent(nn.Module):
         return self.out(self.kind(x)[0][:, -1] if self.first else self.kind(x.transpose(0, 1))[0][-1])
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.into(self.norm(x)).chunk(3, -1))
-        x = x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return self.out(F.gelu(x)[:, -1])
-
-
 class Folded(nn.Module):
     """Heads before examples, in one dimension."""
 
@@ -91,13 +80,8 @@ def perceptron(*ends: nn.Module) -> nn.Module:
 TOGETHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "perceptron": (perceptron, (6, 6)),
     "softmax": (lambda: perceptron(nn.Softmax(-1)), (6, 6)),
-    "convolutional": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
-        ),
-        (6, 1, 8, 8),
-    ),
-    "attention": (Attention, (6, 5, 16)),
+    "convolutional": (convolutional, (6, 1, 8, 8)),
+    "attention": (TwoHeads, (6, 5, 16)),
     "lstm": (lambda: Recurrent(nn.LSTM, batch_first=True), (5, 4, 3)),
     "gru, time in front": (lambda: Recurrent(nn.GRU), (5, 4, 3)),
     "one example": (perceptron, (1, 6)),
@@ -126,7 +110,7 @@ def test_rows_together_have_the_answer_of_rows_one_by_one(
 def test_gradients_of_rows_together_are_those_of_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     x = noisy(torch.randn(6, 5, 16), std=0.3)
     grads = []
-    for network in [Attention().eval()] * 2:
+    for network in [TwoHeads().eval()] * 2:
         network.zero_grad()
         momentgen.convert(network, "controlled")(x).std.sum().backward()
         grads.append([part.grad.clone() for part in network.parameters()])

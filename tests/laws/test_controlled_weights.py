@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import convolutional
 from torch import Tensor, nn
 
 import momentgen
@@ -58,12 +59,7 @@ def perceptron() -> nn.Module:
 #: name -> network, and the shape of its input
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "perceptron": (perceptron, (16, 8)),
-    "convolutional": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
-        ),
-        (16, 1, 8, 8),
-    ),
+    "convolutional": (convolutional, (16, 1, 8, 8)),
     "sequence": (
         lambda: nn.Sequential(
             nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm(12), nn.Linear(12, 6), nn.Flatten(), nn.Linear(30, 3)

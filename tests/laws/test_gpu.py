@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_networks import Recurrent
 
 import momentgen
 from momentgen import Moments
@@ -30,15 +31,6 @@ class Attention(nn.Module):
         return self.head((x + self.heads(x, x, x)[0]).mean(1))
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.head = nn.GRU(4, 8, batch_first=True), nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cell(x)[0][:, -1])
-
-
 def perceptron() -> nn.Module:
     layers = [nn.Linear(12, 32), nn.GELU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)]
     return nn.Sequential(*layers)
@@ -53,7 +45,7 @@ NETWORKS = {
     "perceptron": (perceptron, (12,)),
     "convolutional": (convolutional, (1, 8, 8)),
     "attention": (Attention, (5, 16)),
-    "recurrent": (Recurrent, (6, 4)),
+    "recurrent": (lambda: Recurrent(nn.GRU), (6, 4)),
 }
 
 
