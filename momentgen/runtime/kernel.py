@@ -20,8 +20,6 @@ import functools
 import hashlib
 import importlib
 import importlib.resources
-import os
-import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -33,6 +31,7 @@ from momentgen.errors import MomentgenError
 from momentgen.runtime.dynamo import constant_result
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
+from momentgen.runtime.one_thread import Lock
 from momentgen.runtime.parameters import MEAN_AND_VARIANCE, input_names, split
 from momentgen.runtime.slices import VALUES, in_cells, in_slices
 from momentgen.runtime.toolchain import Unavailable, warn_once
@@ -48,17 +47,7 @@ _kernels: dict[str, Kernel] = {}
 #: the generated PyTorch modules that have been needed so far, by import path.
 _references: dict[str, ModuleType] = {}
 _library: Any = torch.library.Library("momentgen", "FRAGMENT")  # type: ignore[no-untyped-call]
-_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    # A thread that compiles while another forks holds the lock; in the child nobody is there to give it back.
-    os.register_at_fork(after_in_child=_renew_lock)
+_lock = Lock()
 
 
 class Kernel:
@@ -122,7 +111,7 @@ class Kernel:
             Unavailable: if this machine cannot compile them; found out once.
         """
         if double not in self._native:
-            with _lock:
+            with _lock():
                 if double not in self._native:
                     try:
                         self._native[double] = NativeKernels(
@@ -147,7 +136,7 @@ class Kernel:
             Unavailable: if Triton is not installed.
         """
         if self._triton is None:
-            with _lock:
+            with _lock():
                 if self._triton is None:
                     try:
                         self._triton = TritonKernels(self.package, self.name, self.variant)
@@ -338,7 +327,7 @@ def _operator(kernel: Kernel, which: str) -> Any:
         # A user's rule may be called as one of ours, or as one in another package of theirs.
         stem += "_" + hashlib.sha256(f"{kernel.package} {len(kernel.inputs)}".encode()).hexdigest()[:8]
     name = f"momentgen::{stem}_{which}.{kernel.variant}"
-    with _lock:
+    with _lock():
         _kernels[name] = kernel
         if name not in _operators:
             _operators[name] = _define(name, which, kernel)

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-__all__ = ["one_thread"]
-
-_lock = threading.RLock()
+__all__ = ["Lock", "one_thread"]
 
 
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
+class Lock:
+    """Gives a lock within which no other thread is; a thread may enter it again.
+
+    A child that is forked while a thread is within has no such thread, and begins with a lock of its own.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+
+    def __call__(self) -> AbstractContextManager[object]:
+        return self._lock
 
 
-if hasattr(os, "register_at_fork"):
-    # A child that is forked while a thread is within has no such thread.
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Within the context no other thread is within one; a thread may enter it again."""
-    with _lock:
-        yield
+one_thread = Lock()
