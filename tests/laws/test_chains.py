@@ -252,6 +252,16 @@ def test_an_input_wider_than_what_a_function_does_in_it_is_within_a_thousandth_o
             assert found.var.sqrt().item() == pytest.approx(sigma.item(), rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "function", [torch.asinh, lambda x: x * x.tanh(), lambda x: 1 / (x + 5), lambda x: (x + 5).rsqrt(), lambda x: x**3]
+)
+def test_a_variance_of_nan_makes_no_certain_value(function: Callable[[Any], Any]) -> None:
+    mean, var = torch.tensor([0.3, 0.5]), torch.tensor([math.nan, 0.1])
+    found = function(diagonal(mean, var)).moments()
+    assert found.var.isnan().tolist() == [True, False]
+    assert found.mean.isnan().tolist() == [True, False]
+
+
 @pytest.mark.parametrize("power", [3, 8, 23])
 def test_whole_powers_are_exact(power: int) -> None:
     def moment(order: int) -> float:

@@ -92,7 +92,7 @@ def quadrature(
     dtype = mean.dtype
     wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     m, v = mean.to(wide), var.to(wide)
-    random = v > 0
+    random = ~(v <= 0)  # also where it is NaN
     s = square_root(v)
     centre = function(m)
     if centre.shape != random.shape:  # values are put together: where all nodes are one, they are as good as it

@@ -110,7 +110,7 @@ def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     stay bounded by the noise: they only tell that 1/X is of the order of 1/√var there.
     """
     m, v = mean.double(), var.double()
-    random = v > 0
+    random = ~(v <= 0)  # also where it is NaN
     square = torch.where(random, m * m, 1)
     spread = torch.where(random, v, 0)
     about = torch.sign(m) * (square + 2.5 * spread) / (square + spread) ** 1.5
