@@ -20,8 +20,8 @@ from momentgen.laws.unsupported import place
 from momentgen.runtime.autograd import transformed
 
 __all__ = [
-    "VARIANCE", "bind", "check", "dense", "for_each", "linear", "linear_variance", "once_a_batch", "pooled_to_one",
-    "squared", "squares", "window_starts",
+    "VARIANCE", "bind", "bind_norm", "check", "dense", "for_each", "linear", "linear_variance", "once_a_batch",
+    "pooled_to_one", "squared", "squares", "window_starts",
 ]  # fmt: skip
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
@@ -59,6 +59,13 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments after the first, by name."""
     return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+
+
+def bind_norm(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The same of batch or instance norm, whose order in torch is not that of torch.nn.functional."""
+    parts = [("running_mean", "running_var"), ("weight", "bias")]
+    first, second = reversed(parts) if call in (torch.batch_norm, torch.instance_norm) else parts
+    return {**dict(zip((*first, *second, "training", "momentum", "eps"), args, strict=False)), **kwargs}
 
 
 def pooled_to_one(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...] | None:

@@ -142,8 +142,7 @@ def _by_value(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 @rule(Channels, "batch_norm")
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    bound = affine.bind_norm(entry.call, args[1:], kwargs)
     weight, bias = bound.get("weight"), bound.get("bias")
 
     def normalised(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

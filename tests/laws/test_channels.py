@@ -26,6 +26,13 @@ def test_the_nominal_shape_is_a_batch_of_one_with_one_place():
     assert x.view(x.size(0), -1).moments().mean.shape == (4,)
 
 
+def test_batch_norm_has_its_arguments_in_the_order_of_torch_or_of_functional():
+    mean, var, weight, bias = torch.rand(4, 3) + 0.1
+    x = channels(MEAN, VAR)
+    found = torch.batch_norm(x, weight, bias, mean, var, False, 0.1, 1e-5, False).moments()
+    torch.testing.assert_close(found, F.batch_norm(x, mean, var, weight, bias).moments())
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda x: F.pixel_shuffle(x.view(1, 3, 1, 1), 1).transpose(0, 1), lambda x: x + torch.ones(3), lambda x: x.sum()],

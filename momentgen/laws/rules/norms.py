@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.laws.affine import bind_norm
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import by_jacobian, joint, random_in
 from momentgen.laws.diagonal import Diagonal, made, pair
@@ -77,17 +78,9 @@ def _grouped(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
     return _scaled(m.reshape(mean.shape), v.reshape(mean.shape), weight, bias, 1)
 
 
-_BATCH = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-#: the order of torch.batch_norm, which is not that of F.batch_norm
-_BATCH_OF_TORCH = ("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
-
-
 @rule(Diagonal, "instance_norm")
 def _instance_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = {
-        **dict(zip(_BATCH_OF_TORCH if entry.call is torch.instance_norm else _BATCH, args[1:], strict=False)),
-        **kwargs,
-    }
+    bound = bind_norm(entry.call, args[1:], kwargs)
     own = bound.pop("use_input_stats", bound.pop("training", True))
     if not own:
         return _batch_norm(entry, args[:1], {**bound, "training": False})
@@ -103,9 +96,7 @@ def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     Those are the mean of the means, and the mean of the variances plus the variance of the means; the running
     statistics are updated by them (the variance unbiased, as torch does).
     """
-    bound = dict(zip(_BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH, args[1:], strict=False))
-    if kwargs:
-        bound.update(kwargs)
+    bound = bind_norm(entry.call, args[1:], kwargs)
     mean, var = _as_random(args[0])
     running_mean, running_var = bound.get("running_mean"), bound.get("running_var")
     weight, bias, eps = bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5)
@@ -174,8 +165,7 @@ def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 @joint("batch_norm")
 def _batch_norm_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    order = _BATCH_OF_TORCH if entry.call is torch.batch_norm else _BATCH
-    bound = {**dict(zip(order, args[1:], strict=False)), **kwargs}
+    bound = bind_norm(entry.call, args[1:], kwargs)
     if bound.get("training"):
         why = "the examples of a batch are propagated one by one, so that a batch has no statistics; use eval()"
         raise unsupported(entry, random_in(args, kwargs)[0], why)
