@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError
-from momentgen.runtime import JointMoments
 
 METHODS = ("ap1", "ap2", "adjoint", "covariance", "sample", "local", None)
 #: methods that know the variance, exactly of what is linear
@@ -123,16 +122,6 @@ def test_a_vector_of_examples_is_a_batch(method: Any) -> None:
     found = momentgen.convert(net, method)(x)
     assert found.covariance.shape == (200, 2, 2)
     torch.testing.assert_close(found.var, x.var[:, None] * net.linear.weight[:, 0].square())
-
-
-def test_networks_in_a_row_hand_on_the_covariance_of_one_example() -> None:
-    torch.manual_seed(0)
-    first, second, x = nn.Linear(3, 4), nn.Linear(4, 2), given(3)
-    between = momentgen.convert(first.eval(), "adjoint")(x)
-    assert isinstance(between, JointMoments)
-    found = momentgen.convert(second.eval(), "covariance")(between)
-    weight = second.weight @ first.weight
-    torch.testing.assert_close(found.covariance, (weight * x.var) @ weight.T, rtol=1e-4, atol=1e-6)
 
 
 def test_output_covariance_of_one_example() -> None:

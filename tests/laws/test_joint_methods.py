@@ -62,14 +62,16 @@ def test_many_outputs_of_the_method_are_refused_with_what_to_do() -> None:
         momentgen.convert(nn.Linear(4, 101), "adjoint")(noisy(1, 4))
 
 
-@pytest.mark.parametrize("method", ["adjoint", "covariance"])
-def test_networks_in_a_row_hand_the_covariance_on(method: Any) -> None:
+@pytest.mark.parametrize("shape", [(2, 4), (4,)])
+@pytest.mark.parametrize("methods", [("adjoint",) * 2, ("covariance",) * 2, ("adjoint", "covariance")])
+def test_networks_in_a_row_hand_the_covariance_on(methods: tuple[Any, Any], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    first, second, x = nn.Linear(4, 5), nn.Linear(5, 3), noisy(2, 4)
-    between = momentgen.convert(first, method)(x)
-    found = momentgen.convert(second, method)(between)
+    first, second, x = nn.Linear(4, 5).eval(), nn.Linear(5, 3).eval(), noisy(*shape)
+    between = momentgen.convert(first, methods[0])(x)
+    assert isinstance(between, JointMoments)
+    found = momentgen.convert(second, methods[1])(between)
     weight = second.weight @ first.weight
-    torch.testing.assert_close(found.covariance, (weight * x.var[:, None]) @ weight.T, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found.covariance, (weight * x.var[..., None, :]) @ weight.T, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance", None])

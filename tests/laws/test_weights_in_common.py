@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from laws.random_parameters import MAPS, Bayes, Posterior, given, of_draws, posterior, small, weights_of
+from laws.random_parameters import MAPS, Bayes, Posterior, given, of_draws, posterior, weights_of
 from torch import Tensor, nn
 from torch_networks import Recurrent, encoder_layer
 
@@ -230,15 +230,6 @@ def test_correlations_that_no_pairs_of_noise_have_are_refused() -> None:
 
     with pytest.raises(InputError, match="must not add up to more than 1"):
         propagated(Net(), given(1, 2, 3), "adjoint")
-
-
-def test_laws_that_know_what_values_share_give_the_same_bits_twice() -> None:
-    torch.manual_seed(2)
-    bayes, x = Bayes(small(), True).eval(), torch.randn(3, 2, 4, 4)
-    for method in ("adjoint", "covariance"):
-        first, second = (propagated(bayes, Moments(x, torch.zeros_like(x)), method) for _ in range(2))
-        assert torch.equal(first.mean, second.mean)
-        assert torch.equal(first.var, second.var)
 
 
 def test_a_propagation_without_a_run_is_refused() -> None:
