@@ -53,6 +53,9 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     ),
     "pad": ("pad", "mode", "value"),
     "fold": ("output_size", "kernel_size", "dilation", "padding", "stride"),
+    "layer_norm": ("normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("normalized_shape", "weight", "eps"),
+    "group_norm": ("num_groups", "weight", "bias", "eps"),
 }  # fmt: skip
 
 

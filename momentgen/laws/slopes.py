@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws.affine import bind
 from momentgen.laws.arguments import tensors_of
 from momentgen.laws.table import Entry
 
@@ -48,10 +49,6 @@ def slope_of(
     return None if make is None else make(rest, named, var, (out, spread))
 
 
-def _bound(names: tuple[str, ...], rest: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    return {**dict(zip(names, rest, strict=False)), **named}
-
-
 def _normed(var: Tensor, dims: tuple[int, ...], eps: float, centred: bool) -> Function:
     noise = var.mean(dims, keepdim=True)
 
@@ -74,13 +71,13 @@ def _scaled(inner: Function, weight: Tensor | None, channels: bool) -> Function:
 
 
 def _layer_norm(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
-    bound = _bound(("normalized_shape", "weight", "bias", "eps"), rest, named)
+    bound = bind("layer_norm", rest, named)
     dims = tuple(range(-len(bound["normalized_shape"]), 0))
     return _scaled(_normed(var, dims, bound.get("eps", 1e-5), True), bound.get("weight"), False)
 
 
 def _rms_norm(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
-    bound = _bound(("normalized_shape", "weight", "eps"), rest, named)
+    bound = bind("rms_norm", rest, named)
     dims, eps = tuple(range(-len(bound["normalized_shape"]), 0)), bound.get("eps")
     own = torch.finfo(var.dtype).eps if eps is None else eps
     return _scaled(_normed(var, dims, own, False), bound.get("weight"), False)
@@ -96,7 +93,7 @@ def _grouped(groups: int, eps: float, weight: Tensor | None, var: Tensor) -> Fun
 
 
 def _group_norm(rest: tuple[Any, ...], named: dict[str, Any], var: Tensor, out: Result) -> Function:
-    bound = _bound(("num_groups", "weight", "bias", "eps"), rest, named)
+    bound = bind("group_norm", rest, named)
     return _grouped(bound["num_groups"], bound.get("eps", 1e-5), bound.get("weight"), var)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.affine import bind_norm
+from momentgen.laws.affine import bind, bind_norm
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.covariance_functions import by_jacobian, joint, random_in
 from momentgen.laws.diagonal import Diagonal, made, pair
@@ -48,10 +48,7 @@ def _as_random(value: Any) -> tuple[Tensor, Tensor]:
 
 @rule(Diagonal, "layer_norm", "rms_norm")
 def _layer_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = ("normalized_shape", "weight", "bias", "eps") if entry.name == "layer_norm" else (
-        "normalized_shape", "weight", "eps"
-    )  # fmt: skip
-    bound = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    bound = bind(entry.name, args[1:], kwargs)
     mean, var = _as_random(args[0])
     shape = tuple(bound["normalized_shape"])
     if tuple(mean.shape[-len(shape) :]) != shape:
@@ -65,7 +62,7 @@ def _layer_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 @rule(Diagonal, "group_norm")
 def _group_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = {**dict(zip(("num_groups", "weight", "bias", "eps"), args[1:], strict=False)), **kwargs}
+    bound = bind(entry.name, args[1:], kwargs)
     return _grouped(args[0], bound["num_groups"], bound.get("weight"), bound.get("bias"), bound.get("eps", 1e-5))
 
 
