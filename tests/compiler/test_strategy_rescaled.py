@@ -95,6 +95,22 @@ def test_elu_of_alpha_1_and_celu_are_one_function_and_selu_is_a_scaled_elu() -> 
     np.testing.assert_allclose(found["selu"]["var"], scale**2 * values[elu.outputs["var"]], rtol=1e-12)
 
 
+@pytest.mark.parametrize("level", [0, 3])
+def test_the_slopes_of_a_bump_far_out_are_those_of_its_closed_form(level: int) -> None:
+    mu, v, bump = sp.Symbol("mu"), sp.Symbol("v", positive=True), sp.exp(-(x**2))
+    f = bump.subs(x, x / w.symbol) + level
+    (stable,) = stabilise(derive(Rule("bump", f=f, parameters=(w,), rescaled=Rescaled(bump + level, width=w.symbol))))
+    width, var = 1.5, 2.0**104  # inputs beyond 2^100 are brought down, and outputs back
+    mean = np.array([-1.0, 0.5, 2.0], np.float32) * np.float32(2.0**52)
+    found = run(stable.partials, mean, np.full_like(mean, var), {"w": width})
+    spreads = [(k, width**2 + 2 * k * v) for k in (1, 2)]  # of exp(-k x²/w²), the bump and its square
+    first, second = (width / sp.sqrt(spread) * sp.exp(-k * mu**2 / spread) for k, spread in spreads)
+    for output, of in (("dmean_dmu", first), ("dvar_dmu", second - first**2)):
+        slope = sp.diff(of, mu)
+        wanted = np.array([float(slope.subs({mu: sp.Float(m, 30), v: sp.Float(var, 30)})) for m in mean.tolist()])
+        np.testing.assert_allclose(found[output], wanted, rtol=0, atol=2e-4 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("name", ["celu", "hardtanh", "softshrink", "hardshrink", "softplus", "threshold"])
 def test_bases_of_the_rules_are_proved(name: str) -> None:
     (rule,) = load_rules(RULES / f"{name}.py")

@@ -7,9 +7,9 @@ The base g is served as any rule; its graphs are then copied with the input mapp
 at ((mu - c)/h, v/h²), whatever strategy made them.  Two things are the copy's own:
 
 - near a kink k of g, (mu - c)/h - k is wanted to the digits of sigma: it is taken as (mu - (c + h k))/h;
-- v/h² may overflow where v does not.  Far out f is homogeneous, of degree 1 if a side slopes and 0 if both are level,
-  or a line and something of degree 0: there mean and variance are taken 2^-16- and 2^-32-fold, and the outputs are
-  scaled back.
+- v/h² may overflow where v does not.  Far out f is homogeneous of degree 1 where its sides differ in slope, else a line
+  and something that falls as a power of sigma: there mean and variance are taken 2^-16- and 2^-32-fold, and the outputs
+  are scaled back.
 
 v/h² below 2^-127 is beyond what bounds are certified for; the measure says so.
 """
@@ -26,12 +26,13 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ClosedFormTruth
-from momentgen.compiler.function.activation import Line
+from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
 from momentgen.compiler.ir.stable import ErrorMeasure, Stable, Truth, settings_of
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
 from momentgen.compiler.strategies.kit import largest, parameter_node
 from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
+from momentgen.compiler.strategies.surfaces.surface import decay, lines_of
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
@@ -145,9 +146,8 @@ class RescaledTruth:
 class _Copy:
     """A base's graph between the two maps."""
 
-    def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, lines: tuple[Line, Line], *, scaled: bool) -> None:
-        self.base, self.rule, self.scaled, self.lines = base, rule.name, scaled, lines
-        self.growth = "homogeneous" if lines[0].slope != lines[1].slope else "line" if lines[0].slope else "bounded"
+    def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, f: Activation, *, scaled: bool) -> None:
+        self.base, self.rule, self.scaled, self.f = base, rule.name, scaled, f
         self.g = g = Graph(base.inputs, tuple(p.name for p in rule.parameters))
         self.width, self.scale, self.offset = (
             parameter_node(g, e, rule.name) for e in (rescaled.width, rescaled.scale, rescaled.offset)
@@ -207,18 +207,20 @@ class _Copy:
         """The graph, its outputs mapped back."""
         g = self.g
         per = 1 / self.width if self.units.width != 1 else g.const(1)
+        left, _, right, _ = lines_of(self.f)
         for name, index in self.base.outputs.items():
             a, h = _POWERS[name]
             value, factor = self.nodes[index], g.const(1)
-            level = self.level() if name == "mean" and self.up != factor else g.const(0)
+            back = self.back(name)
+            level = self.level() if name == "mean" and back else g.const(0)
             value = value - level
             for part in (*[self.scale] * a, *[per] * h):
                 factor = factor * part
             value = factor * value
-            for part in self.back(name):
+            for part in back:
                 value = value * part
             value = madd(factor, level, value)
-            if name == "var" and self.growth == "line":  # a little above v, by the error of a polynomial
+            if name == "var" and left == right != 0:  # a little above v, by the error of a polynomial
                 value = select(value > largest(self.scaled), largest(self.scaled), value)
             g.output(name, value + self.offset if name == "mean" else value)
         if g.suspects:
@@ -227,24 +229,24 @@ class _Copy:
 
     def level(self) -> Real:
         """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
-        g, (left, right) = self.g, self.lines
-        if self.growth == "bounded":
-            return g.const(0)
-        offsets = (g.const(0 if line.slope else line.offset) for line in (left, right))
-        return select(g.input("mean") < 0, *offsets)
+        g, (a, b, a2, b2) = self.g, lines_of(self.f)
+        if not a and not a2:
+            return g.const(b)
+        return select(g.input("mean") < 0, 0 if a else b, 0 if a2 else b2)
 
     def back(self, name: str) -> list[Real]:
         """Powers of two that undo the inputs' scaling."""
-        bounded = {"dmean_dvar": [self.down_var, self.down_var]}
+        if not self.scaled or self.units.width == 1:
+            return []
+        slope, _, other, _ = lines_of(self.f)
         grown = {"mean": [self.up], "var": [self.up_var, self.up_var]}
-        table = {
-            "homogeneous": grown | {"dmean_dvar": [self.down_var], "dvar_dmu": [self.up_var]},
-            # what f has beside the line is bounded, and dvar_dmu has v times a partial of it
-            "line": grown | bounded,
-            "bounded": bounded
-            | {"dmean_dmu": [self.down], "dvar_dmu": [self.down], "dvar_dvar": [self.down_var, self.down_var]},
-        }
-        return table[self.growth].get(name, [])
+        if slope != other:
+            return (grown | {"dmean_dvar": [self.down_var], "dvar_dmu": [self.up_var]}).get(name, [])
+        falls = [self.down if name.endswith("dmu") else self.down_var] * decay(self.f)[name]
+        if not slope:
+            return falls
+        # The partials of a line are constant; dvar_dmu has v times a partial of what f has beside it.
+        return (grown | {"dmean_dvar": falls, "dvar_dmu": falls[2:]}).get(name, [])
 
 
 def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
@@ -260,12 +262,9 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
         )
     settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
     g = own.at({})
-    if g.left is None or g.right is None:
-        raise BuildError(rule.name, "strategies", "expected f to follow a line on either side", rule.f)
-    lines = g.left, g.right
 
     def copy(graph: Graph, scaled: bool) -> Graph:
-        return _Copy(graph, rule, rescaled, lines, scaled=scaled).write()
+        return _Copy(graph, rule, rescaled, g, scaled=scaled).write()
 
     units = Units.at(settled, rescaled, {})
     measure: ErrorMeasure = RescaledMeasure(base.measure, settled, rescaled, units)
