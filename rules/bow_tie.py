@@ -4,7 +4,7 @@ Given the input u it is a ~ N(z u, eta²) with z ~ Bernoulli(S(u/tau)): its mean
 its variance u² S(u/tau) S(-u/tau) + eta².  For tau -> 0 it is ReLU with noise.
 """
 
-from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, S, x
+from momentgen.rule import Accuracy, Parameter, Rule, S, x
 
 temperature = Parameter("tau", default=0.1, low=2.0**-10, high=16, doc="temperature of the gate; 0.1 in the paper")
 noise = Parameter("eta", default=0, low=0, high=16, doc="standard deviation of the noise")
@@ -15,7 +15,6 @@ rule = Rule(
     f=x * S(x / tau),
     conditional_var=x**2 * S(x / tau) * S(-x / tau) + eta**2,
     parameters=(temperature, noise),
-    rescaled=Rescaled(of=x * S(x), width=tau, scale=tau),
     accuracy=Accuracy(moments=True),
     citation="Smith, Lawson & Linderman 2019, Bayesian Inference in Augmented Bow Tie Networks, (4)-(6)",
     doc="Bow tie unit: x with probability S(x/tau), else 0, plus normal noise of variance eta^2.",

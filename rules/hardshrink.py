@@ -2,7 +2,7 @@
 
 from sympy import Piecewise, Rational
 
-from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
+from momentgen.rule import Accuracy, Parameter, Rule, x
 
 lambd = Parameter("lambd", default=Rational(1, 2), low=1 / 64, high=16, doc="half of the width of the level part")
 w = lambd.symbol
@@ -11,7 +11,6 @@ rule = Rule(
     "hardshrink",
     f=Piecewise((x, x > w), (x, x < -w), (0, True)),
     parameters=(lambd,),
-    rescaled=Rescaled(of=Piecewise((x, x > 1), (x, x < -1), (0, True)), width=w, scale=w),
     accuracy=Accuracy(moments=True),
     doc="Hardshrink: x where |x| > lambd, else 0.",
 )

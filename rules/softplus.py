@@ -6,7 +6,7 @@ on the whole line.
 
 from sympy import exp, log
 
-from momentgen.rule import Accuracy, Parameter, Rescaled, Rule, x
+from momentgen.rule import Accuracy, Parameter, Rule, x
 
 beta = Parameter("beta", default=1, low=1 / 16, high=128, doc="steepness of the bend; its width is 1/beta")
 
@@ -14,7 +14,6 @@ rule = Rule(
     "softplus",
     f=log(1 + exp(beta.symbol * x)) / beta.symbol,
     parameters=(beta,),
-    rescaled=Rescaled(of=log(1 + exp(x)), width=1 / beta.symbol, scale=1 / beta.symbol),
     accuracy=Accuracy(moments=True),
     doc="Softplus log(1 + exp(beta x))/beta.",
 )

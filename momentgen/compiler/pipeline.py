@@ -134,6 +134,7 @@ def compile_rule(
         compiled = [*compiled_by(joint_way(joint))]
     else:
         derivation = derive(rule)
+        rule = derivation.rule  # with the units that were found
         progress("strategies")
         compiled = [*_compile_first(rule, plans(derivation), progress, evidence, memory)]
         for way in approximate_ways(derivation):

@@ -18,7 +18,7 @@ from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.strategies import stabilise
 from momentgen.errors import BuildError, RuleError
 from momentgen.native.c_compiler import find_compiler
-from momentgen.rule import Parameter, Rescaled, Rule, load_rules, x
+from momentgen.rule import Parameter, Rescaled, Rule, S, load_rules, x
 
 RULES = Path(__file__).parents[2] / "rules"
 w = Parameter("w", default=1, low=0.5, high=2)
@@ -95,6 +95,38 @@ def test_elu_of_alpha_1_and_celu_are_one_function_and_selu_is_a_scaled_elu() -> 
     np.testing.assert_allclose(found["selu"]["var"], scale**2 * values[elu.outputs["var"]], rtol=1e-12)
 
 
+a = Parameter("alpha", default=2, low=0.5, high=4)
+d = Parameter("delta", default=0, low=-3, high=3)
+A, D, W = a.symbol, d.symbol, w.symbol
+
+
+@pytest.mark.parametrize(
+    ("f", "units"),
+    [
+        (x * S(W * x), Rescaled(x * S(x), width=1 / W, scale=1 / W)),
+        (A * sp.tanh(W * x), Rescaled(sp.tanh(x), width=1 / W, scale=A)),
+        (sp.tanh(x - D) + D, Rescaled(sp.tanh(x), centre=D, offset=D)),
+        (sp.exp(-(((x - D) / W) ** 2)), Rescaled(sp.exp(-(x**2)), centre=D, width=W)),
+        (sp.Max(0, sp.Min(W, x)), Rescaled(sp.Max(0, sp.Min(1, x)), width=W, scale=W)),
+        (sp.Max(D - W, sp.Min(D + W, x)), Rescaled(sp.Max(-1, sp.Min(1, x)), D, W, W, D)),
+        (
+            sp.Piecewise((A * x / W, x > 0), (A * (sp.exp(x / W) - 1), True)),
+            Rescaled(sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True)), width=W, scale=A),
+        ),
+    ],
+    ids=["swish", "dyt", "moved", "gaussian", "capped", "clamp", "pelu"],
+)
+def test_units_in_which_f_has_no_parameters_are_found(f: sp.Expr, units: Rescaled) -> None:
+    derivation = derive(Rule("mine", f=f, parameters=tuple(p for p in (a, d, w) if f.has(p.symbol))))
+    assert derivation.rule.rescaled == derivation.units == units
+
+
+@pytest.mark.parametrize("f", [sp.Max(x, 0) + A * sp.tanh(x), x * S(x) + W * sp.exp(-(x**2)), sp.tanh(x) ** 3 - D * x])
+def test_parameters_that_do_more_than_scale_are_left_as_they_are(f: sp.Expr) -> None:
+    derivation = derive(Rule("mine", f=f, parameters=tuple(p for p in (a, d, w) if f.has(p.symbol))))
+    assert derivation.rule.rescaled is derivation.units is None
+
+
 @pytest.mark.parametrize("level", [0, 3])
 def test_the_slopes_of_a_bump_far_out_are_those_of_its_closed_form(level: int) -> None:
     mu, v, bump = sp.Symbol("mu"), sp.Symbol("v", positive=True), sp.exp(-(x**2))
@@ -114,10 +146,10 @@ def test_the_slopes_of_a_bump_far_out_are_those_of_its_closed_form(level: int) -
 @pytest.mark.parametrize("name", ["celu", "hardtanh", "softshrink", "hardshrink", "softplus", "threshold"])
 def test_bases_of_the_rules_are_proved(name: str) -> None:
     (rule,) = load_rules(RULES / f"{name}.py")
-    assert rule.rescaled is not None
     derivation = derive(rule)
     assert derivation.base is not None
-    assert derivation.base.rule.f == rule.rescaled.of
+    assert derivation.rule.rescaled is not None
+    assert derivation.base.rule.f == derivation.rule.rescaled.of
 
 
 @pytest.mark.parametrize(

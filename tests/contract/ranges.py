@@ -121,7 +121,8 @@ def _random(rule: Rule, f: Activation) -> Subject:
     h = Settled.of(rule, rule.conditional_var).at(rule.defaults)
     of_f, of_h = _Tolerance(f), _Tolerance(h)
     panels = ConditionalTruth(BallTruth(f), BallTruth(h))
-    scale = 1.0 if rule.rescaled is None else Settled.of(rule).number(rule.rescaled.scale, rule.defaults)
+    units = derive(rule).units
+    scale = 1.0 if units is None else Settled.of(rule).number(units.scale, rule.defaults)
 
     def errors(output: str, computed: F64, exact: F64, points: Points) -> F64:
         error, var = np.abs(computed - exact), points[1]

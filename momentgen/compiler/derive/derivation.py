@@ -13,6 +13,7 @@ from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
 from momentgen.compiler.derive.proof import check_author, function, grid, refuted
+from momentgen.compiler.derive.scaling import scaling
 from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
@@ -25,10 +26,10 @@ _DIGITS = 30
 
 
 def conditional_rule(rule: Rule) -> Rule:
-    """Var(Y | x) as a rule, in the units of the rule itself: scale² times its base, and what is constant in x.
+    """Var(Y | x) as a rule.
 
     Raises:
-        BuildError: if it is constant in x, is negative somewhere, or still has parameters in those units.
+        BuildError: if it is constant in x, or negative somewhere.
 
     >>> from momentgen.rule import Accuracy, S
     >>> gate = Rule("gate", f=x * S(x), conditional_var=x**2 * S(x) * S(-x), accuracy=Accuracy(moments=True))
@@ -38,20 +39,11 @@ def conditional_rule(rule: Rule) -> Rule:
     given = rule.conditional_var
     if given is None:
         raise BuildError(rule.name, "derive", "expected a conditional variance", rule.f)
-    constant, rest = sympy.expand(given).as_independent(x, as_Add=True)
-    if rest == 0:
+    if not given.has(x):
         cause = "conditional_var is constant in x: add it to the variance that the op gives, as nn.InjectedNoise does"
         raise BuildError(rule.name, "derive", cause, given)
     _check_sign(rule, given)
-    units = rule.rescaled
-    if units is None:
-        return Rule(rule.name, f=given, parameters=rule.parameters, accuracy=rule.accuracy)
-    of = sympy.expand(rest.subs(x, units.centre + units.width * x) / units.scale**2)
-    if of.free_symbols - {x}:
-        cause = f"conditional_var is not {units.scale**2} times a function of (x - {units.centre})/({units.width})"
-        raise BuildError(rule.name, "derive", cause, given)
-    own = Rescaled(of, centre=units.centre, width=units.width, scale=units.scale**2, offset=constant)
-    return Rule(rule.name, f=given, parameters=rule.parameters, rescaled=own, accuracy=rule.accuracy)
+    return Rule(rule.name, f=given, parameters=rule.parameters, accuracy=rule.accuracy)
 
 
 def _check_sign(rule: Rule, given: Expr) -> None:
@@ -168,6 +160,9 @@ def derive(rule: Rule) -> Derivation:
     Phi(mu/sqrt(v))
     """
     own = _own(rule)
+    if rule.rescaled is None and own.degree is None:  # of one degree, f may have any parameters
+        rule = replace(rule, rescaled=scaling(rule, own.pieces, lambda units: check_rescaled(rule, units, own.pieces)))
+        own = replace(own, rule=rule)
     if rule.conditional_var is not None:
         own = replace(own, conditional=derive(conditional_rule(rule)))
     if rule.rescaled is None:

@@ -137,7 +137,11 @@ class Graph:
     def taken(self, other: Graph, instead: Callable[[Node], Real | None] = lambda node: None) -> dict[int, Real]:
         """The live nodes of another graph written here, by their index there; some of them replaced."""
         here: dict[int, Real] = {}
-        for index in other.live():
+
+        def needed(index: int) -> tuple[int, ...]:  # a polynomial of two values may have powers of one alone
+            return (*other.nodes[index].args, *other._operands(index))
+
+        for index in other._behind(other.outputs.values(), needed):
             node = other.nodes[index]
             given = instead(node)
             new = self.write(node.kind, *(here[a] for a in node.args), payload=node.payload) if given is None else given

@@ -138,14 +138,12 @@ class _Plan(Way):
 
     def stables(self) -> tuple[Stable, ...]:
         try:
-            made = tuple(replace(stable, way=self.what) for stable in self._make())
+            if made := tuple(replace(stable, way=self.what) for stable in self._make()):
+                return self._finish(made)
+            self.refusal = "the accuracy that the rule asks for is of none of its variants"
         except BuildError as error:
             self.refusal = _cause(error)
-            return ()
-        if not made:
-            self.refusal = "the accuracy that the rule asks for is of none of its variants"
-            return ()
-        return self._finish(made)
+        return ()
 
 
 #: tried in this order

@@ -76,7 +76,7 @@ class RescaledMeasure(Tolerance):
     """The base's tolerance in f's units, at one setting; the mean's rounding is relative to the mean of f."""
 
     with_slopes = True
-    base: Any
+    base: MomentsMeasure | SettledMeasure
     settled: Settled
     rescaled: Rescaled
     units: Units
@@ -104,8 +104,6 @@ class RescaledMeasure(Tolerance):
         """The tolerance in words."""
         units, rescaled, base = self.units, self.rescaled, self.base
         found = base.measure if isinstance(base, SettledMeasure) else base
-        if not isinstance(found, MomentsMeasure):
-            raise NotImplementedError
         shape = found.shape()
         shape["L"] = shape["L"] * units.of("dmean_dmu")
         shape["range"] = shape["range"] * units.scale
@@ -256,10 +254,9 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
         BuildError: if the base takes scalars that the host derives, or f has no tolerance of its own.
     """
     rule, rescaled = derivation.rule, derivation.units
-    if rescaled is None or base.scalars_source or not hasattr(base.measure, "allowed"):
-        raise BuildError(
-            rule.name, "strategies", "expected a base measured by moments, without derived scalars", rule.f
-        )
+    if rescaled is None or base.scalars_source or not isinstance(base.measure, MomentsMeasure | SettledMeasure):
+        cause = f"expected a strategy that serves {derivation.rule.f if rescaled is None else rescaled.of} in any units"
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
     g = own.at({})
 

@@ -31,7 +31,8 @@ def unmet_by_input(rule: Rule, *, draw: bool = False) -> str | None:
     if rule.bernoulli != draw:
         return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
     if rule.parameters:
-        return "expected no parameters, got " + ", ".join(p.name for p in rule.parameters)
+        names = ", ".join(p.name for p in rule.parameters)
+        return f"expected parameters that only scale f, as `rescaled` can state, got {names}"
     return None
 
 

@@ -1,0 +1,101 @@
+"""Parameters that scale: f as a function without parameters, in units that depend on them.
+
+    f(x) = scale of((x - centre)/width) + offset
+
+Centre and width are guessed from f: from its breakpoints, and from the lines and parabolas in x that functions in it
+are of.  Scale and offset follow from the values at two points.  A guess is checked as what a rule itself states by
+``rescaled``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import sympy
+from sympy import Expr, Rational
+
+from momentgen.compiler.function.pieces import Pieces
+from momentgen.errors import MomentgenError
+from momentgen.rule import Rescaled, Rule
+from momentgen.rule.symbols import x
+
+#: where values are compared, in units of the base
+_POINTS = tuple(Rational(*point) for point in ((1, 3), (-1, 3), (4, 3), (-4, 3), (5, 2), (-5, 2)))
+
+
+def scaling(rule: Rule, pieces: Pieces, check: Callable[[Rescaled], None]) -> Rescaled | None:
+    """The units in which f has no parameters; None where f has none, or where no such units are found.
+
+    Args:
+        rule: of one input.
+        pieces: those of its f.
+        check: raises an error for units in which f is not what they say.
+
+    >>> from momentgen.compiler.function.pieces import split
+    >>> from momentgen.rule import Parameter, S
+    >>> beta = Parameter("beta", default=1, low=0.5, high=4)
+    >>> swish = Rule("swish", f=x * S(beta.symbol * x), parameters=(beta,))
+    >>> found = scaling(swish, split(swish.f, swish.parameters), lambda units: None)
+    >>> found.of, found.width, found.scale
+    (x*S(x), 1/beta, 1/beta)
+    """
+    if not rule.parameters:
+        return None
+    ones = {p.symbol: sympy.Integer(p.low > 0) for p in rule.parameters}
+    usual = {p.symbol: sympy.nsimplify(p.default, rational=True) for p in rule.parameters}
+    for (centre, width), at in itertools.product(dict.fromkeys(_maps(pieces)), (ones, usual)):
+        try:
+            units = _units(rule.f, pieces, centre, width, at)
+            if units is not None:
+                check(units)
+                return units
+        except MomentgenError:
+            continue
+    return None
+
+
+def _maps(pieces: Pieces) -> Iterator[tuple[Expr, Expr]]:
+    """Centres and widths to try."""
+    zero, one = sympy.Integer(0), sympy.Integer(1)
+    yield zero, one
+    kinks = pieces.kinks
+    for kink in kinks:
+        yield kink, one
+    if kinks:
+        yield zero, kinks[-1]
+        yield (kinks[0] + kinks[-1]) / 2, (kinks[-1] - kinks[0]) / 2
+    for part in itertools.chain.from_iterable(sympy.preorder_traversal(piece.expr) for piece in pieces):
+        inner = part.args[0] if isinstance(part, sympy.Function) or part.is_Pow else zero
+        degree = sympy.degree(inner, x) if inner.has(x) and inner.is_polynomial(x) else 0
+        if degree not in (1, 2):
+            continue
+        first, second, *_ = sympy.Poly(inner, x).all_coeffs()
+        for side in (1, -1):
+            size = side * first if degree == 1 else sympy.sqrt(side * first).replace(sympy.Abs, lambda of: of)
+            yield sympy.cancel(-second / (degree * first)), 1 / size
+
+
+def _units(f: Expr, pieces: Pieces, centre: Expr, width: Expr, at: Mapping[Expr, Expr]) -> Rescaled | None:
+    """Units of this centre and width, whose base is f at ``at``; None if f cannot be that base in any."""
+    here = centre.subs(at), width.subs(at)
+    if not (here[0].is_finite and here[1].is_positive):
+        return None
+    base = f.subs(at).subs(x, here[0] + here[1] * x)
+    inner = centre + width * x
+    ends = [sympy.cancel((kink - centre) / width) for kink in pieces.kinks]
+    if any(end.free_symbols for end in ends):
+        return None
+
+    def value(point: Expr) -> Expr:
+        return pieces.pieces[sum(bool(end < point) for end in ends)].expr.subs(x, inner.subs(x, point))
+
+    for one, two in itertools.combinations(_POINTS, 2):
+        rise = base.subs(x, two) - base.subs(x, one)
+        if abs(sympy.N(rise)) > Rational(1, 1000):
+            scale = sympy.simplify((value(two) - value(one)) / rise)
+            offset = sympy.simplify(value(one) - scale * base.subs(x, one))
+            if scale.is_rational_function() and offset.is_rational_function():
+                return Rescaled(base, centre=centre, width=width, scale=scale, offset=offset)
+            return None
+    return None
