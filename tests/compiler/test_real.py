@@ -127,3 +127,14 @@ def test_outputs_of_cells_are_those_of_all_patches_to_the_bit() -> None:
     for name, index in g.outputs.items():
         assert np.array_equal(found[name], every[index], equal_nan=True), name
     assert len(g.steps()) < len(g.live())
+
+
+def test_a_polynomial_in_one_of_its_two_values_is_copied_with_what_finds_the_other() -> None:
+    g, copy = Graph(("mean", "var")), Graph(("mean", "var"))
+    value, _, _ = surface_of(g.input("mean"), g.input("var") + 1, [Patch(((1.0, 2.0),))], slopes=False)
+    g.output("mean", value)
+    new = copy.taken(g)[value.index]
+    copy.output("mean", new)
+    assert copy.nodes[copy.surfaces[new.index].z] == g.nodes[g.surfaces[value.index].z]
+    at = {"mean": np.array([0.5]), "var": np.array([3.0])}
+    assert outputs_float64(copy, at)["mean"] == outputs_float64(g, at)["mean"] == 2.0
