@@ -10,16 +10,19 @@ are of.  Scale and offset follow from the values at two points.  A guess is chec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import sympy
 from sympy import Expr, Rational
 
-from momentgen.compiler.function.pieces import Pieces
+from momentgen.compiler.function.pieces import Pieces, samples_of
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rescaled, Rule
 from momentgen.rule.symbols import x
 
+_CLOSE, _SAMPLES = 1e-9, 8  # what numbers differ by at most, of the largest; settings at which they are compared
 #: where values are compared, in units of the base
 _POINTS = tuple(Rational(*point) for point in ((1, 3), (-1, 3), (4, 3), (-4, 3), (5, 2), (-5, 2)))
 
@@ -44,9 +47,10 @@ def scaling(rule: Rule, pieces: Pieces, check: Callable[[Rescaled], None]) -> Re
         return None
     ones = {p.symbol: sympy.Integer(p.low > 0) for p in rule.parameters}
     usual = {p.symbol: sympy.nsimplify(p.default, rational=True) for p in rule.parameters}
+    samples = samples_of(rule.parameters)[:_SAMPLES]
     for (centre, width), at in itertools.product(dict.fromkeys(_maps(pieces)), (ones, usual)):
         try:
-            units = _units(rule.f, pieces, centre, width, at)
+            units = _units(rule.f, pieces, centre, width, at, samples)
             if units is not None:
                 check(units)
                 return units
@@ -76,7 +80,14 @@ def _maps(pieces: Pieces) -> Iterator[tuple[Expr, Expr]]:
             yield sympy.cancel(-second / (degree * first)), 1 / size
 
 
-def _units(f: Expr, pieces: Pieces, centre: Expr, width: Expr, at: Mapping[Expr, Expr]) -> Rescaled | None:
+def _units(
+    f: Expr,
+    pieces: Pieces,
+    centre: Expr,
+    width: Expr,
+    at: Mapping[Expr, Expr],
+    samples: Sequence[Mapping[Expr, Expr]],
+) -> Rescaled | None:
     """Units of this centre and width, whose base is f at ``at``; None if f cannot be that base in any."""
     here = centre.subs(at), width.subs(at)
     if not (here[0].is_finite and here[1].is_positive):
@@ -90,12 +101,25 @@ def _units(f: Expr, pieces: Pieces, centre: Expr, width: Expr, at: Mapping[Expr,
     def value(point: Expr) -> Expr:
         return pieces.pieces[sum(bool(end < point) for end in ends)].expr.subs(x, inner.subs(x, point))
 
-    for one, two in itertools.combinations(_POINTS, 2):
-        rise = base.subs(x, two) - base.subs(x, one)
-        if abs(sympy.N(rise)) > Rational(1, 1000):
-            scale = sympy.simplify((value(two) - value(one)) / rise)
-            offset = sympy.simplify(value(one) - scale * base.subs(x, one))
-            if scale.is_rational_function() and offset.is_rational_function():
-                return Rescaled(base, centre=centre, width=width, scale=scale, offset=offset)
+    values = [value(point) for point in _POINTS]
+    plain = _numbers([base.subs(x, point) for point in _POINTS])
+    low, high = int(np.argmin(plain.real)), int(np.argmax(plain.real))
+    if not abs(plain[high] - plain[low]) > 0:
+        return None
+    for sample in samples:  # numbers tell in no time what sympy would work at for minutes
+        own = _numbers([each.subs(sample) for each in values])
+        line = own[low] + (own[high] - own[low]) / (plain[high] - plain[low]) * (plain - plain[low])
+        if not np.abs(own - line).max() <= _CLOSE * np.abs(own).max():
             return None
-    return None
+    least = base.subs(x, _POINTS[low])
+    scale = sympy.cancel((values[high] - values[low]) / (base.subs(x, _POINTS[high]) - least))
+    offset = sympy.cancel(values[low] - scale * least)
+    if not (scale.is_rational_function() and offset.is_rational_function()):
+        return None
+    return Rescaled(base, centre=centre, width=width, scale=scale, offset=offset)
+
+
+def _numbers(values: Sequence[Expr]) -> npt.NDArray[np.complex128]:
+    """Values as numbers; NaN for what has none."""
+    found = [sympy.N(value) for value in values]
+    return np.array([complex(number) if number.is_finite else np.nan for number in found], np.complex128)
