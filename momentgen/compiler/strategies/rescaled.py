@@ -28,7 +28,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
-from momentgen.compiler.ir.stable import ErrorMeasure, Stable, Truth, settings_of
+from momentgen.compiler.ir.stable import PARTIALS, ErrorMeasure, Stable, Truth, settings_of
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
 from momentgen.compiler.strategies.kit import largest, parameter_node
 from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
@@ -227,10 +227,8 @@ class _Copy:
 
     def level(self) -> Real:
         """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
-        g, (a, b, a2, b2) = self.g, lines_of(self.f)
-        if not a and not a2:
-            return g.const(b)
-        return select(g.input("mean") < 0, 0 if a else b, 0 if a2 else b2)
+        a, b, a2, b2 = lines_of(self.f)
+        return select(self.g.input("mean") < 0, 0 if a else b, 0 if a2 else b2)
 
     def back(self, name: str) -> list[Real]:
         """Powers of two that undo the inputs' scaling."""
@@ -241,8 +239,8 @@ class _Copy:
         if slope != other:
             return (grown | {"dmean_dvar": [self.down_var], "dvar_dmu": [self.up_var]}).get(name, [])
         falls = [self.down if name.endswith("dmu") else self.down_var] * decay(self.f)[name]
-        if not slope:
-            return falls
+        if not slope:  # what mean and variance of a bump fall by is nothing beside their tolerance
+            return falls if name in PARTIALS else []
         # The partials of a line are constant; dvar_dmu has v times a partial of what f has beside it.
         return (grown | {"dmean_dvar": falls, "dvar_dmu": falls[2:]}).get(name, [])
 
