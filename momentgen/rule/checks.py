@@ -213,8 +213,9 @@ class Checker:
     def check_rescaled(self, rescaled: Any, symbols: list[Symbol]) -> None:
         if not isinstance(rescaled, Rescaled):
             raise self.error(f"rescaled must be a Rescaled, got {type(rescaled).__name__}")
-        if len(self.rule.inputs) > 1 or self.rule.noise is not None or self.rule.input != "normal":
-            raise self.error("rescaled is for functions of one normal input")
+        rule = self.rule
+        if len(rule.inputs) > 1 or rule.noise is not None or rule.input != "normal" or rule.bernoulli:
+            raise self.error("rescaled is for functions of one normal input, and not for draws of 0 or 1")
         self.check_activation("rescaled, of", rescaled.of, [x, *symbols])
         for what in ("centre", "width", "scale", "offset"):
             value = getattr(rescaled, what)

@@ -181,6 +181,13 @@ def test_a_malformed_base_is_refused_when_the_rule_is_made(rescaled: Rescaled, m
         Rule("clipped", f=sp.Max(x, -w.symbol), parameters=(w,), rescaled=rescaled)
 
 
+def test_a_draw_of_0_or_1_has_no_units_of_its_own() -> None:
+    given = {"f": S(W * x), "parameters": (w,), "bernoulli": True}
+    with pytest.raises(RuleError, match="not for draws of 0 or 1"):
+        Rule("gate", rescaled=Rescaled(S(x), width=1 / W), **given)  # type: ignore[arg-type]
+    assert derive(Rule("gate", **given)).units is None  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 def test_variances_whose_square_of_the_width_over_or_underflows_are_carried() -> None:
     from momentgen.compiler.emit import Header, render_c

@@ -77,12 +77,15 @@ def base_rule(rule: Rule, rescaled: Rescaled) -> Rule:
     return Rule(rule.name, f=rescaled.of, parameters=used, accuracy=rule.accuracy)
 
 
-def check_rescaled(rule: Rule, rescaled: Rescaled, pieces: Pieces) -> None:
+def check_rescaled(rule: Rule, pieces: Pieces) -> None:
     """Check f(centre + width·x) = scale·of(x) + offset, piece by piece, breakpoints included.
 
     Raises:
         BuildError: where it does not hold, or ``width`` or ``scale`` is not positive for every value of the parameters.
     """
+    rescaled = rule.rescaled
+    if rescaled is None:
+        return
     for what in ("width", "scale"):
         expression: Expr = getattr(rescaled, what)
         for sample in samples_of(rule.parameters):
@@ -161,13 +164,13 @@ def derive(rule: Rule) -> Derivation:
     """
     own = _own(rule)
     if rule.rescaled is None and own.degree is None:  # of one degree, f may have any parameters
-        rule = replace(rule, rescaled=scaling(rule, own.pieces, lambda units: check_rescaled(rule, units, own.pieces)))
+        rule = scaling(rule, own.pieces, lambda stated: check_rescaled(stated, own.pieces))
         own = replace(own, rule=rule)
     if rule.conditional_var is not None:
         own = replace(own, conditional=derive(conditional_rule(rule)))
     if rule.rescaled is None:
         return own
-    check_rescaled(rule, rule.rescaled, own.pieces)
+    check_rescaled(rule, own.pieces)
     return in_units(own, rule.rescaled)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,24 +28,24 @@ _CLOSE, _SAMPLES = 1e-9, 8  # what numbers differ by at most, of the largest; se
 _POINTS = tuple(Rational(*point) for point in ((1, 3), (-1, 3), (4, 3), (-4, 3), (5, 2), (-5, 2)))
 
 
-def scaling(rule: Rule, pieces: Pieces, check: Callable[[Rescaled], None]) -> Rescaled | None:
-    """The units in which f has no parameters; None where f has none, or where no such units are found.
+def scaling(rule: Rule, pieces: Pieces, check: Callable[[Rule], None]) -> Rule:
+    """The rule with the units in which f has no parameters; as it is where no such units are found.
 
     Args:
-        rule: of one input.
+        rule: of one input, without units.
         pieces: those of its f.
-        check: raises an error for units in which f is not what they say.
+        check: raises an error for a rule whose f is not what its units say.
 
     >>> from momentgen.compiler.function.pieces import split
     >>> from momentgen.rule import Parameter, S
     >>> beta = Parameter("beta", default=1, low=0.5, high=4)
     >>> swish = Rule("swish", f=x * S(beta.symbol * x), parameters=(beta,))
-    >>> found = scaling(swish, split(swish.f, swish.parameters), lambda units: None)
+    >>> found = scaling(swish, split(swish.f, swish.parameters), lambda rule: None).rescaled
     >>> found.of, found.width, found.scale
     (x*S(x), 1/beta, 1/beta)
     """
     if not rule.parameters:
-        return None
+        return rule
     ones = {p.symbol: sympy.Integer(p.low > 0) for p in rule.parameters}
     usual = {p.symbol: sympy.nsimplify(p.default, rational=True) for p in rule.parameters}
     samples = samples_of(rule.parameters)[:_SAMPLES]
@@ -52,11 +53,12 @@ def scaling(rule: Rule, pieces: Pieces, check: Callable[[Rescaled], None]) -> Re
         try:
             units = _units(rule.f, pieces, centre, width, at, samples)
             if units is not None:
-                check(units)
-                return units
+                stated = replace(rule, rescaled=units)
+                check(stated)
+                return stated
         except MomentgenError:
             continue
-    return None
+    return rule
 
 
 def _maps(pieces: Pieces) -> Iterator[tuple[Expr, Expr]]:
