@@ -290,7 +290,7 @@ _COMPOSITES = ("scaled_dot_product_attention", "multi_head_attention_forward", "
 _WITHOUT_RULE = (
     "randint", "randperm", "multinomial", "binomial", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_",
     "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_with_indices",
-    "fractional_max_pool3d_with_indices", "_standard_gamma", "_sample_dirichlet", "_fused_dropout",
+    "fractional_max_pool3d_with_indices", "native_dropout", "_standard_gamma", "_sample_dirichlet", "_fused_dropout",
 )  # fmt: skip
 
 
