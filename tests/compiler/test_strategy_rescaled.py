@@ -127,11 +127,10 @@ def test_parameters_that_do_more_than_scale_are_left_as_they_are(f: sp.Expr) -> 
     assert derivation.rule.rescaled is derivation.units is None
 
 
-@pytest.mark.parametrize("level", [0, 3])
-def test_the_slopes_of_a_bump_far_out_are_those_of_its_closed_form(level: int) -> None:
+def test_the_slopes_of_a_bump_far_out_are_those_of_its_closed_form() -> None:
     mu, v, bump = sp.Symbol("mu"), sp.Symbol("v", positive=True), sp.exp(-(x**2))
-    f = bump.subs(x, x / w.symbol) + level
-    (stable,) = stabilise(derive(Rule("bump", f=f, parameters=(w,), rescaled=Rescaled(bump + level, width=w.symbol))))
+    f = bump.subs(x, x / w.symbol) + 3
+    (stable,) = stabilise(derive(Rule("bump", f=f, parameters=(w,))))
     width, var = 1.5, 2.0**104  # inputs beyond 2^100 are brought down, and outputs back
     mean = np.array([-1.0, 0.5, 2.0], np.float32) * np.float32(2.0**52)
     found = run(stable.partials, mean, np.full_like(mean, var), {"w": width})

@@ -114,7 +114,7 @@ def test_an_f_of_other_functions_has_no_form_for_a_point() -> None:
         pytest.param(x - sp.tanh(x), marks=pytest.mark.slow),
         pytest.param(x * S(x), marks=pytest.mark.slow),
         sp.atan(x),
-        x / (1 + x**2),
+        pytest.param(x / (1 + x**2), marks=pytest.mark.slow),
         pytest.param(x / 2 + sp.sqrt(1 + x**2), marks=pytest.mark.slow),
     ],
     ids=["erf", "bell", "softplus", "tanhshrink", "silu", "atan", "lorentz", "bent"],
