@@ -200,11 +200,11 @@ def run(first: float, last: float, low: float, high: float) -> str:
 
 def variant(c: Mapping[str, Any]) -> list[str]:
     unit, method = unit_of(c), c["method"]
-    lines = [f"{sentence(method['how'])}. {method['points']:,} points at {len(method['settings'])} setting(s)."]
+    lines = [f"{sentence(method['how'])}.", f"{method['points']:,} points at {len(method['settings'])} setting(s)."]
     if method["univariate"] != "sampled":
-        lines[0] += f" {sentence(method['univariate'])}."
+        lines.append(f"{sentence(method['univariate'])}.")
     operations = {way: sum(counts.values()) for way, counts in c["operations"].items()}
-    lines[0] += " Operations an element: " + ", ".join(f"{n} {way}" for way, n in operations.items()) + "."
+    lines.append("Operations per element: " + ", ".join(f"{n} {way}" for way, n in operations.items()) + ".")
     rows = []
     for name in c["bounds"]:
         bound = c["bounds"][name]
@@ -212,7 +212,7 @@ def variant(c: Mapping[str, Any]) -> list[str]:
         extra = [number(bound["ulp"])] if unit != "ulp" and "ulp" in bound else []
         rows.append([name, number(bound[unit]), *extra, at, number(bound["absolute_below_normal"])])
     has_ulp = unit != "ulp" and all("ulp" in bound for bound in c["bounds"].values())
-    lines += ["", " ".join(promise(c))]
+    lines += ["", *promise(c)]
     lines += [
         "",
         *table(["output", f"error ({unit})", *(["ulp"] if has_ulp else []), "worst at", "below normal"], rows),

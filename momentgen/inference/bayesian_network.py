@@ -194,9 +194,7 @@ class BayesianNetwork(torch.nn.Module):
 
     @contextmanager
     def bound(self) -> Iterator[Callable[[], Tensor]]:
-        """Runs of the network and its divergence for one gradient; gives :meth:`kl`.
-
-        It computed what both need once, which saved no time; both may as well be called without it.
+        """Give :meth:`kl`, which may as well be called without this context.
 
         >>> from momentgen.inference import MeanField
         >>> bayes = randomise(torch.nn.Linear(2, 1), MeanField(std=0.1)).set_method("ap2")

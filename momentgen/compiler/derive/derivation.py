@@ -13,7 +13,7 @@ from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
 from momentgen.compiler.derive.proof import check_author, function, grid, refuted
-from momentgen.compiler.derive.scaling import scaling
+from momentgen.compiler.derive.scaling import check_rescaled, found_units
 from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
@@ -77,41 +77,6 @@ def base_rule(rule: Rule, rescaled: Rescaled) -> Rule:
     return Rule(rule.name, f=rescaled.of, parameters=used, accuracy=rule.accuracy)
 
 
-def check_rescaled(rule: Rule, pieces: Pieces) -> None:
-    """Check f(centre + width·x) = scale·of(x) + offset, piece by piece, breakpoints included.
-
-    Raises:
-        BuildError: where it does not hold, or ``width`` or ``scale`` is not positive for every value of the parameters.
-    """
-    rescaled = rule.rescaled
-    if rescaled is None:
-        return
-    for what in ("width", "scale"):
-        expression: Expr = getattr(rescaled, what)
-        for sample in samples_of(rule.parameters):
-            value = expression.subs(sample)
-            if not (value.is_finite and value > 0):
-                at = ", ".join(f"{symbol} = {float(w):g}" for symbol, w in sample.items())
-                raise BuildError(
-                    rule.name, "derive", f"rescaled: {what} must be positive, got {value} at {at}", expression
-                )
-    base = split(rescaled.of, rule.parameters)
-    inner = rescaled.centre + rescaled.width * x
-    if len(base.pieces) != len(pieces.pieces):
-        cause = f"rescaled: f has {len(pieces.pieces)} pieces, its base {len(base.pieces)}"
-        raise BuildError(rule.name, "derive", cause, rescaled.of)
-    for own, other in zip(pieces, base, strict=True):
-        if own.high != sympy.oo and not vanishes(own.high - inner.subs(x, other.high)):
-            cause = f"rescaled: f breaks at {own.high}, its base where f would at {inner.subs(x, other.high)}"
-            raise BuildError(rule.name, "derive", cause, rescaled.of)
-        difference = own.expr.subs(x, inner) - rescaled.scale * other.expr - rescaled.offset
-        if not vanishes(difference):
-            cause = (
-                f"rescaled: f({inner}) is not {rescaled.scale} times its base plus {rescaled.offset}; they differ by"
-            )
-            raise BuildError(rule.name, "derive", cause, sympy.simplify(difference))
-
-
 _FAMILIES: dict[str, ModuleType] = {"normal": normal, "logistic": logistic}
 
 
@@ -163,15 +128,14 @@ def derive(rule: Rule) -> Derivation:
     Phi(mu/sqrt(v))
     """
     own = _own(rule)
-    if rule.rescaled is None and own.degree is None:  # of one degree, f may have any parameters
-        rule = scaling(rule, own.pieces, lambda stated: check_rescaled(stated, own.pieces))
+    if rule.rescaled is not None:
+        check_rescaled(rule, rule.rescaled, own.pieces)
+    elif own.degree is None:  # of one degree, f may have any parameters
+        rule = replace(rule, rescaled=found_units(rule, own.pieces))
         own = replace(own, rule=rule)
     if rule.conditional_var is not None:
         own = replace(own, conditional=derive(conditional_rule(rule)))
-    if rule.rescaled is None:
-        return own
-    check_rescaled(rule, own.pieces)
-    return in_units(own, rule.rescaled)
+    return own if rule.rescaled is None else in_units(own, rule.rescaled)
 
 
 def in_units(derivation: Derivation, units: Rescaled) -> Derivation:

@@ -2,15 +2,16 @@
 
     f(x) = scale of((x - centre)/width) + offset
 
-Centre and width are guessed from f: from its breakpoints, and from the lines and parabolas in x that functions in it
-are of.  Scale and offset follow from the values at two points.  A guess is checked as what a rule itself states by
-``rescaled``.
+A rule may state these units by ``rescaled``.  Where it does not, centre and width are guessed from f: from its
+breakpoints, and from arguments of its functions that are lines or parabolas in x.  Scale and offset follow from the
+values at two points.  Guesses are checked as stated units are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +19,8 @@ import numpy.typing as npt
 import sympy
 from sympy import Expr, Rational
 
-from momentgen.compiler.function.pieces import Pieces, samples_of
-from momentgen.errors import MomentgenError
+from momentgen.compiler.function.pieces import Pieces, samples_of, split, vanishes
+from momentgen.errors import BuildError, MomentgenError
 from momentgen.rule import Rescaled, Rule
 from momentgen.rule.symbols import x
 
@@ -28,37 +29,65 @@ _CLOSE, _SAMPLES = 1e-9, 8  # what numbers differ by at most, of the largest; se
 _POINTS = tuple(Rational(*point) for point in ((1, 3), (-1, 3), (4, 3), (-4, 3), (5, 2), (-5, 2)))
 
 
-def scaling(rule: Rule, pieces: Pieces, check: Callable[[Rule], None]) -> Rule:
-    """The rule with the units in which f has no parameters; as it is where no such units are found.
+def check_rescaled(rule: Rule, rescaled: Rescaled, pieces: Pieces) -> None:
+    """Check f(centre + width·x) = scale·of(x) + offset, piece by piece, breakpoints included.
+
+    Raises:
+        BuildError: where it does not hold, or ``width`` or ``scale`` is not positive for every value of the parameters.
+    """
+    for what in ("width", "scale"):
+        expression: Expr = getattr(rescaled, what)
+        for sample in samples_of(rule.parameters):
+            value = expression.subs(sample)
+            if not (value.is_finite and value > 0):
+                at = ", ".join(f"{symbol} = {float(w):g}" for symbol, w in sample.items())
+                raise BuildError(
+                    rule.name, "derive", f"rescaled: {what} must be positive, got {value} at {at}", expression
+                )
+    base = split(rescaled.of, rule.parameters)
+    inner = rescaled.centre + rescaled.width * x
+    if len(base.pieces) != len(pieces.pieces):
+        cause = f"rescaled: f has {len(pieces.pieces)} pieces, its base {len(base.pieces)}"
+        raise BuildError(rule.name, "derive", cause, rescaled.of)
+    for own, other in zip(pieces, base, strict=True):
+        if own.high != sympy.oo and not vanishes(own.high - inner.subs(x, other.high)):
+            cause = f"rescaled: f breaks at {own.high}, its base where f would at {inner.subs(x, other.high)}"
+            raise BuildError(rule.name, "derive", cause, rescaled.of)
+        difference = own.expr.subs(x, inner) - rescaled.scale * other.expr - rescaled.offset
+        if not vanishes(difference):
+            cause = (
+                f"rescaled: f({inner}) is not {rescaled.scale} times its base plus {rescaled.offset}; they differ by"
+            )
+            raise BuildError(rule.name, "derive", cause, sympy.simplify(difference))
+
+
+def found_units(rule: Rule, pieces: Pieces) -> Rescaled | None:
+    """The units in which f has no parameters; None where it has none, or no such units are found.
 
     Args:
-        rule: of one input, without units.
+        rule: without units of its own.
         pieces: those of its f.
-        check: raises an error for a rule whose f is not what its units say.
 
     >>> from momentgen.compiler.function.pieces import split
     >>> from momentgen.rule import Parameter, S
     >>> beta = Parameter("beta", default=1, low=0.5, high=4)
     >>> swish = Rule("swish", f=x * S(beta.symbol * x), parameters=(beta,))
-    >>> found = scaling(swish, split(swish.f, swish.parameters), lambda rule: None).rescaled
+    >>> found = found_units(swish, split(swish.f, swish.parameters))
     >>> found.of, found.width, found.scale
     (x*S(x), 1/beta, 1/beta)
     """
     if not rule.parameters:
-        return rule
+        return None
     ones = {p.symbol: sympy.Integer(p.low > 0) for p in rule.parameters}
     usual = {p.symbol: sympy.nsimplify(p.default, rational=True) for p in rule.parameters}
     samples = samples_of(rule.parameters)[:_SAMPLES]
     for (centre, width), at in itertools.product(dict.fromkeys(_maps(pieces)), (ones, usual)):
-        try:
-            units = _units(rule.f, pieces, centre, width, at, samples)
-            if units is not None:
-                stated = replace(rule, rescaled=units)
-                check(stated)
-                return stated
-        except MomentgenError:
-            continue
-    return rule
+        units = _units(rule.f, pieces, centre, width, at, samples)
+        if units is not None:
+            with contextlib.suppress(MomentgenError):  # a rule of this kind has no units, or f is not what these say
+                check_rescaled(replace(rule, rescaled=units), units, pieces)
+                return units
+    return None
 
 
 def _maps(pieces: Pieces) -> Iterator[tuple[Expr, Expr]]:

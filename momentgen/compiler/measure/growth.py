@@ -90,7 +90,7 @@ class GrowthMeasure(Tolerance):
         return MomentsMeasure(0.0, math.inf, self.jumps, {}).spread(mean, var)
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         jumps = {"J, a": "the height of each jump of f, and its distance from the mean in sigmas"} if self.jumps else {}
         return {
             "mean": f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*B1*sigma",

@@ -103,7 +103,7 @@ class Tolerance:
         raise NotImplementedError
 
     def words(self) -> dict[str, Any]:
-        """The same as data: a formula per output in plain ASCII, what its symbols stand for, and their values."""
+        """Describe the tolerance as data: a formula per output in ASCII, and what its symbols stand for."""
         raise NotImplementedError
 
     def counted(self, mean: F64, var: F64) -> Bools:
@@ -178,7 +178,7 @@ class MomentsMeasure(Tolerance):
         return np.asarray(self.limits.partial * np.exp2(np.clip(inner, -1000, 1000)))
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         shape, limits = self.shape(), self.limits
         said = of_activation(f"{MEAN:g}*max(1, |m|) + {steep(shape)}", shape)
         if self.draw:  # of 0 or 1
@@ -290,7 +290,7 @@ class ConditionalMeasure(Tolerance):
         return lambda computed: own(computed) * share
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         said = self.own.words()
         unit = "A^2" if "A" in said["where"] else "1"
         both = "those of var the sum of this for both of its terms, Var E(Y | X) and E Var(Y | X)"
@@ -327,7 +327,7 @@ class Inside:
         return self if at is None else replace(self, measure=at(setting))
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         found: dict[str, Any] = self.measure.words()
         return found
 

@@ -146,7 +146,7 @@ class CovarianceMeasure(_BySizes):
         return found
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         by_terms = self.forward is None
         return {
             "covariance": f"{COVARIANCE:g}"

@@ -101,7 +101,7 @@ class RescaledMeasure(Tolerance):
         return np.asarray(var >= 2.0**-127 * self.units.width**2)
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         units, rescaled, base = self.units, self.rescaled, self.base
         found = base.measure if isinstance(base, SettledMeasure) else base
         shape = found.shape()
@@ -145,7 +145,7 @@ class _Copy:
     """A base's graph between the two maps."""
 
     def __init__(self, base: Graph, rule: Rule, rescaled: Rescaled, f: Activation, *, scaled: bool) -> None:
-        self.base, self.rule, self.scaled, self.f = base, rule.name, scaled, f
+        self.base, self.rule, self.scaled, self.f, self.lines = base, rule.name, scaled, f, lines_of(f)
         self.g = g = Graph(base.inputs, tuple(p.name for p in rule.parameters))
         self.width, self.scale, self.offset = (
             parameter_node(g, e, rule.name) for e in (rescaled.width, rescaled.scale, rescaled.offset)
@@ -205,7 +205,7 @@ class _Copy:
         """The graph, its outputs mapped back."""
         g = self.g
         per = 1 / self.width if self.units.width != 1 else g.const(1)
-        left, _, right, _ = lines_of(self.f)
+        left, _, right, _ = self.lines
         for name, index in self.base.outputs.items():
             a, h = _POWERS[name]
             value, factor = self.nodes[index], g.const(1)
@@ -227,14 +227,14 @@ class _Copy:
 
     def level(self) -> Real:
         """What f is on a side where it is level, in units of the base: far out, this does not grow with mu."""
-        a, b, a2, b2 = lines_of(self.f)
+        a, b, a2, b2 = self.lines
         return select(self.g.input("mean") < 0, 0 if a else b, 0 if a2 else b2)
 
     def back(self, name: str) -> list[Real]:
         """Powers of two that undo the inputs' scaling."""
         if not self.scaled or self.units.width == 1:
             return []
-        slope, _, other, _ = lines_of(self.f)
+        slope, _, other, _ = self.lines
         grown = {"mean": [self.up], "var": [self.up_var, self.up_var]}
         if slope != other:
             return (grown | {"dmean_dvar": [self.down_var], "dvar_dmu": [self.up_var]}).get(name, [])
@@ -252,9 +252,10 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
         BuildError: if the base takes scalars that the host derives, or f has no tolerance of its own.
     """
     rule, rescaled = derivation.rule, derivation.units
-    if rescaled is None or base.scalars_source or not isinstance(base.measure, MomentsMeasure | SettledMeasure):
-        cause = f"expected a strategy that serves {derivation.rule.f if rescaled is None else rescaled.of} in any units"
-        raise BuildError(rule.name, "strategies", cause, rule.f)
+    if rescaled is None:
+        raise BuildError(rule.name, "strategies", "expected an f in other units", rule.f)
+    if base.scalars_source or not isinstance(base.measure, MomentsMeasure | SettledMeasure):
+        raise BuildError(rule.name, "strategies", f"expected a strategy that serves {rescaled.of} in any units", rule.f)
     settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
     g = own.at({})
 

@@ -115,5 +115,5 @@ class SettledMeasure(Tolerance):
         return self.measure.allowed(output, exact, mean, var)
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         return self.measure.words()

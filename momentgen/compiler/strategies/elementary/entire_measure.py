@@ -54,7 +54,7 @@ class RelativeMeasure(Tolerance):
         }[output]
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         mean = f"{MEAN:g}*max(1, |m|)"
         if not self.bounded:
             said = {"mean": mean, "var": f"{VARIANCE:g}*V", "partials": f"{PARTIAL:g} of its exact value"}
@@ -184,7 +184,7 @@ class TermsMeasure(Tolerance):
         }[output]
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         return {
             "mean": f"{MEAN:g}*max(1, M0)",
             "var": f"{VARIANCE:g}*s0",

@@ -123,7 +123,7 @@ class RootMeasure(Tolerance):
         return PARTIAL * size[output]
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         orders = "C*r^(p - 1), C*r^(p - 2), C^2*v*r^(2*p - 3) and C^2*r^(2*p - 2)"
         return {
             "mean": f"{MEAN:g}*(|m| + C*sigma^p)",

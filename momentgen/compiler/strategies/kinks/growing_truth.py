@@ -166,7 +166,7 @@ class GrowingMeasure(Tolerance):
         return np.asarray(floor + np.minimum(var * g[order + 1], g[order]) + self.jumps[order] ** 2 * tails)
 
     def words(self) -> dict[str, Any]:
-        """The tolerance in words."""
+        """Describe the tolerance."""
         return {
             "mean": f"{MEAN:g}*max(1, |m|) + {MEAN_SPREAD:g}*sqrt(G0)",
             "var": f"{VARIANCE:g}*s0",
