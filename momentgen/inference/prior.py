@@ -131,6 +131,7 @@ class Normal(Prior):
         mean = posterior.mean
         if self.var.numel() > 1:
             return self._kl(mean, posterior.var, posterior.log_det(), generator)
+        self._check(mean)
         # Sums first: parameters are many, and each pass over them counts.
         off = (mean - self.mean.to(mean)).flatten()
         prior_var = self.var.to(mean).squeeze()

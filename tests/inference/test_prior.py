@@ -279,6 +279,7 @@ def test_extreme_parameters_give_finite_divergences(name, dtype):
         (lambda: Normal(math.nan), "finite mean"),
         (lambda: Normal(torch.zeros(2)).kl_normal(torch.zeros(3), torch.ones(3)), "broadcast"),
         (lambda: Normal(torch.zeros(2)).kl_normal(torch.zeros(1), torch.ones(1)), "broadcast"),
+        (lambda: Normal(torch.ones(2, 1)).kl(MeanField().of(torch.nn.Parameter(torch.zeros(2)))), "broadcast"),
         (lambda: Normal().kl_normal(torch.zeros(3), torch.ones(2)), "one shape"),
         (lambda: Normal().kl_normal(torch.zeros(2), torch.ones(2).double()), "dtype"),
         (lambda: Normal().kl_normal(torch.zeros(2), -torch.ones(2)), "negative"),

@@ -104,12 +104,13 @@ def test_sixteen_rows_of_random_weights_know_sigma_as_hundreds_of_draws_do(name:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("batch", [1, 4])
-def test_a_linear_map_with_random_weights_is_exact(family: str, batch: int) -> None:
+@pytest.mark.parametrize("gradients", [True, False], ids=["", "no gradients"])
+def test_a_linear_map_with_random_weights_is_exact(gradients: bool, family: str, batch: int) -> None:
     plain = nn.Linear(5, 3).double()
     network, x = randomise(plain, FAMILIES[family]()), torch.randn(batch, 5, dtype=torch.float64)
     weight, bias = (network.posteriors[name].sample(200_000) for name in ("weight", "bias"))
     drawn = torch.einsum("noi,bi->nbo", weight, x) + bias[:, None]
-    with momentgen.method("controlled"):
+    with torch.set_grad_enabled(gradients), momentgen.method("controlled"):
         found = network(x)
     expected = torch.stack([example.T.cov() for example in drawn.unbind(1)])
     size = expected.diagonal(dim1=1, dim2=2).sqrt()

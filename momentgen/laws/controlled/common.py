@@ -190,7 +190,8 @@ class Common:
             return
         with torch._C.DisableTorchFunction(), torch.enable_grad():
             own = shift() if self.mode.last else None
-        self.mode.follow(value, None if own is None else own[0])
+            own = None if own is None else own[0]
+        self.mode.follow(value, own)
 
     def _follow(self, value: Tensor, known: _Value) -> None:
         self._values[id(value)] = known
