@@ -37,7 +37,7 @@ from momentgen.laws.law import DEPTH, History, Law, MomentsOf, laws_in, new_law,
 from momentgen.laws.normal_form import known, normal_form
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.quadrature import quadrature
-from momentgen.laws.table import TABLE, Entry, names
+from momentgen.laws.table import KINKED, TABLE, Entry, names
 
 __all__ = ["chained", "nodes_for", "pending", "settle"]
 
@@ -99,8 +99,9 @@ def _moments(law: Law, source: Law) -> MomentsOf:
     return moments
 
 
-#: functions with a jump, or a slope that is not bounded; and those that leave a polynomial one
+#: functions that jump, those whose slopes jump, and those that leave a polynomial one
 _JUMPS = frozenset(names("threshold hardshrink unit_step"))
+_SHARP = KINKED.union(names("unit_step maximum minimum fmax fmin"))
 _POLYNOMIAL = frozenset(names("pow square mul add sub rsub neg div"))
 
 
@@ -125,7 +126,7 @@ def nodes_for(used: set[str]) -> dict[str, Any]:
     """
     if used <= _POLYNOMIAL:
         return {}
-    return {"nodes": 164 if used & _JUMPS else 56, "even": True}
+    return {"nodes": 164 if used & _JUMPS else 56, "graded": True, "sharp": bool(used & _SHARP)}
 
 
 def text(law: Law, source: Law) -> str:

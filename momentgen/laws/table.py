@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KINDS", "METHODS", "TABLE", "Entry", "entry_of", "list_for_compile", "names", "register"]
+__all__ = ["KINDS", "KINKED", "METHODS", "TABLE", "Entry", "entry_of", "list_for_compile", "names", "register"]
 
 
 class Entry:
@@ -138,6 +138,14 @@ KINDS: dict[str, tuple[str, ...]] = {
     # torch asks whether a fast path may be taken: never
     "refusal": ("_nested_tensor_from_mask_left_aligned", "_has_compatible_shallow_copy_type"),
 }
+
+#: pointwise functions with a kink or a jump
+KINKED = frozenset(
+    names(
+        "relu leaky_relu prelu rrelu elu celu selu relu6 hardtanh hardsigmoid hardswish hardshrink softshrink "
+        "threshold abs clamp clamp_min clamp_max"
+    )
+)
 
 #: other names for the same function
 _ALIASES: dict[str, str] = {

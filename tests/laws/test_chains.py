@@ -224,12 +224,12 @@ def test_a_bell_is_in_closed_form() -> None:
     assert not notes
 
 
-def test_even_nodes_integrate_kinks_and_jumps() -> None:
+def test_graded_nodes_integrate_kinks_and_jumps() -> None:
     mean, var = torch.linspace(-1, 1, 9).double(), torch.ones(9, dtype=torch.float64)
     density, below = torch.exp(-mean * mean / 2) / math.sqrt(2 * math.pi), torch.special.ndtr(mean)
-    kink = quadrature(torch.relu, mean, var, 44, even=True)[0]
+    kink = quadrature(torch.relu, mean, var, 44, graded=True)[0]
     assert (kink - (mean * below + density)).abs().max() < 0.01
-    jump = quadrature(lambda x: (x > 0).double(), mean, var, 160, even=True)[0]
+    jump = quadrature(lambda x: (x > 0).double(), mean, var, 160, graded=True)[0]
     assert (jump - below).abs().max() < 0.02
 
 

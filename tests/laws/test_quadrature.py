@@ -1,4 +1,4 @@
-"""Gauss–Hermite quadrature against closed forms and mpmath's adaptive integrals."""
+"""Quadrature of one normal value against closed forms and mpmath's adaptive integrals."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.numerics.quadrature import quadrature
 
 SMOOTH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[mpmath.mpf], mpmath.mpf]]] = {
@@ -40,6 +41,58 @@ def test_smooth_functions_agree_with_adaptive_integrals(name: str, mean: float, 
     # A thousandth; functions with poles at ±iπ/2 or so from the real line converge slowest.
     assert got[0].item() == pytest.approx(e, abs=1e-3 * math.sqrt(v))
     assert math.sqrt(got[1].item() / v) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("function", "exact", "mean", "std", "tolerance"),
+    [
+        (lambda x: x * torch.exp(x), lambda x: x * mpmath.exp(x), 0.3, 3.0, 1e-5),
+        (lambda x: 1 / (1 + x * x), lambda x: 1 / (1 + x * x), 0.3, 3.0, 1e-3),
+        (lambda x: torch.sin(3 * x), lambda x: mpmath.sin(3 * x), 0.3, 3.0, 1e-3),
+        (lambda x: torch.sigmoid(x) * torch.sigmoid(-x), lambda x: mpmath.sech(x / 2) ** 2 / 4, -1.0, 5.0, 1e-3),
+    ],
+)  # fmt: skip
+def test_graded_nodes_serve_inputs_wider_than_a_bend_and_exponentials(
+    function: Callable[[Tensor], Tensor],
+    exact: Callable[[mpmath.mpf], mpmath.mpf],
+    mean: float,
+    std: float,
+    tolerance: float,
+) -> None:
+    got = quadrature(function, torch.tensor(mean).double(), torch.tensor(std**2).double(), 56, graded=True)
+    e, v = expected(exact, mean, std**2)
+    assert got[0].item() == pytest.approx(e, abs=tolerance * math.sqrt(v))
+    assert math.sqrt(got[1].item() / v) == pytest.approx(1, abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("function", "nodes", "tolerance"),
+    [(lambda x: 1 / (x.abs() + 0.5), 56, 0.03), (lambda x: x.relu() * x.sigmoid(), 56, 0.01),
+     (lambda x: (x > 0).double(), 164, 0.05)],
+    ids=["a pointed one", "one with a kink", "a jump"],
+)  # fmt: skip
+def test_derivatives_of_a_sharp_function_are_those_of_the_integral(
+    function: Callable[[Tensor], Tensor], nodes: int, tolerance: float
+) -> None:
+    mean, std = torch.linspace(-1, 1, 41, dtype=torch.float64), 0.7
+    z = torch.linspace(-12, 12, 100_001, dtype=torch.float64)
+    weights = torch.softmax(-z * z / 2, 0)
+    values = function(mean[:, None] + std * z)
+    sigma = (values - (values @ weights)[:, None]).square().matmul(weights).sqrt()
+    # By Stein's lemma, which takes no slope of the function.
+    first, second = (values * z) @ weights / std, (values * (z * z - 1)) @ weights / std**2
+
+    def slope(at: Tensor) -> Tensor:
+        one = torch.full_like(at, std**2)
+        return forward_derivative(
+            lambda m: quadrature(function, m, one, nodes, graded=True, sharp=True)[0], [at], [torch.ones_like(at)]
+        )
+
+    mean.requires_grad_()
+    found = slope(mean)
+    assert ((found - first).abs() * std < tolerance * sigma).all()
+    (bend,) = torch.autograd.grad(found.sum(), mean)
+    assert ((bend - second).abs() * std**2 < tolerance * sigma).all()
 
 
 @pytest.mark.parametrize("power", range(1, 9))

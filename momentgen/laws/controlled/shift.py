@@ -25,7 +25,7 @@ from momentgen.laws.controlled.noise import Source
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
-from momentgen.laws.table import METHODS, Entry, entry_of, names
+from momentgen.laws.table import KINKED, METHODS, Entry, entry_of, names
 from momentgen.runtime.autograd import transformed
 
 __all__ = ["DifferentiatesError", "Shift", "draws"]
@@ -49,12 +49,8 @@ def _property(func: Any) -> Entry | None:
 
 #: functions with kinks or jumps, which all rows may be on one side of
 _DECIDING: Final = frozenset(("maximum", "decision"))
-_KINKED: Final = frozenset(
-    names(
-        "relu leaky_relu prelu rrelu elu celu selu relu6 hardtanh hardsigmoid hardswish hardshrink softshrink threshold"
-        " abs clamp clamp_min clamp_max where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d"
-        " cdist"
-    )
+_KINKED: Final = KINKED.union(
+    names("where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d cdist")
 )
 
 #: functions that differentiate what autograd has seen; of functions computed beside their slopes it sees nothing
