@@ -49,7 +49,7 @@ def randomise(
             another library trained: :func:`~momentgen.inference.from_laplace`, ``from_ivon``, ``from_swag``,
             ``from_vbll``.  Those bring their own means.
         only: the random parameters: a pattern of names (``"head.*"``), several, or a function of name and parameter.
-            None chooses all that require a gradient.
+            None chooses all that require a gradient.  Of a trained posterior the others stay at its means.
         prior: of each parameter, or a mapping from patterns of names to priors; the first that fits counts.
             None is a standard normal distribution.  Each parameter gets a copy, with the prior's own parameters.
 
@@ -67,10 +67,14 @@ def randomise(
         raise InputError(f"randomise: expected a plain torch.nn.Module, got {type(network).__name__}")
     if isinstance(posterior, Trained):
         network, found = posterior.of(network)
-        found = {name: one for name, one in found.items() if only is None or _wanted(name, one.mean, only)}
-        if not found:
+        random = {name: one for name, one in found.items() if only is None or _wanted(name, one.mean, only)}
+        if not random:
             raise InputError(f"randomise: {posterior.origin} has no parameter that only={only!r} chooses")
-        return BayesianNetwork(network, found, prior)
+        own = dict(network.named_parameters())
+        for name, one in found.items():
+            if name not in random and not torch.equal(one.mean, own[name]):
+                random[name] = Affine(one.mean, [])  # certain, where training has brought it
+        return BayesianNetwork(network, random, prior)
     if not isinstance(posterior, Posterior):
         raise InputError(f"randomise: expected a posterior, such as MeanField(), got {type(posterior).__name__}")
     chosen = _chosen(network, only)

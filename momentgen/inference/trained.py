@@ -58,7 +58,8 @@ class Trained:
             name = names.get(id(parameter))
             if name is None:
                 # of a copy, or a network within another: the name says which
-                fits = [n for n in _ending(own, trained_as) if own[n].shape == parameter.shape]
+                named = [trained_as] if trained_as in own else _ending(own, trained_as)
+                fits = [n for n in named if own[n].shape == parameter.shape]
                 if not fits and _ending(buffers, trained_as):
                     continue  # such as running statistics, which state dicts hold too: the network's own
                 if len(fits) != 1:
@@ -151,11 +152,11 @@ def from_laplace(la: Any) -> Trained:
 
 def _laplace_parameters(la: Any) -> tuple[list[str], list[Tensor]]:
     """Names and parameters in the order of the posterior's mean."""
-    last = getattr(la.model, "last_layer", None)
+    last = getattr(la.model, "_last_layer_name", None)
     if last is None:
         found = [(name, value) for name, value in la.model.named_parameters() if value.requires_grad]
     else:  # of a copy of the network
-        found = [(f"{la.model._last_layer_name}.{name}", value) for name, value in last.named_parameters()]
+        found = [(f"{last}.{name}", value) for name, value in la.model.last_layer.named_parameters()]
     return [name for name, _ in found], [value for _, value in found]
 
 
@@ -210,14 +211,14 @@ def from_ivon(optimizer: Any) -> Trained:
 # ------------------------------------------------------------------ SWAG
 
 
-def from_swag(iterates: Any, *, rank: int = 20, scale: float = 0.5) -> Trained:
+def from_swag(iterates: Any, *, rank: int = 20, scale: float | None = None) -> Trained:
     """The posterior of SWAG: the mean of the weights' iterates, their variances, and their last deviations.
 
     Args:
         iterates: state dicts of the network, collected along training.  Or an object with ``swag_stats``, as
             torch-uncertainty's SWAG has them.
         rank: how many of the last iterates give the correlated part; 0 leaves it out.
-        scale: factor on the covariance; the paper's is a half.
+        scale: factor on the covariance.  None takes that of the object, or else the paper's, a half.
 
     Returns:
         What :func:`~momentgen.inference.randomise` takes with the network.  The correlated part has its noise in common
@@ -226,13 +227,11 @@ def from_swag(iterates: Any, *, rank: int = 20, scale: float = 0.5) -> Trained:
     Raises:
         InputError: for less than two iterates, or iterates that differ in their names.
     """
+    scale = float(getattr(iterates, "scale", 0.5)) if scale is None else scale
     if not 0 < scale < float("inf") or rank < 0:
         raise InputError(f"from_swag: expected a positive scale and a rank of at least 0, got {scale} and {rank}")
     stats = getattr(iterates, "swag_stats", None)
-    if isinstance(stats, Mapping):
-        parts = _swag_of_stats(stats, getattr(iterates, "prfx", ""), int(getattr(iterates, "max_num_models", rank)))
-    else:
-        parts = _swag_of_iterates(iterates, rank)
+    parts = _swag_of_stats(iterates, stats, rank) if isinstance(stats, Mapping) else _swag_of_iterates(iterates, rank)
     shared: Noise | None = None
     found: list[tuple[Tensor, str, Posterior | None]] = []
     for name, (mean, var, deviations) in parts.items():
@@ -277,13 +276,17 @@ def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _S
     return found
 
 
-def _swag_of_stats(stats: Mapping[str, Tensor], prefix: str, most: int) -> _Swag:
+def _swag_of_stats(swag: Any, stats: Mapping[str, Tensor], rank: int) -> _Swag:
+    if (count := int(getattr(swag, "num_avgd_models", 2))) < 2:
+        raise InputError(f"from_swag: expected statistics of at least two iterates, got those of {count}")
+    prefix, most = getattr(swag, "prfx", ""), int(getattr(swag, "max_num_models", rank))
     found: _Swag = {}
     for key, mean in stats.items():
-        if not key.endswith("_mean") or key.endswith("_sq_mean"):
-            continue
         name = key.removeprefix(prefix).removesuffix("_mean")
-        var = (stats[f"{prefix}{name}_sq_mean"] - mean.square()).clamp_min(0)
+        square = stats.get(f"{prefix}{name}_sq_mean")
+        if square is None or not key.endswith("_mean"):
+            continue
+        var = (square - mean.square()).clamp_min(getattr(swag, "var_clamp", 0.0))
         root = stats.get(f"{prefix}{name}_covariance_sqrt")
         deviations = None if root is None or not len(root) else root.view(-1, *mean.shape) / (most - 1) ** 0.5
         found[name] = mean, var, deviations

@@ -89,6 +89,14 @@ def test_the_exact_posterior_of_a_linear_model_gives_its_exact_predictive_varian
     assert torch.allclose(found.mean, plain(x), rtol=1e-12)
 
 
+def test_a_posterior_of_all_weights_is_taken_as_such_where_the_network_has_a_last_layer() -> None:
+    plain = nn.Sequential()
+    plain.add_module("first", nn.Linear(3, 4))
+    plain.add_module("last_layer", nn.Linear(4, 2))
+    bayes = randomise(plain, from_laplace(laplace_like(plain, torch.linspace(1, 2, 26))))
+    assert len(bayes.posteriors) == 4
+
+
 def test_kronecker_factors_give_the_variance_of_the_matrix_they_stand_for() -> None:
     torch.manual_seed(2)
     shape = (4, 2, 1, 2)  # of a convolution
@@ -185,6 +193,51 @@ def test_iterates_of_shared_weights_and_of_buffers_within_another_network_are_ta
     assert torch.equal(bayes.posteriors["0/0/weight"].mean, torch.stack([state["0.weight"], moved["0.weight"]]).mean(0))
 
 
+def test_iterates_are_placed_by_their_full_names() -> None:
+    plain = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)))  # 0.weight and 1.0.weight
+    state = plain.state_dict()
+    bayes = randomise(plain, from_swag([state, {name: value + 1 for name, value in state.items()}]))
+    assert torch.allclose(bayes.posteriors["1/0/weight"].mean, state["1.0.weight"] + 0.5)
+
+
+@pytest.mark.parametrize("how", ["ap1", "ap2", "sample", "controlled", "covariance"])
+def test_parameters_that_only_leaves_out_stay_at_the_trained_means(how: Any) -> None:
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    first = {name: value.clone() for name, value in plain.state_dict().items()}
+    second = {name: value + (2 if name == "0.weight" else 1e-3) for name, value in first.items()}
+    x = data()[0][:5]
+    with method(how):
+        found = randomise(plain, from_swag([first, second], rank=0), only="1.*")(x)
+    mean = {name: (first[name] + second[name]) / 2 for name in first}
+    assert torch.allclose(found.mean, functional_call(plain, mean, (x,)), atol=0.05)
+
+
+def swag_like(states: list[Any], **more: Any) -> Any:
+    """What SWAG of torch-uncertainty holds after these iterates, of which it keeps the deviations of the last 20."""
+    stats: dict[str, Tensor] = {}
+    for name in states[0]:
+        values = torch.stack([state[name] for state in states])
+        running = values.cumsum(0) / torch.arange(1, len(values) + 1).view(-1, *[1] * (values.dim() - 1))
+        key = f"model.swag_stats.{name}"
+        stats |= {f"{key}_mean": values.mean(0), f"{key}_sq_mean": values.square().mean(0)}
+        stats[f"{key}_covariance_sqrt"] = (values - running)[-20:].flatten(1)
+    like = {"prfx": "model.swag_stats.", "max_num_models": 20, "var_clamp": 1e-30, "num_avgd_models": len(states)}
+    return SimpleNamespace(swag_stats=stats, **{**like, **more})
+
+
+def test_statistics_of_swag_are_those_of_its_iterates_at_its_own_scale_and_least_variance() -> None:
+    plain = net()
+    first = plain.state_dict()
+    states = [{name: value + torch.randn_like(value) for name, value in first.items()} for _ in range(30)]
+    paper = randomise(plain, from_swag(states)).posteriors
+    for its, asked, scale in (({}, {}, 0.5), ({"scale": 2.0}, {}, 2.0), ({"scale": 2.0}, {"scale": 1.0}, 1.0)):
+        for name, one in randomise(plain, from_swag(swag_like(states, **its), **asked)).posteriors.items():
+            assert torch.allclose(one.var, paper[name].var * scale / 0.5, rtol=1e-9)
+            assert torch.allclose(one.mean, paper[name].mean)
+    still = randomise(plain, from_swag(swag_like([first] * 2, var_clamp=1e-6, scale=1.0)))
+    assert torch.allclose(still.posteriors["0/weight"].var, torch.full((10, 3), 1e-6, dtype=torch.float64))
+
+
 def many(plain: nn.Module, drawn: Tensor, x: Tensor) -> Tensor:
     """Outputs of the plain network for parameter vectors ``(n, count)``."""
     names, sizes = zip(*((name, value.numel()) for name, value in plain.named_parameters()), strict=True)
@@ -203,6 +256,7 @@ def refusals() -> Iterator[tuple[Callable[[], Any], str]]:
     yield lambda: from_laplace(plain), "expected a fitted Laplace approximation"
     yield lambda: from_ivon(torch.optim.Adam(plain.parameters())), "expected the optimizer IVON"
     yield lambda: from_swag([plain.state_dict()]), "at least two state dicts"
+    yield lambda: from_swag(swag_like([plain.state_dict()], num_avgd_models=0)), "at least two iterates, got those of 0"
     yield lambda: from_vbll(plain[0]), "Regression or DiscClassification"
     states = [{"other": torch.zeros(2)}, {"other": torch.ones(2)}]
     yield lambda: randomise(plain, from_swag(states)), "has 0 parameters"
