@@ -77,9 +77,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
             if kwargs["out"] is not None:
                 raise unsupported(entry, law, "`out=` cannot be written to; use the result")
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
-        if not args and "input" in kwargs and entry.name != "where":
-            args = (kwargs["input"],)
-            kwargs = {name: value for name, value in kwargs.items() if name != "input"}
+        args, kwargs = entry.ordered(args, kwargs)
         if "axis" in kwargs or "keepdims" in kwargs:
             kwargs = {_NUMPY.get(name, name): value for name, value in kwargs.items()}
     result = rule(entry, args, kwargs)

@@ -135,7 +135,7 @@ def is_closed(law: Law) -> bool:
     if entry.name not in _CLOSED:
         return False
     under = args[1 if entry.name == "div" else 0]
-    return under is law._of and not is_inside(entry.name, under)
+    return under is law._of and len(laws_in(args)) == 1 and not is_inside(entry.name, under)
 
 
 #: functions of which a value that they were closed on may not be any number

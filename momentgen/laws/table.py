@@ -56,6 +56,14 @@ class Entry:
         given = self.flag is not None and len(args) > self.flag and args[self.flag]
         return self.overwrites or bool(kwargs.get("inplace", given))
 
+    def ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of a call, operands that were given by name in their places."""
+        for name in _OPERANDS.get(self.name, _FIRST)[len(args) :]:
+            if name not in kwargs:
+                break
+            args, kwargs = (*args, kwargs[name]), {other: value for other, value in kwargs.items() if other != name}
+        return args, kwargs
+
 
 def names(text: str) -> tuple[str, ...]:
     """The words of a text, as the names of a table."""
@@ -172,6 +180,20 @@ _ALIASES: dict[str, str] = {
     "conv_tbc": "conv_tbc", "unsafe_chunk": "chunk", "unsafe_split": "split", "_max_pool1d": "max_pool1d",
     "_max_pool2d": "max_pool2d", "_max_pool3d": "max_pool3d", "upsample": "interpolate",
     "feature_dropout": "dropout2d",
+}  # fmt: skip
+
+#: names of the operands of functions that take several, in order; of others the first is the input
+_FIRST = names("input")
+_OPERANDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(names("add sub rsub mul div matmul inner vdot"), names("input other")),
+    **dict.fromkeys(names("mm bmm"), names("input mat2")), "mv": names("input vec"), "dot": names("input tensor"),
+    "outer": names("input vec2"), "linalg_vecdot": names("x y"), "addmm": names("input mat1 mat2"),
+    **dict.fromkeys(names("addbmm baddbmm"), names("input batch1 batch2")), "addmv": names("input mat vec"),
+    "addr": names("input vec1 vec2"), **dict.fromkeys(names("addcmul addcdiv"), names("input tensor1 tensor2")),
+    "lerp": names("input end weight"), "fill_": names("input value"), "copy_": names("input other"),
+    "index_put_": names("input indices values"), "where": (), "split": names("tensor"),
+    **dict.fromkeys(names("cat stack hstack vstack dstack column_stack"), names("tensors")),
+    "bilinear": names("input1 input2 weight bias"), "scaled_dot_product_attention": names("query key value"),
 }  # fmt: skip
 
 #: operators after which Python binds the left name to what they return

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from laws.small_networks import Of
 from torch import nn
 
@@ -173,3 +174,63 @@ def test_a_refusal_blames_the_batch_of_one_only_where_the_plain_network_fails_on
     for count in (1, 3):
         with pytest.raises(UnsupportedError, match=r"run on random values, it fails.*IndexError.*controlled"):
             _found(of_laws, noisy(torch.zeros(count, 2), std=0.2), method)
+
+
+@pytest.mark.parametrize("method", [*ANALYTIC, None])
+@pytest.mark.parametrize(
+    ("named", "placed"),
+    [
+        (
+            lambda x: torch.zeros(len(x), 3, 3).baddbmm(batch1=x[:, :, None], batch2=x[:, None], beta=0.5),
+            lambda x: torch.zeros(len(x), 3, 3).baddbmm(x[:, :, None], x[:, None], beta=0.5),
+        ),
+        (
+            lambda x: torch.addmm(input=torch.ones(3), mat1=x, mat2=torch.ones(3, 3), alpha=2),
+            lambda x: torch.addmm(torch.ones(3), x, torch.ones(3, 3), alpha=2),
+        ),
+        (lambda x: torch.lerp(x, end=torch.ones(3), weight=0.3), lambda x: torch.lerp(x, torch.ones(3), 0.3)),
+        (lambda x: torch.addcmul(x, tensor1=x, tensor2=x, value=2), lambda x: torch.addcmul(x, x, x, value=2)),
+        (lambda x: torch.linalg.vecdot(x=x, y=x), lambda x: torch.linalg.vecdot(x, x)),
+        (lambda x: torch.cat(tensors=(x, 2 * x), dim=-1), lambda x: torch.cat((x, 2 * x), -1)),
+        (
+            lambda x: F.scaled_dot_product_attention(query=x[:, None], key=x[:, None], value=x[:, None]),
+            lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+        ),
+        (lambda x: (x + 0).fill_(value=0.3), lambda x: (x + 0).fill_(0.3)),
+        (lambda x: (x + 0).copy_(other=2 * x), lambda x: 2 * x),
+    ],
+)
+def test_operands_by_name_are_those_in_their_places(named: Any, placed: Any, method: Any) -> None:
+    x = noisy(torch.tensor([[0.3, -0.2, 0.9]]), std=0.3)
+    by_name, by_place = _found(named, x, method), _found(placed, x, method)
+    torch.testing.assert_close((by_name.mean, by_name.var), (by_place.mean, by_place.var))
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+@pytest.mark.parametrize(
+    ("function", "same"),
+    [
+        (lambda x: x / x.clone(), lambda x: x * 0 + 1),
+        (lambda x: (x * x + 2 * x) / x, lambda x: x + 2),
+        (lambda x: torch.lerp(torch.ones(3), x, x), lambda x: (x - 0.5).square() + 0.75),
+        (lambda x: torch.lerp(x, torch.ones(3), x), lambda x: 1 - (x - 1).square()),
+    ],
+)
+def test_functions_of_one_value_share_it(function: Any, same: Any, method: Any) -> None:
+    x = noisy(torch.tensor([[0.3, -0.2, 2.9]]), std=0.3)
+    found, expected = _found(function, x, method), _found(same, x, method)
+    torch.testing.assert_close((found.mean, found.var), (expected.mean, expected.var), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_a_certain_value_of_fewer_dimensions_meets_a_random_one_in_a_maximum(method: Any) -> None:
+    x = noisy(torch.tensor([[0.3, -0.2]]), std=0.3)
+    found = _found(lambda x: torch.maximum(x, torch.zeros(2)), x, method)
+    expected = _found(torch.relu, x, method)
+    torch.testing.assert_close((found.mean, found.var), (expected.mean, expected.var))
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_exponents_of_several_values_are_refused_in_our_words(method: Any) -> None:
+    with pytest.raises(UnsupportedError, match="one exponent has a rule, got a tensor of shape"):
+        _found(lambda x: x ** torch.tensor([1.0, 2.0]), noisy(torch.ones(1, 2), std=0.3), method)

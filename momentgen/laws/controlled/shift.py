@@ -184,7 +184,7 @@ class Shift(TorchFunctionMode):
 
     def softmax(self, out: Any, entry: Entry, function: Any, args: Any, kwargs: Any) -> None:
         """Remember of what a result is the softmax: it may be the network's."""
-        logits = args[0] if args else kwargs["input"]
+        logits = args[0]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         if isinstance(out, Tensor) and isinstance(dim, int):
             again = functools.partial(function, *args, **kwargs)
@@ -203,13 +203,15 @@ class Shift(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _FORM or transformed():  # of values within torch.func autograd keeps no graph; the rows have them
             return func(*args, **kwargs)
+        entry = entry_of(func)
+        if entry is not None and kwargs:
+            args, kwargs = entry.ordered(args, kwargs)
         if self.draws_only and not draws(func):
             out = func(*args, **kwargs)
-            entry = entry_of(func)
             if entry is not None and entry.kind == "softmax":
                 self.softmax(out, entry, func, args, kwargs)
             return out
-        entry = entry_of(func) or _property(func)
+        entry = entry or _property(func)
         if entry is not None and entry.kind in ("query", "refusal", "creation"):
             return func(*args, **kwargs)
         random = any(map(self.knows, tensors_in(args))) or (
@@ -274,7 +276,7 @@ class Shift(TorchFunctionMode):
 
     def _written(self, func: Any, entry: Entry, args: Any, kwargs: Any, flag: bool) -> Any:
         """A function that writes into its first argument: computed beside it, and copied."""
-        target = args[0] if args else kwargs["input"]
+        target = args[0]
         if entry.kind == "write":
             return self._assigned(func, entry, args, kwargs)
         if flag:

@@ -76,11 +76,14 @@ def _of_two(entry: Entry, x: Any, y: Any, lower: bool) -> Any:
     like = x if isinstance(x, Diagonal) else y
     both = [_parts_of(value, like) for value in (x, y)]
     shape = torch.broadcast_shapes(*[parts[0].shape for parts in both])
-    first, other = (
-        _turned(tuple(part.expand(*part.shape[: part.dim() - parts[0].dim()], *shape) for part in parts), lower)
-        for parts in both
-    )
+    first, other = (_turned(tuple(_expanded(part, parts[0].dim(), shape) for part in parts), lower) for parts in both)
     return _of_parts(_turned(_larger(first, other), lower))
+
+
+def _expanded(part: Tensor, dims: int, shape: torch.Size) -> Tensor:
+    """Its last ``dims`` dimensions expanded to ``shape``."""
+    more, own = part.shape[: part.dim() - dims], part.shape[part.dim() - dims :]
+    return part.view(*more, *[1] * (len(shape) - dims), *own).expand(*more, *shape)
 
 
 def _of_parts(parts: Parts) -> Adjoint:

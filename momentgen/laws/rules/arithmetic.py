@@ -44,8 +44,6 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return pending(entry, args, kwargs, x._of)
         mean, var = pair(x)
         return remember(made(-mean, var), entry, args, kwargs, x)
-    if len(args) == 1:
-        args, kwargs = (x, kwargs["other"]), {key: value for key, value in kwargs.items() if key != "other"}
     y = args[1]
     if isinstance(x, Point) or isinstance(y, Point):  # a constant, as a tensor is
         x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
@@ -123,8 +121,6 @@ def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 @joint("arithmetic")
 def _arithmetic_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if len(args) == 1 and entry.name != "neg":
-        args, kwargs = (args[0], kwargs["other"]), {key: value for key, value in kwargs.items() if key != "other"}
     args = tuple(map(certain_as_tensor, args))
     laws = random_in(args, {})
     if len(laws) == 1 and len(args) - 1 == sum(not isinstance(value, Covariance) for value in args):

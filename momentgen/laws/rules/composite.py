@@ -237,11 +237,10 @@ def _vecdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 @rule(Diagonal, Covariance, "lerp")
 def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
-    a, b = args[0], args[1]
-    w = args[2] if len(args) > 2 else kwargs["weight"]
-    if not any(isinstance(value, Diagonal) for value in (a, b, w)) or (
-        isinstance(a, Diagonal) and isinstance(b, Diagonal) and alike(a, b)
-    ):
+    a, b, w = args
+    laws = [value for value in args if isinstance(value, Diagonal)]
+    of_one = len(laws) != 1 and all(alike(laws[0], law) for law in laws[1:])
+    if of_one or (isinstance(a, Diagonal) and isinstance(b, Diagonal) and alike(a, b)):
         return a + w * (b - a)
     (m_a, v_a), (m_b, v_b), (m, v) = pair(a), pair(b), pair(w)
     var: Any = 0.0

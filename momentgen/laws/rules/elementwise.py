@@ -121,6 +121,8 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Powers: 2 in closed form (mean m² + v, variance 2v² + 4m²v), others that are whole by exact quadrature."""
+    if isinstance(exponent, Tensor) and exponent.numel() != 1:
+        raise unsupported(entry, x, f"one exponent has a rule, got a tensor of shape {tuple(exponent.shape)}")
     if exponent == 2:
         mean, var = pair(x)
         square = mean * mean
