@@ -49,7 +49,8 @@ def elbo(
         likelihood: of the output's moments, which it takes with ``y``.
         x: the network's input, or a tuple of its positional arguments.
         y: what was observed, as the likelihood takes it.
-        size: how many examples the data set has, for which the divergence counts once.
+        size: how many examples the data set has, for which the divergence counts once.  Each term of the likelihood is
+            one: of outputs ``(batch, positions, k)``, each position of each member of the batch.
         kl_weight: factor on the divergence; 1 for the bound, the paper's ν times ``size`` for correlated parameters.
         samples: runs of the network that are averaged, under ``sample`` and ``local``.
         weights: how often each example of the batch counts, of the shape of the likelihood's terms; None for once.

@@ -32,3 +32,6 @@ def test_r_hat_is_one_of_chains_that_agree_and_large_of_those_that_do_not() -> N
     assert split_r_hat(drifting).item() > 1.5
     assert split_r_hat(draws[:, :3]).isnan()
     assert effective_size(draws[:, :3]).isnan()
+    for unknown in (torch.nan, torch.inf):
+        assert split_r_hat(draws.where(draws < 3, unknown)).isnan()
+        assert effective_size(draws.where(draws < 3, unknown)).isnan()

@@ -95,6 +95,16 @@ def test_predictions_follow_the_units_of_the_data(kind: Any, scale: float, shift
     np.testing.assert_allclose(found[1], plain[1], rtol=1e-4)
 
 
+@every()
+def test_a_row_is_predicted_alone_as_among_others(kind: Any) -> None:
+    x, y = friedman(kind)
+    options = {"propagation": "controlled", "initial_std": 0.5} if kind in (VBPRegressor, VBPClassifier) else {}
+    model = quick(kind, **options).fit(x, y)
+    rows = -1 if kind in REGRESSORS else 0
+    alone = np.concatenate([answers(model, x[row : row + 1]) for row in range(5)], rows)
+    np.testing.assert_allclose(alone, answers(model, x).take(range(5), rows), rtol=1e-9)
+
+
 # ------------------------------------------------------------------ hard data
 
 

@@ -18,7 +18,7 @@ def _halves(draws: Tensor) -> Tensor:
 
 
 def split_r_hat(draws: Tensor) -> Tensor:
-    """√(total variance over variance within chains), 1 where chains agree; NaN for less than four draws.
+    """√(total variance over variance within chains), 1 where chains agree; NaN for less than four draws, and of NaN.
 
     Args:
         draws: ``(chains, draws, ...)``.
@@ -30,11 +30,11 @@ def split_r_hat(draws: Tensor) -> Tensor:
     between = parts.mean(1).var(0)
     length = parts.shape[1]
     # A quantity that never moves agrees with itself.
-    return torch.where(within + between > 0, ((length - 1) / length + between / within).sqrt(), 1.0)
+    return torch.where(within + between == 0, 1.0, ((length - 1) / length + between / within).sqrt())
 
 
 def effective_size(draws: Tensor) -> Tensor:
-    """How many independent draws say as much about the mean; NaN for less than four draws.
+    """How many independent draws say as much about the mean; NaN for less than four draws, and of NaN.
 
     Args:
         draws: ``(chains, draws, ...)``.
@@ -54,4 +54,4 @@ def effective_size(draws: Tensor) -> Tensor:
     positive = (pairs > 0).cumprod(0)
     falling = torch.where(positive.bool(), pairs, 0.0).cummin(0).values.clamp(min=0)
     time = (2 * falling.sum(0) - 1).clamp(min=1 / max(1.0, torch.log10(torch.tensor(chains * length)).item()))
-    return torch.where(total > 0, chains * length / time, float(chains * length))
+    return torch.where(total == 0, float(chains * length), chains * length / time + 0 * total)
