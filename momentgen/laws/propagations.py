@@ -105,7 +105,10 @@ def propagated_by(
             ) from error
 
     # Wrapped here, since torch.compiler.disable imports torch._dynamo.
-    return torch.compiler.disable(run)()
+    if not torch.is_inference_mode_enabled():
+        return torch.compiler.disable(run)()
+    with torch.inference_mode(False), torch.no_grad():  # these methods differentiate, which inference mode rules out
+        return torch.compiler.disable(run)()
 
 
 def _runs(plain: Callable[[], Any]) -> bool:

@@ -19,6 +19,7 @@ from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.normalise import l2_normalise, layer_norm, rms_norm
 from momentgen.laws.numerics.quadrature import quadrature
+from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.numerics.softmax import log_softmax, softmax
 
 Pair = tuple[Tensor, Tensor]
@@ -136,3 +137,15 @@ def test_a_certain_value_has_that_of_the_plain_function_no_variance_and_finite_g
     assert (var == 0).all()
     for gradient in torch.autograd.grad(out.square().sum() + out.sum() + var.sum(), leaves):
         assert gradient.isfinite().all()
+
+
+def test_the_root_of_a_matrix_has_derivatives_of_any_order() -> None:
+    a = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def root(a: Tensor) -> Tensor:
+        return matrix_root(a @ a.mT)[0]
+
+    assert torch.autograd.gradcheck(root, a)
+    assert torch.autograd.gradgradcheck(root, a)
+    slope = torch.func.grad(lambda a: root(a).sin().sum())
+    torch.testing.assert_close(torch.func.jacrev(slope)(a), torch.func.jacfwd(slope)(a))

@@ -93,3 +93,16 @@ def test_gradients_of_the_variance_do_not_reach_a_layer_that_is_run_without_grad
         momentgen.convert(net)(X).var.sum().backward()
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in net.first.parameters())
     assert net.last.weight.grad.any()
+
+
+@pytest.mark.parametrize("method", [None, "adjoint", "covariance", "ap2"])
+def test_inference_mode_around_a_call_changes_nothing(method: Any) -> None:
+    torch.manual_seed(0)
+    network = momentgen.convert(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).eval(), method)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        expected = network(momentgen.noisy(x, std=0.3))
+    with torch.inference_mode():
+        found = network(momentgen.noisy(x.clone(), std=0.3))
+    torch.testing.assert_close((found.mean, found.var), (expected.mean, expected.var))
+    assert method is not None or found.rows == expected.rows

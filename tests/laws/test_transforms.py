@@ -111,3 +111,21 @@ def test_no_value_is_looked_at_on_the_way(make: Callable[[], nn.Module], shape: 
         out = momentgen.convert(plain, "ap2")(moments(*shape))
         plain_out = plain(torch.zeros(shape))
     assert out.mean.shape == out.var.shape == plain_out.shape
+
+
+@pytest.mark.parametrize("method", [None, "adjoint", "covariance"])
+def test_second_derivatives_of_sigma_are_those_of_differences(method: Any) -> None:
+    torch.manual_seed(0)
+    network = momentgen.convert(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double().eval(), method)
+    x, along = torch.randn(2, 2, 4, dtype=torch.float64)
+
+    def slope(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(network(momentgen.noisy(x, std=0.3)).std.sum(), x)
+        return found
+
+    start = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(network(momentgen.noisy(start, std=0.3)).std.sum(), start, create_graph=True)
+    (second,) = torch.autograd.grad(first, start, along)
+    difference = (slope(x + 1e-4 * along) - slope(x - 1e-4 * along)) / 2e-4
+    torch.testing.assert_close(second, difference, rtol=1e-5, atol=1e-7)

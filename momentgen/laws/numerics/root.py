@@ -119,27 +119,52 @@ class _MatrixRoot(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, below, vectors, roots = output
+        root, below, vectors, roots = output
         ctx.mark_non_differentiable(below, vectors, roots)
-        ctx.save_for_backward(vectors, roots)
-        ctx.save_for_forward(vectors, roots)
+        ctx.save_for_backward(root, vectors, roots)
+        ctx.save_for_forward(root, vectors, roots)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        vectors, roots = ctx.saved_tensors
-        return _change_of_root(vectors, roots, grads[0])
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _ChangeOfRoot.apply(*ctx.saved_tensors, grads[0])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, roots = ctx.saved_tensors
+        _, vectors, roots = ctx.saved_tensors
         zero = torch.zeros_like(roots)
-        return _change_of_root(vectors, roots, tangents[0]), zero[..., 0], torch.zeros_like(vectors), zero
+        change: Any = _ChangeOfRoot.apply(*ctx.saved_tensors, tangents[0])
+        return change, zero[..., 0], torch.zeros_like(vectors), zero
 
 
-def _change_of_root(vectors: Tensor, roots: Tensor, change: Tensor) -> Tensor:
-    """The derivative of the root along a change of the matrix, a linear map that is its own transpose."""
-    wide = change.to(vectors.dtype)
-    total = roots[..., :, None] + roots[..., None, :]
-    inner = vectors.mT @ ((wide + wide.mT) / 2) @ vectors
-    inner = torch.where(total > 0, inner / torch.where(total > 0, total, 1), 0)
-    return (vectors @ inner @ vectors.mT).to(change.dtype)
+class _ChangeOfRoot(torch.autograd.Function):
+    """The derivative X of the root R along a change C of the matrix: R X + X R = C, a map that is its own transpose.
+
+    Differentiated, that is R dX + dX R = dC - dR X - X dR: derivatives of any order are changes of the same root.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(root: Tensor, vectors: Tensor, roots: Tensor, change: Tensor) -> Tensor:
+        wide = change.to(vectors.dtype)
+        total = roots[..., :, None] + roots[..., None, :]
+        inner = vectors.mT @ ((wide + wide.mT) / 2) @ vectors
+        inner = torch.where(total > 0, inner / torch.where(total > 0, total, 1), 0)
+        return (vectors @ inner @ vectors.mT).to(change.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3], output)
+        ctx.save_for_forward(*inputs[:3], output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        *root, found = ctx.saved_tensors
+        of_change: Any = _ChangeOfRoot.apply(*root, grads[0])
+        return -(of_change @ found + found @ of_change), None, None, of_change
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        *root, found = ctx.saved_tensors
+        of_root, _, _, change = tangents
+        return _ChangeOfRoot.apply(*root, change - of_root @ found - found @ of_root)
