@@ -77,8 +77,13 @@ def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
         The root, of the same shape, and the least eigenvalue's distance below 0 in multiples of 8 ε √K times the
         largest one, shape ``(...)``; negative eigenvalues count as 0.
     """
-    found: tuple[Tensor, Tensor] = _MatrixRoot.apply(matrix)[:2]
-    return found
+    if not matrix.numel():
+        return matrix.clone(), matrix.new_zeros(matrix.shape[:-2])
+    wide = matrix.detach()
+    values, vectors = eigh(wide.float() if matrix.dtype in (torch.float16, torch.bfloat16) else wide)
+    rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
+    root: Any = _MatrixRoot.apply(matrix, vectors, at_least(values, 0).sqrt())
+    return root, -values.amin(-1) / rounding.clamp_min(torch.finfo(values.dtype).tiny)
 
 
 def balanced_root(matrix: Tensor) -> Tensor:
@@ -101,39 +106,27 @@ def balanced_root(matrix: Tensor) -> Tensor:
 
 
 class _MatrixRoot(torch.autograd.Function):
-    """See :func:`matrix_root`; eigenvectors and roots of eigenvalues are kept for the derivative."""
+    """See :func:`matrix_root`, of a matrix, its eigenvectors and the roots of its eigenvalues."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(matrix: Tensor) -> tuple[Tensor, ...]:
-        wide = matrix.float() if matrix.dtype in (torch.float16, torch.bfloat16) else matrix
-        if not matrix.numel():
-            return matrix.clone(), matrix.new_zeros(matrix.shape[:-2]), wide.clone(), wide.new_zeros(matrix.shape[:-1])
-        values, vectors = eigh(wide)
-        rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
-        below = -values.amin(-1) / rounding.clamp_min(torch.finfo(wide.dtype).tiny)
-        roots = at_least(values, 0).sqrt()
+    def forward(matrix: Tensor, vectors: Tensor, roots: Tensor) -> Tensor:
         root = (vectors * roots[..., None, :]) @ vectors.mT
-        return ((root + root.mT) / 2).to(matrix.dtype), below, vectors, roots
+        return ((root + root.mT) / 2).to(matrix.dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        root, below, vectors, roots = output
-        ctx.mark_non_differentiable(below, vectors, roots)
-        ctx.save_for_backward(root, vectors, roots)
-        ctx.save_for_forward(root, vectors, roots)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output, *inputs[1:])
+        ctx.save_for_forward(output, *inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _ChangeOfRoot.apply(*ctx.saved_tensors, grads[0])
+        return _ChangeOfRoot.apply(*ctx.saved_tensors, grads[0]), None, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
-        _, vectors, roots = ctx.saved_tensors
-        zero = torch.zeros_like(roots)
-        change: Any = _ChangeOfRoot.apply(*ctx.saved_tensors, tangents[0])
-        return change, zero[..., 0], torch.zeros_like(vectors), zero
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        return _ChangeOfRoot.apply(*ctx.saved_tensors, tangents[0])
 
 
 class _ChangeOfRoot(torch.autograd.Function):
