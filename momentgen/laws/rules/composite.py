@@ -45,6 +45,16 @@ def _by_body(function: Any) -> Rule:
     return rule
 
 
+_plain_dtype = F._none_or_dtype  # type: ignore[attr-defined]
+
+
+def _dtype_of_mask(mask: Any) -> torch.dtype | None:
+    """What torch's attention asks a mask for, also of a law: a mask may be an argument of the network."""
+    found: torch.dtype | None = mask.dtype if isinstance(mask, Law) else _plain_dtype(mask)
+    return found
+
+
+F._none_or_dtype = _dtype_of_mask  # type: ignore[attr-defined]
 rule(Diagonal, Covariance, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
 
@@ -191,7 +201,7 @@ def _glu(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @rule(Diagonal, Covariance, "addmm", "addbmm", "baddbmm", "addmv", "addr")
 def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    product = args[1] @ args[2] if entry.name != "addr" else torch.outer(args[1], args[2])
+    product = (torch.outer if entry.name == "addr" else torch.matmul)(args[1], args[2])
     if entry.name == "addbmm":
         product = product.sum(0)
     alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
