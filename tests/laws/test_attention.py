@@ -205,7 +205,7 @@ def test_a_softmax_without_keys_is_nan_as_in_torch(method: Any) -> None:
     assert bool(momentgen.convert(network, method=method)(Moments(x, torch.ones_like(x))).mean.isnan().all())
 
 
-class _Masked(nn.Module):
+class _WithMask(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -214,10 +214,10 @@ class _Masked(nn.Module):
         return self.encoder(x, src_mask=mask)
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize("method", ["ap2", "covariance"])
 def test_a_mask_of_numbers_is_that_of_flags_as_an_argument_too(method: Any) -> None:
     torch.manual_seed(0)
-    network = momentgen.convert(_Masked().eval(), method)
+    network = momentgen.convert(_WithMask().eval(), method)
     x, flags = momentgen.noisy(torch.randn(2, 5, 8), std=0.1), torch.ones(5, 5, dtype=torch.bool).triu(1)
     with torch.no_grad():
         expected = network(x, flags)

@@ -45,16 +45,15 @@ def _by_body(function: Any) -> Rule:
     return rule
 
 
-_plain_dtype = F._none_or_dtype  # type: ignore[attr-defined]
+_plain_dtype = F._none_or_dtype
 
 
 def _dtype_of_mask(mask: Any) -> torch.dtype | None:
     """What torch's attention asks a mask for, also of a law: a mask may be an argument of the network."""
-    found: torch.dtype | None = mask.dtype if isinstance(mask, Law) else _plain_dtype(mask)
-    return found
+    return mask.dtype if isinstance(mask, Law) else _plain_dtype(mask)
 
 
-F._none_or_dtype = _dtype_of_mask  # type: ignore[attr-defined]
+F._none_or_dtype = _dtype_of_mask  # type: ignore[assignment]
 rule(Diagonal, Covariance, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
 
