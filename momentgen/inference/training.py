@@ -18,7 +18,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
-from momentgen.inference.likelihood import Likelihood
+from momentgen.inference.likelihood import Gaussian, Likelihood
 from momentgen.inference.lower_bound import elbo
 from momentgen.laws.border import Method, method
 from momentgen.progress import progress_bar
@@ -46,6 +46,14 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             torch.cuda.manual_seed(seed)
         yield
+
+
+def _noise(likelihood: Likelihood) -> list[Tensor]:
+    """What says how large the noise of a normal likelihood is."""
+    if not isinstance(likelihood, Gaussian):
+        return []
+    gamma = likelihood.precision
+    return [likelihood.var] if gamma is None else [gamma.shape, gamma.rate]
 
 
 class Trainer:
@@ -211,6 +219,11 @@ class Trainer:
         """Train, and yield how many epochs are done after each."""
         if not len(x) or len(x) != len(y):
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
+        if any(part.dim() >= y.dim() and len(part) > 1 for part in _noise(self.likelihood)):
+            raise InputError(
+                f"Trainer: expected a {type(self.likelihood).__name__} whose noise is that of all rows, which training "
+                "takes in an order of its own, got one of each row; y_std of an estimator's fit is for those"
+            )
         self.network.train()
         try:
             with progress_bar("training", epochs, progress) as advance:

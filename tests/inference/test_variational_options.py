@@ -18,6 +18,7 @@ from momentgen.inference import (
     Categorical,
     CorrelatedClassifier,
     CorrelatedRegressor,
+    Gamma,
     Gaussian,
     HeteroscedasticGaussian,
     Probit,
@@ -182,14 +183,22 @@ def test_a_network_of_ones_own_and_a_function_that_makes_one_give_the_same_fit()
 
     own = make(1)
     before = own[0].weight.clone()
-    fits = [VBPRegressor(module=one, epochs=20, random_state=0).fit(x, y) for one in (own, make)]
-    assert np.array_equal(fits[0].predict(x), fits[1].predict(x))
+    ways = (own, make, lambda features: own)  # networks that calibrate are others, whatever the function returns
+    fits = [VBPRegressor(module=one, epochs=20, random_state=0).fit(x, y) for one in ways]
+    assert all(np.array_equal(fits[0].predict(x), other.predict(x)) for other in fits[1:])
     assert torch.equal(own[0].weight, before)
     assert fits[0].network_.posteriors["0/weight"].mean.shape == (7, 1)
     with pytest.raises(InputError, match="makes 2 outputs of each row"):
         VBPRegressor(module=make, noise="input", epochs=1).fit(x, y)
     with pytest.raises(InputError, match="expected module to be a torch module"):
         VBPRegressor(module=lambda features: features, epochs=1).fit(x, y)
+
+
+def test_a_likelihood_with_noise_of_each_row_is_refused_since_rows_are_shuffled() -> None:
+    x, y = fan(40)
+    for noise in ({"var": torch.ones(40, 1)}, {"precision": Gamma(torch.full((40, 1), 3.0), 1.0)}):
+        with pytest.raises(InputError, match="noise is that of all rows"):
+            VBPRegressor(likelihood=Gaussian(**noise), epochs=1, calibrate=None).fit(x, y)
 
 
 def test_classifiers_take_a_likelihood_and_weights() -> None:

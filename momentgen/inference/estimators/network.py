@@ -119,13 +119,13 @@ class Variational(Bayesian):
         """The plain network for so many features."""
         if self.module is None:
             return relu_network((features, *self.hidden, outputs))
-        made = copy.deepcopy(self.module) if isinstance(self.module, torch.nn.Module) else self.module(features)
+        made = self.module if isinstance(self.module, torch.nn.Module) else self.module(features)
         if not isinstance(made, torch.nn.Module):
             raise InputError(
                 f"{type(self).__name__}: expected module to be a torch module, or a function of the number of features "
                 f"that makes one, got {type(made).__name__}"
             )
-        return made
+        return copy.deepcopy(made)  # a function may return one network again and again
 
     def _check_outputs(self, network: torch.nn.Module, x: Tensor, outputs: int) -> None:
         with torch.no_grad():
