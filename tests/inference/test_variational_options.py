@@ -25,6 +25,7 @@ from momentgen.inference import (
     VBPClassifier,
     VBPRegressor,
 )
+from momentgen.inference.estimators.network import rough_noise
 from momentgen.inference.heteroscedastic import KnownNoise
 from momentgen.runtime import JointMoments, Moments
 
@@ -199,6 +200,15 @@ def test_a_likelihood_with_noise_of_each_row_is_refused_since_rows_are_shuffled(
     for noise in ({"var": torch.ones(40, 1)}, {"precision": Gamma(torch.full((40, 1), 3.0), 1.0)}):
         with pytest.raises(InputError, match="noise is that of all rows"):
             VBPRegressor(likelihood=Gaussian(**noise), epochs=1, calibrate=None).fit(x, y)
+
+
+def test_copies_of_rows_leave_the_first_noise_as_it_is() -> None:
+    x, y = (torch.as_tensor(part) for part in fan(60))
+    y = y.reshape(60, -1)
+    once = rough_noise(x, y)
+    torch.testing.assert_close(rough_noise(x.repeat(3, 1), y.repeat(3, 1)), once)
+    # Replicates, of other targets, tell most of it.
+    assert rough_noise(x.repeat(2, 1), torch.cat([y, y + 0.1])).item() == pytest.approx(0.005)
 
 
 def test_classifiers_take_a_likelihood_and_weights() -> None:
