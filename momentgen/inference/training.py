@@ -221,8 +221,8 @@ class Trainer:
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
         if any(part.dim() >= y.dim() and len(part) > 1 for part in _noise(self.likelihood)):
             raise InputError(
-                f"Trainer: expected a {type(self.likelihood).__name__} whose noise is that of all rows, got one of each "
-                "row. Training shuffles rows; y_std of an estimator's fit is for those"
+                f"Trainer: expected a {type(self.likelihood).__name__} whose noise is that of all rows, got one of "
+                "each row. Training shuffles rows; y_std of an estimator's fit is for those"
             )
         self.network.train()
         try:
