@@ -49,7 +49,7 @@ def randomise(
             another library trained: :func:`~momentgen.inference.from_laplace`, ``from_ivon``, ``from_swag``,
             ``from_vbll``.  Those bring their own means.
         only: the random parameters: a pattern of names (``"head.*"``), several, or a function of name and parameter.
-            None chooses all that require a gradient.  Of a trained posterior the others stay at its means.
+            Any name of a shared one will do.  None chooses all that require a gradient.  Of a trained posterior the others stay at its means.
         prior: of each parameter, or a mapping from patterns of names to priors; the first that fits counts.
             None is a standard normal distribution.  Each parameter gets a copy, with the prior's own parameters.
 
@@ -67,7 +67,8 @@ def randomise(
         raise InputError(f"randomise: expected a plain torch.nn.Module, got {type(network).__name__}")
     if isinstance(posterior, Trained):
         network, found = posterior.of(network)
-        random = {name: one for name, one in found.items() if only is None or _wanted(name, one.mean, only)}
+        names = _names(network)
+        random = {name: one for name, one in found.items() if only is None or _wanted(names[name], one.mean, only)}
         if not random:
             raise InputError(f"randomise: {posterior.origin} has no parameter that only={only!r} chooses")
         own = dict(network.named_parameters())
@@ -112,7 +113,7 @@ class BayesianNetwork(torch.nn.Module):
         converted = twin(convert(network), {})
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
-        named = dict(network.named_parameters())
+        named, all_names = dict(network.named_parameters()), _names(network)
         keys = {id(named[name]): name.replace(".", "/") for name in posteriors}
         for path, module in converted.named_modules():
             own = module._parameters
@@ -128,7 +129,7 @@ class BayesianNetwork(torch.nn.Module):
         self.posteriors: Any = torch.nn.ModuleDict({name.replace(".", "/"): one for name, one in posteriors.items()})
         #: per module with random parameters, their names and keys, and the names of all its parameters in order
         self._places, self._orders = places, orders
-        self.priors: Any = torch.nn.ModuleDict({name.replace(".", "/"): _prior_of(name, prior) for name in posteriors})
+        self.priors: Any = torch.nn.ModuleDict({name.replace(".", "/"): _prior_of(all_names[name], prior) for name in posteriors})
         #: methods that would leave out what parameters have in common -> why
         self._refused = _refused([[key for _, key in own] for own in places.values()], self.posteriors)
         self.train(network.training)
@@ -275,25 +276,35 @@ def _lifted_noise(noise: Noise, method: str) -> Any:
     return random_weight(noise.zero, noise.one, draw=noise.draw, method=method)
 
 
+def _names(network: torch.nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter, by the first."""
+    first = {id(value): name for name, value in network.named_parameters()}
+    found: dict[str, list[str]] = {name: [] for name in first.values()}
+    for name, value in network.named_parameters(remove_duplicate=False):
+        found[first[id(value)]].append(name)
+    return found
+
+
 def _chosen(network: torch.nn.Module, only: Only | None) -> dict[str, torch.nn.Parameter]:
     """Parameters by name, each once, under the first of its names."""
-    return {name: value for name, value in network.named_parameters() if _wanted(name, value, only)}
+    own = dict(network.named_parameters())
+    return {first: own[first] for first, names in _names(network).items() if _wanted(names, own[first], only)}
 
 
-def _wanted(name: str, value: torch.nn.Parameter, only: Only | None) -> bool:
+def _wanted(names: list[str], value: torch.nn.Parameter, only: Only | None) -> bool:
     if only is None:
         return value.requires_grad
     if callable(only):
-        return bool(only(name, value))
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in ([only] if isinstance(only, str) else only))
+        return any(only(name, value) for name in names)
+    return any(fnmatch.fnmatchcase(name, one) for name in names for one in ([only] if isinstance(only, str) else only))
 
 
-def _prior_of(name: str, prior: Prior | Mapping[str, Prior] | None) -> Prior:
+def _prior_of(names: list[str], prior: Prior | Mapping[str, Prior] | None) -> Prior:
     if prior is None:
         return Normal()
     if not isinstance(prior, Mapping):
         return copy.deepcopy(prior)
     for pattern, one in prior.items():
-        if fnmatch.fnmatchcase(name, pattern):
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
             return copy.deepcopy(one)
-    raise InputError(f"randomise: no pattern of prior fits the parameter {name!r}; expected one of {list(prior)}")
+    raise InputError(f"randomise: no pattern of prior fits the parameter {names[0]!r}; expected one of {list(prior)}")

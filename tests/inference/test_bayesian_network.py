@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import pickle
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -194,6 +195,16 @@ def test_priors_are_chosen_by_pattern() -> None:
     assert apart.kl().item() == pytest.approx(expected)
     with pytest.raises(InputError, match=r"no pattern of prior fits the parameter '2\.weight'"):
         randomise(net, family, prior={"0.*": Normal()})
+
+
+def test_a_shared_parameter_is_chosen_by_any_of_its_names() -> None:
+    tied = torch.nn.Sequential(OrderedDict(first=torch.nn.Linear(3, 3), last=torch.nn.Linear(3, 3)))
+    tied.last.weight = tied.first.weight
+    assert sorted(randomise(tied, MeanField(), only="last.*").posteriors) == ["first/weight", "last/bias"]
+    bayes = randomise(tied, MeanField(), prior={"last.*": Normal(var=0.25), "*": Normal()})
+    assert {name: one.var.item() for name, one in bayes.priors.items()} == {
+        "first/weight": 0.25, "first/bias": 1.0, "last/bias": 0.25,
+    }  # fmt: skip
 
 
 def test_state_and_pickle_carry_the_posterior() -> None:
