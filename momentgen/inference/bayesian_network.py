@@ -49,7 +49,8 @@ def randomise(
             another library trained: :func:`~momentgen.inference.from_laplace`, ``from_ivon``, ``from_swag``,
             ``from_vbll``.  Those bring their own means.
         only: the random parameters: a pattern of names (``"head.*"``), several, or a function of name and parameter.
-            Any name of a shared one will do.  None chooses all that require a gradient.  Of a trained posterior the others stay at its means.
+            Any name of a shared one will do.  None chooses all that require a gradient.  Of a trained posterior the
+            others stay at its means.
         prior: of each parameter, or a mapping from patterns of names to priors; the first that fits counts.
             None is a standard normal distribution.  Each parameter gets a copy, with the prior's own parameters.
 
@@ -113,7 +114,7 @@ class BayesianNetwork(torch.nn.Module):
         converted = twin(convert(network), {})
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
-        named, all_names = dict(network.named_parameters()), _names(network)
+        named, aliases = dict(network.named_parameters()), _names(network)
         keys = {id(named[name]): name.replace(".", "/") for name in posteriors}
         for path, module in converted.named_modules():
             own = module._parameters
@@ -129,7 +130,7 @@ class BayesianNetwork(torch.nn.Module):
         self.posteriors: Any = torch.nn.ModuleDict({name.replace(".", "/"): one for name, one in posteriors.items()})
         #: per module with random parameters, their names and keys, and the names of all its parameters in order
         self._places, self._orders = places, orders
-        self.priors: Any = torch.nn.ModuleDict({name.replace(".", "/"): _prior_of(all_names[name], prior) for name in posteriors})
+        self.priors: Any = torch.nn.ModuleDict({keys[id(named[n])]: _prior_of(aliases[n], prior) for n in posteriors})
         #: methods that would leave out what parameters have in common -> why
         self._refused = _refused([[key for _, key in own] for own in places.values()], self.posteriors)
         self.train(network.training)
