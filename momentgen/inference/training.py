@@ -73,6 +73,7 @@ class Trainer:
     Attributes:
         history: the bound per example, averaged over each epoch so far.
         steps: how many steps were taken.
+        ended: whether the callback ended the last training.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(groups, fused=True)
         self.history: list[float] = []
         self.steps = 0
+        self.ended = False
         #: of the divergence that counts at present
         self._part = 1.0
         self._seed = seed
@@ -234,7 +236,8 @@ class Trainer:
                         self.history.append(self._epoch(x, y, size or len(x), weights))
                     advance(done, f"bound {self.history[-1]:.4g} per example")
                     yield done
-                    if self.callback is not None and self.callback(self):
+                    self.ended = self.callback is not None and bool(self.callback(self))
+                    if self.ended:
                         return
         finally:
             self.network.eval()

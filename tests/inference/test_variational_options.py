@@ -202,6 +202,11 @@ def test_a_likelihood_with_noise_of_each_row_is_refused_since_rows_are_shuffled(
             VBPRegressor(likelihood=Gaussian(**noise), epochs=1, calibrate=None).fit(x, y)
 
 
+def test_a_likelihood_without_heads_is_refused_beside_noise_that_depends_on_the_input() -> None:
+    with pytest.raises(InputError, match="got both, and the noise of Gaussian does not depend on the input"):
+        VBPRegressor(noise="input", likelihood=Gaussian(var=0.1), epochs=1).fit(*fan(40))
+
+
 def test_copies_of_rows_leave_the_first_noise_as_it_is() -> None:
     x, y = (torch.as_tensor(part) for part in fan(60))
     y = y.reshape(60, -1)
@@ -265,7 +270,8 @@ def test_a_callback_sees_each_epoch_and_may_end_training() -> None:
         seen.append(len(trainer.history))
         return len(seen) == 5
 
-    model = VBPRegressor(epochs=50, callback=stop_at_five, calibrate=None, random_state=0).fit(x, y)
+    with pytest.warns(ConvergenceWarning, match="a callback that ends training later, may help"):
+        model = VBPRegressor(epochs=50, callback=stop_at_five, calibrate=None, random_state=0).fit(x, y)
     assert seen == [1, 2, 3, 4, 5]
     assert model.n_iter_ == 5
 

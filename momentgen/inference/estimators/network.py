@@ -214,6 +214,8 @@ class Variational(Bayesian):
         more = (
             f"max_steps above {self.max_steps}" if self.epochs is None else f"more than {self.epochs} epochs, or None"
         )
+        if self.trainer_.ended:
+            more = "a callback that ends training later"
         return (
             f"the bound still rises, by {found['rise']:.2g} per example in the last quarter of {found['epochs']} "
             f"epochs; {more}, may help"
@@ -343,7 +345,13 @@ class Regression(Variational):
             raise InputError(f"{type(self).__name__}: expected noise of constant or input, got {self.noise!r}")
         if self.likelihood is not None:
             made = copy.deepcopy(self.likelihood).to(y)
-            return made, outputs * (2 if isinstance(made, HeteroscedasticGaussian) else 1)
+            heads = 2 if isinstance(made, HeteroscedasticGaussian) else 1
+            if heads == 1 and self.noise == "input":
+                raise InputError(
+                    f"{type(self).__name__}: expected noise='input' or a likelihood of your own, got both, and the "
+                    f"noise of {type(made).__name__} does not depend on the input"
+                )
+            return made, outputs * heads
         if self.noise == "input":
             return HeteroscedasticGaussian(), 2 * outputs
         kind = Gaussian if self._y_std is None else KnownNoise
