@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import nullcontext
 from typing import Any, Final
@@ -12,7 +13,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_unseen
-from momentgen.laws.controlled.facts import Facts
+from momentgen.laws.controlled.facts import Facts, close, halves, mixed
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise, Source
@@ -26,7 +27,7 @@ from momentgen.laws.notes import note
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 
-__all__ = ["Answer", "UnlikeEndsError"]
+__all__ = ["Answer", "StaleError", "UnlikeEndsError"]
 
 #: rows of the first block, and of each that follows
 BLOCK: Final = 16
@@ -40,6 +41,10 @@ _SMALL: Final = 0.01
 
 class UnlikeEndsError(Exception):
     """Some rows end in a softmax, and others do not, or in one of other classes, as where the largest alone count."""
+
+
+class StaleError(Exception):
+    """Examples interact, which they did not in the earlier call that the facts are of."""
 
 
 class Answer:
@@ -76,7 +81,9 @@ class Answer:
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point."""
         most = self._spent.max_rows // 2 * 2
+        between = self._between()
         mode, shifts = self._first_rows(self._first())
+        self._confirm(between)
         linear = self._linear(mode, shifts, most)
         of_inputs = len(mode.sources) == self._inputs == len(self._noise) > 0
         self._kinked = mode.kinked and self._facts.narrow
@@ -179,6 +186,32 @@ class Answer:
             shifts = [old if new is None else new for old, new in zip(shifts, found, strict=True)]
         return mode, shifts
 
+    def _between(self) -> list[Tensor] | None:
+        """Outputs of examples of the first row beside examples of the last; None where these tell nothing new."""
+        if self._facts.fresh or self._facts.draws or not self._by_example or self._network.batch * self._most < 2:
+            return None
+        ends = [[noise.values(range(row, row + 1))[0] for noise in self._noise] for row in (self._first() - 1, 0)]
+        chosen = halves(self._network.batch, self._network.device)[0]
+        watched = Shift(rule_of, 0, 0, False)
+        watched.draws_only = True
+        with torch.no_grad():
+            return self._once(watched, mixed(chosen, *ends))
+
+    def _confirm(self, between: list[Tensor] | None) -> None:
+        """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""
+        chosen = halves(self._network.batch, self._network.device)[0]
+        for place, found in enumerate(between or ()):
+            if self._batched(place) and not close(
+                found, *mixed(chosen, [self._rows[-1][place]], [self._rows[0][place]])
+            ):
+                raise StaleError
+
+    def _once(self, watched: Shift, values: list[Tensor]) -> list[Any]:
+        """Leaves of what the network returns for these values of one row, as it runs in its rows."""
+        watched.begin()
+        with watched:
+            return self._leaves(watched, self._network.call(values))[0]
+
     def _together(self, count: int) -> list[int]:
         """How many of the first rows go together: first those whose graphs are kept, and by itself the last one."""
         if self._most == 1 or count < 3:
@@ -221,14 +254,9 @@ class Answer:
         watched = Shift(rule_of, 0, 0, mode.keeps_graph)
         watched.draws_only = True
 
-        def leaves(values: list[Tensor]) -> list[Any]:
-            watched.begin()
-            with watched:
-                return self._leaves(watched, self._network.call(values))[0]
-
         values = [noise.values(range(_WHOLE)) for noise in self._noise]
         rows = [[value[row] for value in values] for row in range(_WHOLE)]
-        return whole(leaves, rows, shifts, mode.keeps_graph)
+        return whole(functools.partial(self._once, watched), rows, shifts, mode.keeps_graph)
 
     def _wanted(self, error: float) -> int:
         """How many more rows the error asked for takes, in blocks, at most as many as there are."""

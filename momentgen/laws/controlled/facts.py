@@ -8,7 +8,8 @@ one where a network would notice:
 - it counts its examples, or is of a fixed size.
 
 The results are remembered per module, its settings, shapes of arguments, and those that are no tensors, until its
-parameters are written to.
+parameters are written to.  Whatever else may have changed, as the edges of a graph, a later call looks whether examples
+of one row beside those of another have the outputs of their own rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
 from momentgen.laws.table import names
 
-__all__ = ["Facts", "close", "facts_of"]
+__all__ = ["Facts", "close", "facts_of", "halves", "mixed"]
 
 #: rows of a stack, at most
 _ROWS: Final = 64
@@ -61,6 +62,8 @@ class Facts:
         watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
         differentiates: whether the network calls ``torch.autograd.grad``, for which autograd must see all of it.
         ends_alike: whether all rows end in a softmax, or none does.
+        draws: whether the network draws noise.
+        fresh: whether they were found for this call.
     """
 
     def __init__(self) -> None:
@@ -68,6 +71,7 @@ class Facts:
         self.most, self.free, self.narrow = 1, 0, True
         self.watched: bool | None = None
         self.differentiates, self.ends_alike, self.keeps = False, True, True
+        self.draws, self.fresh = False, True
         self._sizes: dict[int, bool] = {}
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
@@ -100,8 +104,8 @@ def _numbers(where: nn.Module) -> tuple[int, str]:
     return versions, repr(floats)
 
 
-def facts_of(network: Network, seed: int) -> Facts:
-    """What is known of a network, by some plain forward passes at first."""
+def facts_of(network: Network, seed: int, anew: bool = False) -> Facts:
+    """What is known of a network, by some plain forward passes at first, or ``anew``."""
     batch, where = network.batch, network.where
     known: dict[Any, Facts] = {}
     if isinstance(where, nn.Module):
@@ -123,7 +127,9 @@ def facts_of(network: Network, seed: int) -> Facts:
     if isinstance(where, nn.Module):
         settings = (value for part in where.modules() for value in vars(part).values())
         key = (*key, network.differentiable, *(value for value in settings if isinstance(value, bool | str)))
-    if key not in known:
+    if key in known:
+        known[key].fresh = False
+    if key not in known or anew or not _holds(known[key], network, seed):
         kept = network.kept or Kept(where)
         network.kept = None
         with torch.no_grad():
@@ -134,17 +140,29 @@ def facts_of(network: Network, seed: int) -> Facts:
     return known[key]
 
 
+def _holds(facts: Facts, network: Network, seed: int) -> bool:
+    """Whether examples are still independent in a network that draws noise, which is held fixed; of others rows tell."""
+    if not facts.draws or not facts.by_example or network.batch < 2:
+        return True
+    noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
+    first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
+    changed = halves(network.batch, network.device)[0]
+    with torch.no_grad():
+        outputs = [_tensors(network, values, seed) for values in (first, second, mixed(changed, second, first))]
+    return _stay(*outputs, changed, network.batch)
+
+
 def _found(network: Network, seed: int, kept: Kept) -> Facts:
     """See the module's head.
 
-    The noise of a random half of the examples is changed, and then that of the other half.  Outputs of examples whose
-    noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.  Noise that
-    is changed to be far off finds what few draws meet, such as a limit on how many examples go one way.
+    Noise of some examples is changed: their outputs must be those of where all of it is, and outputs of the others must
+    stay.  Of any two examples one is changed without the other.  Noise that is changed to be far off finds what few
+    draws meet, such as a limit on how many examples go one way.
     """
     batch, facts = network.batch, Facts()
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
     generator = torch.Generator().manual_seed(seed)
-    half = (torch.randperm(batch, generator=generator) < batch // 2).to(network.device)
+    parts = halves(batch, network.device)
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
     watch = _Watch(first)
     kept.restore()
@@ -157,20 +175,19 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
         kept.restore()
         facts.keeps = not all(same(state, _left_behind(network, kept, values, seed)) for values in (second, first))
         network.kept = kept if facts.keeps else None
+    with network.own_draws():
+        facts.draws = network.and_draws([value.clone() for value in first])[1]
     signs = (torch.randint(2, (batch,), generator=generator) * 2 - 1).to(network.device)
     away = [_WILD * (_along(signs, value) * (other - value)) for value, other in zip(first, second, strict=True)]
     far, opposite = ([value + sign * part for value, part in zip(first, away, strict=True)] for sign in (1, -1))
-    for others in (second, far, opposite) if batch > 1 else (second,):
-        for changed in (half, ~half) if batch > 1 else (half,):
-            values = [
-                torch.where(_along(changed, value), other, value) for value, other in zip(first, others, strict=True)
-            ]
-            if not _still(base, _tensors(network, values, seed), changed, batch):
+    for others, changes in ((second, parts), (far, parts[:1]), (opposite, parts[:1])) if batch > 1 else ():
+        expected = _tensors(network, others, seed)
+        for changed in changes:
+            if not _stay(base, expected, _tensors(network, mixed(changed, others, first), seed), changed, batch):
                 return facts
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
-    with network.own_draws():
-        alone = not watch.reads and not facts.keeps and not network.and_draws(first)[1]
+    alone = not watch.reads and not facts.keeps and not facts.draws
     if all(flags) and flags and alone and _transparent(network.where):
         bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
         facts.most = max(min(_ROWS, bound // max(watch.widest, 1)), 1)
@@ -205,6 +222,17 @@ class _Watch(TorchFunctionMode):
 def _along(numbers: Tensor, value: Tensor) -> Tensor:
     """A number for each example, to go with the values of all of them."""
     return numbers.to(value.device).view(-1, *[1] * (value.dim() - 1))
+
+
+def halves(batch: int, device: torch.device) -> list[Tensor]:
+    """Random halves of the examples, flags of shape ``(batch,)``: of any two examples one is in some half alone."""
+    order = torch.randperm(batch, generator=torch.Generator().manual_seed(0)).to(device)
+    return [order >> bit & 1 > 0 for bit in range(max((batch - 1).bit_length(), 1))]
+
+
+def mixed(chosen: Tensor, ours: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+    """Values of these for the examples that are chosen, and of the others for the rest."""
+    return [torch.where(_along(chosen, one), one, other) for one, other in zip(ours, others, strict=True)]
 
 
 def _left_behind(network: Network, kept: Kept, values: list[Tensor], seed: int) -> dict[str, Any]:
@@ -285,6 +313,11 @@ def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
         # what the module keeps is written over, and may be an output
         found = network.call([value.clone() for value in values])
         return [leaf.clone() for leaf in leaves_of(found) if isinstance(leaf, Tensor)]
+
+
+def _stay(base: list[Tensor], others: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:
+    """Whether examples that were changed have the outputs of where all were, and the rest those of where none was."""
+    return _still(base, found, changed, batch) and _still(others, found, ~changed, batch)
 
 
 def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
-from momentgen.laws.controlled.answer import Answer, UnlikeEndsError
+from momentgen.laws.controlled.answer import Answer, StaleError, UnlikeEndsError
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.shift import DifferentiatesError
@@ -99,6 +99,8 @@ def _answered(network: Network, spent: Accuracy) -> Any:
             facts.differentiates = True
         except UnlikeEndsError:
             facts.ends_alike = False
+        except StaleError:
+            facts = facts_of(network, spent.seed, anew=True)
 
 
 def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
