@@ -8,8 +8,8 @@ one where a network would notice:
 - it counts its examples, or is of a fixed size.
 
 The results are remembered per module, its settings, shapes of arguments, and those that are no tensors, until its
-parameters are written to.  Whatever else may have changed, as the edges of a graph, a later call looks whether examples
-of one row beside those of another have the outputs of their own rows.
+parameters are written to.  What else may have changed, as the edges of a graph, is not compared.  Instead a later call
+looks whether examples of one row, beside those of another, have the outputs of their own rows.
 """
 
 from __future__ import annotations
@@ -141,15 +141,15 @@ def facts_of(network: Network, seed: int, anew: bool = False) -> Facts:
 
 
 def _holds(facts: Facts, network: Network, seed: int) -> bool:
-    """Whether examples are still independent in a network that draws noise, which is held fixed; of others rows tell."""
+    """Whether examples of a network that draws noise, held fixed here, are still independent; of others rows tell."""
     if not facts.draws or not facts.by_example or network.batch < 2:
         return True
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
     changed = halves(network.batch, network.device)[0]
     with torch.no_grad():
-        outputs = [_tensors(network, values, seed) for values in (first, second, mixed(changed, second, first))]
-    return _stay(*outputs, changed, network.batch)
+        one, other, both = (_tensors(network, x, seed) for x in (first, second, mixed(changed, second, first)))
+    return _stay(one, other, both, changed, network.batch)
 
 
 def _found(network: Network, seed: int, kept: Kept) -> Facts:
