@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from momentgen.errors import InputError
+from momentgen.laws.law import Law
+
 __all__ = ["Kept", "same"]
 
 #: containers that a module may fill
@@ -21,6 +24,9 @@ class Kept:
 
     Args:
         where: the module; anything else keeps nothing.
+
+    Raises:
+        InputError: for a random value, which a call by ``ap2`` leaves where another method cannot use it.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> kept = Kept(layer)
@@ -58,6 +64,11 @@ class Kept:
             if isinstance(value, nn.Parameter) or not _has_values(value):
                 return
             self._tensors.setdefault(id(value), (name, value, value.detach().clone()))
+        elif isinstance(value, Law):
+            raise InputError(
+                f"{name} is a random value that an earlier call by ap2 has left in the network. No other method can "
+                "use it; set it anew, or call a copy of the network"
+            )
         elif isinstance(value, _CONTAINERS) and id(value) not in self._containers:
             self._containers[id(value)] = name, value, value.copy()
             for part in value.values() if isinstance(value, dict) else value:

@@ -103,6 +103,14 @@ class DistributedMoments(Moments):
 
     _noise: Any
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "_noise":  # as in JointMoments
+            raise InputError(
+                "DistributedMoments: expected moments with a distribution, got some made of mean and variance alone, "
+                "as tree_map and _replace do. Call noisy anew, or take Moments(mean, var) for normal noise"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @classmethod
     def of(cls, mean: Tensor, var: Tensor, noise: Any) -> DistributedMoments:
         """Moments of that mean and *variance*, with a distribution of the noise."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
+from momentgen.errors import InputError
 
 
 class Recurrent(nn.Module):
@@ -249,3 +250,15 @@ def test_examples_that_interact_in_some_draws_do_not_share_their_noise(function:
     assert found.covariance.shape == (18, 18)
     off = (found.mean - drawn.mean(0)).abs() / (found.mean_error + drawn.std(0) / 63 + 1e-3)
     assert (off < 3).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("keep", ["attribute", "list", "dictionary"])
+@pytest.mark.parametrize("method", [None, "adjoint", "covariance"])
+def test_what_ap2_has_left_in_a_network_is_refused(keep: str, method: Any) -> None:
+    network = momentgen.convert(Recurrent(keep).eval(), method)
+    x = noisy(torch.randn(2, 4), std=0.3)
+    with torch.no_grad():
+        with momentgen.method("ap2"):
+            network(x)
+        with pytest.raises(InputError, match="is a random value that an earlier call by ap2 has left"):
+            network(x)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributions as td
+import torch.utils._pytree as pytree
 from laws.small_networks import Of
 from torch import Tensor, nn
 
@@ -138,3 +139,9 @@ def test_gradients_reach_the_distributions_parameters() -> None:
 def test_distributions_that_do_not_fit_are_refused(distribution: Any, text: str) -> None:
     with pytest.raises(InputError, match=text):
         noisy(torch.zeros(4, 3), distribution)
+
+
+def test_a_distribution_that_a_pytree_has_lost_is_no_normal_one() -> None:
+    x = noisy(torch.zeros(2, 3), td.Laplace(0.0, 0.2))
+    with pytest.raises(InputError, match="expected moments with a distribution"):
+        momentgen.convert(nn.Linear(3, 2).eval())(pytree.tree_map(Tensor.clone, x))
