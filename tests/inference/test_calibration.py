@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from momentgen.inference import PBPRegressor
-from momentgen.inference.estimators.calibration import fit_error_law
+from momentgen.inference.estimators.calibration import beside_known_noise, fit_error_law
 from momentgen.inference.estimators.passes import choose, stages
 
 
@@ -90,3 +90,14 @@ def test_the_best_widths_and_passes_are_chosen_and_divergence_ends_a_search() ->
     assert found.passes == 57
     with pytest.raises(FloatingPointError, match="diverged"):
         choose([(2,)], 200, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
+
+
+@pytest.mark.parametrize("known", [np.zeros(1), np.full(1, 0.5), np.array([0.1, 2.0]), np.full(1, 20.0)], ids=str)
+def test_noise_of_known_size_is_not_counted_in_the_scale_of_sigma(known: np.ndarray) -> None:
+    """σ is twice what it should be; noise that drowns it tells nothing, and leaves it as it is."""
+    noise = np.tile(known, 2000 // len(known))
+    off = np.hypot(0.5, noise) * np.random.default_rng(0).normal(size=2000)
+    factor, weights = beside_known_noise(off, np.ones(2000), noise, np.ones(2000))
+    law = fit_error_law(off / np.hypot(factor, noise), np.zeros((2000, 1)), np.zeros(2000), weights)
+    assert factor * law.root_mean_square == pytest.approx(1.0 if known[0] == 20 else 0.5, rel=0.06)
+    assert weights.sum() == pytest.approx(2000 / len(known), rel=0.03)  # of a mixture the exact rows count

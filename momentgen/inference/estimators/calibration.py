@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.neighbors import NearestNeighbors
 
-__all__ = ["ErrorLaw", "fit_error_law"]
+__all__ = ["ErrorLaw", "beside_known_noise", "fit_error_law"]
 
 _FREEDOM = (math.inf, 10.0, 5.0, 3.0)
 _NEIGHBOURS = (10, 20, 40, 80)
@@ -32,6 +32,8 @@ _LOCAL_ROWS, _LOCAL_PARAMETERS = 50, 3
 #: bounds of z² over its mean: one outlier does not make its neighbours uncertain
 _LEAST, _MOST = 1e-6, 25.0
 _STEPS = 15
+#: rows that speak for the model's own σ beside known noise, which may leave the others next to nothing to say
+_ROWS_OF_ONE = 10.0
 
 
 class ErrorLaw(NamedTuple):
@@ -125,6 +127,30 @@ def fit_error_law(
     nearest = NearestNeighbors(n_neighbors=count).fit(_places(space, features, mean)) if share else None
     errors, counts = _ordered(np.abs(z) / (size * np.sqrt(local)), weights)
     return ErrorLaw(freedom, size, share, space, squares, weights, nearest, errors, counts, math.sqrt(mean_square))
+
+
+def beside_known_noise(
+    off: NDArray[Any], std: NDArray[Any], known: NDArray[Any], weights: NDArray[Any]
+) -> tuple[float, NDArray[Any]]:
+    """Factor on σ ``(n,)`` where errors ``off`` have noise of ``known`` standard deviation besides, and new weights.
+
+    The factor is that of the largest likelihood of normal errors; some rows without error of their own ask for 1.  A
+    row counts as far as its error tells of σ (its Fisher information), and all as their effective number.
+
+    >>> import numpy as np
+    >>> draw, known = np.random.default_rng(0), np.tile([0.1, 2.0], 500)
+    >>> factor, weights = beside_known_noise(np.hypot(0.5, known) * draw.normal(size=1000), 1.0, known, np.ones(1000))
+    >>> round(factor, 1), weights[:2].round(2).tolist(), round(weights.sum())
+    (0.5, [1.0, 0.0], 504)
+    """
+    square = 1.0
+    for _ in range(_STEPS):
+        part = weights / (square + (known / std) ** 2) ** 2
+        own = _ROWS_OF_ONE / square**2
+        square = float((part @ ((off**2 - known**2) / std**2) + own) / (part.sum() + own))
+        square = max(square, _LEAST)
+    share = (square / (square + (known / std) ** 2)) ** 2
+    return math.sqrt(square), weights * share * (weights @ share) / (weights @ share**2)
 
 
 def _ordered(errors: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.base import Bayesian
-from momentgen.inference.estimators.calibration import ErrorLaw, fit_error_law
+from momentgen.inference.estimators.calibration import ErrorLaw, beside_known_noise, fit_error_law
 from momentgen.runtime import Moments
 
 __all__ = ["BayesianRegressor", "Calibration", "Parts"]
@@ -167,21 +167,28 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         standard = self._features(X)
         with torch.no_grad():
             own = np.sqrt(self._shaped(self._moments(standard).var)) * self._unit
-        errors, means = [], []
+        off, wide, means = [], [], []
         for (_, test), (mean, std) in zip(folds, self._held_out(features, targets, folds), strict=True):
             # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
             std = std[test] * np.exp(np.mean(np.log(own) - np.log(std), 0))
-            if (known := self._rows(test).get("y_std")) is not None:
-                std = np.hypot(std, known.reshape(std.shape))
-            off = targets[test].reshape(std.shape).astype(np.float64) - mean[test]
-            errors.append((off / std).reshape(len(test), -1))
+            wide.append(std.reshape(len(test), -1))
+            off.append((targets[test].reshape(std.shape).astype(np.float64) - mean[test]).reshape(len(test), -1))
             means.append(((mean[test] - self._centre) / self._unit).reshape(len(test), -1))
         held_out = np.concatenate([test for _, test in folds])
-        places, weights = standard.double().cpu().numpy()[held_out], None
-        if self._weights is not None:
-            weights = self._weights[held_out]
-        z, centre = np.concatenate(errors), np.concatenate(means)
-        self._laws = [fit_error_law(z[:, k], places, centre[:, k], weights) for k in range(z.shape[1])]
+        places = standard.double().cpu().numpy()[held_out]
+        weights = np.ones(len(held_out)) if self._weights is None else self._weights[held_out]
+        known = self._rows(held_out).get("y_std")
+        parts = (np.concatenate(part).T for part in (off, wide, means))
+        self._laws = []
+        for k, (error, std, centre) in enumerate(zip(*parts, strict=True)):
+            factor, counts = 1.0, weights
+            if known is not None:
+                noise = known.reshape(len(known), -1)[:, k]
+                factor, counts = beside_known_noise(error, std, noise, weights)
+                std = np.hypot(factor * std, noise)
+            law = fit_error_law(error / std, places, centre, counts)
+            root_mean_square = factor * law.root_mean_square
+            self._laws.append(law._replace(size=factor * law.size, root_mean_square=root_mean_square))
         self.sigma_scale_ = np.array([law.root_mean_square for law in self._laws])
 
     def _scales(self, x: Tensor, mean: Tensor) -> NDArray[Any]:
