@@ -155,3 +155,18 @@ def test_a_softmax_of_the_largest_logits_of_each_draw_has_the_moments_of_its_dra
         found = momentgen.convert(network)(x)
     assert ((found.mean - drawn.mean(0)).abs() < 4 * (found.mean_error + drawn.std(0) / 90) + 1e-6).all()
     assert ((found.std - drawn.std(0)).abs() < 4 * (found.std_error + drawn.std(0) / 120) + 1e-6).all()
+
+
+@pytest.mark.parametrize("gap", [0.0, 6.0, 10.0])
+def test_the_error_of_classes_that_are_seldom_likely_is_not_understated(gap: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    linear, x = nn.Linear(6, 4), torch.randn(3, 6, generator=generator)
+    with torch.no_grad():
+        linear.weight.normal_(generator=generator)
+        linear.bias.copy_(torch.tensor([gap, 0.0, 0.0, 0.0]))
+        found = momentgen.convert(nn.Sequential(linear, nn.Softmax(1)).eval())(noisy(x, std=0.4))
+        logits = linear(x) + 0.4 * torch.randn(400_000, 1, 6, generator=generator) @ linear.weight.mT
+        std = logits.softmax(-1).double().std(0)
+    assert found.std_error is not None
+    off = (found.std - std).abs() / (found.std_error + 0.005 * std)
+    assert (off < 3).double().mean() > 0.9

@@ -67,16 +67,17 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         return estimated(_rows_of_softmax(rows, logarithm))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
-    values = _values(logits.mean, _covariance(logits), logarithm, torch.cat(halves))
+    points = torch.cat(halves)
+    values = _values(logits.mean, _covariance(logits), logarithm, points)
     normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
         first, second = (_std_and_mean(part) for part in values.split(len(halves[0]), -2))
         left_out = _left_out(rows, parts, logarithm, few)
-        # of few points the rare events are too few, which the two halves tell
+        # of few points the rare events are too few, which the two halves tell, and what a single point counts for
         errors = [
-            _spread(all_but) + away(one, other).square() / 4
-            for all_but, one, other in zip(left_out, first, second, strict=True)
+            _spread(all_but) + away(one, other).square() / 4 + unseen
+            for all_but, one, other, unseen in zip(left_out, first, second, _unseen(values, points), strict=True)
         ]
         remainder = _remainder(logits, rows)
         if remainder.mean() < _LINEAR:
@@ -104,6 +105,18 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
             for error, part, chance in zip(errors, off, chances, strict=True)
         )
     return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
+
+
+def _unseen(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Squares of what standard deviation and mean lack of what no point meets, by what the one furthest off counts for.
+
+    The standard deviation of normal values, of which no point counts for more than of the points, lacks nothing.
+    """
+    square = away(values, values.mean(-2, keepdim=True)).square()
+    largest, total, count = square.amax(-2), square.sum(-2), len(points)
+    share = torch.where(total > 0, largest / torch.where(total > 0, total, 1), 0)
+    beyond = (share - float(points.square().amax()) / count).clamp_min(0)
+    return beyond.square() / 4 * total / count, largest / count**2
 
 
 def _remainder(logits: Estimate, rows: Rows) -> Tensor:
