@@ -226,21 +226,21 @@ class Trainer:
                 f"Trainer: expected a {type(self.likelihood).__name__} whose noise is that of all rows, got one of "
                 "each row. Training shuffles rows; y_std of an estimator's fit is for those"
             )
-        self.network.train()
-        try:
-            with progress_bar("training", epochs, progress) as advance:
-                for done in range(1, epochs + 1):
-                    # A seed for each epoch: what goes on later draws the same numbers, on any device.
-                    seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
+        with progress_bar("training", epochs, progress) as advance:
+            for done in range(1, epochs + 1):
+                # A seed for each epoch: what goes on later draws the same numbers, on any device.
+                seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
+                self.network.train()
+                try:
                     with seeded(int(seed[0]), x.device):
                         self.history.append(self._epoch(x, y, size or len(x), weights))
-                    advance(done, f"bound {self.history[-1]:.4g} per example")
-                    yield done
-                    self.ended = self.callback is not None and bool(self.callback(self))
-                    if self.ended:
-                        return
-        finally:
-            self.network.eval()
+                finally:
+                    self.network.eval()  # scores and callbacks predict
+                advance(done, f"bound {self.history[-1]:.4g} per example")
+                yield done
+                self.ended = self.callback is not None and bool(self.callback(self))
+                if self.ended:
+                    return
 
     def _epoch(self, x: Tensor, y: Tensor, size: int, weights: Tensor | None) -> float:
         total = 0.0

@@ -276,6 +276,30 @@ def test_a_callback_sees_each_epoch_and_may_end_training() -> None:
     assert model.n_iter_ == 5
 
 
+def test_scores_and_callbacks_predict_as_after_training() -> None:
+    """Dropout and batch norm of a network of one's own are in evaluation then, and only training moves statistics."""
+
+    def make(features: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(features, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def watch(trainer: Any) -> bool:
+        norm = next(one for one in trainer.network.modules() if isinstance(one, nn.BatchNorm1d))
+        assert norm.num_batches_tracked == trainer.steps
+        found.append(model.predict(x, return_std=True))
+        return len(found) == 30
+
+    x, y = fan(60)
+    found: list[Any] = []
+    model = VBPRegressor(**QUICK, module=make, validation_fraction=0.2, batch_size=2, callback=watch)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(x, y)
+    model = VBPRegressor(**QUICK, module=make, epochs=30, callback=watch)
+    found.clear()
+    with pytest.warns(ConvergenceWarning):
+        model.fit(x, y)
+    np.testing.assert_array_equal(found[-1], model.predict(x, return_std=True))
+
+
 @pytest.mark.slow
 def test_longer_fits_with_correlated_parameters_do_not_worsen() -> None:
     """Measured: RMSE 1.65, 1.74, 1.75 after 200, 1,000, 3,000 epochs; with kl_weight=1 2.4, 2.9, 3.6.

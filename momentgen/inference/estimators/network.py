@@ -129,7 +129,7 @@ class Variational(Bayesian):
 
     def _check_outputs(self, network: torch.nn.Module, x: Tensor, outputs: int) -> None:
         with torch.no_grad():
-            found = network(x[:2])
+            found = network.eval()(x[:2])
         if not isinstance(found, Tensor) or found.shape != (len(x[:2]), outputs):
             raise InputError(
                 f"{type(self).__name__}: expected a module that makes {outputs} outputs of each row, got "
