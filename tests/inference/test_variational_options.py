@@ -207,6 +207,22 @@ def test_a_likelihood_without_heads_is_refused_beside_noise_that_depends_on_the_
         VBPRegressor(noise="input", likelihood=Gaussian(var=0.1), epochs=1).fit(*fan(40))
 
 
+def test_heads_of_ones_own_begin_as_they_are_where_they_are_two_layers_or_not_the_last() -> None:
+    class Heads(nn.Module):
+        def __init__(self, features: int) -> None:
+            super().__init__()
+            self.mean, self.log_var, self.body = nn.Linear(8, 2), nn.Linear(8, 2), nn.Linear(features, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.body(x).relu()
+            return torch.cat([self.mean(hidden), self.log_var(hidden)], 1)
+
+    x, y = fan(40)
+    model = VBPRegressor(**{**QUICK, "lr": 1e-9}, module=(own := Heads(1)), noise="input", epochs=1)
+    model.fit(x, np.stack([y, -y], 1))
+    assert torch.allclose(model.network_.posteriors["body/bias"].mean.float(), own.body.bias)
+
+
 def test_copies_of_rows_leave_the_first_noise_as_it_is() -> None:
     x, y = (torch.as_tensor(part) for part in fan(60))
     y = y.reshape(60, -1)

@@ -235,7 +235,8 @@ def _begin_noise(network: torch.nn.Module, likelihood: Likelihood, x: Tensor, y:
     last = [part for part in network.modules() if not list(part.children())][-1]
     if isinstance(likelihood, HeteroscedasticGaussian) and isinstance(last, torch.nn.Linear) and last.bias is not None:
         rough = rough_noise(x, y.to(x.device).reshape(len(y), -1))
-        last.bias[len(rough) :] = rough.log()
+        if len(last.bias) == 2 * len(rough):  # else it is not both heads
+            last.bias[len(rough) :] = rough.log()
 
 
 def relu_network(widths: tuple[int, ...]) -> torch.nn.Sequential:
