@@ -164,6 +164,8 @@ class _State:
         self.neighbour, self.keeper, self.plan, self.number = neighbour, keeper, plan, number
         self.uses = 0
         self.law: Law | None = None
+        #: whether its noise has been taken as that of outputs, of none else
+        self.is_outputs = False
 
     def used(self) -> None:
         self.uses += 1

@@ -43,6 +43,8 @@ class _Keeper:
         self.run = run
 
     def materialised(self, parameter: Lifted) -> Law:
+        if parameter._joint.is_outputs:
+            raise Narrower(self.run.batch)  # run again, now that it is known to be used twice
         mean, var, neighbour = parameter._mean, parameter._var, parameter.neighbour
         if neighbour is None:
             return source(mean, var, name="a random parameter")
@@ -52,10 +54,9 @@ class _Keeper:
 
     def linear_map(self, entry: Entry, x: Any, weight: Lifted, options: dict[str, Any]) -> Any:
         state = weight._joint
-        if state.reused and state.law is None and state.uses > 1:
-            raise Narrower(self.run.batch)  # its noise has been taken as the outputs' own: run again, now that is known
         if not state.alone:
             return entry.call(x, weight.law(), None, **options)
+        state.is_outputs = True
         out = entry.call(x, weight._mean, None, **options)
         mean = tensor_of(out)
         self.run.check_room(entry.name, mean.numel(), mean.dtype)
