@@ -16,6 +16,7 @@ from torch_networks import Recurrent, encoder_layer
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError, UnsupportedError
+from momentgen.inference import MeanField, randomise
 from momentgen.laws.border import current_method
 from momentgen.laws.weights import random_weight
 
@@ -280,3 +281,25 @@ def test_uses_without_a_rule_for_neighbours_are_refused_by_adjoint() -> None:
     with pytest.raises(UnsupportedError, match="neighbouring"):
         propagated(Run(lambda x, w: x @ w.t(), True, own), given(2, 5), "adjoint")
     assert propagated(Run(lambda x, w: x @ w.t(), False, own), given(2, 5), "adjoint").var.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [lambda h, w: F.linear(h, w.T), lambda h, w: h @ w, lambda h, w: torch.einsum("bi,ij->bj", h, w)],
+    ids=["linear", "matmul", "einsum"],
+)
+def test_a_weight_that_is_used_again_in_another_way_is_one_noise(again: Callable[[Any, Any], Any]) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return again(self.map(x), self.map.weight)
+
+    torch.manual_seed(0)
+    plain, x = Tied().eval(), torch.randn(2, 4)
+    with torch.no_grad():
+        found = momentgen.convert(randomise(plain, MeanField(std=0.02)), "covariance")(x)
+    jacobian = torch.func.jacrev(lambda w: again(F.linear(x, w), w))(plain.map.weight.detach()).reshape(2, 4, -1)
+    torch.testing.assert_close(found.std, 0.02 * jacobian.square().sum(-1).sqrt(), rtol=0.01, atol=0)
