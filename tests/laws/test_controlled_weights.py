@@ -105,14 +105,15 @@ def test_sixteen_rows_of_random_weights_know_sigma_as_hundreds_of_draws_do(name:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("gradients", [True, False], ids=["", "no gradients"])
-def test_a_linear_map_with_random_weights_is_exact(gradients: bool, family: str, batch: int) -> None:
-    plain = nn.Linear(5, 3).double()
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_linear_map_with_random_weights_is_exact(outputs: int, gradients: bool, family: str, batch: int) -> None:
+    plain = nn.Linear(5, outputs).double()
     network, x = randomise(plain, FAMILIES[family]()), torch.randn(batch, 5, dtype=torch.float64)
     weight, bias = (network.posteriors[name].sample(200_000) for name in ("weight", "bias"))
     drawn = torch.einsum("noi,bi->nbo", weight, x) + bias[:, None]
     with torch.set_grad_enabled(gradients), momentgen.method("controlled"):
         found = network(x)
-    expected = torch.stack([example.T.cov() for example in drawn.unbind(1)])
+    expected = torch.stack([example.T.cov().view(outputs, outputs) for example in drawn.unbind(1)])
     size = expected.diagonal(dim1=1, dim2=2).sqrt()
     torch.testing.assert_close(
         found.covariance / (size[:, None] * size[:, :, None]),

@@ -167,7 +167,7 @@ def _std_of_examples(source: Source, batch: int) -> Tensor | float:
 
 def _correlations(source: Source, batch: int) -> Tensor | None:
     """Those of neighbours, as the standard deviations shaped but one shorter; None for independent values."""
-    if source.neighbour is None:
+    if source.neighbour is None or not source.neighbour.numel():
         return None
     std = _std_of_examples(source, batch)
     assert isinstance(std, Tensor)
