@@ -131,6 +131,7 @@ def test_partial_fit_keeps_draws_of_the_same_data_and_begins_anew_with_others(
     assert len(model.chains_.data.x) == 50
     assert not torch.equal(model.chains_.state.weights[0], weights[0])
     assert small().partial_fit(X, y, 3).chains_.draws.log_joint.shape == (2, 3)
+    assert model.set_params(chains=2).diagnostics_["draws"] == 2  # of the one chain that ran
 
 
 def test_bad_levels_are_refused(data: tuple[np.ndarray, np.ndarray]) -> None:

@@ -99,7 +99,7 @@ class BowTieRegressor(BayesianRegressor):
 
     def _diagnose(self) -> dict[str, Any]:
         found = self._mixture(self.chains_.data.x[:_JUDGED_ROWS, :-1]).expected
-        draws = found.unflatten(0, (self.chains, -1)).flatten(2)
+        draws = found.unflatten(0, self.chains_.draws.log_joint.shape).flatten(2)
         r_hat, size = split_r_hat(draws), effective_size(draws)
         return {
             "draws": draws.shape[1],
