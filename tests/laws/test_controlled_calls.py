@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -262,3 +263,23 @@ def test_what_ap2_has_left_in_a_network_is_refused(keep: str, method: Any) -> No
             network(x)
         with pytest.raises(InputError, match="is a random value that an earlier call by ap2 has left"):
             network(x)
+
+
+def _looked_up(x: Tensor) -> Tensor:
+    return torch.arange(100.0)[(10 * x + 50).long()]
+
+
+def _within_bounds(x: Tensor) -> Tensor:
+    if x.abs().max() > 50:
+        raise ValueError("out of bounds")
+    return x.tanh()
+
+
+@pytest.mark.parametrize("function", [_looked_up, _within_bounds])
+def test_a_network_that_refuses_what_no_draw_is_runs(function: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    network, x = Of(function).eval(), noisy(torch.randn(3, 5), std=0.3)
+    with torch.no_grad():
+        drawn = torch.stack([network(x.mean + x.std * torch.randn(3, 5)) for _ in range(4000)])
+        found = momentgen.convert(network)(x)
+    assert ((found.std - drawn.std(0)).abs() < 4 * found.std_error + 0.05 * drawn.std(0)).all()

@@ -181,10 +181,15 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     away = [_WILD * (_along(signs, value) * (other - value)) for value, other in zip(first, second, strict=True)]
     far, opposite = ([value + sign * part for value, part in zip(first, away, strict=True)] for sign in (1, -1))
     for others, changes in ((second, parts), (far, parts[:1]), (opposite, parts[:1])) if batch > 1 else ():
-        expected = _tensors(network, others, seed)
-        for changed in changes:
-            if not _stay(base, expected, _tensors(network, mixed(changed, others, first), seed), changed, batch):
-                return facts
+        try:
+            expected = _tensors(network, others, seed)
+            found = [_tensors(network, mixed(changed, others, first), seed) for changed in changes]
+        except Exception:
+            if others is second:
+                raise
+            continue  # a network may refuse what is far off
+        if not all(_stay(base, expected, one, changed, batch) for one, changed in zip(found, changes, strict=True)):
+            return facts
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
     alone = not watch.reads and not facts.keeps and not facts.draws
