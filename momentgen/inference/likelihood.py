@@ -57,6 +57,10 @@ class Likelihood(nn.Module):
         """Log p(y | f) of drawn outputs: one number per example."""
         raise NotImplementedError
 
+    def bound_term(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
+        """Log p(y | f) of drawn outputs, in the mean over the posterior that :meth:`kl` is of: of the lower bound."""
+        return self.log_prob(f, y)
+
     def kl(self) -> Tensor:
         """Divergence of the posterior of the likelihood's own parameters from their prior; 0 where there are none."""
         return torch.zeros(())
@@ -195,6 +199,9 @@ class Gaussian(Likelihood):
         shape, mean = self._noise(self.precision.shape, f), self._noise(self.precision.mean, f)
         student = torch.distributions.StudentT(2 * shape, f, mean.rsqrt(), validate_args=False)
         return cast(Tensor, student.log_prob(y)).sum(-1)
+
+    def bound_term(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
+        return super().bound_term(f, y) if self.precision is None else self.expected_log_prob(f, y)
 
     def kl(self) -> Tensor:
         return super().kl() if self.precision is None else self.precision.kl()

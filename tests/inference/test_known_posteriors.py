@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from momentgen import method
-from momentgen.inference import Gaussian, MeanField, Normal, Posterior, Tridiagonal, elbo, randomise
+from momentgen.inference import Gamma, Gaussian, MeanField, Normal, Posterior, Tridiagonal, elbo, randomise
 
 NOISE = 0.3
 
@@ -164,3 +165,17 @@ def test_variational_predictions_of_a_network_are_near_those_of_a_long_chain() -
     _, mean, std = best
     assert (mean - truth).square().mean().sqrt() < 0.2  # the noise of one datum
     assert 0.5 < (std / spread).median() < 1.1
+
+
+@pytest.mark.parametrize("how", ["sample", "local"])
+def test_the_bound_of_drawn_outputs_is_in_the_mean_that_of_moments_where_the_noise_is_random_too(how: Any) -> None:
+    torch.manual_seed(2)
+    bayes = randomise(nn.Linear(2, 1).double(), MeanField(std=0.3))
+    likelihood = Gaussian(precision=Gamma(3.0, 2.0))
+    x, y = torch.randn(50, 2, dtype=torch.float64), torch.randn(50, 1, dtype=torch.float64)
+    with torch.no_grad():
+        with method("ap2"):
+            exact = elbo(bayes, likelihood, x, y, size=50)
+        with method(how):
+            found = torch.stack([elbo(bayes, likelihood, x, y, size=50) for _ in range(1000)])
+    assert abs(found.mean() - exact) < 4 * found.std() / math.sqrt(1000)

@@ -329,7 +329,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
         """Predictive log density of each target, in the targets' unit, shape ``(n,)``."""
         x = self._features(X)
-        targets = self._standard_targets(np.asarray(y, dtype=np.float64), False)
+        y = np.atleast_1d(np.asarray(y, dtype=np.float64))
+        targets = self._standard_targets(y, False)
         if len(targets) != len(x):
             raise InputError(f"{type(self).__name__}: expected {len(x)} targets, got {len(targets)}")
         targets = targets.reshape(len(x), -1)
@@ -338,7 +339,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             return found - float(np.log(self.y_scaler_.scale_).sum())
         mean, var = self._moments(x)
         wide = self._wide(x, mean, var).reshape(len(x), -1)
-        z = (np.asarray(y, dtype=np.float64) - self._mean(mean)).reshape(len(x), -1) / wide
+        z = (y - self._mean(mean)).reshape(len(x), -1) / wide
         logs = [law.law.logpdf(z[:, k]) for k, law in enumerate(self._laws)]
         return np.asarray(np.stack(logs, 1).sum(1) - np.log(wide).sum(1))
 
