@@ -66,6 +66,8 @@ def randomise(
     """
     if not isinstance(network, torch.nn.Module) or isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"randomise: expected a plain torch.nn.Module, got {type(network).__name__}")
+    if any(isinstance(part, BayesianNetwork) for part in network.modules()):
+        raise InputError(f"randomise: expected a plain network, got {type(network).__name__}, which is random already")
     if isinstance(posterior, Trained):
         network, found = posterior.of(network)
         names = _names(network)

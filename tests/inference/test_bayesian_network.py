@@ -304,6 +304,7 @@ def test_pruned_weights_are_certain_zeros() -> None:
         (lambda: randomise(small(2, 1), MeanField(), only="nothing"), "no parameter that only='nothing'"),
         (lambda: randomise(small(2, 1), Normal()), "expected a posterior"),  # type: ignore[arg-type]
         (lambda: randomise("net", MeanField()), r"expected a plain torch\.nn\.Module"),  # type: ignore[arg-type]
+        (lambda: randomise(randomise(small(2, 1), MeanField()), MeanField()), "which is random already"),
         (lambda: MeanField(std=0.0), "positive standard deviation"),
         (lambda: MeanField(std=math.nan), "positive standard deviation"),
         (lambda: MeanField(std=torch.ones(7)).of(torch.nn.Parameter(torch.ones(2))), "does not broadcast"),
