@@ -20,7 +20,7 @@ from momentgen.laws.numerics.root import square_root
 from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Examples", "Run", "first_tensor", "is_moments", "is_real", "parts_of"]
+__all__ = ["Examples", "Run", "first_tensor", "halves", "is_moments", "is_real", "parts_of"]
 
 #: a network on laws of one example: (arguments, keyword arguments) -> a nest of tuples, lists, dicts and tensors
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -103,13 +103,13 @@ class Examples:
                 parts[own.start] = mean + square_root(var) * drawn.to(mean)
         return Examples(self.where, *self.arguments(parts))
 
-    def beside_nan(self, kept: list[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments, random ones, or without any the first, NaN in all examples but those at ``kept``."""
+    def beside_nan(self, kept: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, random ones, or without any the first, NaN in all examples but those that ``kept`` flags."""
         parts, first = list(self._split), first_tensor(self.leaves)
         for place, own in self._places:
             if (place == first and is_real(self.leaves[place])) or is_moments(self.leaves[place]):
-                parts[own.start] = torch.full_like(parts[own.start], torch.nan)
-                parts[own.start][kept] = self._split[own.start][kept]
+                part = self._split[own.start]
+                parts[own.start] = torch.where(kept.to(part.device).view(-1, *[1] * (part.dim() - 1)), part, torch.nan)
         return self.arguments(parts)
 
     def alone(self, run: Run, chunk_size: int | None) -> Any:
@@ -119,6 +119,12 @@ class Examples:
             return run(*self.arguments([part.unsqueeze(0) for part in own]))
 
         return _mapped(self.where, one, self._split, chunk_size)
+
+
+def halves(batch: int) -> list[Tensor]:
+    """Random halves of the examples, flags of shape ``(batch,)``: of any two examples one is in some half alone."""
+    order = torch.randperm(batch, generator=torch.Generator().manual_seed(0))
+    return [order >> bit & 1 > 0 for bit in range(max((batch - 1).bit_length(), 1))]
 
 
 def parts_of(leaf: Any) -> tuple[Any, ...]:

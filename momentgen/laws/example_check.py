@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from momentgen.errors import InputError
 from momentgen.laws.border import entered, method
 from momentgen.laws.draws import Draws
-from momentgen.laws.example_arguments import Examples, is_real
+from momentgen.laws.example_arguments import Examples, halves, is_real
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.point import point
@@ -82,15 +82,20 @@ class Seen(NamedTuple):
 
 
 def check_alone(
-    where: object, forward: Callable[..., Any], examples: Examples, chunk_size: int | None = None
+    where: object,
+    forward: Callable[..., Any],
+    examples: Examples,
+    chunk_size: int | None = None,
+    everyone: Examples | None = None,
 ) -> Seen | None:
     """Compare the plain network at a draw, on a batch and on each of its examples alone: two plain forward passes.
 
     Args:
         where: the network, for errors.
         forward: what runs on laws.
-        examples: of the batch.
+        examples: of the batch, at a draw.
         chunk_size: how many examples are computed alone at once; None for all.
+        everyone: all examples, of which up to four more passes tell whether they depend on each other; None for these.
 
     Returns:
         What is seen of the network; None if the network could not be run.
@@ -121,7 +126,6 @@ def check_alone(
         except Exception:
             return None  # the run to come fails in its own words, or the network was written for a batch of one
     unbatched: torch.Size | None = None
-    compared: dict[int, Tensor] = {}
     for place, (whole, single) in enumerate(zip(together, apart, strict=True)):
         if place in lacking and whole.shape != single.shape:
             unbatched = single.shape[1:]
@@ -137,11 +141,9 @@ def check_alone(
             differing = away.reshape(len(away), -1).any(1).double().mean().item() if away.numel() else 0.0
         if differing >= _DIFFERING:
             raise _interacting(where, f"{differing:.0%} of them have", whole)
-        if whole.shape[:1] == (examples.batch,):
-            compared[place] = whole
     with torch.no_grad():
-        for place in _depending(lambda args, kwargs: plain(args, kwargs, False), examples, compared):
-            raise _interacting(where, "some of them, as those beside them change, have", compared[place])
+        for out in _depending(lambda args, kwargs: plain(args, kwargs, False), everyone or examples):
+            raise _interacting(where, "some of them, as those beside them change, have", out)
     outputs = sum(whole.numel() // examples.batch for whole in together)
     return Seen(widest.size, outputs, unbatched, unbatched is None and bool(lacking))
 
@@ -154,22 +156,30 @@ def _interacting(where: object, how_many: str, out: Tensor) -> InputError:
     )
 
 
-def _depending(plain: Callable[..., list[Tensor]], examples: Examples, outputs: dict[int, Tensor]) -> list[int]:
-    """The outputs in which the first or last example becomes NaN as those between do: at a draw a ReLU may hide that.
+#: sides of random halves that are looked at, at most
+_SIDES = 4
+
+
+def _depending(plain: Callable[..., list[Tensor]], examples: Examples) -> list[Tensor]:
+    """The outputs in which examples of a random half become NaN as those of the other do, which no ReLU hides.
 
     Args:
         plain: the plain network of arguments.
         examples: at a draw.
-        outputs: by their place among all, with the batch in front.
     """
-    found = set()
-    for kept in ([0, -1],) if examples.batch > 2 else ([0], [-1]):
+    sides = [side for half in halves(examples.batch) for side in (half, ~half)]
+    for kept in sides[:_SIDES]:
         try:
             values = plain(*examples.beside_nan(kept))
         except Exception:  # the network's own objection to NaN
             continue
-        found |= {place for place, out in outputs.items() if (values[place][kept].isnan() & ~out[kept].isnan()).any()}
-    return sorted(found)
+        batched = [place for place, out in enumerate(values) if out.shape[:1] == (examples.batch,)]
+        if any(values[place][kept].isnan().any() for place in batched):
+            own = plain(*examples.arguments())
+            found = [own[place] for place in batched if (values[place].isnan() & ~own[place].isnan())[kept].any()]
+            if found:
+                return found
+    return []
 
 
 class _Widest(TorchDispatchMode):

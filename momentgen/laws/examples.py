@@ -150,7 +150,7 @@ def _at_a_time(
     if batch > 1 and examples.readable:
         # Examples that interact do so in a few of them, too; unless the network was written for this size of batch.
         for count in sorted({min(batch, _ALONE), batch}):
-            seen = check_alone(where, forward, examples.first(count), chunk_size)
+            seen = check_alone(where, forward, examples.first(count), chunk_size, examples.first(batch))
             if seen is not None:
                 if seen.unbatched is not None:
                     raise _without_front(where, seen.unbatched)

@@ -66,8 +66,8 @@ class Kept:
             self._tensors.setdefault(id(value), (name, value, value.detach().clone()))
         elif isinstance(value, Law):
             raise InputError(
-                f"{name} is a random value that an earlier call by ap2 has left in the network. No other method can "
-                "use it; set it anew, or call a copy of the network"
+                f"{name} is a random value, as a call by ap2 may leave one in a network. No other method can use it; "
+                "set it anew, or call a copy of the network"
             )
         elif isinstance(value, _CONTAINERS) and id(value) not in self._containers:
             self._containers[id(value)] = name, value, value.copy()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
+from momentgen.errors import InputError
 from momentgen.laws import examples
 from momentgen.laws.adjoint import Adjoint
 
@@ -76,3 +77,16 @@ def test_a_second_call_runs_a_network_once_and_one_of_another_shape_is_right_too
     for found in (second, third, fresh):
         assert torch.equal(first.mean, found.mean)
         assert torch.equal(first.covariance, found.covariance)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+@pytest.mark.parametrize("size", [2, 12, 28])
+def test_examples_that_interact_behind_the_first_ones_are_seen(size: int, method: Any) -> None:
+    group = torch.cat([torch.arange(8), 8 + torch.arange(56) // size])
+
+    class Grouped(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.zeros(100, 3).index_add(0, group[: len(x)], x)[group[: len(x)]]
+
+    with pytest.raises(InputError, match="another result within the batch"):
+        momentgen.convert(Grouped().eval(), method)(momentgen.noisy(torch.randn(64, 3), std=1.0))

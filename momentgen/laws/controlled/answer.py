@@ -13,7 +13,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_unseen
-from momentgen.laws.controlled.facts import Facts, close, halves, mixed
+from momentgen.laws.controlled.facts import Facts, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise, Source
@@ -22,6 +22,7 @@ from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import Softmax, softmaxed
 from momentgen.laws.controlled.stack import UnstackedError, pieces
+from momentgen.laws.example_arguments import halves
 from momentgen.laws.nests import Nest, flattened, held_by_objects
 from momentgen.laws.notes import note
 from momentgen.laws.weights import each_row
@@ -191,7 +192,7 @@ class Answer:
         if self._facts.fresh or self._facts.draws or not self._by_example or self._network.batch * self._most < 2:
             return None
         ends = [[noise.values(range(row, row + 1))[0] for noise in self._noise] for row in (self._first() - 1, 0)]
-        chosen = halves(self._network.batch, self._network.device)[0]
+        chosen = halves(self._network.batch)[0]
         watched = Shift(rule_of, 0, 0, False)
         watched.draws_only = True
         with torch.no_grad():
@@ -199,7 +200,7 @@ class Answer:
 
     def _confirm(self, between: list[Tensor] | None) -> None:
         """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""
-        chosen = halves(self._network.batch, self._network.device)[0]
+        chosen = halves(self._network.batch)[0]
         for place, found in enumerate(between or ()):
             if self._batched(place) and not close(
                 found, *mixed(chosen, [self._rows[-1][place]], [self._rows[0][place]])

@@ -24,11 +24,12 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
 from momentgen.laws.table import names
 
-__all__ = ["Facts", "close", "facts_of", "halves", "mixed"]
+__all__ = ["Facts", "close", "facts_of", "mixed"]
 
 #: rows of a stack, at most
 _ROWS: Final = 64
@@ -146,7 +147,7 @@ def _holds(facts: Facts, network: Network, seed: int) -> bool:
         return True
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
-    changed = halves(network.batch, network.device)[0]
+    changed = halves(network.batch)[0]
     with torch.no_grad():
         one, other, both = (_tensors(network, x, seed) for x in (first, second, mixed(changed, second, first)))
     return _stay(one, other, both, changed, network.batch)
@@ -162,7 +163,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     batch, facts = network.batch, Facts()
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
     generator = torch.Generator().manual_seed(seed)
-    parts = halves(batch, network.device)
+    parts = halves(batch)
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
     watch = _Watch(first)
     kept.restore()
@@ -227,12 +228,6 @@ class _Watch(TorchFunctionMode):
 def _along(numbers: Tensor, value: Tensor) -> Tensor:
     """A number for each example, to go with the values of all of them."""
     return numbers.to(value.device).view(-1, *[1] * (value.dim() - 1))
-
-
-def halves(batch: int, device: torch.device) -> list[Tensor]:
-    """Random halves of the examples, flags of shape ``(batch,)``: of any two examples one is in some half alone."""
-    order = torch.randperm(batch, generator=torch.Generator().manual_seed(0)).to(device)
-    return [order >> bit & 1 > 0 for bit in range(max((batch - 1).bit_length(), 1))]
 
 
 def mixed(chosen: Tensor, ours: list[Tensor], others: list[Tensor]) -> list[Tensor]:
