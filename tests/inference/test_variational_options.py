@@ -223,6 +223,14 @@ def test_heads_of_ones_own_begin_as_they_are_where_they_are_two_layers_or_not_th
     assert torch.allclose(model.network_.posteriors["body/bias"].mean.float(), own.body.bias)
 
 
+def test_measurements_without_noise_are_calibrated_as_if_nothing_were_said_of_it() -> None:
+    x, y = fan(60)
+    options = {**QUICK, "epochs": 20, "calibrate": "split"}
+    found, plain = VBPRegressor(**options).fit(x, y, y_std=np.zeros(60)), VBPRegressor(**options).fit(x, y)
+    np.testing.assert_allclose(found.predict_interval(x), plain.predict_interval(x), rtol=1e-9)
+    np.testing.assert_allclose(found.predict_quantiles(x), plain.predict_quantiles(x), rtol=1e-9)
+
+
 def test_copies_of_rows_leave_the_first_noise_as_it_is() -> None:
     x, y = (torch.as_tensor(part) for part in fan(60))
     y = y.reshape(60, -1)
