@@ -11,10 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from momentgen.errors import InputError
 from momentgen.inference.estimators.base import BayesianClassifier, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Likelihood
+from momentgen.inference.lower_bound import DRAWN
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.accuracy import accuracy
 from momentgen.laws.border import Method, method
@@ -46,6 +48,13 @@ class _VBP(Variational):
     device: str = "cpu"
     progress: bool = False
     random_state: Any = None
+
+    def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        if self.propagation in DRAWN:
+            raise InputError(
+                f"{type(self).__name__}: expected a propagation of controlled, adjoint or ap2, got "
+                f"{self.propagation!r}, whose outputs have no variance"
+            )
 
     def _family(self) -> Posterior:
         return MeanField(std=self.initial_std)
