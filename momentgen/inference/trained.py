@@ -317,7 +317,7 @@ def from_vbll(layer: Any) -> Trained:
     if isinstance(weight, torch.distributions.Normal):
         own: Posterior = _posterior(mean, weight.scale.square())
     else:
-        own = Affine(mean, [Blocks(torch.linalg.cholesky(weight.covariance.detach()), mean.shape)])
+        own = Affine(mean, [Blocks(weight.scale_tril.detach(), mean.shape)])
     linear = torch.nn.Linear(mean.shape[1], mean.shape[0], dtype=mean.dtype, device=mean.device)
     bias = _posterior(noise.mean.detach(), noise.scale.detach().square())
     found: list[tuple[Tensor, str, Posterior | None]] = [(linear.weight, "weight", own), (linear.bias, "bias", bias)]

@@ -89,6 +89,23 @@ def test_the_exact_posterior_of_a_linear_model_gives_its_exact_predictive_varian
     assert torch.allclose(found.mean, plain(x), rtol=1e-12)
 
 
+def test_a_last_layer_whose_covariance_is_nearly_singular_is_taken_by_its_own_root() -> None:
+    root = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1e-6, 0.0], [0.5, 0.2, 0.1]]).expand(2, 3, 3)
+
+    class Last(nn.Module):  # as of vbll
+        def W(self) -> Any:  # noqa: N802
+            return torch.distributions.MultivariateNormal(torch.ones(2, 3), scale_tril=root)
+
+        def noise(self) -> Any:
+            return torch.distributions.Normal(torch.zeros(2), torch.full((2,), 0.1))
+
+    plain = nn.Sequential(Last())
+    x = torch.tensor([[1.0, -1.0, 0.0]])
+    with method("covariance"):
+        found = randomise(plain, from_vbll(plain[0]))(x)
+    assert torch.allclose(found.std, torch.full((1, 2), 0.1), rtol=1e-4)
+
+
 def test_a_posterior_of_all_weights_is_taken_as_such_where_the_network_has_a_last_layer() -> None:
     plain = nn.Sequential()
     plain.add_module("first", nn.Linear(3, 4))
