@@ -283,3 +283,25 @@ def test_a_network_that_refuses_what_no_draw_is_runs(function: Callable[[Tensor]
         drawn = torch.stack([network(x.mean + x.std * torch.randn(3, 5)) for _ in range(4000)])
         found = momentgen.convert(network)(x)
     assert ((found.std - drawn.std(0)).abs() < 4 * found.std_error + 0.05 * drawn.std(0)).all()
+
+
+def test_a_network_that_begins_to_keep_a_state_starts_every_draw_from_the_same() -> None:
+    class Begins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map, self.state, self.share = nn.Linear(6, 3), torch.zeros(4, 3), torch.tensor(0.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = torch.tanh(self.map(x) + self.state)
+            self.state = self.share * out
+            return out
+
+    torch.manual_seed(0)
+    network: Any = momentgen.convert(Begins().eval())
+    x = noisy(torch.randn(4, 6), std=0.5)
+    with torch.no_grad():
+        expected = network(x)
+        network.share = torch.tensor(1.0)
+        found = network(x)
+    torch.testing.assert_close(found.std, expected.std, rtol=0.2, atol=0)  # draws differ, and 16 of them do
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0.02)

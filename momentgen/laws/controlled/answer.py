@@ -45,7 +45,7 @@ class UnlikeEndsError(Exception):
 
 
 class StaleError(Exception):
-    """Examples interact, which they did not in the earlier call that the facts are of."""
+    """Examples interact, or rows, which they did not in the earlier call that the facts are of."""
 
 
 class Answer:
@@ -120,6 +120,9 @@ class Answer:
                 f"controlled: after {len(self._rows)} rows the standard deviation is known to {error:.1%}; "
                 f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
             )
+        before = self._network.before
+        if before is not None and not self._facts.kept(before.changed()):
+            raise StaleError
         self._say_what_is_not_finite()
         self._say_what_stays(parts)
         return self._returned(parts)

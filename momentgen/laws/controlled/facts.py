@@ -63,6 +63,7 @@ class Facts:
         watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
         differentiates: whether the network calls ``torch.autograd.grad``, for which autograd must see all of it.
         ends_alike: whether all rows end in a softmax, or none does.
+        writes: what the module kept of a call, where that did not depend on the draw.
         draws: whether the network draws noise.
         fresh: whether they were found for this call.
     """
@@ -73,7 +74,14 @@ class Facts:
         self.watched: bool | None = None
         self.differentiates, self.ends_alike, self.keeps = False, True, True
         self.draws, self.fresh = False, True
+        self.writes: dict[str, Any] = {}
         self._sizes: dict[int, bool] = {}
+
+    def kept(self, found: dict[str, Any]) -> bool:
+        """Whether that is what the module kept before; numbers that are no tensors may count calls."""
+        return found.keys() <= self.writes.keys() and all(
+            same(value, self.writes[name]) for name, value in found.items() if isinstance(value, Tensor)
+        )
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
         """Whether so many rows together have the outputs that they have one by one; looked at once for each number.
@@ -136,6 +144,7 @@ def facts_of(network: Network, seed: int, anew: bool = False) -> Facts:
         with torch.no_grad():
             known[key] = _found(network, seed, kept)
         network.kept = kept
+    network.before = None if known[key].fresh or known[key].keeps else network.kept or Kept(where)
     if not known[key].keeps:
         network.kept = None
     return known[key]
@@ -171,7 +180,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
         base = _tensors(network, first, seed)
     facts.narrow = watch.widest <= _FEW * batch * base[0].element_size() if base else True
     state = kept.changed()
-    facts.keeps = bool(state)
+    facts.keeps, facts.writes = bool(state), state
     if facts.keeps:  # what another draw leaves behind, and a call after that one
         kept.restore()
         facts.keeps = not all(same(state, _left_behind(network, kept, values, seed)) for values in (second, first))

@@ -46,6 +46,8 @@ class Network:
         self.where, self._forward, self.leaves, self._form = where, forward, leaves, form
         #: what the module had kept before the first call, to which every call goes back; None where it keeps nothing
         self.kept: Kept | None = None
+        #: the same of a module that kept nothing of an earlier call, to which no call goes back
+        self.before: Kept | None = None
         self.settings = [(type(value), value) for value in form.values() if isinstance(value, int | float | str)]
         distinct = {_identity(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
         self.inputs: list[Moments] = list(distinct.values())

@@ -100,6 +100,8 @@ def _answered(network: Network, spent: Accuracy) -> Any:
         except UnlikeEndsError:
             facts.ends_alike = False
         except StaleError:
+            if network.before is not None:
+                network.before.restore()
             facts = facts_of(network, spent.seed, anew=True)
 
 
