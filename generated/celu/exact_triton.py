@@ -37,111 +37,114 @@ def celu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
     t1 = t0 & (8.6736174e-19 < var)
     t2 = tl.where(t1, 1.5258789e-5, 1.0)
-    t3 = alpha_hi * alpha_hi
-    t4 = tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t3 * -1.0)))
-    t5 = tl.div_rn(1.0, t3)
-    t6 = t5 * -1.0
-    t7 = (t2 * (var * t2)) * (t5 + (t5 * tl.fma(t4, t6, tl.fma(t3, t6, 1.0))))
-    t8 = t7 * tl.sqrt_rn(tl.where(0.0 <= t7, 1.0, -1.0))  # NaN for a negative variance
-    t9 = 0.0 == t8
-    t10 = tl.sqrt_rn(tl.where(t9, 1.0, t8))
-    t11 = mean * tl.where(t0, 1.5258789e-5, 1.0)
-    t12 = tl.div_rn(1.0, alpha_hi)
-    t13 = t11 * t12  # mean in units of the base
-    t14 = t13 * -1.0
-    t15 = t12 * tl.fma(alpha_lo, t14, tl.fma(alpha_hi, t14, t11))
-    t16 = tl.where(t13 < 0.0, t15 * -1.0, t15)
-    t17 = tl.abs(t13)
-    t18 = tl.where(t9, 0.0, tl.div_rn(1.0, t10)) * (t17 + t16)
-    t19 = t9 | (13.0 < t18)
-    t20 = tl.where(t19, 13.0, t18)  # |mean|/sigma
-    t21 = tl.fma(t20, 0.25, 1.0)
-    t22 = tl.div_rn(1.0, t21)
-    t23 = t22 * -1.0
-    t24 = t22 * t22
-    t25 = (tl.fma(polynomial(t22 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654,
-        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)), t22 * t24, (t22 *
-        tl.fma(tl.fma(t20, 0.25, (t21 - 1.0) * -1.0), t23, tl.fma(t21, t23, 1.0))) * (t24 * polynomial(t22, 2.9023442,
+    t3 = t2 * (var * t2)
+    t4 = alpha_hi * alpha_hi
+    t5 = tl.div_rn(1.0, t4)
+    t6 = t3 * t5
+    t7 = tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t4 * -1.0)))
+    t8 = t5 * -1.0
+    # NaN for a negative variance
+    t9 = (tl.sqrt_rn(tl.where(0.0 <= t6, 1.0, -1.0)) * (t6 + tl.fma(t3, t5 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0)),
+        tl.fma(t3, t5, t6 * -1.0))))
+    t10 = 0.0 == t9
+    t11 = tl.sqrt_rn(tl.where(t10, 1.0, t9))
+    t12 = mean * tl.where(t0, 1.5258789e-5, 1.0)
+    t13 = tl.div_rn(1.0, alpha_hi)
+    t14 = t12 * t13  # mean in units of the base
+    t15 = t14 * -1.0
+    t16 = t13 * tl.fma(alpha_lo, t15, tl.fma(alpha_hi, t15, t12))
+    t17 = tl.where(t14 < 0.0, t16 * -1.0, t16)
+    t18 = tl.abs(t14)
+    t19 = tl.where(t10, 0.0, tl.div_rn(1.0, t11)) * (t18 + t17)
+    t20 = t10 | (13.0 < t19)
+    t21 = tl.where(t20, 13.0, t19)  # |mean|/sigma
+    t22 = tl.fma(t21, 0.25, 1.0)
+    t23 = tl.div_rn(1.0, t22)
+    t24 = t23 * -1.0
+    t25 = t23 * t23
+    t26 = (tl.fma(polynomial(t23 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)), t23 * t25, (t23 *
+        tl.fma(tl.fma(t21, 0.25, (t22 - 1.0) * -1.0), t24, tl.fma(t22, t24, 1.0))) * (t25 * polynomial(t23, 2.9023442,
         (-2.0372577, 0.76679516, -0.054394823)))))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t26 = t8 < c0
-    t27 = tl.div_rn(1.0, tl.where(t26, c0, t8))
-    t28 = t17 * t27
-    t29 = t17 * t28
-    t30 = (tl.where(t19, 0.0, tl.where(t26, 0.0, tl.fma(t17, tl.fma(t16, t27, tl.fma(t17, t27, t28 * -1.0)),
-        tl.fma(t16, t28, tl.fma(t17, t28, t29 * -1.0))))))
-    t31 = tl.where(t19, 169.0, tl.where(t26, t18 * t18, t29))
-    t32 = tl.fma(t25, (t20 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t31 + t30))
-    t33 = t20 * -1.0
-    t34 = tl.fma(t25, t33, t32) * 0.33333334
-    t35 = 0.25 * tl.fma(t33, t34, t25)
-    t36 = tl.fma(t33, t35, t34) * 0.2
-    t37 = tl.fma(t33, t36, t35) * 0.16666667
-    t38 = tl.fma(t33, t37, t36) * 0.14285715
-    t39 = tl.fma(t33, t38, t37) * 0.125
-    t40 = tl.fma(t33, t39, t38) * 0.11111111
-    t41 = tl.fma(t33, t40, t39) * 0.1
-    t42 = tl.where(t9, 0.0, t10)  # standard deviation
-    t43 = t8 < 0.0625
-    t44 = tl.where(t43, t42, 0.0)
-    t45 = t13 + t15
-    t46 = t45 < 0.0
-    t47 = tl.where(t46, t44, t44 * -1.0)
-    t48 = t31 * (-0.5)
-    t49 = tl.fma(t48, 1.442695, 12582912.0)
-    t50 = t49 - 12582912.0
-    t51 = tl.fma(t50, -0.69314575, t48) + tl.fma(t50, -1.4286068e-6, t30 * (-0.5))
-    t52 = (tl.where(t19, 0.0, (1.0 + tl.fma(polynomial(t51, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t51 * t51, t51)) * ((((t49.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+    t27 = t9 < c0
+    t28 = tl.div_rn(1.0, tl.where(t27, c0, t9))
+    t29 = t18 * t28
+    t30 = t18 * t29
+    t31 = (tl.where(t20, 0.0, tl.where(t27, 0.0, tl.fma(t18, tl.fma(t17, t28, tl.fma(t18, t28, t29 * -1.0)),
+        tl.fma(t17, t29, tl.fma(t18, t29, t30 * -1.0))))))
+    t32 = tl.where(t20, 169.0, tl.where(t27, t19 * t19, t30))
+    t33 = tl.fma(t26, (t21 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t32 + t31))
+    t34 = t21 * -1.0
+    t35 = tl.fma(t26, t34, t33) * 0.33333334
+    t36 = 0.25 * tl.fma(t34, t35, t26)
+    t37 = tl.fma(t34, t36, t35) * 0.2
+    t38 = tl.fma(t34, t37, t36) * 0.16666667
+    t39 = tl.fma(t34, t38, t37) * 0.14285715
+    t40 = tl.fma(t34, t39, t38) * 0.125
+    t41 = tl.fma(t34, t40, t39) * 0.11111111
+    t42 = tl.fma(t34, t41, t40) * 0.1
+    t43 = tl.where(t10, 0.0, t11)  # standard deviation
+    t44 = t9 < 0.0625
+    t45 = tl.where(t44, t43, 0.0)
+    t46 = t14 + t16
+    t47 = t46 < 0.0
+    t48 = tl.where(t47, t45, t45 * -1.0)
+    t49 = t32 * (-0.5)
+    t50 = tl.fma(t49, 1.442695, 12582912.0)
+    t51 = t50 - 12582912.0
+    t52 = tl.fma(t51, -0.69314575, t49) + tl.fma(t51, -1.4286068e-6, t31 * (-0.5))
+    t53 = (tl.where(t20, 0.0, (1.0 + tl.fma(polynomial(t52, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t52 * t52, t52)) * ((((t50.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t53 = t52 * t47
-    t54 = (tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t41,
-        t47, t40), t39), t38), t37), t36), t35), t34), t25), t32) * t53)
-    t55 = tl.fma(t8, 0.5, t45)
-    t56 = t55 < (-80.0)
-    t57 = tl.where(t56, -80.0, tl.where(0.0625 < t55, 0.0625, t55))
-    t58 = tl.fma(1.442695, t57, 12582912.0)
-    t59 = (tl.where(t56, 0.0, _part0(t58, t57) * (((127 + (t58.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t54 = t53 * t48
+    t55 = (tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t42,
+        t48, t41), t40), t39), t38), t37), t36), t35), t26), t33) * t54)
+    t56 = tl.fma(t9, 0.5, t46)
+    t57 = t56 < (-80.0)
+    t58 = tl.where(t57, -80.0, tl.where(0.0625 < t56, 0.0625, t56))
+    t59 = tl.fma(1.442695, t58, 12582912.0)
+    t60 = (tl.where(t57, 0.0, _part0(t59, t58) * (((127 + (t59.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t60 = t55 < (-0.5)
-    t61 = tl.where(t46 & (t43 & (~t60)), t55, 0.0)
-    t62 = t25 * 2.0
-    t63 = t52 * tl.fma(t20, t32, t62)  # Phi(-t)
-    t64 = 1.0 - t63
-    t65 = tl.where(t46, t64, t63)
-    t66 = t42 + tl.where(t46, t33, t20)
-    t67 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t66), 1.0))
-    t68 = (t52 * (t67 * polynomial(t67 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
+    t61 = t56 < (-0.5)
+    t62 = tl.where(t47 & (t44 & (~t61)), t56, 0.0)
+    t63 = t26 * 2.0
+    t64 = t53 * tl.fma(t21, t33, t63)  # Phi(-t)
+    t65 = 1.0 - t64
+    t66 = tl.where(t47, t65, t64)
+    t67 = t43 + tl.where(t47, t34, t21)
+    t68 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t67), 1.0))
+    t69 = (t53 * (t68 * polynomial(t68 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
         0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t69 = t8 + t45
-    t70 = tl.where(t69 < 0.0, t59 - t68, t68)  # E[exp(X); X < 0]
+    t70 = t9 + t46
+    t71 = tl.where(t70 < 0.0, t60 - t69, t69)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t71 = (tl.where(t43, tl.where(t46, tl.where(t60, t59 - 1.0, t61 * polynomial(0.25 + t61, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t54, t54), t70 - t65))
-    t72 = t52 * t32
-    t73 = tl.fma(t42, t72, tl.where(t46, 0.0, t45))  # E max(X, 0)
-    t74 = t13 == t13
-    t75 = tl.where(mean < 0.0, -1.0, 0.0)
-    t76 = tl.fma(alpha_hi, t75, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t74, t73 + t71, t45) - t75)))
-    t77 = ((tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, t41 *
-        1022.0, t40 * 510.0), t39 * 254.0), t38 * 126.0), t37 * 62.0), t36 * 30.0), t35 * 14.0), t34 * 6.0), t62) *
-        (t47 * t53)) - (t54 * t54))
-    t78 = tl.where(t43, t8, 0.0)
-    t79 = tl.where(t46, t63, t64)
-    t80 = (tl.where(t46, tl.fma(t54, 2.0 * t71, ((t78 * polynomial(t78, 0.041666668, (0.16666667, 0.5, 1.0))) * (t59 *
-        t59)) - t77), t77))
-    t81 = (t65 * t79) - (t79 * (2.0 * t70))
-    t82 = _part1(t8, t45, t69, t66, t42, t52)  # E[exp(2X); X < 0]
-    t83 = tl.where(t43, t80, t81 + (t82 - (t70 * t70)))
-    t84 = t42 * t72
-    t85 = (t8 * (t25 * (t52 * 2.0))) - (t84 * t84)
-    t86 = tl.where(t46, t85, (t8 - t85) - (t73 * (2.0 * t84)))  # Var max(X, 0)
-    t87 = (-2.0) * (t73 * t71)
-    t88 = tl.where(t83 < 0.0, 0.0, t83)  # variance of the left half
-    t89 = t86 + (t87 + t88)
-    t90 = tl.where(t1, 65536.0, 1.0)
-    t91 = t90 * (t90 * (tl.where(t74, tl.where(t89 < 0.0, 0.0, t89), t45) * (t3 + t4)))
-    return (t76, t91)
+    t72 = (tl.where(t44, tl.where(t47, tl.where(t61, t60 - 1.0, t62 * polynomial(0.25 + t62, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t55, t55), t71 - t66))
+    t73 = t53 * t33
+    t74 = tl.fma(t43, t73, tl.where(t47, 0.0, t46))  # E max(X, 0)
+    t75 = t14 == t14
+    t76 = tl.where(mean < 0.0, -1.0, 0.0)
+    t77 = tl.fma(alpha_hi, t76, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t75, t74 + t72, t46) - t76)))
+    t78 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t42 *
+        1022.0, t41 * 510.0), t40 * 254.0), t39 * 126.0), t38 * 62.0), t37 * 30.0), t36 * 14.0), t35 * 6.0), t63) *
+        (t48 * t54)) - (t55 * t55))
+    t79 = tl.where(t44, t9, 0.0)
+    t80 = tl.where(t47, t64, t65)
+    t81 = (tl.where(t47, tl.fma(t55, 2.0 * t72, ((t79 * polynomial(t79, 0.041666668, (0.16666667, 0.5, 1.0))) * (t60 *
+        t60)) - t78), t78))
+    t82 = (t66 * t80) - (t80 * (2.0 * t71))
+    t83 = _part1(t9, t46, t70, t67, t43, t53)  # E[exp(2X); X < 0]
+    t84 = tl.where(t44, t81, t82 + (t83 - (t71 * t71)))
+    t85 = t43 * t73
+    t86 = (t9 * (t26 * (t53 * 2.0))) - (t85 * t85)
+    t87 = tl.where(t47, t86, (t9 - t86) - (t74 * (2.0 * t85)))  # Var max(X, 0)
+    t88 = (-2.0) * (t74 * t72)
+    t89 = tl.where(t84 < 0.0, 0.0, t84)  # variance of the left half
+    t90 = t87 + (t88 + t89)
+    t91 = tl.where(t1, 65536.0, 1.0)
+    t92 = t91 * (t91 * (tl.where(t75, tl.where(t90 < 0.0, 0.0, t90), t46) * (t4 + t7)))
+    return (t77, t92)
 
 
 @triton.jit

@@ -43,98 +43,122 @@ def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t6 = tl.where(t5, 13.0, t4)  # |mean|/sigma
     t7 = tl.fma(t6, 0.25, 1.0)
     t8 = tl.div_rn(1.0, t7)
-    t9 = t8 * -1.0
-    t10 = t8 * t8
-    t11 = (tl.fma(polynomial(t8 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654,
-        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)), t8 * t10, (t8 * tl.fma(tl.fma(t6,
-        0.25, (t7 - 1.0) * -1.0), t9, tl.fma(t7, t9, 1.0))) * (t10 * polynomial(t8, 2.9023442, (-2.0372577, 0.76679516,
-        -0.054394823)))))
-    t12 = (t6 * 2.0) * -1.0
-    t13 = t11 * t12
-    t14 = 0.3989423 + t13
+    t9 = t8 - 0.25
+    t10 = (polynomial(t9, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708, 0.17142972,
+        0.15958565, 0.10685132)))
+    t11 = t9 * t10
+    t12 = 0.050817315 + t11
+    t13 = t12 - t11
+    t14 = t9 * t12
+    t15 = 0.014190124 + t14
+    t16 = t15 - t14
+    t17 = t8 * t8
+    t18 = t8 * t17
+    t19 = t15 * t18
+    t20 = t8 * -1.0
+    t21 = (((t8 * tl.fma(tl.fma(t6, 0.25, (t7 - 1.0) * -1.0), t20, tl.fma(t7, t20, 1.0))) * (t17 * polynomial(t8,
+        2.9023442, (-2.0372577, 0.76679516, -0.054394823)))) + tl.fma(t15, tl.fma(t8, t17, t18 * -1.0),
+        tl.fma((-2.7928015e-10) + tl.fma(t9, (-1.383553e-9) + (((t11 - (t12 - t13)) + (0.050817315 - t13)) + tl.fma(t9,
+        t10, t11 * -1.0)), ((t14 - (t15 - t16)) + (0.014190124 - t16)) + tl.fma(t9, t12, t14 * -1.0)), t18, tl.fma(t15,
+        t18, t19 * -1.0))))
+    t22 = (t6 * 2.0) * -1.0
+    t23 = t19 * t22
+    t24 = 0.3989423 + t23
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t15 = t0 < c0
-    t16 = tl.div_rn(1.0, tl.where(t15, c0, t0))
-    t17 = t3 * t16
-    t18 = t3 * t17
-    t19 = (tl.where(t5, 169.0, tl.where(t15, t4 * t4, t18 + tl.fma(t3, tl.fma(t3, t16, t17 * -1.0), tl.fma(t3, t17, t18
+    t25 = t0 < c0
+    t26 = tl.div_rn(1.0, tl.where(t25, c0, t0))
+    t27 = t3 * t26
+    t28 = t3 * t27
+    t29 = (tl.where(t5, 169.0, tl.where(t25, t4 * t4, t28 + tl.fma(t3, tl.fma(t3, t26, t27 * -1.0), tl.fma(t3, t27, t28
         * -1.0)))))
-    t20 = tl.div_rn(1.0, 1.0 + t19)
-    t21 = t14 * t20
-    t22 = (t20 * (((-1.133517e-8) + ((t13 - (t14 - 0.3989423)) + tl.fma(t11, t12, t13 * -1.0))) + tl.fma(t19, t21 *
-        -1.0, t14 - t21)))
-    t23 = t21 + t22
-    t24 = t6 * -1.0
-    t25 = tl.fma(t11, t24, t23) * 0.33333334
-    t26 = 0.25 * tl.fma(t24, t25, t11)
-    t27 = tl.fma(t24, t26, t25) * 0.2
-    t28 = tl.fma(t24, t27, t26) * 0.16666667
-    t29 = tl.fma(t24, t28, t27) * 0.14285715
-    t30 = tl.fma(t24, t29, t28) * 0.125
-    t31 = tl.fma(t24, t30, t29) * 0.11111111
-    t32 = tl.fma(t24, t31, t30) * 0.1
-    t33 = tl.where(t1, 0.0, t2)  # standard deviation
-    t34 = t0 < 0.0625
-    t35 = tl.where(t34, t33, 0.0)
-    t36 = mean < 0.0
-    t37 = tl.where(t36, t35, t35 * -1.0)
-    t38 = t19 * (-0.5)
-    t39 = tl.fma(t38, 1.442695, 12582912.0)
-    t40 = (tl.where(t5, 0.0, _part0(t39, t38) * ((((t39.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+    t30 = tl.div_rn(1.0, 1.0 + t29)
+    t31 = t24 * t30
+    t32 = (t30 * (((-1.133517e-8) + tl.fma(t21, t22, (t23 - (t24 - 0.3989423)) + tl.fma(t19, t22, t23 * -1.0))) +
+        tl.fma(t29, t31 * -1.0, t24 - t31)))
+    t33 = t31 + t32
+    t34 = t19 + t21
+    t35 = t6 * -1.0
+    t36 = tl.fma(t34, t35, t33) * 0.33333334
+    t37 = 0.25 * tl.fma(t35, t36, t34)
+    t38 = tl.fma(t35, t37, t36) * 0.2
+    t39 = tl.fma(t35, t38, t37) * 0.16666667
+    t40 = tl.fma(t35, t39, t38) * 0.14285715
+    t41 = tl.fma(t35, t40, t39) * 0.125
+    t42 = tl.fma(t35, t41, t40) * 0.11111111
+    t43 = tl.fma(t35, t42, t41) * 0.1
+    t44 = tl.where(t1, 0.0, t2)  # standard deviation
+    t45 = t0 < 0.0625
+    t46 = tl.where(t45, t44, 0.0)
+    t47 = mean < 0.0
+    t48 = tl.where(t47, t46, t46 * -1.0)
+    t49 = t29 * (-0.5)
+    t50 = tl.fma(t49, 1.442695, 12582912.0)
+    t51 = (tl.where(t5, 0.0, _part0(t50, t49) * ((((t50.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t41 = t40 * t37
-    t42 = (tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t32,
-        t37, t31), t30), t29), t28), t27), t26), t25), t11), t23) * t41)
-    t43 = tl.fma(t0, 0.5, mean)
-    t44 = t43 < (-80.0)
-    t45 = tl.where(t44, -80.0, tl.where(0.0625 < t43, 0.0625, t43))
-    t46 = tl.fma(1.442695, t45, 12582912.0)
-    t47 = (tl.where(t44, 0.0, _part0(t46, t45) * (((127 + (t46.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t52 = t51 * t48
+    t53 = (tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t43,
+        t48, t42), t41), t40), t39), t38), t37), t36), t34), t33) * t52)
+    t54 = tl.fma(t0, 0.5, mean)
+    t55 = t54 < (-80.0)
+    t56 = tl.where(t55, -80.0, tl.where(0.0625 < t54, 0.0625, t54))
+    t57 = tl.fma(1.442695, t56, 12582912.0)
+    t58 = (tl.where(t55, 0.0, _part0(t57, t56) * (((127 + (t57.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t48 = t43 < (-0.5)
-    t49 = tl.where(t36 & (t34 & (~t48)), t43, 0.0)
-    t50 = t11 * 2.0
-    t51 = t40 * tl.fma(t6, t23, t50)  # Phi(-t)
-    t52 = 1.0 - t51
-    t53 = tl.where(t36, t52, t51)
-    t54 = t33 + tl.where(t36, t24, t6)
-    t55 = tl.fma(0.25, tl.abs(t54), 1.0)
-    t56 = tl.div_rn(1.0, t55)
-    t57 = (t40 * tl.fma(t56, polynomial(t56 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)), (t56 * tl.fma(t55, t56 * -1.0, 1.0))
-        * polynomial(t56, 1.6193924, (-0.47341943, 0.31472093, 0.0973791))))
-    t58 = mean + t0
-    t59 = tl.where(t58 < 0.0, t47 - t57, t57)  # E[exp(X); X < 0]
-    t60 = t59 - t53
-    t61 = (t51 * -1.0) - (t52 - 1.0)
-    t62 = tl.where(t36, t61, 0.0)
+    t59 = t54 < (-0.5)
+    t60 = tl.where(t47 & (t45 & (~t59)), t54, 0.0)
+    t61 = 2.0 * t34
+    t62 = t51 * tl.fma(t6, t33, t61)  # Phi(-t)
+    t63 = 1.0 - t62
+    t64 = tl.where(t47, t63, t62)
+    t65 = t44 + tl.where(t47, t35, t6)
+    t66 = tl.fma(0.25, tl.abs(t65), 1.0)
+    t67 = tl.div_rn(1.0, t66)
+    t68 = (t51 * tl.fma(t67, polynomial(t67 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)), (t67 * tl.fma(t66, t67 * -1.0, 1.0))
+        * polynomial(t67, 1.6193924, (-0.47341943, 0.31472093, 0.0973791))))
+    t69 = mean + t0
+    t70 = tl.where(t69 < 0.0, t58 - t68, t68)  # E[exp(X); X < 0]
+    t71 = t70 - t64
     # E min(0, exp(X) - 1)
-    t63 = (tl.where(t34, tl.where(t36, tl.where(t48, t47 - 1.0, t49 * polynomial(0.25 + t49, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t42, t42), t60 + ((t59 - (t53 + t60)) - t62)))
-    t64 = t40 * t21
-    t65 = t64 + tl.fma(t40, t22, tl.fma(t40, t21, t64 * -1.0))
-    t66 = tl.fma(t33, t65, tl.where(t36, 0.0, mean))  # E max(X, 0)
-    t67 = mean == mean
-    t68 = tl.where(t67, t66 + (alpha_hi * t63), mean)
-    t69 = ((tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, t32 *
-        1022.0, t31 * 510.0), t30 * 254.0), t29 * 126.0), t28 * 62.0), t27 * 30.0), t26 * 14.0), t25 * 6.0), t50) *
-        (t37 * t41)) - (t42 * t42))
-    t70 = tl.where(t34, t0, 0.0)
-    t71 = tl.where(t36, t51, t52 + t61)
-    t72 = (tl.where(t36, tl.fma(t42, 2.0 * t63, ((t70 * polynomial(t70, 0.041666668, (0.16666667, 0.5, 1.0))) * (t47 *
-        t47)) - t69), t69))
-    t73 = (t71 * (t53 + t62)) - (t71 * (2.0 * t59))
-    t74 = _part1(t0, mean, t58, t54, t33, t40)  # E[exp(2X); X < 0]
-    t75 = tl.where(t34, t72, t73 + (t74 - (t59 * t59)))
-    t76 = alpha_hi * alpha_hi
-    t77 = t33 * t65
-    t78 = (t0 * (t11 * (t40 * 2.0))) - (t77 * t77)
-    t79 = tl.where(t36, t78, (t0 - t78) - (t66 * (2.0 * t77)))  # Var max(X, 0)
-    t80 = tl.where(t75 < 0.0, 0.0, t75)  # variance of the left half
-    t81 = (t79 + tl.fma(t80, t76 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t76
-        * -1.0))), (t66 * t63) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
-    t82 = tl.where(t67, tl.where(t81 < 0.0, 0.0, t81), mean)
-    return (t68, t82)
+    t72 = (tl.where(t45, tl.where(t47, tl.where(t59, t58 - 1.0, t60 * polynomial(0.25 + t60, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t53, t53), t71))
+    t73 = alpha_hi * t72
+    t74 = t51 * t31
+    t75 = t44 * t74
+    t76 = tl.where(t47, 0.0, mean)
+    t77 = t76 + t75  # E max(X, 0)
+    t78 = t77 + t73
+    t79 = t78 - t77
+    t80 = (t62 * -1.0) - (t63 - 1.0)
+    t81 = tl.where(t47, t80, 0.0)
+    t82 = tl.where(t45, 0.0, (t70 - (t64 + t71)) - t81)
+    t83 = tl.fma(t51, t32, tl.fma(t51, t31, t74 * -1.0))
+    t84 = t77 - t75
+    t85 = tl.fma(t44, t83, ((t75 - (t77 - t84)) + (t76 - t84)) + tl.fma(t44, t74, t75 * -1.0))
+    t86 = mean == mean
+    t87 = (tl.where(t86, t78 + (((t77 - (t78 - t79)) + (t73 - t79)) + (t85 + tl.fma(alpha_hi, t82, tl.fma(alpha_lo,
+        t72, tl.fma(alpha_hi, t72, t73 * -1.0))))), mean))
+    t88 = t72 + t82
+    t89 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t43 *
+        1022.0, t42 * 510.0), t41 * 254.0), t40 * 126.0), t39 * 62.0), t38 * 30.0), t37 * 14.0), t36 * 6.0), t61) *
+        (t48 * t52)) - (t53 * t53))
+    t90 = tl.where(t45, t0, 0.0)
+    t91 = tl.where(t47, t62, t63 + t80)
+    t92 = (tl.where(t47, tl.fma(t53, 2.0 * t88, ((t90 * polynomial(t90, 0.041666668, (0.16666667, 0.5, 1.0))) * (t58 *
+        t58)) - t89), t89))
+    t93 = (t91 * (t64 + t81)) - (t91 * (2.0 * t70))
+    t94 = _part1(t0, mean, t69, t65, t44, t51)  # E[exp(2X); X < 0]
+    t95 = tl.where(t45, t92, t93 + (t94 - (t70 * t70)))
+    t96 = t77 + t85
+    t97 = alpha_hi * alpha_hi
+    t98 = t44 * (t74 + t83)
+    t99 = (t0 * (t34 * (t51 * 2.0))) - (t98 * t98)
+    t100 = tl.where(t47, t99, (t0 - t99) - (t96 * (2.0 * t98)))  # Var max(X, 0)
+    t101 = tl.where(t95 < 0.0, 0.0, t95)  # variance of the left half
+    t102 = (t100 + tl.fma(t101, t97 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi,
+        t97 * -1.0))), (t96 * t88) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
+    t103 = tl.where(t86, tl.where(t102 < 0.0, 0.0, t102), mean)
+    return (t87, t103)
 
 
 @triton.jit

@@ -289,122 +289,124 @@ def leaky_relu_tight_backward(
     t35 = t32.to(tl.int32, bitcast=True)
     t36 = ((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
     t37 = (((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t38 = t12 * t12
-    t39 = 1.0 + t38
-    t40 = tl.div_rn(1.0, t39)
-    t41 = t40 * -1.0
-    t42 = t9 * -1.0
-    t43 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
-    t44 = tl.where(t11, 0.0, t9 * tl.fma(t43, t13, tl.fma(t8, t13, t5)))
-    t45 = tl.fma(t33, -1.4286068e-6, tl.fma(t44, t12 * -1.0, tl.fma(t12, t30, t31 * -1.0)))
-    t46 = (((t15 * tl.fma(tl.fma(t44, 0.25, tl.fma(t12, 0.25, (t14 - 1.0) * -1.0)), t29, tl.fma(t14, t29, 1.0))) *
+    t38 = t37 * t36
+    t39 = t12 * t12
+    t40 = 1.0 + t39
+    t41 = tl.div_rn(1.0, t40)
+    t42 = t41 * -1.0
+    t43 = t9 * -1.0
+    t44 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
+    t45 = tl.where(t11, 0.0, t9 * tl.fma(t44, t13, tl.fma(t8, t13, t5)))
+    t46 = tl.fma(t33, -1.4286068e-6, tl.fma(t45, t12 * -1.0, tl.fma(t12, t30, t31 * -1.0)))
+    t47 = (((t15 * tl.fma(tl.fma(t45, 0.25, tl.fma(t12, 0.25, (t14 - 1.0) * -1.0)), t29, tl.fma(t14, t29, 1.0))) *
         (polynomial(t15, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t24 + t28))) + tl.fma(t23, tl.fma(t15,
         t28, tl.fma(t15, t24, t25 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t16, 1.0551207e-9 + tl.fma(t16,
         1.8320192e-9 + _part1(t18, t19, 0.106851034, t16, t17), _part1(t20, t21, 0.05081732, t19, t16)), _part1(t22,
         t23, 0.014190124, t21, t16)), t25, tl.fma(t23, t25, t26 * -1.0))))
-    t47 = tl.where(t2, 0.0, t4 * (t9 + (t9 * tl.fma(t43, t42, tl.fma(t8, t42, 1.0)))))
-    t48 = tl.where(t2, 0.0, t6 * t8)
-    t49 = t34 + t45
-    t50 = polynomial(t49, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
-    t51 = t49 * t49
-    t52 = 1.0 + tl.fma(t50, t51, t49)  # exp(-t^2/2), mantissa
-    t53 = t52 * (t37 * t36)
-    t54 = 1.0 + t49
-    t55 = (t49 - (t54 - 1.0)) + tl.fma(t50, t51, (t45 + (t34 - t49)) * t54)
-    t56 = t54 + t55
-    t57 = t55 - (t56 - t54)
-    t58 = t12 + t44
-    t59 = (2.0 * t58) * -1.0
-    t60 = t26 * t59
-    t61 = 0.3989423 + t60
-    t62 = t61 * t40  # J_1/sqrt(2 pi)
-    t63 = (tl.fma(t61, t40 * tl.fma(tl.fma(t12, t44, tl.fma(t12, t44, tl.fma(t12, t12, t38 * -1.0))) + (t38 - (t39 -
-        1.0)), t41, tl.fma(t39, t41, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t46, t59, (t60 - (t61 - 0.3989423)) +
-        tl.fma(t26, t59, t60 * -1.0)), t40, tl.fma(t61, t40, t62 * -1.0))))
-    t64 = t12 * t62
-    t65 = t27 + t64  # Mills ratio/sqrt(2 pi)
-    t66 = (2.0 * t46) + tl.fma(t12, t63, tl.fma(t44, t62, _part0(t64, t65, t27, t62, t12)))
-    t67 = (-1.0) + negative_slope_hi
-    t68 = negative_slope_lo + (negative_slope_hi - (t67 - (-1.0)))
-    t69 = t67 * t67
-    t70 = tl.fma(t67, t68, tl.fma(t67, t68, tl.fma(t67, t67, t69 * -1.0)))
-    t71 = 2.0 * t70
-    t72 = t62 * t69
-    t73 = 2.0 * t69
-    t74 = t62 * t73
-    t75 = t65 * t74
-    t76 = t75 * -1.0
-    t77 = t76 * t53
-    t78 = t75 * t53
-    t79 = tl.fma(t62, t73, t74 * -1.0)
-    t80 = tl.fma(t65, tl.fma(t62, t71, tl.fma(t63, t73, t79)), tl.fma(t66, t74, tl.fma(t65, t74, t76)))
-    t81 = (0.3989423 * t72) * -1.0
-    t82 = t53 * t81
-    t83 = (t82 + tl.fma(t53, tl.fma(0.3989423, tl.fma(t62, t70, tl.fma(t63, t69, tl.fma(t62, t69, t72 * -1.0))),
-        tl.fma(-1.133517e-8, t72, tl.fma(0.3989423, t72, t81))) * -1.0, tl.fma(t53, t81, t82 * -1.0)))
-    t84 = t12 * t67
-    t85 = t84 + tl.fma(t12, t68, tl.fma(t44, t67, tl.fma(t12, t67, t84 * -1.0)))
-    t86 = (-2.0) * t85
-    t87 = tl.fma(0.3989423, t85, t83)
-    t88 = t65 * t86
-    t89 = t78 + t88
-    t90 = negative_slope_hi * t67
-    t91 = tl.fma(negative_slope_hi, t68, tl.fma(negative_slope_lo, t67, tl.fma(negative_slope_hi, t67, t90 * -1.0)))
-    t92 = tl.fma(0.3989423, (t58 * (t90 + t91)) * -1.0, t83)
-    t93 = (-2.0) * t91
-    t94 = (-2.0) * t90
-    t95 = 0.3989423 * t94
-    t96 = t77 + t95
-    t97 = t96 - t95
-    t98 = t74 + t96
-    t99 = t98 - t74
-    t100 = t62 * t94
-    t101 = t89 + t100
-    t102 = (-0.5) * t67
-    t103 = 0.3989423 * t102
-    t104 = t56 * t103
-    t105 = t47 * t104
-    t106 = 1.0 + negative_slope_hi
-    t107 = t67 * t106
-    t108 = t107 * -1.0
-    t109 = t65 * t108
-    t110 = t92 + t109
-    t111 = (tl.fma(t67, negative_slope_lo + (negative_slope_hi - (t106 - 1.0)), tl.fma(t68, t106, tl.fma(t67, t106,
-        t108))))
-    t112 = t65 * t107
-    t113 = t87 + t112
-    t114 = 1.0 - negative_slope_hi
-    t115 = t65 * t114
-    t116 = negative_slope_hi * negative_slope_hi
-    t117 = mean < 0.0
-    t118 = tl.where(t117, t110, t113)
-    t119 = tl.where(t117, t115, (t65 + t66) * (t67 + t68))
-    t120 = tl.where(t117, t98, t101)
-    t121 = (tl.where(t117, t116 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
-        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t116 * -1.0))), 1.0))
-    t122 = t56 * t120
-    t123 = t48 * t122
-    t124 = t119 * t56
-    t125 = t56 * t118
-    t126 = t36 * (t37 * t125)
-    t127 = t121 + t126
-    t128 = t127 - t121
-    t129 = (tl.fma(grad_var, t127 + ((t36 * (t37 * tl.fma(t57, t118, tl.fma(t56, tl.where(t117, tl.fma(t65, t111 *
-        -1.0, tl.fma(t66, t108, _part0(t109, t110, t92, t65, t108))), tl.fma(t65, t111, tl.fma(t66, t107, _part0(t112,
-        t113, t87, t65, t107)))), tl.fma(t56, t118, t125 * -1.0))))) + ((t121 - (t127 - t128)) + (t126 - t128))), (t36
-        * (t37 * (t105 + tl.fma(t47, tl.fma(t57, t103, tl.fma(t56, tl.fma(0.3989423, (-0.5) * t68, tl.fma(-1.133517e-8,
-        t102, tl.fma(0.3989423, t102, t103 * -1.0))), tl.fma(t56, t103, t104 * -1.0))), tl.fma(t47, t104, t105 *
+    t48 = tl.where(t2, 0.0, t4 * (t9 + (t9 * tl.fma(t44, t43, tl.fma(t8, t43, 1.0)))))
+    t49 = tl.where(t2, 0.0, t6 * t8)
+    t50 = t34 + t46
+    t51 = 1.0 + t50
+    t52 = ((t50 - (t51 - 1.0)) + tl.fma(polynomial(t50, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t50 * t50, (t46 + (t34 - t50)) * t51))
+    t53 = t51 + t52  # exp(-t^2/2), mantissa
+    t54 = t52 - (t53 - t51)
+    t55 = t54 * t38
+    t56 = t53 * t38
+    t57 = t12 + t45
+    t58 = (2.0 * t57) * -1.0
+    t59 = t26 * t58
+    t60 = 0.3989423 + t59
+    t61 = t60 * t41  # J_1/sqrt(2 pi)
+    t62 = (tl.fma(t60, t41 * tl.fma(tl.fma(t12, t45, tl.fma(t12, t45, tl.fma(t12, t12, t39 * -1.0))) + (t39 - (t40 -
+        1.0)), t42, tl.fma(t40, t42, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t47, t58, (t59 - (t60 - 0.3989423)) +
+        tl.fma(t26, t58, t59 * -1.0)), t41, tl.fma(t60, t41, t61 * -1.0))))
+    t63 = t12 * t61
+    t64 = t27 + t63  # Mills ratio/sqrt(2 pi)
+    t65 = (2.0 * t47) + tl.fma(t12, t62, tl.fma(t45, t61, _part0(t63, t64, t27, t61, t12)))
+    t66 = (-1.0) + negative_slope_hi
+    t67 = negative_slope_lo + (negative_slope_hi - (t66 - (-1.0)))
+    t68 = t66 * t66
+    t69 = tl.fma(t66, t67, tl.fma(t66, t67, tl.fma(t66, t66, t68 * -1.0)))
+    t70 = 2.0 * t69
+    t71 = t61 * t68
+    t72 = 2.0 * t68
+    t73 = t61 * t72
+    t74 = t64 * t73
+    t75 = t74 * -1.0
+    t76 = t75 * t56
+    t77 = t74 * t56
+    t78 = tl.fma(t61, t72, t73 * -1.0)
+    t79 = tl.fma(t64, tl.fma(t61, t70, tl.fma(t62, t72, t78)), tl.fma(t65, t73, tl.fma(t64, t73, t75)))
+    t80 = (0.3989423 * t71) * -1.0
+    t81 = t56 * t80
+    t82 = (t81 + tl.fma(t56, tl.fma(0.3989423, tl.fma(t61, t69, tl.fma(t62, t68, tl.fma(t61, t68, t71 * -1.0))),
+        tl.fma(-1.133517e-8, t71, tl.fma(0.3989423, t71, t80))) * -1.0, tl.fma(t55, t80, tl.fma(t56, t80, t81 *
+        -1.0))))
+    t83 = t12 * t66
+    t84 = t83 + tl.fma(t12, t67, tl.fma(t45, t66, tl.fma(t12, t66, t83 * -1.0)))
+    t85 = (-2.0) * t84
+    t86 = tl.fma(0.3989423, t84, t82)
+    t87 = t64 * t85
+    t88 = t77 + t87
+    t89 = negative_slope_hi * t66
+    t90 = tl.fma(negative_slope_hi, t67, tl.fma(negative_slope_lo, t66, tl.fma(negative_slope_hi, t66, t89 * -1.0)))
+    t91 = tl.fma(0.3989423, (t57 * (t89 + t90)) * -1.0, t82)
+    t92 = (-2.0) * t90
+    t93 = (-2.0) * t89
+    t94 = 0.3989423 * t93
+    t95 = t76 + t94
+    t96 = t95 - t94
+    t97 = t73 + t95
+    t98 = t97 - t73
+    t99 = t61 * t93
+    t100 = t88 + t99
+    t101 = (-0.5) * t66
+    t102 = 0.3989423 * t101
+    t103 = t53 * t102
+    t104 = t48 * t103
+    t105 = 1.0 + negative_slope_hi
+    t106 = t66 * t105
+    t107 = t106 * -1.0
+    t108 = t64 * t107
+    t109 = t91 + t108
+    t110 = (tl.fma(t66, negative_slope_lo + (negative_slope_hi - (t105 - 1.0)), tl.fma(t67, t105, tl.fma(t66, t105,
+        t107))))
+    t111 = t64 * t106
+    t112 = t86 + t111
+    t113 = 1.0 - negative_slope_hi
+    t114 = t64 * t113
+    t115 = negative_slope_hi * negative_slope_hi
+    t116 = mean < 0.0
+    t117 = tl.where(t116, t109, t112)
+    t118 = tl.where(t116, t114, (t64 + t65) * (t66 + t67))
+    t119 = tl.where(t116, t97, t100)
+    t120 = (tl.where(t116, t115 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t115 * -1.0))), 1.0))
+    t121 = t53 * t119
+    t122 = t49 * t121
+    t123 = t53 * t118
+    t124 = t53 * t117
+    t125 = t36 * (t37 * t124)
+    t126 = t120 + t125
+    t127 = t126 - t120
+    t128 = (tl.fma(grad_var, t126 + ((t36 * (t37 * tl.fma(t54, t117, tl.fma(t53, tl.where(t116, tl.fma(t64, t110 *
+        -1.0, tl.fma(t65, t107, _part0(t108, t109, t91, t64, t107))), tl.fma(t64, t110, tl.fma(t65, t106, _part0(t111,
+        t112, t86, t64, t106)))), tl.fma(t53, t117, t124 * -1.0))))) + ((t120 - (t126 - t127)) + (t125 - t127))), (t36
+        * (t37 * (t104 + tl.fma(t48, tl.fma(t54, t102, tl.fma(t53, tl.fma(0.3989423, (-0.5) * t67, tl.fma(-1.133517e-8,
+        t101, tl.fma(0.3989423, t101, t102 * -1.0))), tl.fma(t53, t102, t103 * -1.0))), tl.fma(t48, t103, t104 *
         -1.0))))) * grad_mean))
-    t130 = (tl.fma(t36 * (t37 * (t123 + tl.fma(t48, tl.fma(t57, t120, tl.fma(t56, tl.where(t117, (tl.fma(t53, t80 *
-        -1.0, tl.fma(t76, t53, t77 * -1.0)) + tl.fma(0.3989423, t93, tl.fma(-1.133517e-8, t94, ((t95 - (t96 - t97)) +
-        (t77 - t97)) + tl.fma(0.3989423, t94, t95 * -1.0)))) + tl.fma(t62, t71, tl.fma(t63, t73, t79 + ((t74 - (t98 -
-        t99)) + (t96 - t99)))), (tl.fma(t80, t53, tl.fma(t75, t53, t78 * -1.0)) + tl.fma(t66, t86, _part0(t88, t89,
-        t78, t65, t86))) + tl.fma(t62, t93, tl.fma(t63, t94, (t100 - (t101 - t89)) + tl.fma(t62, t94, t100 * -1.0)))),
-        tl.fma(t56, t120, t122 * -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t43), t122, tl.fma(t48, t122, t123 * -1.0))))),
-        grad_var, (tl.where(t117, negative_slope_hi, 1.0) + (t36 * (t37 * (t124 + tl.fma(t119, t57,
-        tl.fma(tl.where(t117, tl.fma(t65, ((negative_slope_hi * -1.0) - (t114 - 1.0)) - negative_slope_lo, tl.fma(t66,
-        t114, tl.fma(t65, t114, t115 * -1.0))), 0.0), t56, tl.fma(t119, t56, t124 * -1.0))))))) * grad_mean))
-    return (t130, t129)
+    t129 = (tl.fma(t36 * (t37 * (t122 + tl.fma(t49, tl.fma(t54, t119, tl.fma(t53, tl.where(t116, (tl.fma(t56, t79 *
+        -1.0, tl.fma(t75, t55, tl.fma(t75, t56, t76 * -1.0))) + tl.fma(0.3989423, t92, tl.fma(-1.133517e-8, t93, ((t94
+        - (t95 - t96)) + (t76 - t96)) + tl.fma(0.3989423, t93, t94 * -1.0)))) + tl.fma(t61, t70, tl.fma(t62, t72, t78 +
+        ((t73 - (t97 - t98)) + (t95 - t98)))), (tl.fma(t74, t55, tl.fma(t79, t56, tl.fma(t74, t56, t77 * -1.0))) +
+        tl.fma(t65, t85, _part0(t87, t88, t77, t64, t85))) + tl.fma(t61, t92, tl.fma(t62, t93, (t99 - (t100 - t88)) +
+        tl.fma(t61, t93, t99 * -1.0)))), tl.fma(t53, t119, t121 * -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t44), t121,
+        tl.fma(t49, t121, t122 * -1.0))))), grad_var, (tl.where(t116, negative_slope_hi, 1.0) + (t36 * (t37 * (t123 +
+        tl.fma(t54, t118, tl.fma(t53, tl.where(t116, tl.fma(t64, ((negative_slope_hi * -1.0) - (t113 - 1.0)) -
+        negative_slope_lo, tl.fma(t65, t113, tl.fma(t64, t113, t114 * -1.0))), 0.0), tl.fma(t53, t118, t123 *
+        -1.0))))))) * grad_mean))
+    return (t129, t128)
 
 
 @triton.jit

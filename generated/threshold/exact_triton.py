@@ -52,88 +52,87 @@ def threshold_exact_forward(mean, var, threshold_hi, threshold_lo, value_hi, val
     t36 = t21 * t21
     t37 = t21 * t36
     t38 = t33 * t37
-    t39 = tl.fma(t21, t21, t36 * -1.0)
-    t40 = t21 * -1.0
-    t41 = (t19 * 2.0) * -1.0
-    t42 = t38 * t41
-    t43 = 0.3989423 + t42
-    t44 = t16 * t14
-    t45 = t16 * t44
-    t46 = t15 <= 0.0
-    t47 = t15 == t15
-    t48 = t0 - mean
-    t49 = ((mean - (t0 - t48)) + (t1 - t48)) + ((threshold_lo * -1.0) - (t15 - t0))
-    t50 = t15 + t49
-    t51 = tl.where(t46, 0.0, t50)
-    t52 = tl.where(t15 < 0.0, t49 * -1.0, t49)
-    t53 = (tl.fma(t7, t52, tl.fma(tl.where(t3, 0.0, t6 * tl.fma(t9, t8, tl.fma(t5, t8, 1.0))), t16, tl.fma(t7, t16, t17
+    t39 = t38 * 2.0
+    t40 = tl.fma(t21, t21, t36 * -1.0)
+    t41 = t21 * -1.0
+    t42 = (t19 * 2.0) * -1.0
+    t43 = t38 * t42
+    t44 = 0.3989423 + t43
+    t45 = t16 * t14
+    t46 = t16 * t45
+    t47 = t15 <= 0.0
+    t48 = t15 == t15
+    t49 = t0 - mean
+    t50 = ((mean - (t0 - t49)) + (t1 - t49)) + ((threshold_lo * -1.0) - (t15 - t0))
+    t51 = t15 + t50
+    t52 = tl.where(t47, 0.0, t51)
+    t53 = tl.where(t15 < 0.0, t50 * -1.0, t50)
+    t54 = (tl.fma(t7, t53, tl.fma(tl.where(t3, 0.0, t6 * tl.fma(t9, t8, tl.fma(t5, t8, 1.0))), t16, tl.fma(t7, t16, t17
         * -1.0))))
-    t54 = (tl.where(t18, 0.0, tl.where(t12, 0.0, tl.fma(t16, tl.fma(t16, t14 * tl.fma(t13, t14 * -1.0, 1.0),
-        tl.fma(t52, t14, tl.fma(t16, t14, t44 * -1.0))), tl.fma(t52, t44, tl.fma(t16, t44, t45 * -1.0))))))
-    t55 = t17 + t53
-    t56 = tl.where(t18, 169.0, tl.where(t12, t55 * t55, t45))
-    t57 = tl.where(t18, 0.0, t53)
-    t58 = (((t21 * tl.fma(tl.fma(t57, 0.25, tl.fma(t19, 0.25, (t20 - 1.0) * -1.0)), t40, tl.fma(t20, t40, 1.0))) *
-        (polynomial(t21, 2.9023442, (-2.0372577, 0.76679516, -0.054394823)) * (t36 + t39))) + tl.fma(t33, tl.fma(t21,
-        t39, tl.fma(t21, t36, t37 * -1.0)), tl.fma((-2.7928015e-10) + tl.fma(t22, (-1.383553e-9) + tl.fma(t22,
+    t55 = (tl.where(t18, 0.0, tl.where(t12, 0.0, tl.fma(t16, tl.fma(t16, t14 * tl.fma(t13, t14 * -1.0, 1.0),
+        tl.fma(t53, t14, tl.fma(t16, t14, t45 * -1.0))), tl.fma(t53, t45, tl.fma(t16, t45, t46 * -1.0))))))
+    t56 = t17 + t54
+    t57 = tl.where(t18, 169.0, tl.where(t12, t56 * t56, t46))
+    t58 = tl.where(t18, 0.0, t54)
+    t59 = (((t21 * tl.fma(tl.fma(t58, 0.25, tl.fma(t19, 0.25, (t20 - 1.0) * -1.0)), t41, tl.fma(t20, t41, 1.0))) *
+        (polynomial(t21, 2.9023442, (-2.0372577, 0.76679516, -0.054394823)) * (t36 + t40))) + tl.fma(t33, tl.fma(t21,
+        t40, tl.fma(t21, t36, t37 * -1.0)), tl.fma((-2.7928015e-10) + tl.fma(t22, (-1.383553e-9) + tl.fma(t22,
         7.8102497e-10 + tl.fma(t22, 5.094082e-9 + (((t24 - (t25 - t35)) + (0.15958565 - t35)) + tl.fma(t22, t23, t24 *
         -1.0)), ((t26 - (t27 - t28)) + (0.10685132 - t28)) + tl.fma(t22, t25, t26 * -1.0)), ((t29 - (t30 - t31)) +
         (0.050817315 - t31)) + tl.fma(t22, t27, t29 * -1.0)), ((t32 - (t33 - t34)) + (0.014190124 - t34)) + tl.fma(t22,
         t30, t32 * -1.0)), t37, tl.fma(t33, t37, t38 * -1.0))))
-    t59 = t38 + t58
-    t60 = 2.0 * t59
-    t61 = t56 * (-0.5)
-    t62 = tl.fma(t61, 1.442695, 12582912.0)
-    t63 = t62 - 12582912.0
-    t64 = tl.fma(t63, -0.69314575, t61)
-    t65 = (((t62.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t66 = tl.div_rn(1.0, 1.0 + t56)
-    t67 = t43 * t66
-    t68 = t19 * t67
-    t69 = t60 + t68
-    t70 = t69 - t68
-    t71 = t67 * -1.0
-    t72 = (t66 * (((-1.133517e-8) + tl.fma(t38, (t57 * 2.0) * -1.0, tl.fma(t58, t41, (t42 - (t43 - 0.3989423)) +
-        tl.fma(t38, t41, t42 * -1.0)))) + tl.fma(t54, t71, tl.fma(t56, t71, t43 - t67))))
-    t73 = tl.fma(t63, -1.4286068e-6, t54 * (-0.5))
-    t74 = t64 + t73
-    t75 = 1.0 + t74
-    t76 = ((t74 - (t75 - 1.0)) + tl.fma(polynomial(t74, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t74 * t74, (t73 + (t64 - t74)) * t75))
-    t77 = t75 + t76
-    t78 = tl.where(t18, 0.0, t77 * t65)
-    t79 = tl.where(t18, 0.0, (t76 - (t77 - t75)) * t65)
-    t80 = t78 * t67
-    t81 = t11 * t80
-    t82 = t51 + t81  # E max(X, 0)
-    t83 = t82 - t81
-    t84 = tl.fma(t78, t72, tl.fma(t79, t67, tl.fma(t78, t67, t80 * -1.0)))
-    t85 = tl.fma(t11, t84, tl.fma(t10, t80, ((t81 - (t82 - t83)) + (t51 - t83)) + tl.fma(t11, t80, t81 * -1.0)))
-    t86 = (t11 + t10) * (t80 + t84)
-    t87 = (t2 * (t59 * (2.0 * (t78 + t79)))) - (t86 * t86)
-    t88 = t82 + t85
-    t89 = t78 * t69  # Phi(-t)
-    t90 = t89 * -1.0
-    t91 = (tl.fma(t78, tl.fma(t19, t72, tl.fma(t57, t67, ((t68 - (t69 - t70)) + (t60 - t70)) + tl.fma(t19, t67, t68 *
-        -1.0))), tl.fma(t79, t69, tl.fma(t78, t69, t90))))
-    t92 = 1.0 - t89
-    t93 = tl.where(t46, t92, t89)
-    t94 = (t90 - (t92 - 1.0)) - t91
-    t95 = tl.where(t46, t94, t91)
-    t96 = t93 + t95
-    t97 = value_hi - threshold_hi
-    t98 = t97 * t93
-    t99 = t82 + t98
-    t100 = t99 - t82
-    t101 = t97 * t97
-    t102 = (t1 - (t97 - value_hi)) + (value_lo - threshold_lo)
-    t103 = (threshold_hi + tl.where(t47, t99 + (((t82 - (t99 - t100)) + (t98 - t100)) + (t85 + tl.fma(t97, t95,
-        tl.fma(t102, t93, tl.fma(t97, t93, t98 * -1.0))))), t50))
-    t104 = tl.where(t46, t87, (t2 - t87) - (t88 * (2.0 * t86)))  # Var max(X, 0)
-    t105 = (t104 + tl.fma(t96 * tl.where(t46, t89 + t91, t92 + t94), t101 + tl.fma(t97, t102, tl.fma(t97, t102,
-        tl.fma(t97, t97, t101 * -1.0))), (t88 * t96) * ((t97 * (-2.0)) + (t102 * (-2.0)))))
-    t106 = tl.where(t47, tl.where(t105 < 0.0, 0.0, t105), t50)
-    return (t103, t106)
+    t60 = t57 * (-0.5)
+    t61 = tl.fma(t60, 1.442695, 12582912.0)
+    t62 = t61 - 12582912.0
+    t63 = tl.fma(t62, -0.69314575, t60)
+    t64 = (((t61.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
+    t65 = tl.div_rn(1.0, 1.0 + t57)
+    t66 = t44 * t65
+    t67 = t19 * t66
+    t68 = t39 + t67
+    t69 = t68 - t67
+    t70 = t66 * -1.0
+    t71 = (t65 * (((-1.133517e-8) + tl.fma(t38, (t58 * 2.0) * -1.0, tl.fma(t59, t42, (t43 - (t44 - 0.3989423)) +
+        tl.fma(t38, t42, t43 * -1.0)))) + tl.fma(t55, t70, tl.fma(t57, t70, t44 - t66))))
+    t72 = tl.fma(t62, -1.4286068e-6, t55 * (-0.5))
+    t73 = t63 + t72
+    t74 = 1.0 + t73
+    t75 = ((t73 - (t74 - 1.0)) + tl.fma(polynomial(t73, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t73 * t73, (t72 + (t63 - t73)) * t74))
+    t76 = t74 + t75
+    t77 = tl.where(t18, 0.0, t76 * t64)
+    t78 = tl.where(t18, 0.0, (t75 - (t76 - t74)) * t64)
+    t79 = t77 * t66
+    t80 = t11 * t79
+    t81 = t52 + t80  # E max(X, 0)
+    t82 = t81 - t80
+    t83 = tl.fma(t77, t71, tl.fma(t78, t66, tl.fma(t77, t66, t79 * -1.0)))
+    t84 = tl.fma(t11, t83, tl.fma(t10, t79, ((t80 - (t81 - t82)) + (t52 - t82)) + tl.fma(t11, t79, t80 * -1.0)))
+    t85 = (t11 + t10) * (t79 + t83)
+    t86 = (t2 * ((2.0 * (t77 + t78)) * (t38 + t59))) - (t85 * t85)
+    t87 = t81 + t84
+    t88 = t77 * t68  # Phi(-t)
+    t89 = t88 * -1.0
+    t90 = (tl.fma(t77, (t59 * 2.0) + tl.fma(t19, t71, tl.fma(t58, t66, ((t67 - (t68 - t69)) + (t39 - t69)) +
+        tl.fma(t19, t66, t67 * -1.0))), tl.fma(t78, t68, tl.fma(t77, t68, t89))))
+    t91 = 1.0 - t88
+    t92 = tl.where(t47, t91, t88)
+    t93 = (t89 - (t91 - 1.0)) - t90
+    t94 = tl.where(t47, t93, t90)
+    t95 = t92 + t94
+    t96 = value_hi - threshold_hi
+    t97 = t96 * t92
+    t98 = t81 + t97
+    t99 = t98 - t81
+    t100 = t96 * t96
+    t101 = (t1 - (t96 - value_hi)) + (value_lo - threshold_lo)
+    t102 = (threshold_hi + tl.where(t48, t98 + (((t81 - (t98 - t99)) + (t97 - t99)) + (t84 + tl.fma(t96, t94,
+        tl.fma(t101, t92, tl.fma(t96, t92, t97 * -1.0))))), t51))
+    t103 = tl.where(t47, t86, (t2 - t86) - (t87 * (2.0 * t85)))  # Var max(X, 0)
+    t104 = (t103 + tl.fma(t95 * tl.where(t47, t88 + t90, t91 + t93), t100 + tl.fma(t96, t101, tl.fma(t96, t101,
+        tl.fma(t96, t96, t100 * -1.0))), (t87 * t95) * ((t96 * (-2.0)) + (t101 * (-2.0)))))
+    t105 = tl.where(t48, tl.where(t104 < 0.0, 0.0, t104), t51)
+    return (t102, t105)
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from momentgen.compiler.certify.points import (
     near_points,
     neighbours,
     points_at,
+    points_beside,
     seed_of,
     wide_points,
 )
@@ -92,10 +93,19 @@ def test_seeds_depend_on_names_alone() -> None:
 
 
 def test_points_at_a_place_are_at_it_and_within_sigmas_of_it() -> None:
-    mean, var = points_at((0.1, -3.0), 400, 1)
-    assert mean.size == 800
+    mean, var = (array[:800] for array in points_at((0.1, -3.0), 400, 1))
     assert (mean == np.float32(0.1)).sum() > 80
     for place, part in ((0.1, slice(0, 400)), (-3.0, slice(400, 800))):
         away = np.abs(mean[part].astype(np.float64) - place)
         assert (away <= 10 * np.sqrt(var[part].astype(np.float64)) + 1e-6).all()
     assert points_at((), 400, 1)[0].size == 0
+
+
+def test_points_beside_a_place_are_the_next_float32_numbers_at_up_to_13_sigmas() -> None:
+    mean, var = points_beside((0.1, -3.0), 400, 1)
+    near = {float(np.float32(0.1) + k * np.spacing(np.float32(0.1))) for k in range(-2, 3)}
+    assert set(mean[mean > 0].tolist()) == near
+    place = np.where(mean > 0, 0.1, -3.0)
+    away = np.abs(mean - place)[mean != place] / np.sqrt(var.astype(np.float64))[mean != place]
+    assert away.min() > 0.04
+    assert 12 < away.max() < 13.1

@@ -34,10 +34,11 @@ from real_rules import (
     stables,
 )
 
-from momentgen.compiler.certify.points import edge_points, in_domain, near_points, wide_points
+from momentgen.compiler.certify.points import edge_points, in_domain, near_points, points_beside, wide_points
 from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, ulp_error
+from momentgen.runtime.parameters import split
 
 SIX = (*OUTPUTS, *PARTIALS)
 IN_ULP = [(n, v) for n, v in FAITHFUL if not FACTS[n].absolute]
@@ -118,6 +119,20 @@ def test_other_variants_are_within_their_goal_at_unseen_points(name: str, varian
             error = here.measure(output, computed[output], exact[output], *points)
             at = int(np.argmax(error))
             assert error[at] <= stable.goal, (output, setting, seed, [float(array[at]) for array in points])
+
+
+@pytest.mark.parametrize("name", ["celu", "hardshrink", "hardtanh", "softshrink", "threshold"])
+def test_beside_places_that_parameters_move_variants_are_within_their_goal_at_any_parameter(name: str) -> None:
+    stable, rng = stables(name)["exact"], np.random.default_rng(seed := fresh_seed(name))
+    for _ in range(30):
+        drawn = {p.name: sum(split(name, rng.uniform(p.low, p.high))) for p in op_of(name).parameters}
+        here = stable.at(drawn)
+        points = points_beside(here.places(drawn), 300, int(rng.integers(2**31)))
+        computed, exact = all_of(name, "exact", points, **drawn), here.truth(*points, drawn)
+        for output in stable.outputs if points[0].size else ():
+            error = here.measure(output, computed[output], exact[output], *points)
+            at = int(np.argmax(error))
+            assert error[at] <= stable.goal, (output, drawn, seed, [float(array[at]) for array in points])
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def near_points(ratios: tuple[float, ...], n: int, seed: int) -> Points:
 
 
 def points_at(places: tuple[float, ...], n: int, seed: int) -> Points:
-    """Points around each of ``places``, at it and within some sigma of it, for any sigma."""
+    """Points around each of ``places``, at it and within some sigma of it, for any sigma; and those beside them."""
     rng = np.random.default_rng(seed)
     means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
     for place in places:
@@ -120,6 +120,20 @@ def points_at(places: tuple[float, ...], n: int, seed: int) -> Points:
         away = rng.choice([0.0, 1.0], n, p=[0.25, 0.75]) * rng.normal(0, 2.0, n)
         means.append((place + away * np.sqrt(var.astype(np.float64))).astype(np.float32))
         variances.append(var)
+    mean, var = points_beside(places, n, seed)
+    return np.concatenate([*means, mean]), np.concatenate([*variances, var])
+
+
+def points_beside(places: tuple[float, ...], n: int, seed: int) -> Points:
+    """Points at the float32 numbers next to each of ``places``, which may be many sigma from it."""
+    rng = np.random.default_rng(seed)
+    means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
+    for place in places:
+        mean = (np.full(n, place, np.float32).view(np.int32) + rng.integers(-2, 3, n, dtype=np.int32)).view(np.float32)
+        var = ((np.abs(mean.astype(np.float64) - place) / rng.uniform(0.05, 13, n)) ** 2).astype(np.float32)
+        usable = in_domain(mean, var)
+        means.append(mean[usable])
+        variances.append(var[usable])
     return np.concatenate(means), np.concatenate(variances)
 
 

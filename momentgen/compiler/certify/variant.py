@@ -51,9 +51,10 @@ Progress = Callable[[str], None]
 _Hard = tuple[Mapping[str, float], Points, float]
 _CALIBRATION = 2500
 _CERTIFICATION = 12_000
+_FIRST = 2  # settings that are calibrated at all over
 _ATTEMPTS = 20  # the last of them with all nodes in two words
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
-_MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
+_MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, and how many are many
 _PINNED = 5  # attempts at the least aim that a program has, which leave the goal missed: rounding takes what fits left
 _NEAR = 1 << 20  # units in the last place: up to an eighth
 _OVERFLOWS = 2.0**128  # in float32
@@ -62,6 +63,8 @@ _TENS = 39  # powers of ten in float32
 #: an error at a point that was searched out may be nearer to the goal than at a random one, the less so where the aim
 #: is the least there is
 _SOUGHT, _SOUGHT_PINNED = 0.88, 0.92
+#: beside a place, a setting of the parameters shows few of the roundings there are: others make twice the error
+_BESIDE = 2.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                 made = _lower(rule, stable, direction, graph, aim, hard, order)
                 error, count = max(made[0].error.values()), len(made[0].double)
                 # What costs too much: many more second words than before, or all of them and the aim is missed still.
-                dear = before and _LARGE < len(before.double) < count / _MANY
+                dear = before and count > max(_LARGE, _MANY * len(before.double))
                 if (dear or (not before and count > _LARGE and aim < error)) and aim:
                     if error > aim:
                         least[direction] = error
@@ -287,12 +290,15 @@ def _shown(errors: Mapping[str, float]) -> str:
 
 
 def _calibrations(stable: Stable, graph: Graph, seed: int, hard: Sequence[_Hard]) -> list[Calibration]:
-    """Error measures at the first settings, and at the points where earlier programs missed the goal."""
+    """Error measures at the first settings, beside places at all, and where earlier programs missed the goal."""
     groups: dict[tuple[float, ...], tuple[Mapping[str, float], list[tuple[Points, float]]]] = {}
     sampler = sampler_of(graph.inputs)
-    for setting in stable.settings[:2]:
-        spread = sampler.calibration(stable, graph, setting, _CALIBRATION, seed)
-        groups[tuple(setting.values())] = setting, [(spread, 1.0)]
+    for number, setting in enumerate(stable.settings):
+        chosen, share = (sampler.calibration, 1.0) if number < _FIRST else (sampler.beside, _BESIDE)
+        spread = chosen(stable, graph, setting, _CALIBRATION, seed)
+        if not spread[0].size:
+            break
+        groups[tuple(setting.values())] = setting, [(spread, share)]
     for setting, points, weight in hard:
         groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, weight))
     stand_in = lower(graph, "parameters", frozenset(), {})

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
@@ -155,7 +157,9 @@ def limits_of(stable: Stable) -> dict[str, str]:
 
 
 def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
-    """The parameter settings to measure at: the default, and both ends and a point inside of each parameter's range.
+    """The parameter settings to measure at: the default, and both ends and points inside of each parameter's range.
+
+    Points inside are sums of two floats, as kernels take them, and no round numbers: with these, less is rounded.
 
     Raises:
         BuildError: if a range is not finite.
@@ -166,8 +170,10 @@ def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
             raise BuildError(
                 rule.name, "strategies", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]"
             )
-        for share in (0.3, 0.0, 1.0):
-            setting = {**rule.defaults, p.name: p.low + share * (p.high - p.low)}
+        for share in (0.3, 0.0, 1.0, 0.981, 0.618, 0.0377):
+            value = p.low + share * (p.high - p.low)
+            head = float(np.float32(value))
+            setting = {**rule.defaults, p.name: head + float(np.float32(value - head))}
             if setting not in settings:
                 settings.append(setting)
     return tuple(settings)

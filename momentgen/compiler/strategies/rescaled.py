@@ -199,7 +199,10 @@ class _Copy:
         place = self.base.constant(node.args[1])
         if place is None:
             return None
-        return self.in_units(self.from_(sp.expand(self.units.centre + self.units.width * sp.Rational(float(place)))))
+        moved = self.from_(sp.expand(self.units.centre + self.units.width * sp.Rational(float(place))))
+        distance = self.in_units(moved)
+        self.g.suspect(moved, *distance.args, distance)
+        return distance
 
     def write(self) -> Graph:
         """The graph, its outputs mapped back."""

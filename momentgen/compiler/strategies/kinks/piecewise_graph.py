@@ -189,6 +189,7 @@ class PiecewiseWriter:
         h = t * t
         exponent = h * -0.5
         e = short_exp(self.precision.scaled, exponent)
+        self.g.suspect(*self.sigma.args, *self.inverse.args, self.gaps[index], size, raw, t, h, exponent, e)
         # Beyond the reach, and at v = 0, exactly nothing: a jump's square may be large beside the smallest variances.
         e = select(beyond, 0, e)
         u = 1 / madd(t, 0.25, 1)
