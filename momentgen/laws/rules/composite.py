@@ -49,10 +49,11 @@ _plain_dtype = F._none_or_dtype
 
 
 def _dtype_of_mask(mask: Any) -> torch.dtype | None:
-    """What torch's attention asks a mask for, also of a law: a mask may be an argument of the network."""
+    """The type of a mask's numbers, also of a law: a mask may be an argument of the network."""
     return mask.dtype if isinstance(mask, Law) else _plain_dtype(mask)
 
 
+# nn.MultiheadAttention and nn.Transformer ask it of their masks before they call a function that laws know.
 F._none_or_dtype = _dtype_of_mask  # type: ignore[assignment]
 rule(Diagonal, Covariance, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
