@@ -99,7 +99,7 @@ class Variables:
         by_way_of = "s with t = kappa s/(1 - s²)" if frame.both else "t/sqrt(kappa² + t²)"
         self.x = (t * self.share).named(f"t against its reach, by way of {by_way_of}")
         self.y = madd(self.x * 2, self.x, -1)
-        g.suspect(w2, self.w, self.r, raw, t, self.h)
+        g.suspect(w2, self.w, self.r, raw, low, t, self.h)
 
     def x_by_t(self) -> Real:
         """The slope of x: kappa² largest² share³, or of a frame of both kappa largest share/(2 inner), as in s."""
