@@ -11,13 +11,14 @@ from typing import Any
 __all__ = ["RELATIVE", "promise", "tolerance_in_a_line"]
 
 #: what every tolerance that is not in ulp has to say of tails
-RELATIVE = (
-    "This does not bound the relative error. Where the exact value is smaller than the allowed error, as far out in a "
-    "tail, no digit of the result need be right, and a variance may come out as 0."
+RELATIVE = "This does not bound the relative error."
+_TAILS = (
+    "Where the exact value is smaller than the allowed error, as far out in a tail, no digit of the result need be "
+    "right, and a variance may come out as 0."
 )
 _SMALL_MEANS = "This does not bound the mean's relative error where |m| is below 1."
 _SMALL_COVARIANCES = "This does not bound the relative error where the correlation of f of either input is small."
-_ULP = "an ulp of y is 2^(max(exponent of y, -126) - 23), the spacing of float32 numbers at y"
+_ULP = "An ulp of y is 2^(max(exponent of y, -126) - 23), the spacing of float32 numbers at y."
 
 
 def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
@@ -25,7 +26,9 @@ def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
     >>> for sentence in promise({"goal": {"ulp of the terms": 8.0}, "bounds": {"mean": {"ulp of the terms": 6.4}}}):
     ...     print(sentence)
-    Errors are at most 8 ulp of the sum of the magnitudes of an output's terms, ...
+    Errors are at most 8 ulp of the sum of the magnitudes of an output's terms, at least of 2^-118.
+    An ulp of y is 2^(max(exponent of y, -126) - 23), the spacing of float32 numbers at y.
+    Where terms cancel, the relative error is larger.
     Largest errors found: mean 6.4.
     """
     if not certificate.get("goal"):
@@ -63,14 +66,15 @@ def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: 
             f"{goal:g} ulp of the exact value, relatively {goal * 2**-23:.2g}, where that is a normal float32 number"
         )
         except_ = tolerance.get("except")
-        return [f"Errors{of} are at most {within}; {_ULP}.", f"Except {except_}." if except_ else ""]
+        return [f"Errors{of} are at most {within}.", _ULP, f"Except {except_}." if except_ else ""]
     if unit == "ulp of the terms":
         within = f"{goal:g} ulp of the sum of the magnitudes of an output's terms, at least of 2^-118"
-        return [f"Errors{of} are at most {within}; {_ULP}.  Where terms cancel, the relative error is larger."]
+        return [f"Errors{of} are at most {within}.", _ULP, "Where terms cancel, the relative error is larger."]
     if unit == "tolerance" and "covariance" in tolerance:
         return [
             f"Errors{of} are at most {tolerance['covariance']} in the covariance and, of each partial derivative, "
-            f"{tolerance['partials']}; no less than {tolerance['least']}.",
+            f"{tolerance['partials']}.",
+            f"The allowed error is no less than {tolerance['least']}.",
             _symbols(certificate, tolerance),
             _SMALL_COVARIANCES,
         ]
@@ -80,9 +84,10 @@ def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: 
     times = "" if goal == 1 else f"{goal:g} times "
     return [
         f"Errors{of} are at most {times}{tolerance['mean']} in the mean, {times}{tolerance['var']} in the variance "
-        f"and, of each partial derivative, {times}{tolerance['partials']}; no less than {tolerance['least']}.",
+        f"and, of each partial derivative, {times}{tolerance['partials']}.",
+        f"The allowed error is no less than {tolerance['least']}.",
         _symbols(certificate, tolerance),
-        _SMALL_MEANS if tolerance["var"].endswith("*V") else RELATIVE,
+        *([_SMALL_MEANS] if tolerance["var"].endswith("*V") else [RELATIVE, _TAILS]),
     ]
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.build.output import Output
-from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.native import NativeKernel
+from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x

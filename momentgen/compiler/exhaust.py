@@ -15,10 +15,10 @@ import numpy as np
 from momentgen.compiler.certify.evidence import OutputEvidence, Run, stated_digest
 from momentgen.compiler.certify.sweep import Reference, Sweep, Tally
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import EDGE_LABELS, ulp_error
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.toolchain.arrays import F32
+from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import BuildError
 
 _NAMES = (*OUTPUTS, *PARTIALS)

@@ -58,7 +58,7 @@ class Likelihood(nn.Module):
         raise NotImplementedError
 
     def bound_term(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
-        """Log p(y | f) of drawn outputs, in the mean over the posterior that :meth:`kl` is of: of the lower bound."""
+        """The lower bound's term of drawn outputs: the mean of log p(y | f) over what :meth:`kl` is of."""
         return self.log_prob(f, y)
 
     def kl(self) -> Tensor:

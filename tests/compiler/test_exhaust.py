@@ -16,10 +16,10 @@ from momentgen.compiler.certify.sweep import CHUNKS, Reference, Sweep
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exhaust import exhaust
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.lower.words import split_float32
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.strategies.homogeneous import kink
+from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.native.c_compiler import find_compiler
 from momentgen.rule import load_rules

@@ -28,7 +28,8 @@ from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.lower.trials import orders_of
-from momentgen.compiler.lower.words import Lowering, lower, round_float32, split_float32
+from momentgen.compiler.lower.words import Lowering, lower
+from momentgen.compiler.toolchain.float32 import round_float32, split_float32
 
 F32 = np.float32
 N = 2000

@@ -38,7 +38,7 @@ from momentgen.compiler.certify.points import edge_points, in_domain, near_point
 from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, ulp_error
-from momentgen.runtime.parameters import split
+from momentgen.compiler.toolchain.float32 import split_float32
 
 SIX = (*OUTPUTS, *PARTIALS)
 IN_ULP = [(n, v) for n, v in FAITHFUL if not FACTS[n].absolute]
@@ -125,7 +125,7 @@ def test_other_variants_are_within_their_goal_at_unseen_points(name: str, varian
 def test_beside_places_that_parameters_move_variants_are_within_their_goal_at_any_parameter(name: str) -> None:
     stable, rng = stables(name)["exact"], np.random.default_rng(seed := fresh_seed(name))
     for _ in range(30):
-        drawn = {p.name: sum(split(name, rng.uniform(p.low, p.high))) for p in op_of(name).parameters}
+        drawn = {p.name: sum(split_float32(rng.uniform(p.low, p.high))) for p in op_of(name).parameters}
         here = stable.at(drawn)
         points = points_beside(here.places(drawn), 300, int(rng.integers(2**31)))
         computed, exact = all_of(name, "exact", points, **drawn), here.truth(*points, drawn)

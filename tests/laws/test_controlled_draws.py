@@ -170,7 +170,6 @@ def test_numbers_of_other_generators_count_where_the_input_is_certain(name: str)
     with torch.no_grad():
         found = network(torch.zeros(2, 1))
     assert found.std_error is not None
-    assert (
-        (found.std - 2).abs() < 5 * found.std_error + 1e-6
-    ).all()  # of torch's generator it is exact but for rounding
+    # Of torch's generator it is exact but for rounding.
+    assert ((found.std - 2).abs() < 5 * found.std_error + 1e-6).all()
     assert network.calls == 1  # a draw starts from what was kept before the call

@@ -40,10 +40,6 @@ class Sampler:
         groups = [points.calibration_points(stable.box, n, seed), points.near_points(focus, n // 2, seed)]
         return joined([*groups, points.points_at(stable.places(setting), n // 4, seed)])
 
-    def beside(self, stable: Stable, graph: Graph, setting: Mapping[str, float], n: int, seed: int) -> Points:
-        """Points for ablation beside places where the variant is to be looked at closely."""
-        return points.points_beside(stable.places(setting), n // 4, seed)
-
     def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
         """Points at random and on the edges, the same for any program; some may lie outside the domain."""
         groups = [points.wide_points(n, seed), points.edge_points()]

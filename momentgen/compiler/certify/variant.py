@@ -29,7 +29,7 @@ from momentgen.compiler.certify.bounds import (
     tolerance_of,
 )
 from momentgen.compiler.certify.evidence import Evidence, Run, program_digest
-from momentgen.compiler.certify.points import Points, in_domain, seed_of, wide_points, worst_points
+from momentgen.compiler.certify.points import Points, in_domain, points_beside, seed_of, wide_points, worst_points
 from momentgen.compiler.certify.sampling import joined, sampler_of
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.interpreter import evaluate
@@ -127,8 +127,8 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                 made = _lower(rule, stable, direction, graph, aim, hard, order)
                 error, count = max(made[0].error.values()), len(made[0].double)
                 # What costs too much: many more second words than before, or all of them and the aim is missed still.
-                dear = before and count > max(_LARGE, _MANY * len(before.double))
-                if (dear or (not before and count > _LARGE and aim < error)) and aim:
+                dear = count > _MANY * len(before.double) if before else aim < error
+                if dear and count > _LARGE and aim:
                     if error > aim:
                         least[direction] = error
                     aim = (aim if before else error) / _TIGHTEN
@@ -266,11 +266,11 @@ def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Seque
     Raises:
         BuildError: if it does not.
     """
-    for setting, calibration in zip(stable.settings, calibrations, strict=False):
+    for calibration in calibrations:
         inputs = {name: values.astype(np.float64) for name, values in calibration.inputs.items()}
         away = np.ones_like(next(iter(inputs.values())), dtype=bool)
         with np.errstate(all="ignore"):
-            for ratio in stable.focus(setting):
+            for ratio in stable.focus(calibration.real):
                 away &= np.abs(inputs["mean"] / np.sqrt(inputs["var"]) / ratio - 1) > _NEAR_ZERO
         for output, values in outputs_float64(graph, {**inputs, **calibration.real}).items():
             # Beyond float32 its largest number stands for a result, as in the kernels.
@@ -293,12 +293,13 @@ def _calibrations(stable: Stable, graph: Graph, seed: int, hard: Sequence[_Hard]
     """Error measures at the first settings, beside places at all, and where earlier programs missed the goal."""
     groups: dict[tuple[float, ...], tuple[Mapping[str, float], list[tuple[Points, float]]]] = {}
     sampler = sampler_of(graph.inputs)
-    for number, setting in enumerate(stable.settings):
-        chosen, share = (sampler.calibration, 1.0) if number < _FIRST else (sampler.beside, _BESIDE)
-        spread = chosen(stable, graph, setting, _CALIBRATION, seed)
-        if not spread[0].size:
-            break
-        groups[tuple(setting.values())] = setting, [(spread, share)]
+    for setting in stable.settings[:_FIRST]:
+        spread = sampler.calibration(stable, graph, setting, _CALIBRATION, seed)
+        groups[tuple(setting.values())] = setting, [(spread, 1.0)]
+    for setting in stable.settings[_FIRST:]:
+        beside = points_beside(stable.places(setting), _CALIBRATION // 4, seed)
+        if beside[0].size:
+            groups[tuple(setting.values())] = setting, [(beside, _BESIDE)]
     for setting, points, weight in hard:
         groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, weight))
     stand_in = lower(graph, "parameters", frozenset(), {})

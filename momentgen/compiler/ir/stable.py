@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
+from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import partial_names
@@ -171,9 +170,7 @@ def settings_of(rule: Rule) -> tuple[dict[str, float], ...]:
                 rule.name, "strategies", f"parameter {p.name} needs a finite range, got [{p.low}, {p.high}]"
             )
         for share in (0.3, 0.0, 1.0, 0.981, 0.618, 0.0377):
-            value = p.low + share * (p.high - p.low)
-            head = float(np.float32(value))
-            setting = {**rule.defaults, p.name: head + float(np.float32(value - head))}
+            setting = {**rule.defaults, p.name: sum(split_float32(p.low + share * (p.high - p.low)))}
             if setting not in settings:
                 settings.append(setting)
     return tuple(settings)

@@ -24,34 +24,11 @@ from momentgen.compiler.fit import remez
 from momentgen.compiler.ir.graph import Graph, Node
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.program import Builder, Program
+from momentgen.compiler.toolchain.float32 import round_float32, split_float32
 from momentgen.rule.inputs import outputs_of, partial_names
 
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low mantissa bits
 _LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
-
-
-@lru_cache(maxsize=4096)
-def round_float32(value: Any) -> float:
-    """``value`` (float, mpf or Fraction) rounded once to the nearest float32.
-
-    >>> round_float32(0.1)
-    0.10000000149011612
-    """
-    with mpmath.workdps(60):
-        x = mpmath.mpf(value)
-        if x == 0 or not mpmath.isfinite(x):
-            return float(x)
-        exponent = max(int(mpmath.floor(mpmath.log(abs(x), 2))), -126)
-        unit = mpmath.ldexp(1, exponent - 23)
-        return float(mpmath.nint(x / unit) * unit)
-
-
-@lru_cache(maxsize=4096)
-def split_float32(value: Any) -> tuple[float, float]:
-    """``value`` as hi + lo, two float32 numbers, to about 48 bits."""
-    hi = round_float32(value)
-    with mpmath.workdps(60):
-        return hi, round_float32(mpmath.mpf(value) - mpmath.mpf(hi))
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,8 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
     if rescaled is None:
         raise BuildError(rule.name, "strategies", "expected an f in other units", rule.f)
     if base.scalars_source or not isinstance(base.measure, MomentsMeasure | SettledMeasure):
-        raise BuildError(rule.name, "strategies", f"expected a strategy that serves {rescaled.of} in any units", rule.f)
+        cause = f"f is {rescaled.of} in other units, which the strategy of that does not take"
+        raise BuildError(rule.name, "strategies", cause, rule.f)
     settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
     g = own.at({})
 

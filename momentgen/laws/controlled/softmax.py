@@ -108,9 +108,10 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
 
 
 def _unseen(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Squares of what standard deviation and mean lack of what no point meets, by what the one furthest off counts for.
+    """Squares of the errors of standard deviation and mean from events that no point meets.
 
-    The standard deviation of normal values, of which no point counts for more than of the points, lacks nothing.
+    They are taken to count for as much as the point that is furthest off.  Values that are linear in the points have no
+    such error: there a point has the share of the variance that it has of the points' own.
     """
     square = away(values, values.mean(-2, keepdim=True)).square()
     largest, total, count = square.amax(-2), square.sum(-2), len(points)

@@ -218,7 +218,10 @@ def _by_surfaces(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
 
     def write(g: Graph, v: Real, outputs: Sequence[str]) -> tuple[dict[str, Real], Sequence[Polynomial]]:
         writer = SurfaceWriter(g, f, surfaces, None, v)
-        return writer.values(outputs), writer.fits
+        values = writer.values(outputs)
+        for at in writer.variables.values():  # a mean beside its lines is a polynomial of x
+            g.suspect(at.x, at.share, *at.share.args)
+        return values, writer.fits
 
     return write
 

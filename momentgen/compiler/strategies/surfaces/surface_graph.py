@@ -167,12 +167,12 @@ class SurfaceWriter:
     def density(self) -> Real:
         """exp(-t²/2) at the mean's t."""
         g, at = self.g, self.at("mean")
-        exponent = at.h * -0.5
+        exponent = held = at.h * -0.5
         if at.frame.reach > _FARTHEST:
             least = g.const(-(mpmath.mpf(_FARTHEST) ** 2) / 2)
-            exponent = select(exponent < least, least, exponent)
-        density = exp_mantissa(exponent) * exp_factor(exponent, 0, 1)
-        g.suspect(exponent, density, density.args[0])
+            held = select(exponent < least, least, exponent)
+        density = exp_mantissa(held) * exp_factor(held, 0, 1)
+        g.suspect(exponent, held, density, density.args[0])
         return density
 
     def tail(self, order: int) -> Real:
