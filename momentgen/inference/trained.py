@@ -211,13 +211,14 @@ def from_ivon(optimizer: Any) -> Trained:
 # ------------------------------------------------------------------ SWAG
 
 
-def from_swag(iterates: Any, *, rank: int = 20, scale: float | None = None) -> Trained:
+def from_swag(iterates: Any, *, rank: int | None = None, scale: float | None = None) -> Trained:
     """The posterior of SWAG: the mean of the weights' iterates, their variances, and their last deviations.
 
     Args:
         iterates: state dicts of the network, collected along training.  Or an object with ``swag_stats``, as
             torch-uncertainty's SWAG has them.
-        rank: how many of the last iterates give the correlated part; 0 leaves it out.
+        rank: how many of the last iterates give the correlated part, at least 2; 0 leaves it out.  None takes as many as
+            the object keeps, or else the paper's 20.
         scale: factor on the covariance.  None takes that of the object, or else the paper's, a half.
 
     Returns:
@@ -225,11 +226,13 @@ def from_swag(iterates: Any, *, rank: int = 20, scale: float | None = None) -> T
         between all parameters, as in the paper.
 
     Raises:
-        InputError: for less than two iterates, or iterates that differ in their names.
+        InputError: for less than two iterates, iterates that differ in their names, or arguments out of their range.
     """
     scale = float(getattr(iterates, "scale", 0.5)) if scale is None else scale
-    if not 0 < scale < float("inf") or rank < 0:
-        raise InputError(f"from_swag: expected a positive scale and a rank of at least 0, got {scale} and {rank}")
+    most = int(getattr(iterates, "max_num_models", 20 if rank is None else rank))
+    rank = most if rank is None else min(rank, most)
+    if not 0 < scale < float("inf") or rank < 0 or rank == 1:
+        raise InputError(f"from_swag: expected a positive scale and a rank of 0 or at least 2, got {scale} and {rank}")
     stats = getattr(iterates, "swag_stats", None)
     parts = _swag_of_stats(iterates, stats, rank) if isinstance(stats, Mapping) else _swag_of_iterates(iterates, rank)
     shared: Noise | None = None
@@ -270,8 +273,7 @@ def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _S
         # deviations are from the running mean, as SWAG collects them
         count = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
         running = values.cumsum(0) / count.view(-1, *[1] * first.dim())
-        last = (values - running)[-rank:] if rank > 1 else None
-        deviations = None if last is None or len(last) < 2 else last / (len(last) - 1) ** 0.5
+        deviations = (values - running)[-rank:] / (min(rank, len(values)) - 1) ** 0.5 if rank else None
         found[name] = values.mean(0), values.var(0, correction=0), deviations
     return found
 
@@ -279,7 +281,7 @@ def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _S
 def _swag_of_stats(swag: Any, stats: Mapping[str, Tensor], rank: int) -> _Swag:
     if (count := int(getattr(swag, "num_avgd_models", 2))) < 2:
         raise InputError(f"from_swag: expected statistics of at least two iterates, got those of {count}")
-    prefix, most = getattr(swag, "prfx", ""), int(getattr(swag, "max_num_models", rank))
+    prefix = getattr(swag, "prfx", "")
     found: _Swag = {}
     for key, mean in stats.items():
         name = key.removeprefix(prefix).removesuffix("_mean")
@@ -288,7 +290,9 @@ def _swag_of_stats(swag: Any, stats: Mapping[str, Tensor], rank: int) -> _Swag:
             continue
         var = (square - mean.square()).clamp_min(getattr(swag, "var_clamp", 0.0))
         root = stats.get(f"{prefix}{name}_covariance_sqrt")
-        deviations = None if root is None or not len(root) else root.view(-1, *mean.shape) / (most - 1) ** 0.5
+        deviations = None
+        if rank and root is not None and len(root):
+            deviations = root[-rank:].view(-1, *mean.shape) / (rank - 1) ** 0.5
         found[name] = mean, var, deviations
     return found
 

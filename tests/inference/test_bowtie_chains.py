@@ -85,6 +85,13 @@ def test_an_interrupted_chain_goes_on_bit_for_bit(
     assert_same(whole, resumed.run())
 
 
+def test_chains_with_other_data_are_saved_and_loaded_before_they_go_on(tmp_path: Path) -> None:
+    moved = quick(MODEL, X, Y, chains=2, burn_in=3, draws=2).run().with_data(X + 0.1, Y)
+    moved.save(tmp_path / "chains.pt")
+    loaded = Chains.load(tmp_path / "chains.pt", MODEL, X + 0.1, Y)
+    assert_same(loaded.go_on(3), moved.go_on(3))
+
+
 def test_a_file_of_another_model_or_of_other_data_or_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "chains.pt"
     quick(MODEL, X, Y, chains=1, burn_in=1, draws=1).run(checkpoint=path)

@@ -174,8 +174,9 @@ def test_a_fit_that_cannot_be_relied_on_is_said(estimator: Any, said: str) -> No
         y = (y > np.median(y)).astype(int)
     else:
         fixed["calibrate"] = None
-    with pytest.warns(ConvergenceWarning, match=f"{type(estimator).__name__}: .*{said}"):
+    with pytest.warns(ConvergenceWarning, match=f"{type(estimator).__name__}: .*{said}") as heard:
         estimator.set_params(**fixed).fit(X, y)
+    assert {one.filename for one in heard if one.category is ConvergenceWarning} == {__file__}
     assert estimator.diagnostics_
 
 

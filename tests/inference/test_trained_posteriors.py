@@ -251,6 +251,11 @@ def test_statistics_of_swag_are_those_of_its_iterates_at_its_own_scale_and_least
         for name, one in randomise(plain, from_swag(swag_like(states, **its), **asked)).posteriors.items():
             assert torch.allclose(one.var, paper[name].var * scale / 0.5, rtol=1e-9)
             assert torch.allclose(one.mean, paper[name].mean)
+    for rank in (0, 2, 5, 40):
+        fewer = randomise(plain, from_swag(states, rank=min(rank, 20))).posteriors
+        for name, one in randomise(plain, from_swag(swag_like(states), rank=rank)).posteriors.items():
+            assert torch.allclose(one.var, fewer[name].var, rtol=1e-9)
+            assert one.independent == (rank == 0)
     still = randomise(plain, from_swag(swag_like([first] * 2, var_clamp=1e-6, scale=1.0)))
     assert torch.allclose(still.posteriors["0/weight"].var, torch.full((10, 3), 1e-6, dtype=torch.float64))
 
@@ -274,6 +279,8 @@ def refusals() -> Iterator[tuple[Callable[[], Any], str]]:
     yield lambda: from_ivon(torch.optim.Adam(plain.parameters())), "expected the optimizer IVON"
     yield lambda: from_swag([plain.state_dict()]), "at least two state dicts"
     yield lambda: from_swag(swag_like([plain.state_dict()], num_avgd_models=0)), "at least two iterates, got those of 0"
+    yield lambda: from_swag([plain.state_dict()] * 2, rank=1), "a rank of 0 or at least 2, got 0.5 and 1"
+    yield lambda: from_swag(swag_like([plain.state_dict()] * 2, max_num_models=1)), "at least 2, got 0.5 and 1"
     yield lambda: from_vbll(plain[0]), "Regression or DiscClassification"
     states = [{"other": torch.zeros(2)}, {"other": torch.ones(2)}]
     yield lambda: randomise(plain, from_swag(states)), "has 0 parameters"

@@ -254,8 +254,9 @@ class Chains:
                 raise InputError(
                     f"{path}: expected chains of the {name} {expected}, got those of {content['identity'][name]}"
                 )
+        planned = settings.pop("draws")  # 0 of chains with other data, before they go on
         found = cls(model, x, y, chains=len(state.precisions[0]), start=state, **settings)
-        found.done = content["done"]
+        found.done, found.planned = content["done"], planned
         found._kept = list(zip(*(part.unbind() for part in content["kept"]), strict=True))
         found._generator.set_state(content["generator"].cpu())
         return found

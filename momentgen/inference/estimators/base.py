@@ -8,6 +8,7 @@ predict for tensors (``_log_posterior``, ``_parts``).
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, dataclass_transform
@@ -31,6 +32,14 @@ _Class = TypeVar("_Class")
 
 #: standard deviations within which no half of a column's values may lie, unless most of them are equal
 _SQUEEZED: Final = 0.05
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel`` with which a warning of the calling function names the line that called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("momentgen."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @dataclass_transform()
@@ -151,7 +160,7 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
             raise
         reasons = (self._few_set_the_unit(features, targets), self._complaint()) if passes is None else ()
         for reason in filter(None, reasons):
-            warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=3)
+            warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=_level_of_caller())
         return self
 
     def _few_set_the_unit(self, features: Tensor, targets: Tensor) -> str | None:
