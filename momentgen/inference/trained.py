@@ -217,7 +217,7 @@ def from_swag(iterates: Any, *, rank: int | None = None, scale: float | None = N
     Args:
         iterates: state dicts of the network, collected along training.  Or an object with ``swag_stats``, as
             torch-uncertainty's SWAG has them.
-        rank: how many of the last iterates give the correlated part, at least 2; 0 leaves it out.  None takes as many as
+        rank: how many of the last iterates give the correlated part, at least 2; 0 leaves it out.  None takes all that
             the object keeps, or else the paper's 20.
         scale: factor on the covariance.  None takes that of the object, or else the paper's, a half.
 

@@ -21,7 +21,7 @@ import sympy
 from momentgen.build.built import read_built
 from momentgen.commands.report.formula import mathml
 from momentgen.commands.report.measurements import ErrorMap, histogram_of_shares
-from momentgen.commands.report.page import costs_from, render_page, softmax_table
+from momentgen.commands.report.page import costs_from, render_page
 from momentgen.commands.report.section import Section, _histogram, certificate_table, section_of
 from momentgen.commands.report.write import write_report
 from momentgen.errors import MomentgenError
@@ -192,18 +192,6 @@ def test_the_committed_times_read() -> None:
 def test_other_results_than_the_benchmark_s_are_refused(results: Any) -> None:
     with pytest.raises(MomentgenError, match=r"layer_share\.py in share\.json"):
         costs_from(results, Path("share.json"))
-
-
-def test_the_softmax_table_has_a_column_a_key() -> None:
-    table = softmax_table({"results": [{"K": 2, "error": 1e-9}, {"K": 100, "method": "<b>"}]}, Path("s.json"))
-    assert table is not None
-    page = render_page([heaviside()], softmax=table)
-    assert "<td>1e-\N{WORD JOINER}09</td>" in page
-    assert "&lt;b&gt;" in page
-    assert "softmax-errors" in read(page).anchors
-    assert "softmax-errors" not in read(render_page([heaviside()])).anchors
-    with pytest.raises(MomentgenError, match=r"expected a list of objects in s\.json"):
-        softmax_table([1, 2], Path("s.json"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from momentgen import __version__
-from momentgen.commands.report.section import Section, TableData, shown
+from momentgen.commands.report.section import Section, TableData
 from momentgen.errors import MomentgenError
 
 #: the hyphen of an exponent, after which a browser may break the line
@@ -78,31 +78,12 @@ def costs_from(results: Any, path: Path) -> Costs | None:
         ) from error
 
 
-def softmax_table(results: Any, path: Path) -> TableData | None:
-    """A list of dicts (or the ``results`` of a dict) as a table with a column a key; None for None or no rows.
-
-    Raises:
-        MomentgenError: if it is something else.
-
-    >>> softmax_table([{"K": 2, "error": 0.25}, {"K": 10}], Path("softmax.json"))
-    TableData(head=['K', 'error'], rows=[['2', '0.25'], ['10', '']])
-    """
-    rows = results.get("results") if isinstance(results, dict) else results
-    if rows is None:
-        return None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise MomentgenError(f"expected a list of objects in {path}, got {type(rows).__name__}")
-    head = list(dict.fromkeys(key for row in rows for key in row))
-    return TableData(head, [[shown(row.get(key, "")) for key in head] for row in rows]) if rows else None
-
-
-def render_page(sections: Sequence[Section], *, costs: Costs | None = None, softmax: TableData | None = None) -> str:
+def render_page(sections: Sequence[Section], *, costs: Costs | None = None) -> str:
     """The whole page.
 
     Args:
         sections: one per rule, in the order of the page.
         costs: for the overview; None where nothing was measured.
-        softmax: the error table of the softmax variants, where there is one.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("momentgen.commands.report", ""),
@@ -129,6 +110,5 @@ def render_page(sections: Sequence[Section], *, costs: Costs | None = None, soft
         sections=sections,
         overview=TableData(head, overview),
         costs=costs,
-        softmax=softmax,
     )
     return _EXPONENT_HYPHEN.sub("-\N{WORD JOINER}", page)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from momentgen.build import default_output
 from momentgen.build.choice import chosen_rules
-from momentgen.commands.report.page import costs_from, read_results, render_page, softmax_table
+from momentgen.commands.report.page import costs_from, read_results, render_page
 from momentgen.commands.report.section import Section, section_of
 from momentgen.errors import MomentgenError
 from momentgen.rule import load_rules
@@ -59,11 +59,11 @@ def write_report(
     chosen = chosen_rules(only, names, rules)
     package = default_output(rules) if package is None else package
     results = rules.resolve().parent / "benchmarks" / "results" if results is None else results
-    share, softmax = results / "layer_share.json", results / "softmax.json"
-    costs, table = costs_from(read_results(share), share), softmax_table(read_results(softmax), softmax)
+    share = results / "layer_share.json"
+    costs = costs_from(read_results(share), share)
     progress(0, len(chosen), "")
     sections = _sections(rules, package, chosen, jobs or os.cpu_count() or 1, progress)
-    page = render_page([sections[name] for name in chosen], costs=costs, softmax=table)
+    page = render_page([sections[name] for name in chosen], costs=costs)
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What all other folders stand on: C libraries that the compiler itself calls, float32 rounding, and names of array types."""
+"""What all other folders stand on: C libraries of the compiler's own, float32 rounding, and names of array types."""
