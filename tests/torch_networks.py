@@ -70,18 +70,6 @@ class ViT(nn.Module):
         return self.head(x[:, 0])
 
 
-class Tied(nn.Module):
-    """An embedding whose weight is that of the last layer too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.middle, self.out = nn.Embedding(7, 5), nn.Linear(5, 5), nn.Linear(5, 7, bias=False)
-        self.out.weight = self.embed.weight
-
-    def forward(self, index: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.middle(self.embed(index))))
-
-
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3))
 

@@ -91,10 +91,9 @@ def test_functions_compute_what_the_programs_do(seed: int) -> None:
     found = outlined(programs)
     functions = {function.name: function for function in found.functions}
     for program, body in zip(programs, found.bodies, strict=True):
-        for body_now in (body,):
-            assert unfolded(body_now, functions, list(body_now.inputs)) == plain(program)
-            body_now.settle()
-            assert unfolded(body_now, functions, list(body_now.inputs)) == plain(program)
+        assert unfolded(body, functions, list(body.inputs)) == plain(program)
+        body.settle()
+        assert unfolded(body, functions, list(body.inputs)) == plain(program)
 
 
 def test_an_atom_is_one_call_with_its_constants() -> None:

@@ -27,7 +27,6 @@ REFUSED = {
 }
 #: of some functions that are quick to look at, the strategy that is tried first
 FIRST = {
-    "identity_exponential": "elementary",
     "snake": "elementary",
     "gcu": "elementary",
     "crossing": "homogeneous",

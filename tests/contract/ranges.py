@@ -42,7 +42,6 @@ Errors = Callable[[str, F64, F64, Points], F64]
 LARGEST = {torch.float32: float(np.finfo(np.float32).max), torch.float64: float(np.finfo(np.float64).max)}
 _SMALLEST = 2.0**-126
 _MEANS = 1.25  # the largest partial over all means is looked for at some of them
-_MAX = LARGEST[torch.float32]
 
 RULES = rules()
 OPS: Mapping[str, Op] = {name: op for name in RULES if isinstance(op := getattr(momentgen.generated, name, None), Op)}

@@ -66,7 +66,6 @@ EXACT: dict[str, Case] = {
     "prelu, one slope": each(lambda x: F.prelu(x, torch.tensor([-1.0]).double())),
     "pow, 1": each(lambda x: x**1),
     "pow, by keyword": each(lambda x: torch.pow(x, exponent=4)),
-    # integrated by quadrature, which converges at once for these
     # products of two random arguments
     "add, of a square in place": each(lambda x: x.square().add_(1)),
     "matmul": Case(lambda x, y: x @ y, ((1, 2, 3), (1, 3, 2))),

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from laws.small_networks import Of
+from networks.third_party import allow_torchvision
 from torch import Tensor, nn
 
 import momentgen
@@ -197,6 +198,7 @@ def test_a_cache_that_the_network_fills_comes_back_with_moments_and_can_be_given
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ap1", "ap2", "covariance"])
 def test_the_cache_of_a_model_of_transformers_has_moments(method: Any) -> None:
+    allow_torchvision()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     small = {
@@ -204,11 +206,10 @@ def test_the_cache_of_a_model_of_transformers_has_moments(method: Any) -> None:
         "intermediate_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
+        "num_key_value_heads": 2,
         "vocab_size": 11,
     }
-    configuration = transformers.LlamaConfig(
-        **small, num_attention_heads=2, num_key_value_heads=2, attn_implementation="eager"
-    )
+    configuration = transformers.LlamaConfig(**small, attn_implementation="eager")
     plain = transformers.LlamaModel(configuration).eval()
     x = momentgen.noisy(torch.randn(1, 3, 8), std=0.1)
     network = momentgen.convert(plain, method)

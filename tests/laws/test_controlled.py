@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -182,12 +181,6 @@ def test_the_networks_own_noise_counts_for_a_certain_input() -> None:
     x = torch.ones(3, 4)
     found = momentgen.convert(network, "controlled")(x)
     torch.testing.assert_close(found.std, network[1].weight.square().sum(1).sqrt().expand(3, 2), rtol=0.05, atol=0)
-
-
-@dataclasses.dataclass
-class Given:
-    x: Any
-    scale: float = 2.0
 
 
 def test_decisions_are_those_of_most_draws() -> None:

@@ -19,7 +19,6 @@ from momentgen.laws import diagonal, listening
 from momentgen.runtime import JointMoments
 
 #: methods that run a network example by example
-JOINT = ("adjoint", "covariance", "controlled")
 DEFAULT_RUNS = "controlled, the default of evaluation, runs this network"
 
 

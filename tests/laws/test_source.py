@@ -70,7 +70,6 @@ ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "max(x, 0.1 x)": (lambda x: torch.maximum(x, 0.1 * x), lambda x: F.leaky_relu(x, 0.1)),
     "max(x, 0.1 x), by max": (lambda x: torch.max(0.1 * x, x), lambda x: F.leaky_relu(x, 0.1)),
     "-min(-x, 0 x)": (lambda x: -torch.minimum(-x, 0 * x), F.relu),
-    "x / |x| less itself": (lambda x: x - x, lambda x: 0 * x),
 }
 
 

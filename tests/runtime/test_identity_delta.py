@@ -5,14 +5,12 @@ from __future__ import annotations
 import mpmath
 import pytest
 import torch
-from same_bits import interpreter_fuses
 
 from momentgen.generated import leaky_relu, relu
 from momentgen.native.c_compiler import find_compiler
 
 _LARGEST = {torch.float32: torch.finfo(torch.float32).max, torch.float64: torch.finfo(torch.float64).max}
 _LEAST = {torch.float32: 2.0**-149, torch.float64: 5e-324}
-needs_interpreter = pytest.mark.skipif(not interpreter_fuses(), reason="no Triton whose interpreter rounds fma once")
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 
