@@ -241,12 +241,11 @@ def lower(nest: Any) -> Any:
 
 
 def _lowered(value: Any) -> Any:
-    if isinstance(value, Law):
-        if value._dtype is not None:
-            dtype, value._dtype = value._dtype, None
-            return half.narrowed(_lowered(value), dtype)
-        form = value._form()  # of a view of what has been written to, which may now be another law
-        if isinstance(value, Point):
-            return certain(form) if form.is_floating_point() else form
-        return Moments(*value._parts())
-    return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+    if not isinstance(value, Law):
+        return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+    form = value._form()  # of a view of what has been written to, which may now be another law
+    if not isinstance(value, Point):
+        found: Any = Moments(*value._parts())
+    else:
+        found = certain(form) if form.is_floating_point() else form
+    return found if value._dtype is None else half.narrowed(found, value._dtype)

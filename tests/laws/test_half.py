@@ -92,6 +92,7 @@ def test_outputs_have_the_dtypes_of_the_plain_network(method: Any, dtype: torch.
             "log": F.log_softmax(net.first(x), -1, dtype=torch.float32),
             "own": net.first(x) * torch.ones((), dtype=torch.float32),
             "kept": kept,
+            "the same": kept,
             "double": kept.double(),
             "promoted": net.first(x) + torch.ones(6),
             "like": logits.type_as(x),
@@ -107,6 +108,12 @@ def test_outputs_have_the_dtypes_of_the_plain_network(method: Any, dtype: torch.
     if method in ANALYTIC:
         assert found["logits"].var.min() > 0
         torch.testing.assert_close(found["double"].var, x.var.double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_summary_leaves_the_layers_of_the_network_in_their_dtype(dtype: torch.dtype) -> None:
+    narrow = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)).to(dtype)
+    assert len(momentgen.summary(narrow, given((2, 4), dtype)[0]).rows) == 3
 
 
 @pytest.mark.parametrize("dtype", HALVES)
