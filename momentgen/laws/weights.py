@@ -193,7 +193,10 @@ def _keeps_rows(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if args[0].ndim < 2:
         return False
     if entry.name == "getitem":
-        return isinstance(args[1], int | slice | Tensor)
+        index = args[1]
+        if isinstance(index, Tensor):  # True, or one of more dimensions, joins rows or takes them apart
+            return index.dim() == 1 or (index.dim() == 0 and index.dtype is not torch.bool)
+        return isinstance(index, slice) or (isinstance(index, int) and not isinstance(index, bool))
     # torch's order of arguments: the dimension stands first in select, narrow and index_select.
     first = entry.name in ("select", "narrow", "index_select")
     return bool(kwargs.get("dim", args[1] if first and len(args) > 1 else args[2] if len(args) > 2 else 0) == 0)
