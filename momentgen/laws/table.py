@@ -176,8 +176,8 @@ _ALIASES: dict[str, str] = {
     "__xor__": "logical_xor", "__invert__": "logical_not", "_dropout": "dropout",
     "row_stack": "vstack", "vecdot": "linalg_vecdot", "multi_dot": "linalg_multi_dot", "ger": "outer",
     "unsafe_split_with_sizes": "split_with_sizes",
-    "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "frobenius_norm": "norm",
-    "conv_tbc": "conv_tbc", "unsafe_chunk": "chunk", "unsafe_split": "split", "_max_pool1d": "max_pool1d",
+    "linalg_vector_norm": "vector_norm", "linalg_norm": "norm",
+    "unsafe_chunk": "chunk", "unsafe_split": "split", "_max_pool1d": "max_pool1d",
     "_max_pool2d": "max_pool2d", "_max_pool3d": "max_pool3d", "upsample": "interpolate",
     "feature_dropout": "dropout2d",
 }  # fmt: skip

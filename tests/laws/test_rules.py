@@ -260,6 +260,23 @@ def test_conversions_convert_mean_and_variance(function: Callable[[Any], Any]) -
     assert torch.equal(found.var, function(x.var))
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x: torch.linalg.vector_norm(x, dim=1, dtype=torch.float64),
+        lambda x: torch.linalg.norm(x, dtype=torch.float64),
+        lambda x: torch.norm(x, 2, 1, True, None, torch.float64),
+        lambda x: x.norm(2, 1, True, torch.float64),
+    ],
+)
+def test_a_norm_is_computed_in_the_dtype_that_it_asks_for(norm: Callable[[Any], Any]) -> None:
+    x = Moments(*(part.float() for part in normal_input(2, 3)))
+    found, expected = norm(law_of(x)).moments(), norm(law_of(Moments(x.mean.double(), x.var.double()))).moments()
+    assert found.mean.dtype is found.var.dtype is torch.float64
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.var, expected.var)
+
+
 def test_what_a_network_asks_of_its_own_values_gradients_changes_no_law() -> None:
     law = law_of(normal_input(4))
     assert law.requires_grad_() is law
@@ -286,6 +303,7 @@ def test_half_a_class_of_norm_is_refused_by_name() -> None:
         lambda: torch.linalg.norm(x, 2),
         lambda: torch.linalg.norm(x, 2, dim=(0, 1)),
         lambda: torch.norm(x, "nuc"),
+        lambda: torch.frobenius_norm(x, 2),
         lambda: x.logsumexp(0),
         lambda: torch.cumprod(x, 0),
         lambda: F.normalize(x, p=1),

@@ -44,7 +44,9 @@ def _statistic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     keepdim = kwargs.get("keepdim", args[3] if len(args) > 3 else False)
     if entry.call is torch.linalg.norm and p == 2 and (x.ndim == 2 if dim is None else isinstance(dim, tuple | list)):
         raise unsupported(entry, x, "a largest singular value has no rule")
-    square = x.square()
+    # torch.norm takes it by place, too
+    dtype = kwargs.get("dtype", next((value for value in args[4:] if isinstance(value, torch.dtype)), None))
+    square = (x if dtype is None else x.to(dtype)).square()
     return torch.sqrt(square.sum() if dim is None else square.sum(dim, keepdim))
 
 
