@@ -4,6 +4,9 @@
 - :class:`Diagonal` has the mean and variance of each value.
 - :class:`Channels` has the statistics of a data set.
 - :class:`Covariance` has the mean and covariance of all values of one example.
+- :class:`~momentgen.laws.adjoint.Adjoint` has mean and variance, and is differentiated by sources of noise.
+- :class:`~momentgen.laws.weights.Weight`, :class:`~momentgen.laws.parameters.Lifted` and
+  :class:`~momentgen.laws.local.Local` are random parameters.
 
 The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from momentgen.errors import UnsupportedError
+from momentgen.laws.law import Law
 
 __all__ = ["RECORDING", "explained", "refuse"]
 
@@ -73,7 +74,7 @@ def explained(error: Exception) -> UnsupportedError | None:
     first = str(error).partition("\n")[0]
     if not any(words in first for words in ("found type '", ", not ", "cannot convert", " is not an instance of ")):
         return None
-    for law in ("Point", "Diagonal", "Covariance", "Adjoint"):
+    for law in (kind.__name__ for kind in _subclasses(Law)):
         if f"'{law}'" in first or f"not {law}" in first or first.startswith(f"{law}("):
             return UnsupportedError(
                 f"{first}: it takes tensors only, as a function by torch.jit.script does, or functional_call; a random "

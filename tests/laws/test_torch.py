@@ -21,6 +21,7 @@ from torch_networks import Recurrent, ResidualCNN, ViT, close, encoder_layer, gr
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError, UnsupportedError
+from momentgen.inference import MeanField, randomise
 from momentgen.laws import Diagonal, Law, diagonal
 
 # ------------------------------------------------------------------ checkpoints
@@ -245,6 +246,20 @@ def test_scripted_parts_say_that_they_take_tensors_only() -> None:
 
     with pytest.raises(UnsupportedError, match="needs the Python function"):
         momentgen.convert(Of(lambda x: scripted_function(x)))(moments(2, 4))
+    of_parameters = randomise(Scripted(scripted_function), MeanField())
+    with pytest.raises(UnsupportedError, match="Local, needs the Python function"):
+        momentgen.convert(of_parameters, "local")(torch.ones(2, 4))
+
+
+class Scripted(nn.Module):
+    """A linear map whose weight a function computes."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.weight, self.function = nn.Parameter(torch.ones(3, 4)), function
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.function(self.weight).t()
 
 
 def _double(x: Tensor) -> Tensor:

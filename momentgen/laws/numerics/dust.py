@@ -1,9 +1,9 @@
 """Matrix products of values that are nothing beside others of their layer, taken as 0.
 
 A unit some thirteen standard deviations on the off side of a ReLU has moments and a slope below the normal range of
-float32.  Many processors compute up to a hundred times more slowly there; docs/developer-notes.md has the cost to
-networks at little noise.  A product adds such values to others, and rounds them away.  So :func:`product` takes them as
-0 in its arguments, and again in the gradient of its derivatives.  The values themselves stay what they are.
+float32.  Many processors compute up to a hundred times more slowly there.  A product adds such values to others, and
+rounds them away.  So :func:`product` takes them as 0 in its arguments, and again in the gradient of its derivatives.
+The values themselves stay what they are.
 """
 
 from __future__ import annotations
