@@ -20,7 +20,6 @@ __all__ = [
     "every_source",
     "maximum_of_windows",
     "polya_gamma",
-    "tridiagonal",
 ]
 
 _PACKAGE = Path(__file__).parents[1]
@@ -65,11 +64,6 @@ def polya_gamma(defines: str) -> str:
     return defines + _text("inference/polya_gamma_sampler/polya_gamma.c")
 
 
-def tridiagonal(real: str) -> str:
-    """Draws of correlated weights, in ``float`` or ``double``."""
-    return f"typedef {real} REAL;\n{_text('inference/tridiagonal/draw.c')}"
-
-
 def every_source(generated: Path) -> Iterator[tuple[str, str]]:
     """Stem and text of each library.
 
@@ -85,7 +79,6 @@ def every_source(generated: Path) -> Iterator[tuple[str, str]]:
         relu = generated / "relu" / ("exact_float64.c" if real == "double" else "exact.c")
         yield f"adf_{real}", density_filter(real, relu.read_text(encoding="utf-8"))
         yield f"maximum_of_windows_{real}", maximum_of_windows(maximum.definitions(real))
-        yield f"tridiagonal_{real}", tridiagonal(real)
 
 
 def _module(path: str) -> ModuleType:

@@ -123,16 +123,14 @@ def test_what_the_runtime_compiles_is_what_a_wheel_holds(monkeypatch: pytest.Mon
     from momentgen.inference.adf import native as filters
     from momentgen.inference.bowtie import collapsed
     from momentgen.inference.polya_gamma_sampler import native as polya_gamma
-    from momentgen.inference.tridiagonal import native as tridiagonal
     from momentgen.laws.numerics import maximum_native
     from momentgen.runtime import native
 
-    for module in (filters, collapsed, polya_gamma, tridiagonal, maximum_native, native):
+    for module in (filters, collapsed, polya_gamma, maximum_native, native):
         monkeypatch.setattr(module, "compile_and_load", note)
     calls = [polya_gamma.NativeSampler, collapsed._for_cpu.__wrapped__]
     calls += [lambda dtype=dtype: filters.native.__wrapped__(dtype) for dtype in (torch.float32, torch.float64)]
     calls += [lambda dtype=dtype: maximum_native.NativeMaximum(dtype) for dtype in (torch.float32, torch.float64)]
-    calls += [lambda real=real: tridiagonal.NativeDraws(real) for real in ("float", "double")]
     for package in sorted(path.parent.name for path in GENERATED.glob("*/exact.c")):
         for double in (False, True):
             calls.append(
@@ -146,9 +144,7 @@ def test_what_the_runtime_compiles_is_what_a_wheel_holds(monkeypatch: pytest.Mon
     held = dict(c_sources.every_source(GENERATED))
     assert asked.items() <= held.items()
     others = {"collapsed_gates", "polya_gamma"}
-    others |= {
-        f"{name}_{real}" for name in ("adf", "maximum_of_windows", "tridiagonal") for real in ("float", "double")
-    }
+    others |= {f"{name}_{real}" for name in ("adf", "maximum_of_windows") for real in ("float", "double")}
     assert others <= set(asked)
 
 
