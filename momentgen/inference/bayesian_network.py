@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -199,20 +198,6 @@ class BayesianNetwork(torch.nn.Module):
     def kl(self) -> Tensor:
         """Kullback-Leibler divergence of the posteriors from their priors, all parameters together."""
         return torch.stack([one.kl(self.priors[key]) for key, one in self.posteriors.items()]).sum()
-
-    @contextmanager
-    def bound(self) -> Iterator[Callable[[], Tensor]]:
-        """Give :meth:`kl`, which may as well be called without this context.
-
-        >>> from momentgen.inference import MeanField
-        >>> bayes = randomise(torch.nn.Linear(2, 1), MeanField(std=0.1)).set_method("ap2")
-        >>> with bayes.bound() as kl:
-        ...     out = bayes(torch.ones(1, 2))
-        ...     same = kl() == bayes.kl()
-        >>> bool(same)
-        True
-        """
-        yield self.kl
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All parameters for an optimizer, with the learning rates that their families ask for.

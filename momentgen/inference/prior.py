@@ -14,11 +14,10 @@ Divergences are in nats, summed over all parameters: tensors without dimensions,
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 import momentgen.generated
 from momentgen.errors import InputError
@@ -29,29 +28,9 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "NormalPosterior", "Prior"]
+    from momentgen.inference.posterior import Posterior
 
-
-class NormalPosterior(Protocol):
-    """What a prior needs to know about a posterior."""
-
-    @property
-    def mean(self) -> Tensor:
-        """Means, of any shape."""
-
-    @property
-    def var(self) -> Tensor:
-        """*Variances*, of the same shape."""
-
-    @property
-    def independent(self) -> bool:
-        """Whether the parameters are independent."""
-
-    def trace(self) -> Tensor:
-        """Sum of the variances, without dimensions."""
-
-    def log_det(self) -> Tensor:
-        """Logarithm of the determinant of the covariance of all parameters, without dimensions."""
+__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Prior"]
 
 
 class Prior(nn.Module):
@@ -81,7 +60,7 @@ class Prior(nn.Module):
         mean, var = check(where, Moments(mean, var))
         return self._kl(mean, var, var.log().sum(), generator)
 
-    def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
+    def kl(self, posterior: Posterior, generator: torch.Generator | None = None) -> Tensor:
         """Divergence of a normal posterior, correlated or not, from this prior; +inf where its covariance is singular.
 
         Raises:
@@ -127,7 +106,7 @@ class Normal(Prior):
         else:
             self.register_buffer("var", positive("Normal", "var", 1.0 if var is None else var))
 
-    def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
+    def kl(self, posterior: Posterior, generator: torch.Generator | None = None) -> Tensor:
         mean = posterior.mean
         if self.var.numel() > 1:
             return self._kl(mean, posterior.var, posterior.log_det(), generator)
@@ -229,7 +208,7 @@ class LogUniform(Prior):
     exact = False
     _K = (0.63576, 1.87320, 1.48695)
 
-    def kl(self, posterior: NormalPosterior, generator: torch.Generator | None = None) -> Tensor:
+    def kl(self, posterior: Posterior, generator: torch.Generator | None = None) -> Tensor:
         independent = super().kl(posterior, generator)
         if posterior.independent:
             return independent
@@ -239,30 +218,12 @@ class LogUniform(Prior):
         return torch.where(singular, math.inf, independent + torch.where(singular, 0.0, correlation))
 
     def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
-        return cast(Tensor, _SumOfLogUniform.apply(mean, var))
-
-
-class _SumOfLogUniform(torch.autograd.Function):
-    """The divergence as a function of t = -log alpha, with its gradient by hand: autograd's takes some 30 passes."""
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, var: Tensor) -> Tensor:
-        k1, k2, k3 = LogUniform._K
+        k1, k2, k3 = self._K
         zero = mean == 0
-        t = 2 * torch.where(zero, 1.0, mean).abs().log() - torch.where(zero, 1.0, var).log()
-        ctx.save_for_backward(mean, var, t)
+        t = 2 * torch.where(zero, 1.0, mean).abs().log() - torch.where(zero, 1.0, var).log()  # -log alpha
+        # softplus(t) is t from 20 on
         each = k1 * torch.sigmoid(k3 * t - k2) + torch.logaddexp(t, torch.zeros_like(t)) / 2
         return torch.where(zero, 0.0, each).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        mean, var, t = ctx.saved_tensors
-        k1, k2, k3 = LogUniform._K
-        steep = torch.sigmoid(k3 * t - k2)
-        by_t = grad * (k1 * k3 * steep * (1 - steep) + torch.sigmoid(t) / 2)
-        by_t = torch.where(mean == 0, 0.0, by_t)
-        return torch.where(mean == 0, 0.0, 2 * by_t / mean), -by_t / torch.where(mean == 0, 1.0, var)
 
 
 class Horseshoe(Prior):

@@ -1,4 +1,4 @@
-"""The complete conditional distributions of a bow tie network, each as an object to draw from and to evaluate.
+"""The complete conditional distributions of a bow tie network, each as an object to draw from.
 
 The second stage of :mod:`momentgen.inference.bowtie`.  A normal conditional is a normal distribution with independent
 components (a prior, or the noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw).  Both are counted from the
@@ -11,7 +11,6 @@ equations (11), (17) and (18) mended.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -77,22 +76,11 @@ class NormalConditional:
         half = torch.linalg.solve_triangular(root, (linear * std * scale).mT, upper=False)
         return cls(centre, std, scale, root, half)
 
-    def mean(self) -> Tensor:
-        """Shape of the centre."""
-        moved = torch.linalg.solve_triangular(self.root.mT, self.half, upper=True).mT
-        return self.centre + self.std * self.scale * moved
-
     def draw(self, generator: Generator | None) -> Tensor:
         """One draw of every vector, shape of the centre."""
         noise = torch.randn(self.half.shape, generator=generator, dtype=self.half.dtype, device=self.half.device)
         moved = torch.linalg.solve_triangular(self.root.mT, self.half + noise, upper=True).mT
         return self.centre + self.std * self.scale * moved
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of each vector, ``(..., m)``."""
-        off = self.root.mT @ ((value - self.centre) / (self.std * self.scale)).mT - self.half
-        stretch = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - (self.std * self.scale).log().sum((-2, -1))
-        return stretch[..., None] - 0.5 * (off.square().sum(-2) + off.shape[-2] * math.log(2 * math.pi))
 
 
 @dataclass
@@ -167,14 +155,6 @@ class ActivationsConditional:
             drawn = (*drawn, self.layer(layer, drawn).draw(generator).reshape(self.state.gates[layer].shape))
         return drawn
 
-    def log_prob(self, activations: tuple[Tensor, ...]) -> Tensor:
-        """Log density of each row's activations, ``(chains, n)``."""
-        total = self.data.y.new_zeros(())
-        for layer, value in enumerate(activations):
-            given = self.layer(layer, activations[:layer])
-            total = total + given.log_prob(value.reshape(given.centre.shape)).reshape(value.shape[:2])
-        return total
-
 
 def activations_conditional(model: BowTieModel, state: State, data: Data) -> ActivationsConditional:
     """Equations (9) to (15), by backward filtering."""
@@ -220,10 +200,6 @@ class GammaConditional:
         """One draw of each."""
         return torch._standard_gamma(self.shape, generator=generator) / self.rate
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of each."""
-        return self.shape * self.rate.log() - self.shape.lgamma() + (self.shape - 1) * value.log() - self.rate * value
-
 
 def precisions_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> GammaConditional:
     """Equations (19) to (21)."""
@@ -243,10 +219,6 @@ class GatesConditional:
         """One draw of each, 0.0 or 1.0."""
         uniform = torch.rand(self.logits.shape, generator=generator, dtype=self.logits.dtype, device=self.logits.device)
         return (uniform < self.logits.sigmoid()).to(self.logits.dtype)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of each."""
-        return torch.nn.functional.logsigmoid((2 * value - 1) * self.logits)
 
 
 def gates_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> GatesConditional:
