@@ -1,19 +1,13 @@
 """How long `momentgen build rules/` takes, from nothing and with nothing to do; and whether it gives generated/ again.
 
 Machines differ, and one machine from hour to hour, by a factor of two: a loop of Python is timed before and after the
-cold build, on as many cores.  With ``--since``, every sixth rule is built by a commit and by the present code in turns;
-with ``--before``, all rules of a commit by that commit, whose own committed result says how long this took on the
-machine of then.  What either says is added to the results.
+cold build, on as many cores.
 
     python benchmarks/build_time.py
-    python benchmarks/build_time.py --since f43ea8a
-    python benchmarks/build_time.py --before 62417b3
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import shutil
@@ -21,27 +15,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from _common import RESULTS, console, environment, results_table, save
+from _common import console, environment, results_table, save
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "rules"
-_TURNS = 3
 
 
 #: the rules of the compiler's first release, of which each exercises another stage
 FIRST = ("relu", "leaky_relu", "abs", "heaviside", "logistic_transform")
 
 
-def timed_build(rules: Path, out: Path, cache: Path, code: Path = ROOT) -> float:
-    """Seconds of one build by ``code``, the interpreter's start included; what it keeps is kept in ``cache``."""
+def timed_build(rules: Path, out: Path, cache: Path) -> float:
+    """Seconds of one build, the interpreter's start included; what it keeps is kept in ``cache``."""
     command = [sys.executable, "-m", "momentgen", "build", str(rules.resolve()), "--out", str(out)]
     environment = {**os.environ, "MOMENTGEN_CACHE": str(cache)}
     started = time.perf_counter()
-    subprocess.run(command, check=True, env=environment, cwd=code)  # where -m looks first
+    subprocess.run(command, check=True, env=environment, cwd=ROOT)  # where -m looks first
     return time.perf_counter() - started
 
 
@@ -83,64 +74,7 @@ def differing(out: Path) -> list[str]:
     )
 
 
-def all_rules() -> list[str]:
-    """The names of the project's rules."""
-    return sorted(path.stem for path in RULES.glob("[!_]*.py"))
-
-
-@contextmanager
-def checkout(commit: str, here: Path) -> Iterator[Path]:
-    """A commit's files, in ``here`` for a while."""
-    code, git = here / commit, ["git", "-C", str(ROOT), "worktree"]
-    subprocess.run([*git, "add", "--detach", str(code), commit], check=True)
-    try:
-        yield code
-    finally:
-        subprocess.run([*git, "remove", "--force", str(code)], check=True)
-
-
-def add(name: str, found: object) -> None:
-    """Put something beside the results of the build that are there."""
-    save("build_time", {**json.loads((RESULTS / "build_time.json").read_text()), name: found})
-
-
-def before(commit: str) -> None:
-    """A cold build of a commit's rules by that commit, and how long it took on the machine of then."""
-    with tempfile.TemporaryDirectory() as folder, checkout(commit, Path(folder)) as code:
-        seconds = timed_build(code / "rules", Path(folder) / "out", Path(folder) / "cache", code)
-        then = json.loads((code / RESULTS.relative_to(ROOT) / "build_time.json").read_text())
-    found = {"commit": commit, "rules": len(then["rules"]), "seconds": seconds}
-    found |= {"cpu_then": then["environment"]["cpu"], "seconds_then": then["cold_seconds"]}
-    ratio = seconds / then["cold_seconds"]
-    console.print(f"{found}: this machine takes {ratio:.2f} of that one's time")
-    add("before", found)
-
-
-def compare(commit: str) -> None:
-    """Cold builds of every sixth rule by the present code and by a commit, in turns; added to the results."""
-    with tempfile.TemporaryDirectory() as folder, checkout(commit, Path(folder)) as code:
-        here, names = Path(folder), tuple(all_rules()[::6])
-        rules = some_rules(here / "rules", names)
-        now, then = [], []
-        for turn in range(_TURNS):
-            for found, by in ((now, ROOT), (then, code)):
-                number = f"{turn}-{by.name}"
-                found.append(timed_build(rules, here / f"out-{number}", here / f"cache-{number}", by))
-    ratio = sorted(a / b for a, b in zip(now, then, strict=True))[_TURNS // 2]
-    console.print(f"{len(names)} rules, seconds: now {now}, by {commit} {then}; median of ratios {ratio:.2f}")
-    compared = {"commit": commit, "rules": names, "seconds_then": then, "seconds_now": now, "median_ratio": ratio}
-    add("compared", compared)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--since", help="a commit to compare with")
-    parser.add_argument("--before", help="a commit to build as it was")
-    arguments = parser.parse_args()
-    if arguments.since:
-        return compare(arguments.since)
-    if arguments.before:
-        return before(arguments.before)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         first = timed_build(some_rules(here / "rules", FIRST), here / "first", here / "cache of the first")
@@ -151,7 +85,7 @@ def main() -> None:
         idle = sorted(timed_build(RULES, out, cache) for _ in range(5))[2]
         kept = timed_build(RULES, here / "again", cache)
         changed = differing(out)
-    rules = all_rules()
+    rules = sorted(path.stem for path in RULES.glob("[!_]*.py"))
     table = results_table("build", "seconds")
     table.add_row(f"cold, {', '.join(FIRST)}", f"{first:.1f}")
     table.add_row(f"cold, all {len(rules)} rules", f"{cold:.1f}")
@@ -165,7 +99,6 @@ def main() -> None:
     found |= {"loop_of_ten_million_seconds": loops}
     found |= {"first_rules": FIRST, "first_cold_seconds": first, "files_that_differ_from_generated": changed}
     save("build_time", {"environment": environment(), **found})
-    return None
 
 
 if __name__ == "__main__":

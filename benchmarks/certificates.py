@@ -1,4 +1,4 @@
-"""Which certified bounds are higher than those of an earlier commit, and whether those held; float64 then and now.
+"""Which certified bounds are higher than those of an earlier commit, and whether those held.
 
 A certificate's bounds are maxima over sampled and searched points: they understate, by how much depends on the search.
 Where a bound is higher now, the kernel of the earlier commit is searched as `long_search.py` searches. If that finds an
@@ -12,14 +12,9 @@ eight times as many points are screened.
 With ``--stated`` nothing is searched: bounds and operations of the certificates that changed stand beside the former
 ones, in ``results/certificates_stated.json``.
 
-Certificates say how float64 is computed and what errors it is allowed. Where it is by polynomials of two variables,
-the errors of the earlier PyTorch code, which float64 was, and of the C that it is now are measured at some thousand
-points: of a mean over max(1, |mean|), of a variance over L² v or (range/2)², of partials over their largest value at a
-variance.
-
 Facts that certificates state as proven are compared as well.
 
-The earlier certificates, kernels and PyTorch code come from the repository's history.
+The earlier certificates and kernels come from the repository's history.
 """
 
 from __future__ import annotations
@@ -31,29 +26,18 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
-import torch
 from _common import RESULTS, console, environment, results_table, save
 from long_search import ROOT, search
 from rich.table import Table
-from sympy import Rational
 
-import momentgen.generated
 from momentgen.build.built import Built, read_built
 from momentgen.commands.verify import stables_of
-from momentgen.compiler.derive import derive
-from momentgen.compiler.exact.general_truth import GeneralTruth
-from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
-from momentgen.compiler.function.activation import analyse
 from momentgen.rule import Rule, load_rules
-from momentgen.runtime import Op
 
 #: the last landed commit before the errors of float64, of ranges and of the runtime were mended
 _SINCE = "996421d"
-FLOAT64 = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 #: a bound that is higher by less is the same
 _SAME = 1e-3
 _LONGER = 8  # times the points, where a search finds no error above the earlier bound
@@ -76,12 +60,6 @@ def main() -> None:
     console.print(table)
     wrong = sum(row["was_wrong"] for row in rows)
     console.print(f"{counts}; of those that are higher, {wrong} were wrong")
-    float64 = [row for rule in rules.values() if (row := in_float64(rule, arguments.since))]
-    table = results_table("rule", *FLOAT64)
-    for row in float64:
-        pairs = [(row["was"][output], row["is"][output]) for output in FLOAT64]
-        table.add_row(row["rule"], *(f"{was:.0e} {'<' if now > was else '>'} {now:.0e}" for was, now in pairs))
-    console.print(table)
     proven = [row for rule in rules.values() for row in proven_facts(rule, arguments.since)]
     table = results_table("rule", "proven", "was", "is")
     for row in proven:
@@ -91,7 +69,7 @@ def main() -> None:
     less = sum(row["is"] is None or row["is"] > row["was"] for row in proven)
     console.print(f"{len(proven)} proven bounds of that commit, {less} of them higher now")
     settings = {"since": arguments.since, "seeds": arguments.seeds, "points": arguments.points}
-    found = {"bounds": counts, "results": rows, "float64": float64, "proven": proven}
+    found = {"bounds": counts, "results": rows, "proven": proven}
     save("certificates", {"environment": environment(), **settings, **found})
 
 
@@ -195,36 +173,6 @@ def _leaves(facts: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, fl
         elif key.endswith("_proven") and value is not None:
             several = value if isinstance(value, list) else [value]
             yield from ((f"{where}{key}" + (f"[{k}]" if len(several) > 1 else ""), v) for k, v in enumerate(several))
-
-
-def in_float64(rule: Rule, commit: str) -> dict[str, Any] | None:
-    """The largest errors of each output, by the PyTorch code of a commit and by C now; None without polynomials."""
-    path = ROOT / "generated" / rule.name / "exact.json"
-    code = _shown(commit, f"generated/{rule.name}/exact_torch.py")
-    if code is None or not path.exists() or not json.loads(path.read_text()).get("facts", {}).get("surfaces_float64"):
-        return None
-    former = ModuleType(rule.name)
-    exec(code, former.__dict__)
-    op: Op = getattr(momentgen.generated, rule.name)
-    forward, backward = (op.kernel(which, variant="exact", backend="c") for which in ("forward", "backward"))
-    setting = {p.name: 1.0 if p.default is None else p.default for p in op.parameters}
-    values = {s: Rational(setting[s.name]) for s in rule.f.free_symbols if s.name in setting}
-    f = analyse(rule.name, derive(rule).pieces, values)
-    truth = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
-    was, now = dict.fromkeys(FLOAT64, 0.0), dict.fromkeys(FLOAT64, 0.0)
-    for v in f.length**2 * np.exp(np.linspace(-10, 14, 49)):
-        mean = f.centre + np.sqrt(v + f.length**2) * np.linspace(-7, 7, 113)
-        exact = truth.outputs(mean, np.full_like(mean, v))
-        size = {name: np.abs(values).max() for name, values in exact.items()}
-        size |= {"mean": np.maximum(1.0, np.abs(exact["mean"])), "var": min(f.lipschitz**2 * v, (f.span / 2) ** 2)}
-        at = torch.from_numpy(mean), torch.full((mean.size,), v, dtype=torch.float64)
-        one, zero = torch.ones_like(at[0]), torch.zeros_like(at[0])
-        for worst, outputs, gradients in ((was, former.forward, former.backward), (now, forward, backward)):
-            of_mean, of_var = gradients(*at, one, zero, **setting), gradients(*at, zero, one, **setting)
-            found = (*outputs(*at, **setting), *of_mean, *of_var)
-            for name, values in zip(FLOAT64, found, strict=True):
-                worst[name] = max(worst[name], float(np.max(np.abs(values.numpy() - exact[name]) / size[name])))
-    return {"rule": rule.name, "was": was, "is": now}
 
 
 def earlier(built: Built, commit: str, folder: Path) -> Built | None:
