@@ -32,6 +32,8 @@ __all__ = ["Answer", "StaleError", "UnlikeEndsError"]
 
 #: rows of the first block, and of each that follows
 BLOCK: Final = 16
+#: so many times as many rows as there are may follow before errors are looked at again
+_MORE: Final = 3
 #: rows whose graphs are kept of functions that no rule averages
 _PAIRED: Final = 4
 #: rows of which the derivatives of a whole network are averaged
@@ -263,9 +265,9 @@ class Answer:
         return whole(functools.partial(self._once, watched), rows, shifts, mode.keeps_graph)
 
     def _wanted(self, error: float) -> int:
-        """How many more rows the error asked for takes, in blocks, at most as many as there are."""
+        """How many more rows the error asked for takes, in blocks; a first error is no reason for many."""
         have = len(self._rows)
-        more = have * min((error / self._spent.rtol) ** 2 - 1, 1)
+        more = have * min((error / self._spent.rtol) ** 2 - 1, _MORE)
         return max(math.ceil(more / BLOCK), 1) * BLOCK
 
     def _further(self, mode: Shift, count: int) -> None:

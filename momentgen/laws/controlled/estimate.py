@@ -23,7 +23,7 @@ from torch import Tensor
 
 from momentgen.laws.numerics.root import scale_of
 
-__all__ = ["Estimate", "Rows", "away", "estimated", "with_unseen"]
+__all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_unseen"]
 
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
@@ -77,9 +77,13 @@ class _Halves(NamedTuple):
     odd_linear: Tensor
     even_linear: Tensor
 
+    def at(self, pairs: Tensor | slice) -> _Halves:
+        """These pairs."""
+        return _Halves(*(part[pairs] for part in self))
 
-def _halves(outputs: Tensor, linear: Tensor) -> _Halves:
-    plus, minus, plus_linear, minus_linear = outputs[0::2], outputs[1::2], linear[0::2], linear[1::2]
+
+def _halves(rows: Rows) -> _Halves:
+    plus, minus, plus_linear, minus_linear = (part[first::2] for part in rows[:2] for first in (0, 1))
     return _Halves(
         (plus - minus) / 2, (plus + minus) / 2, (plus_linear - minus_linear) / 2, (plus_linear + minus_linear) / 2
     )
@@ -168,38 +172,59 @@ def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
     return torch.where(usable, torch.clamp(drawn, own / limit, own * limit), own)
 
 
-def estimated(rows: Rows, errors: bool = True) -> Estimate:
-    """Moments of the outputs and their errors; see the module's head.
-
-    Args:
-        rows: of outputs.
-        errors: whether errors are wanted; without they are 0.
-    """
+def estimated(rows: Rows) -> Estimate:
+    """Moments of the outputs and their errors; see the module's head."""
     size, centre, rows = _scaled(rows)
-    exact = rows.root.square().sum(-2)
-    sums = _halves(rows.outputs[rows.fresh :], rows.linear[rows.fresh :])
-    pairs = len(sums.odd)
-    coefficients = _coefficients(sums, exact)
-    gamma, (mean, residuals) = coefficients.gamma, _residuals(sums, coefficients)
-    if rows.fresh:
-        every = _halves(rows.outputs, rows.linear)
-        mean = (every.even - gamma * every.even_linear).mean(0)
-    own = residuals.square().sum(0)
-    var = _shrunk(own, exact, pairs)
-    some = own > 0
-    scale = torch.where(some, var / torch.where(some, own, 1), 1).sqrt()
-    factor = torch.cat([gamma[:, None] * rows.root, (residuals * scale).movedim(0, 1)], 1)
-    mean, factor = mean * size + centre, factor * size[:, None]
-    if not errors:
-        return Estimate(mean, factor, torch.zeros_like(mean), torch.zeros_like(mean))
+    exact, pairs = rows.root.square().sum(-2), _halves(rows)
+    counted = pairs.at(slice(rows.fresh // 2, None))
+    mean, factor, gamma, var, residuals = _moments(pairs, counted, rows.root, exact)
     with torch.no_grad():
-        std_error, own_std = _jackknife(sums, exact)
+        std_error, own_std = _jackknife(counted, exact)
         # What one coefficient for all outputs changes beyond chance is an error, and one that no pair left out shows.
         apart = ((var + exact * gamma.square()).sqrt() - own_std).square() - (_BEYOND * std_error).square()
         std_error = torch.where(apart > 0, (std_error.square() + apart).sqrt(), std_error)
-        spread = residuals[pairs:].square().sum(0)
-        mean_error = _shared(spread / (len(rows.outputs) // 2), var + exact * gamma.square(), 1.0).sqrt()
-    return Estimate(mean, factor, std_error * size, mean_error * size)
+        spread = residuals[len(counted.odd) :].square().sum(0)
+        mean_error = _shared(spread / len(pairs.odd), var + exact * gamma.square(), 1.0).sqrt()
+    return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
+
+
+def left_out(rows: Rows, groups: int) -> list[Estimate]:
+    """Moments of the outputs without one of so many groups of pairs at a time; their errors are 0.
+
+    Pairs of the rows of which A was made are in no group.
+    """
+    size, centre, rows = _scaled(rows)
+    exact, pairs, first = rows.root.square().sum(-2), _halves(rows), rows.fresh // 2
+    place, found = torch.arange(len(pairs.odd), device=size.device) - first, []
+    for group in range(groups):
+        kept = pairs.at((place < 0) | (place % groups != group))
+        mean, factor = _moments(kept, kept.at(slice(first, None)), rows.root, exact)[:2]
+        nothing = torch.zeros_like(mean)
+        found.append(Estimate(mean * size + centre, factor * size[:, None], nothing, nothing))
+    return found
+
+
+def _moments(
+    pairs: _Halves, counted: _Halves, root: Tensor, exact: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Mean and factor; γ, the remainder's *variance*, and the rows whose second moment it is.
+
+    Args:
+        pairs: of the mean.
+        counted: those of the remainder.
+        root: as of :class:`Rows`.
+        exact: *variance* of the linear part.
+    """
+    coefficients = _coefficients(counted, exact)
+    gamma, (mean, residuals) = coefficients.gamma, _residuals(counted, coefficients)
+    if len(counted.odd) < len(pairs.odd):
+        mean = (pairs.even - gamma * pairs.even_linear).mean(0)
+    own = residuals.square().sum(0)
+    var = _shrunk(own, exact, len(counted.odd))
+    some = own > 0
+    scale = torch.where(some, var / torch.where(some, own, 1), 1).sqrt()
+    factor = torch.cat([gamma[:, None] * root, (residuals * scale).movedim(0, 1)], 1)
+    return mean, factor, gamma, var, residuals
 
 
 def with_unseen(found: Estimate, rows: int) -> Estimate:
@@ -243,7 +268,7 @@ def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
         return torch.full_like(exact, torch.inf), exact.sqrt()
     even, even_linear = sums.even - sums.even.mean(0), sums.even_linear - sums.even_linear.mean(0)
 
-    def left_out(odd: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    def without(odd: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over all pairs but each one; of the even halves about the mean of those that are left."""
         return odd.sum(0) - odd, other.sum(0) - other * (pairs / (pairs - 1))
 
@@ -254,9 +279,9 @@ def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
     cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
     gamma = over(cross, (sums.odd_linear.square() + even_linear.square()).sum(0))
     odd, even = sums.odd - gamma * sums.odd_linear, even - gamma * even_linear
-    own = left_out(odd.square(), even.square())
-    mixed = left_out(odd * sums.odd_linear, even * even_linear)
-    linear = left_out(sums.odd_linear.square(), even_linear.square())
+    own = without(odd.square(), even.square())
+    mixed = without(odd * sums.odd_linear, even * even_linear)
+    linear = without(sums.odd_linear.square(), even_linear.square())
     change = over(mixed[0] + mixed[1], linear[0] + linear[1])
     rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
     rest = rest_odd / (pairs - 1 - 1 / max(outputs, 1)) + rest_even / (pairs - 2)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated
+from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, left_out
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
@@ -62,8 +62,8 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         rows: what they were estimated from, for the errors.
         logarithm: whether it is a log softmax.
     """
-    parts = _groups(rows)
-    if not parts:
+    pairs = (len(rows.outputs) - rows.fresh) // 2
+    if pairs < 3:
         return estimated(_rows_of_softmax(rows, logarithm))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
@@ -72,12 +72,13 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
-        first, second = (_std_and_mean(part) for part in values.split(len(halves[0]), -2))
-        left_out = _left_out(rows, parts, logarithm, few)
+        first, second = (_std_and_mean(part) for part in values.split(len(halves[0]), -1))
+        groups = min(pairs, _GROUPS)
+        by_law = _left_out(left_out(rows, groups), logarithm, few)
         # of few points the rare events are too few, which the two halves tell, and what a single point counts for
         errors = [
             _spread(all_but) + away(one, other).square() / 4 + unseen
-            for all_but, one, other, unseen in zip(left_out, first, second, _unseen(values, points), strict=True)
+            for all_but, one, other, unseen in zip(by_law, first, second, _unseen(values, points), strict=True)
         ]
         remainder = _remainder(logits, rows)
         if remainder.mean() < _LINEAR:
@@ -86,9 +87,9 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     own = _rows_of_softmax(rows, logarithm)
     sampled = estimated(own)
     with torch.no_grad():
-        by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
+        by_draws = left_out(own, groups)
         off, chances = [], []
-        for of, all_but in zip((_std, _mean), left_out, strict=True):
+        for of, all_but in zip((_std, _mean), by_law, strict=True):
             chances.append(_spread(away(all_but, torch.stack(list(map(of, by_draws))))) / sampled.var)
             off.append(away(of(normal), of(sampled)).square() / sampled.var - chances[-1])
         std = _std(sampled)
@@ -113,8 +114,8 @@ def _unseen(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     They are taken to count for as much as the point that is furthest off.  Values that are linear in the points have no
     such error: there a point has the share of the variance that it has of the points' own.
     """
-    square = away(values, values.mean(-2, keepdim=True)).square()
-    largest, total, count = square.amax(-2), square.sum(-2), len(points)
+    square = away(values, values.mean(-1, keepdim=True)).square()
+    largest, total, count = square.amax(-1), square.sum(-1), len(points)
     share = torch.where(total > 0, largest / torch.where(total > 0, total, 1), 0)
     beyond = (share - float(points.square().amax()) / count).clamp_min(0)
     return beyond.square() / 4 * total / count, largest / count**2
@@ -141,18 +142,6 @@ def _std(estimate: Estimate) -> Tensor:
 
 def _mean(estimate: Estimate) -> Tensor:
     return estimate.mean
-
-
-def _groups(rows: Rows) -> list[Tensor]:
-    """Which rows are left when a group of pairs is left out."""
-    pairs = (len(rows.outputs) - rows.fresh) // 2
-    count = min(pairs, _GROUPS) if pairs > 2 else 0
-    place = torch.arange(len(rows.outputs), device=rows.outputs.device) - rows.fresh
-    return [(place < 0) | (place // 2 % count != group) for group in range(count)]
-
-
-def _of(rows: Rows, keep: Tensor) -> Rows:
-    return Rows(rows.outputs[keep], rows.linear[keep], rows.root, rows.fresh)
 
 
 def _spread(left_out: Tensor) -> Tensor:
@@ -188,32 +177,32 @@ def _covariance(given: Estimate) -> Tensor:
 
 
 def _values(mean: Tensor, covariance: Tensor, logarithm: bool, points: Tensor) -> Tensor:
-    """The softmax of normal logits at standard normal points, shape ``(..., points, K)``."""
-    logits = mean[..., None, :] + points.to(mean.device, mean.dtype) @ matrix_root(covariance)[0]
-    return logits.log_softmax(-1) if logarithm else logits.softmax(-1)
+    """The softmax of normal logits at standard normal points, shape ``(..., K, points)``."""
+    # Along a last dimension of few classes torch's softmax takes sixteen times as long.
+    logits = mean[..., None] + matrix_root(covariance)[0].mT @ points.to(mean.device, mean.dtype).T
+    return logits.log_softmax(-2) if logarithm else logits.softmax(-2)
 
 
 def _with_covariance(values: Tensor) -> Estimate:
     """Moments over points, without errors."""
-    centre = values.mean(-2)
-    apart = away(values, centre[..., None, :])
-    found = apart.mT @ apart / values.shape[-2]
+    centre = values.mean(-1)
+    apart = away(values, centre[..., None])
+    found = apart @ apart.mT / values.shape[-1]
     nothing = torch.zeros_like(centre)
     return Estimate(centre, balanced_root((found + found.mT) / 2), nothing, nothing)
 
 
 def _std_and_mean(values: Tensor) -> tuple[Tensor, Tensor]:
-    centre = values.mean(-2)
-    return away(values, centre[..., None, :]).square().mean(-2).sqrt(), centre
+    centre = values.mean(-1)
+    return away(values, centre[..., None]).square().mean(-1).sqrt(), centre
 
 
-def _left_out(rows: Rows, parts: list[Tensor], logarithm: bool, points: Tensor) -> tuple[Tensor, Tensor]:
+def _left_out(logits: list[Estimate], logarithm: bool, points: Tensor) -> tuple[Tensor, Tensor]:
     """Standard deviations and means of the softmax with each group left out, shape ``(groups, batch, K)``.
 
     Roots of many small matrices cost a GPU as much as one, and so do a CPU's calls.
     """
-    found = [estimated(_of(rows, keep), errors=False) for keep in parts]
-    mean, covariance = torch.stack([one.mean for one in found]), torch.stack(list(map(_covariance, found)))
+    mean, covariance = torch.stack([one.mean for one in logits]), torch.stack(list(map(_covariance, logits)))
     together = max(1, _TOGETHER // (len(points) * mean[0].numel()))
     pairs = zip(mean.split(together), covariance.split(together), strict=True)
     stds, means = zip(*(_std_and_mean(_values(*pair, logarithm, points)) for pair in pairs), strict=True)
