@@ -23,7 +23,7 @@ from momentgen.laws.recognise import CASTS, RESHAPES, made_by, number_of
 __all__ = ["attended", "attention", "einsum_attention", "gram"]
 
 
-#: a summand of the logits below this is a mask
+#: a summand of the logits that is this low is a mask
 _MASKED = -1e3
 
 
@@ -132,10 +132,6 @@ def _weights(law: Any) -> _Weights | None:
     return _Weights(query, key.transpose(-2, -1), scale, bias, drop, batch)
 
 
-#: a mask by a number that is not this low is not taken for one
-_LOW = -1e3
-
-
 def _step(law: Law) -> tuple[Law, Any, Any] | None:
     """One function between a product and its softmax: the law below, what is added, by what it is multiplied."""
     name, args, kwargs = law._made[0].name, law._made[1], law._made[2]  # type: ignore[index]
@@ -148,7 +144,7 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
             inner, mask, fill = args[2], args[0], args[1]
         lowest = fill.flatten()[0] if isinstance(fill, Tensor) and _is_constant(fill) else fill
         number = number_of(lowest)
-        if not isinstance(inner, Law) or inner.shape != law.shape or number is None or number > _LOW:
+        if not isinstance(inner, Law) or inner.shape != law.shape or number is None or number > _MASKED:
             return None
         zero = torch.zeros((), dtype=law.dtype, device=law.device)
         return inner, torch.where(mask, zero + max(number, -1e9 if number > -math.inf else -math.inf), zero), 1.0

@@ -130,11 +130,6 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
 
 def _known(name: str) -> None:
-    if name == "correlated":
-        raise InputError(
-            "method: correlated was replaced by controlled, the default of networks in evaluation: it is right for any "
-            "network and states its error"
-        )
     if name not in METHODS:
         raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
 

@@ -143,18 +143,10 @@ def _by_value(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 @rule(Channels, "batch_norm")
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = affine.bind_norm(entry.call, args[1:], kwargs)
-    weight, bias = bound.get("weight"), bound.get("bias")
-
-    def normalised(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        # The data set's own statistics are those of the batch.
-        centre, spread = (mean, var) if bound.get("training") else (bound["running_mean"], bound["running_var"])
-        scale = spread + bound.get("eps", 1e-5)
-        mean, var = (mean - centre) * scale.rsqrt(), var / scale
-        if weight is not None:
-            mean, var = mean * weight, var * weight.square()
-        return mean if bias is None else mean + bias, var
-
-    return args[0].by_moments(normalised)
+    if bound.get("training"):  # the data set's own statistics are those of the batch
+        mean, var = args[0].moments()
+        bound |= {"running_mean": mean, "running_var": var, "training": False}
+    return _as_diagonal(entry, args[0], **bound)
 
 
 @rule(Channels, "softmax")

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.errors import InputError
 from momentgen.runtime import JointMoments
 
 SAMPLES = 4000
@@ -48,13 +47,6 @@ def test_the_default_in_evaluation_is_controlled_whatever_the_outputs(outputs: i
     assert found.std_error.shape == found.mean_error.shape == (3, outputs)
     few = momentgen.convert(net, rtol=1.0, max_rows=8)(x)
     assert few.rows == 8
-
-
-def test_the_method_that_was_replaced_says_by_what() -> None:
-    name: Any = "correlated"
-    for use in (lambda: momentgen.method(name), lambda: momentgen.convert(small(), name)):
-        with pytest.raises(InputError, match="correlated was replaced by controlled, the default"):
-            use()
 
 
 def test_training_is_by_ap2_and_the_outermost_network_decides() -> None:
