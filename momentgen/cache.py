@@ -1,4 +1,4 @@
-"""The user's cache directory, and which of its files and directories are trusted.
+"""The user's cache directory, which of its files and directories are trusted, and locks between processes.
 
 Compiled kernels run as code, and cached results enter generated files.  So both are read from files and directories
 that belong to this user or to root, and that nobody else may write to.
@@ -6,14 +6,24 @@ that belong to this user or to root, and that nobody else may write to.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shlex
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
-__all__ = ["UntrustedError", "cache_directory", "check_trusted"]
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+__all__ = ["UntrustedError", "cache_directory", "check_trusted", "locked"]
+
+_log = logging.getLogger(__name__)
+_POLL = 0.02  # seconds
 
 
 class UntrustedError(OSError):
@@ -57,3 +67,50 @@ def check_trusted(path: Path, kind: str) -> None:
         raise UntrustedError(
             f"others may write to {path}, of mode {mode:03o}: run `chmod go-w {shlex.quote(str(path))}`"
         )
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path, waiting: Callable[[], None], moment: float = 0.0, patience: float | None = None
+) -> Iterator[None]:
+    """Keep other processes out while the body runs, where the directory is there and its file system has locks.
+
+    The system releases the lock of a killed process.
+
+    Args:
+        path: the lock's file, which is removed at the end.
+        waiting: called once, when another process has held the lock for ``moment`` seconds.
+        moment: see ``waiting``.
+        patience: seconds after which the body runs without the lock; None waits for ever.
+    """
+    from filelock import FileLock  # loads asyncio; needed only where something is built
+
+    lock = FileLock(path)
+    held = path.parent.is_dir() and _acquired(lock, waiting, moment, -1 if patience is None else patience)
+    try:
+        yield
+    finally:
+        if held:
+            # First the name, then the lock: who waits sees that its file has no name, and begins anew.
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_file)
+            with contextlib.suppress(OSError):
+                lock.release()
+
+
+def _acquired(lock: BaseFileLock, waiting: Callable[[], None], moment: float, patience: float) -> bool:
+    try:
+        try:
+            lock.acquire(timeout=moment, poll_interval=_POLL)
+        except TimeoutError:
+            waiting()
+            lock.acquire(timeout=patience, poll_interval=_POLL)
+    except TimeoutError:
+        _log.warning("momentgen: %s was held for %s s; going on without it", lock.lock_file, patience)
+        return False
+    except (OSError, NotImplementedError, RuntimeError) as error:
+        _log.info("%s cannot be locked: %s", lock.lock_file, error)
+        with contextlib.suppress(OSError):
+            os.unlink(lock.lock_file)
+        return False
+    return True

@@ -27,7 +27,7 @@ PACKAGES: dict[str, set[str]] = {
     "rule": {"errors"},
     "keep": {"errors", "cache"},
     "compiler": {"errors", "sign_change", "native", "rule", "keep"},
-    "build": {"errors", "rule", "keep", "compiler"},
+    "build": {"errors", "cache", "rule", "keep", "compiler"},
     "commands": {"errors", "promise", "extras", "rule", "compiler", "build"},
     "runtime": {"errors", "promise", "cache", "extras", "native"},
     "laws": {"errors", "extras", "native", "runtime"},

@@ -1,7 +1,7 @@
 """The output directory of a build: what is in it, whether it is fresh, and how it is changed.
 
-Used by :mod:`momentgen.build`.  Only the standard library and filelock are imported,
-so that a build with nothing to do ends at once.
+Used by :mod:`momentgen.build`.  Only the standard library, platformdirs and filelock are
+imported, so that a build with nothing to do ends at once.
 
     OUT/__init__.py            re-exports one op per rule
     OUT/compiler.json          the state of the compiler that built them (momentgen.keep.compiler_state)
@@ -20,19 +20,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from momentgen.cache import locked
 from momentgen.errors import BuildError, MomentgenError
 from momentgen.keep.compiler_state import CompilerState
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
 
 _FORMAT = 2
 _MANIFEST = "manifest.json"
@@ -219,25 +214,9 @@ class Output:
 
     # ------------------------------------------------------------------ changing
 
-    @contextlib.contextmanager
-    def locked(self, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Keep other builds out while the body runs.
-
-        The system releases the lock of a killed build.  A directory that cannot be written, or whose file system has
-        no locks, is not locked.  ``waiting`` is called once if another build holds the lock.
-        """
-        from filelock import FileLock
-
-        lock = FileLock(self.path / _LOCK)
-        held = self.path.is_dir() and _acquired(lock, waiting)
-        try:
-            yield
-        finally:
-            if held:
-                # First the name, then the lock: who waits sees that its file has no name, and begins anew.
-                with contextlib.suppress(OSError):
-                    os.unlink(lock.lock_file)
-                lock.release()
+    def locked(self, *, waiting: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Keep other builds out while the body runs; ``waiting`` is called once if another one holds the lock."""
+        return locked(self.path / _LOCK, waiting)
 
     def create(self) -> None:
         """Make the directory.
@@ -378,18 +357,6 @@ class Output:
             f"{imports}\n"
             f"__all__ = [\n{exports}]\n"
         )
-
-
-def _acquired(lock: BaseFileLock, waiting: Callable[[], None]) -> bool:
-    """Whether the lock is held now; it is not where nothing can be written or the file system has no locks."""
-    with contextlib.suppress(NotImplementedError, OSError):
-        try:
-            lock.acquire(blocking=False)
-        except TimeoutError:
-            waiting()
-            lock.acquire(poll_interval=0.02)
-        return True
-    return False
 
 
 def _entries(folder: Path) -> set[str]:

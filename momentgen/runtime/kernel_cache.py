@@ -30,18 +30,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from momentgen.cache import UntrustedError, cache_directory, check_trusted
+from momentgen.cache import UntrustedError, cache_directory, check_trusted, locked
 from momentgen.extras import SITE
 from momentgen.native.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
 from momentgen.runtime.shipped import load_shipped
 from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 __all__ = ["cache_directory", "compile_and_load"]
 
@@ -50,7 +46,7 @@ _log = logging.getLogger(__name__)
 _PASSING = ".build-"
 _STALE = 3600  # seconds; probes, compiling and linking take an hour at most
 _PATIENCE = TIMEOUT  # seconds; who holds a lock for longer is stopped, or on a machine that is gone
-_MOMENT, _POLL = 2.0, 0.05  # seconds
+_MOMENT = 2.0  # seconds of waiting that nobody is told of
 
 
 def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
@@ -78,7 +74,13 @@ def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
 
 def _compile(stem: str, source: str, name: str) -> ctypes.CDLL:
     kept = _shared_directory(create=True)
-    with _alone(kept, stem, name), _scratch() as scratch:
+    waiting = f"waiting for another process that compiles {stem}"
+    alone = (
+        contextlib.nullcontext()
+        if kept is None
+        else locked(kept / f"{_PASSING}{name}.lock", lambda: _tell(waiting, kept), _MOMENT, _PATIENCE)
+    )
+    with alone, _scratch() as scratch:
         if library := _find(name):  # another process was first
             return library
         started = time.monotonic()
@@ -221,35 +223,24 @@ def _publish(content: bytes, name: str) -> ctypes.CDLL:
 
 def _put(path: Path, content: bytes) -> ctypes.CDLL:
     """Make ``path`` appear whole, unless it is there already: a file that exists may be mapped by any process."""
-    handle, name = tempfile.mkstemp(prefix=_PASSING, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            _sweep(path.parent, os.fstat(handle).st_mtime)
-        mine = _name(name, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
+    mine = not path.exists()
+    if mine:
+        handle, name = tempfile.mkstemp(prefix=_PASSING, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                _sweep(path.parent, os.fstat(handle).st_mtime)
+            os.replace(name, path)
+        except BaseException:
             os.unlink(name)
+            raise
     try:
         return _load(path)
     except OSError:
         if mine:  # of no use to others either
             path.unlink(missing_ok=True)
         raise
-
-
-def _name(passing: str, path: Path) -> bool:
-    """Give a finished file its name; False if the name is taken."""
-    try:
-        os.link(passing, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links; the lock is what keeps others from the same name here
-        if path.exists():
-            return False
-        os.rename(passing, path)
-    return True
 
 
 def _sweep(directory: Path, now: float) -> None:
@@ -261,51 +252,6 @@ def _sweep(directory: Path, now: float) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
-
-
-# ---------------------------------------------------------------- one process at a time
-
-
-@contextlib.contextmanager
-def _alone(directory: Path | None, stem: str, name: str) -> Iterator[None]:
-    """Keep other processes from compiling the same kernel, where the file system has locks.
-
-    Nothing but time depends on it, so that a lock which cannot be had is done without.
-    """
-    if directory is None:
-        yield
-        return
-    from filelock import FileLock  # loads asyncio; needed only where something is compiled
-
-    lock = FileLock(directory / f"{_PASSING}{name}.lock")
-    held = _acquire(lock, lambda: _tell(f"waiting for another process that compiles {stem}", directory))
-    try:
-        yield
-    finally:
-        if held:
-            # First the name, then the lock: who waits sees that its file has no name, and begins anew.
-            with contextlib.suppress(OSError):
-                os.unlink(lock.lock_file)
-            with contextlib.suppress(OSError):
-                lock.release()
-
-
-def _acquire(lock: BaseFileLock, slow: Callable[[], None]) -> bool:
-    try:
-        try:
-            lock.acquire(timeout=_MOMENT, poll_interval=_POLL)
-        except TimeoutError:
-            slow()
-            lock.acquire(timeout=_PATIENCE, poll_interval=_POLL)
-    except TimeoutError:
-        _log.warning("momentgen: %s was held for %s s; compiling without it", lock.lock_file, _PATIENCE)
-        return False
-    except (OSError, NotImplementedError, RuntimeError) as error:
-        _log.info("%s cannot be locked: %s", lock.lock_file, error)
-        with contextlib.suppress(OSError):
-            os.unlink(lock.lock_file)
-        return False
-    return True
 
 
 def _digest(*parts: str | bytes) -> str:
