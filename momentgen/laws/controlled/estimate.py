@@ -100,9 +100,9 @@ def _coefficients(sums: _Halves, exact: Tensor) -> _Coefficients:
     """The outputs' regression on the linear part."""
     even = sums.even - sums.even.mean(0)
     even_linear = sums.even_linear - sums.even_linear.mean(0)
-    together = _together(sums, exact)
     square = (sums.odd_linear.square() + even_linear.square()).sum(0)
     cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
+    together = _together(exact + (sums.odd.square() + even.square()).mean(0), cross, square)
     usable = (square > 0) & square.isfinite() & cross.isfinite()
     size = torch.where(usable, square, 1)
     single = torch.where(usable, cross / size, together)
@@ -131,15 +131,16 @@ def _unlike(apart: Tensor, chance: Tensor, usable: Tensor) -> Tensor:
     return torch.where(counted & some, spread / (spread + chance), 0)
 
 
-def _together(sums: _Halves, exact: Tensor) -> Tensor:
-    """One coefficient for each example, shape ``(batch, 1)``, to which each output counts in its own scale."""
-    even = sums.even - sums.even.mean(0)
-    even_linear = sums.even_linear - sums.even_linear.mean(0)
-    size = exact + (sums.odd.square() + even.square()).mean(0)
+def _together(size: Tensor, cross: Tensor, square: Tensor) -> Tensor:
+    """One coefficient for each example, shape ``(batch, 1)``, to which each output counts in its own scale.
+
+    Args:
+        size: squares of the scales.
+        cross: sums of products of the outputs and the linear part, of the same shape.
+        square: sums of squares of the linear part.
+    """
     usable = size.isfinite() & (size > 0)
     weight = torch.where(usable, 1 / torch.where(usable, size, 1), 0)
-    cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
-    square = (sums.odd_linear.square() + even_linear.square()).sum(0)
     over = torch.where(usable, cross * weight, 0).sum(-1, keepdim=True)
     under = torch.where(usable, square * weight, 0).sum(-1, keepdim=True)
     return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
