@@ -5,17 +5,15 @@ Here too is what modules of distributions ask of numbers they are made with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from momentgen.errors import InputError
+from momentgen.laws.values import readable
 
-__all__ = ["Gamma", "positive", "values_visible"]
-
-_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+__all__ = ["Gamma", "positive"]
 
 
 class Gamma(nn.Module):
@@ -77,7 +75,7 @@ class Gamma(nn.Module):
             InputError: where the shape is at most 1, and the expectation infinite.
         """
         shape = self.shape
-        if values_visible(shape) and not bool((shape > 1).all()):
+        if readable(shape) and not bool((shape > 1).all()):
             least = shape.detach().min()
             raise InputError(
                 f"Gamma: the variance of the noise has an expectation for shapes beyond 1 only, got {least:g}"
@@ -111,8 +109,3 @@ def positive(where: str, name: str, value: Any) -> Tensor:
     if not found.numel() or not bool(((found > 0) & found.isfinite()).all()):
         raise InputError(f"{where}: expected a positive, finite {name}, got {value!r}")
     return found
-
-
-def values_visible(tensor: Tensor) -> bool:
-    """Whether there are values to look at."""
-    return not (torch.compiler.is_compiling() or _transforming() or tensor.is_meta)

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.inference.gamma import Gamma, positive, values_visible
+from momentgen.inference.gamma import Gamma, positive
 from momentgen.inference.normal_expectations import log_mean_sigmoid, mean_log_ndtr
 from momentgen.laws.numerics.points import normal_points
-from momentgen.laws.values import as_moments
+from momentgen.laws.values import as_moments, readable
 from momentgen.nn.functional import Posterior, class_posterior, log_class_posterior
 from momentgen.runtime import JointMoments, Moments
 
@@ -157,7 +157,7 @@ class Gaussian(Likelihood):
         y = self._fitting(y, like.shape, like.device)
         if y.dtype is not like.dtype:
             raise InputError(f"Gaussian: expected observations of the outputs' {like.dtype}, got {y.dtype}")
-        if values_visible(y) and not bool(y.isfinite().all()):
+        if readable(y) and not bool(y.isfinite().all()):
             raise InputError("Gaussian: expected finite observations, got NaN or infinity")
         return y
 
@@ -229,7 +229,7 @@ class _Binary(Likelihood):
         y = self._fitting(y, mean.shape, mean.device)
         if y.is_complex():
             raise InputError(f"{type(self).__name__}: expected labels 0 and 1, got {y.dtype}")
-        if values_visible(y) and not bool(((y == 0) | (y == 1)).all()):
+        if readable(y) and not bool(((y == 0) | (y == 1)).all()):
             raise InputError(f"{type(self).__name__}: expected labels 0 and 1, got others, or NaN")
         return torch.where(y == 1, mean, -mean)
 
@@ -395,7 +395,7 @@ class Categorical(Likelihood):
         if y.dtype is not torch.int64:
             raise InputError(f"Categorical: expected class indices of torch.int64, got {y.dtype}")
         classes = values.shape[-1]
-        if values_visible(y) and not bool(((y >= 0) & (y < classes)).all()):
+        if readable(y) and not bool(((y >= 0) & (y < classes)).all()):
             raise InputError(f"Categorical: expected class indices from 0 to {classes - 1}, got {y.min()} to {y.max()}")
         return values.gather(-1, y.expand(values.shape[:-1])[..., None])[..., 0]
 

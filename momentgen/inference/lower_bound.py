@@ -19,9 +19,9 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
-from momentgen.inference.gamma import values_visible
 from momentgen.inference.likelihood import Likelihood
 from momentgen.laws.border import current_method
+from momentgen.laws.values import readable
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _fitting(weights: Tensor, terms: Tensor) -> Tensor:
         raise InputError(
             f"elbo: expected weights of shape {tuple(terms.shape)}, one per example, got {tuple(weights.shape)}"
         )
-    if values_visible(weights) and not bool((weights >= 0).all()):
+    if readable(weights) and not bool((weights >= 0).all()):
         raise InputError("elbo: expected weights that are not negative, got a negative one, or NaN")
     return weights
 

@@ -18,14 +18,12 @@ from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.numerics.dust import gradient_of_weight, product, without_dust
 from momentgen.laws.unsupported import place
 from momentgen.runtime.autograd import transformed
+from momentgen.runtime.inputs import transforming
 
 __all__ = [
     "VARIANCE", "bind", "bind_norm", "check", "dense", "for_each", "linear", "linear_variance", "once_a_batch",
     "pooled_to_one", "squared", "squares", "window_starts",
 ]  # fmt: skip
-
-#: whether a torch.func transform is active; private in torch, and without it the general path is taken.
-_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 #: id of a weight -> (the weight, its version, its address, its squares), where no gradient is asked for: they last
 #: while the weight stays the same
@@ -139,7 +137,7 @@ def squares(weight: Tensor) -> Tensor:
     kept = _kept.get(id(weight))
     if kept is not None and kept[0]() is weight and kept[1] == weight._version and kept[2] == weight.data_ptr():
         return kept[3]
-    if not isinstance(weight, torch.nn.Parameter) or _transforming() or weight.is_inference():
+    if not isinstance(weight, torch.nn.Parameter) or transforming() or weight.is_inference():
         return squared(weight)
     key = id(weight)
     with torch.no_grad():

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentgen.laws.border import entered
@@ -24,6 +23,7 @@ from momentgen.laws.parameters import Plan
 from momentgen.laws.parameters_covariance import random_parameter
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
+from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["propagate"]
@@ -66,7 +66,7 @@ def _lowered(where: Any, out: Any, layout: list[Nest]) -> list[tuple[Tensor, ...
 
 def _root(cov: Tensor) -> Tensor:
     root, below = matrix_root(cov)
-    if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active() and below.numel():
+    if readable(below) and below.numel():
         worst = float(below.max())
         if worst > 1:
             warnings.warn(

@@ -5,7 +5,6 @@ The border (:mod:`momentgen.laws.border`) lifts them to laws.  Code here does no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -20,7 +19,7 @@ from momentgen.laws.nests import mapped
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.point import Point
 from momentgen.runtime import JointMoments, Moments
-from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind
+from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind, transforming
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -146,17 +145,13 @@ def draw(x: Moments) -> Tensor:
     return x.mean + square_root(x.var) * torch.randn_like(x.mean)
 
 
-#: whether a torch.func transform is active; private in torch, and without it values are not looked at.
-_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-
-
 def readable(value: Tensor) -> bool:
     """Whether the numbers of a tensor can be looked at: not in compiled code, nor in ``torch.func`` transforms."""
     return (
         not torch.compiler.is_compiling()
         and type(value) in (Tensor, torch.nn.Parameter)
         and not value.is_meta
-        and not _transforming()
+        and not transforming()
         and not torch._C._len_torch_dispatch_stack()
     )
 

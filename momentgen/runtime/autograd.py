@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from momentgen.runtime.inputs import transforming
 from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
 from momentgen.runtime.slices import DERIVATIVES, in_slices
 
@@ -32,8 +33,7 @@ __all__ = ["backward", "forward", "in_forward_mode", "transformed"]
 Scalars = tuple[float, ...]
 Outputs = tuple[Tensor, ...]
 
-# Private in torch: where a name is gone, take the general path.
-_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+# Private in torch: where the name is gone, take the general path.
 _functorch: Any = getattr(torch._C, "_functorch", None)
 _USED = (
     *("maybe_get_level", "is_batchedtensor", "is_gradtrackingtensor", "_unwrap_batched", "_unwrap_for_grad"),
@@ -47,7 +47,7 @@ if all(hasattr(_functorch, name) for name in _USED):
 
 def transformed() -> bool:
     """Whether a ``torch.func`` transform or forward-mode differentiation is active."""
-    return _transforming() or in_forward_mode()
+    return transforming() or in_forward_mode()
 
 
 def in_forward_mode() -> bool:
@@ -68,7 +68,7 @@ def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outp
 def _differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
     operator = kernel.forward if which == "forward" else kernel.backward
     forward_mode = in_forward_mode()
-    if forward_mode or _transforming():
+    if forward_mode or transforming():
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
             return kernel.formula(which, params)(*tensors)

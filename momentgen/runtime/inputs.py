@@ -12,9 +12,11 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from momentgen.errors import InputError
 
-__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "reconciled"]
+__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "reconciled", "transforming"]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: whether a torch.func transform is active; private in torch, and where it is gone one may be
+transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def alike(inputs: Sequence[Any]) -> bool:
