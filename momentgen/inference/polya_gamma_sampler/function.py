@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 from momentgen.errors import InputError
 from momentgen.inference.polya_gamma_sampler.native import NativeSampler
 from momentgen.inference.polya_gamma_sampler.portable import portable_draws
-from momentgen.runtime.inputs import has_elements, kind, transforming
+from momentgen.runtime.inputs import has_elements, kind
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ __all__ = ["polya_gamma"]
 #: b of one element: the draws are numbered in 32 bits.
 _MOST = 2**31 - 1
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+#: private in torch; where it is gone, transforms are not refused in words
+_transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def polya_gamma(
@@ -79,7 +81,7 @@ def _check_z(z: object) -> None:
         raise InputError(f"polya_gamma: expected a strided tensor for z, got {kind(z)}")
     if z.dtype not in (torch.float32, torch.float64):
         raise InputError(f"polya_gamma: z must be float32 or float64, got {str(z.dtype).removeprefix('torch.')}")
-    if not torch.compiler.is_compiling() and transforming():
+    if not torch.compiler.is_compiling() and _transforming():
         raise InputError(
             "polya_gamma: expected a call outside torch.func (vmap, grad, jvp); a draw has no derivative, and the "
             "function is elementwise: call it on the whole batch"
