@@ -187,7 +187,8 @@ _FIRST = names("input")
 _OPERANDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(names("add sub rsub mul div matmul inner vdot"), names("input other")),
     **dict.fromkeys(names("mm bmm"), names("input mat2")), "mv": names("input vec"), "dot": names("input tensor"),
-    "outer": names("input vec2"), "linalg_vecdot": names("x y"), "addmm": names("input mat1 mat2"),
+    "outer": names("input vec2"), "linalg_vecdot": names("x y"), "vector_norm": names("x"),
+    "addmm": names("input mat1 mat2"),
     **dict.fromkeys(names("addbmm baddbmm"), names("input batch1 batch2")), "addmv": names("input mat vec"),
     "addr": names("input vec1 vec2"), **dict.fromkeys(names("addcmul addcdiv"), names("input tensor1 tensor2")),
     "lerp": names("input end weight"), "fill_": names("input value"), "copy_": names("input other"),

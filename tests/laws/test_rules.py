@@ -264,6 +264,7 @@ def test_conversions_convert_mean_and_variance(function: Callable[[Any], Any]) -
     "norm",
     [
         lambda x: torch.linalg.vector_norm(x, dim=1, dtype=torch.float64),
+        lambda x: torch.linalg.vector_norm(x=x, dim=1, dtype=torch.float64),
         lambda x: torch.linalg.norm(x, dtype=torch.float64),
         lambda x: torch.norm(x, 2, 1, True, None, torch.float64),
         lambda x: x.norm(2, 1, True, torch.float64),
