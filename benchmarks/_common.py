@@ -16,8 +16,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["RESULTS", "console", "environment", "interleaved_medians", "results_table", "save", "taking_turns"]
+__all__ = [
+    "RESULTS",
+    "console",
+    "environment",
+    "interleaved_medians",
+    "results_table",
+    "save",
+    "taking_turns",
+    "write",
+]
 
+sys.path.append(str(Path(__file__).parents[1] / "examples"))  # data are loaded as there
 RESULTS = Path(__file__).parent / "results"
 console = Console()
 
@@ -96,9 +106,16 @@ def results_table(*heads: str, words: int | None = None) -> Table:
     return table
 
 
-def save(name: str, results: Mapping[str, object]) -> None:
-    """Write ``results/NAME.json``."""
-    RESULTS.mkdir(exist_ok=True)
+def save(name: str, results: object) -> None:
+    """Write ``results/NAME.json``, and say so."""
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(results, indent=2) + "\n")
+    write(path, results)
     console.print(f"written: {path.relative_to(Path(__file__).parents[1])}", highlight=False)
+
+
+def write(path: Path, results: object) -> None:
+    """Write results as a whole: a run may be stopped at any time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from _common import console
+from _data import Images, read
 from torch import Tensor, nn
 
-__all__ = ["DROPOUT", "NETWORKS", "Images", "Recipe", "Trained", "cache_folder", "digest", "images", "trained"]
+__all__ = ["DROPOUT", "NETWORKS", "Recipe", "Trained", "cache_folder", "digest", "images", "trained"]
 
 #: share of the values that the dropout variants drop.
 DROPOUT = 0.2
@@ -229,17 +229,6 @@ NETWORKS: dict[str, Recipe] = {
 # ----------------------------------------------------------------------- data
 
 
-@dataclass(frozen=True)
-class Images:
-    """Grey images of 28 × 28 with values in 0..1, shape (N, 1, 28, 28), and their labels."""
-
-    source: str
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
-
-
 def images(folder: Path | None) -> Images:
     """MNIST from ``folder/mnist.npz``; without a folder ten made-up shapes, for a run that only shows that it runs."""
     if folder is None:
@@ -248,10 +237,7 @@ def images(folder: Path | None) -> Images:
         y = torch.randint(0, 10, (320,), generator=draw)
         x = (shapes[y] + 0.1 * torch.randn(320, 1, 28, 28, generator=draw)).clamp(0, 1)
         return Images("made up", x[:256], y[:256], x[256:], y[256:])
-    with np.load(folder / "mnist.npz") as arrays:
-        x_train, x_test = (torch.tensor(arrays[name]).float()[:, None] / 255 for name in ("x_train", "x_test"))
-        y_train, y_test = (torch.tensor(arrays[name]).long() for name in ("y_train", "y_test"))
-    return Images("MNIST", x_train, y_train, x_test, y_test)
+    return read(folder / "mnist.npz", "MNIST")
 
 
 def at_size(x: Tensor, size: int) -> Tensor:

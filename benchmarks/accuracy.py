@@ -17,7 +17,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from _common import RESULTS, console
+from _common import RESULTS, console, save
 
 from momentgen.promise import promise
 
@@ -97,12 +97,11 @@ _SHOWN = 8  # numbers of a list in the page; the certificate has them all
 
 def main() -> None:
     certificates = list(read())
-    RESULTS.mkdir(exist_ok=True)
     result = [
         {key: c.get(key) for key in ("rule", "variant", "goal", "tolerance", "bounds", "method", "facts")}
         for c in certificates
     ]
-    (RESULTS / "accuracy.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save("accuracy", result)
     page = ROOT / "docs" / "accuracy.md"
     page.write_text(render(certificates), encoding="utf-8")
     draw([c for c in certificates if unit_of(c) == "ulp"], page.with_suffix(".png"))

@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 from _answers import METHODS, SAMPLES, Answer, contestant, figures, inputs, truth
-from _common import RESULTS, console, environment, interleaved_medians
+from _common import RESULTS, console, environment, interleaved_medians, write
 from _trained import NETWORKS, Trained, cache_folder, images, trained
 from torch import Tensor, nn
 
@@ -159,8 +159,7 @@ class Results:
         self.data["cells"][case] = {name: kept[name] for name in METHODS if name in kept}
         self.data["cells"] = {name: self.data["cells"][name] for name in cases() if name in self.data["cells"]}
         self.data["summary"] = summary(self.data["cells"])
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.data, indent=1) + "\n")
+        write(self.path, self.data)
 
 
 def rounded(value: Any) -> Any:

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 from _answers import Truth, figures
-from _common import RESULTS, console, environment, interleaved_medians
+from _common import RESULTS, console, environment, interleaved_medians, write
 from _elsewhere import SHIPPED, Case
 from _elsewhere_trained import TRAINED
 from _trained import cache_folder, digest
@@ -169,8 +169,7 @@ def main() -> None:
             found["cells"][cell] = row
             order = [f"{name} | {std:g}" for name, case in CASES.items() for std in case.noises]
             found["cells"] = {each: found["cells"][each] for each in order if each in found["cells"]}
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+            write(arguments.out, found)
             shown = "  ".join(f"{key} {value:.3g}" for key, value in row.items())
             console.print(f"{cell} ({time.perf_counter() - started:.0f} s): {shown}", highlight=False, soft_wrap=True)
     if failed:

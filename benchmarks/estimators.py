@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from _common import RESULTS, write
+from _other_estimators import LaplaceClassifier, LaplaceRegressor, installed
+from _uci import Split, splits
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import norm
@@ -42,24 +45,10 @@ from sklearn.preprocessing import StandardScaler
 
 from momentgen import inference
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "examples"), str(Path(__file__).parent)]
-from _other_estimators import LaplaceClassifier, LaplaceRegressor, installed  # noqa: E402
-from _uci import splits  # noqa: E402
-
-RESULTS = Path(__file__).parent / "results" / "estimators.json"
 LEVELS = (0.5, 0.9, 0.95)
 SPLITS = 4
 REGRESSIONS = ("diabetes", "friedman1", "sine", "energy", "concrete", "yacht", "kin8nm")
 CLASSIFICATIONS = ("breast cancer", "wine", "digits")
-
-
-class Split(NamedTuple):
-    """Training and test data, in their own units."""
-
-    x_train: Any
-    x_test: Any
-    y_train: Any
-    y_test: Any
 
 
 def sine(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,10 +70,11 @@ def data(name: str, number: int, folder: Path) -> Split:
     }
     if name in made:
         x, y = made[name]()
-        return Split(*train_test_split(x, y, test_size=0.25, random_state=number))
+        x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, random_state=number)
+        return Split(x_train, y_train, x_test, y_test)
     for k, one in enumerate(splits(folder, name)):
         if k == number:
-            return Split(one.x_train, one.x_test, one.y_train, one.y_test)
+            return one
     raise SystemExit(f"{name} has no split {number}")
 
 
@@ -173,7 +163,7 @@ def run(name: str, model: str, number: int, folder: Path) -> dict[str, Any]:
     made = clone(models(classes, split.x_train.shape[1])[model])
     if model.startswith("GP") and len(split.y_train) > 2000:
         chosen = np.random.default_rng(number).choice(len(split.y_train), 2000, replace=False)
-        split = split._replace(x_train=split.x_train[chosen], y_train=split.y_train[chosen])
+        split = replace(split, x_train=split.x_train[chosen], y_train=split.y_train[chosen])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         started, busy = time.perf_counter(), time.process_time()
@@ -218,7 +208,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=[*REGRESSIONS, *CLASSIFICATIONS])
     parser.add_argument("--models", nargs="+", help="all by default")
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "estimators.json")
     parser.add_argument("--show", action="store_true", help="show what there is, run nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -230,10 +220,7 @@ def main() -> None:
             continue
         rows[key] = run(name, model, number, arguments.data)
         console.print(key, rows[key])
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        part = arguments.out.with_suffix(".part")  # a run may be stopped at any time
-        part.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
-        part.replace(arguments.out)
+        write(arguments.out, dict(sorted(rows.items())))
     show(rows, console)
 
 

@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 import torch
-from _common import RESULTS, console
+from _common import console, save
 
 import momentgen.generated
 from momentgen.compiler.derive import derive
@@ -55,9 +55,8 @@ def main() -> None:
         console.print(name)
     draw(maps, ROOT / "docs" / "relative_error.png")
     grid = {"means": [float(MEANS[0]), float(MEANS[-1]), float(MEANS[1] - MEANS[0])], "levels": list(LEVELS)}
-    text = json.dumps({"grid": grid, "rules": names, "results": rows}, indent=1)
-    (RESULTS / "relative_error.json").write_text(text + "\n", encoding="utf-8")
-    console.print(f"{len(names)} rules: benchmarks/results/relative_error.json, docs/relative_error.png")
+    save("relative_error", {"grid": grid, "rules": names, "results": rows})
+    console.print(f"{len(names)} rules: docs/relative_error.png")
 
 
 def measured_by_tolerance(rule: Rule) -> bool:

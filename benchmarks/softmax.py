@@ -9,13 +9,12 @@ E softmax is E S(X1 - X2), mpmath's quadrature.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import mpmath
 import torch
-from _common import RESULTS, console
+from _common import console, save
 from torch import Tensor
 
 from momentgen.generated import log_softmax, softmax
@@ -47,7 +46,7 @@ def main() -> None:
         "extremes": extremes(),
         "table": table,
     }
-    (RESULTS / "softmax.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save("softmax", result)
 
 
 def logits(classes: int, sigma: float) -> tuple[Tensor, Tensor]:
