@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def polya_gamma(
     """
     _check_z(z)
     counts, draws = _check_b(b, z)
-    return _operator(z, counts, draws, _key(z, generator))
+    return _draws(z, counts, draws, _key(z, generator))
 
 
 def _check_z(z: object) -> None:
@@ -140,11 +140,9 @@ def _key(z: Tensor, generator: torch.Generator | None) -> Tensor:
 # ---------------------------------------------------------------- what is computed
 
 
-def _fake(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
-    return torch.empty(z.shape, dtype=z.dtype, device=z.device)
-
-
-def _run(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
+# Opaque to torch and without derivative, so that compiled and exported code can hold it.
+@torch.library.custom_op("momentgen::polya_gamma", mutates_args=())
+def _draws(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
     z = z.detach().contiguous()
     if counts is not None:
         counts = counts.to(torch.int64).contiguous()
@@ -155,7 +153,7 @@ def _run(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
             f"polya_gamma {z.device.type}",
             f"there is no Pólya-gamma sampler for {z.device.type} tensors: they are copied to the CPU, the draws back",
         )
-        return _run(z.cpu(), None if counts is None else counts.cpu(), draws, key.cpu()).to(z.device)
+        return _draws(z.cpu(), None if counts is None else counts.cpu(), draws, key.cpu()).to(z.device)
     _check_values(z, counts)
     try:
         if z.is_cpu:
@@ -170,6 +168,11 @@ def _run(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
             f"the slower PyTorch code draws Pólya-gamma variables on {z.device.type}: {reason}",
         )
         return portable_draws(z, counts, draws, key)
+
+
+@_draws.register_fake
+def _(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
+    return torch.empty(z.shape, dtype=z.dtype, device=z.device)
 
 
 def _check_values(z: Tensor, counts: Tensor | None) -> None:
@@ -204,13 +207,3 @@ def _triton() -> Callable[..., Tensor]:
     except ImportError as error:
         raise Unavailable(f"Triton does not import ({error})") from error
     return triton_draws
-
-
-# Opaque to torch and without derivative, so that compiled and exported code can hold it.
-_library: Any = torch.library.Library("momentgen", "FRAGMENT")
-_library.define(
-    "polya_gamma(Tensor z, Tensor? counts, int draws, Tensor key) -> Tensor", tags=torch.Tag.pt2_compliant_tag
-)
-_library.impl("polya_gamma", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("momentgen::polya_gamma", _fake, lib=_library)
-_operator: Any = torch.ops.momentgen.polya_gamma.default
