@@ -202,7 +202,9 @@ def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
     # A source that no output depends on adds nothing, whatever its variance: that of a standard deviation of one value,
     # which is not looked at, is NaN.
     used = [torch.where(by.any(0), var, 0) for by, var in zip(found.by, found.variances, strict=True)]
-    parts = [without_dust(by * var) @ by.mT for by, var in zip(found.by, used, strict=True)]
+    # A network may go on in another dtype than that of its input, which the shifts have.
+    pairs = [(by.to(found.mean.dtype), var.to(found.mean.dtype)) for by, var in zip(found.by, used, strict=True)]
+    parts = [without_dust(by * var) @ by.mT for by, var in pairs]
     # Where nothing is random there are neither sources nor outputs.
     covariance = functools.reduce(torch.add, parts) if parts else torch.outer(found.mean, found.mean)
     if len(covariance) == 1:

@@ -234,3 +234,29 @@ def test_a_certain_value_of_fewer_dimensions_meets_a_random_one_in_a_maximum(met
 def test_exponents_of_several_values_are_refused_in_our_words(method: Any) -> None:
     with pytest.raises(UnsupportedError, match="one exponent has a rule, got a tensor of shape"):
         _found(lambda x: x ** torch.tensor([1.0, 2.0]), noisy(torch.ones(1, 2), std=0.3), method)
+
+
+DOUBLE = torch.float64
+
+
+@pytest.mark.parametrize("method", [*ANALYTIC, None])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.maximum(x, torch.zeros(4, dtype=DOUBLE)),
+        lambda x: torch.minimum(torch.zeros(4, dtype=DOUBLE), x),
+        lambda x: torch.maximum(x[:, :2], x[:, 2:].double()),
+        lambda x: x * torch.tensor(2.0, dtype=DOUBLE),
+        lambda x: x.double() ** 2,
+        lambda x: torch.tanh(F.linear(x.relu().double(), torch.ones(5, 4, dtype=DOUBLE))).float().exp(),
+        lambda x: torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=DOUBLE),
+        lambda x: torch.softmax(x, 1, dtype=DOUBLE),
+    ],
+)
+def test_a_network_may_go_on_in_another_dtype(function: Callable[[Any], Any], method: Any) -> None:
+    x = noisy(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), std=0.3)
+    found, wide = _found(function, x, method), _found(function, Moments(x.mean.double(), x.var.double()), method)
+    assert found.mean.dtype is found.var.dtype is function(x.mean).dtype
+    rtol = 1e-4 if method in ANALYTIC else 0.2  # other draws
+    torch.testing.assert_close(found.mean.double(), wide.mean.double(), rtol=rtol, atol=rtol * float(wide.std.max()))
+    torch.testing.assert_close(found.std.double(), wide.std.double(), rtol=rtol, atol=rtol * float(wide.std.max()))

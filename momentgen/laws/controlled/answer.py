@@ -406,11 +406,14 @@ class Answer:
         return self._form.of(leaves)
 
     def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
+        end = self._ends[place]
+        dtype = leaf.dtype if end is None else end.out.dtype
+
         def shaped(value: Tensor) -> Tensor:
-            return value.reshape(leaf.shape).to(leaf.dtype)
+            return value.reshape(leaf.shape).to(dtype)
 
         factor = estimate.factor if self._batched(place) else estimate.factor[0]
-        made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(leaf.dtype))
+        made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(dtype))
         return made.with_errors(shaped(estimate.std_error), shaped(estimate.mean_error), len(self._rows))
 
 

@@ -158,7 +158,7 @@ def _computed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         factor: Any = b if law is a else a
         mean = law._mean * factor
         stretch = stretched(law, mean.shape)
-        scale = factor.expand(mean.shape) if isinstance(factor, Tensor) else mean.new_full((), float(factor))
+        scale = factor.to(mean).expand(mean.shape) if isinstance(factor, Tensor) else mean.new_full((), float(factor))
         return linear_of(entry, mean, [(law, _after(stretch, times(scale)))])
     sign = kwargs.get("alpha", 1) * (1 if name == "add" else -1)
     mean = tensor_of(a) + sign * tensor_of(b)

@@ -16,15 +16,24 @@ from torch import Tensor
 
 from momentgen.laws.activations import generated_op
 from momentgen.laws.affine import adaptive_edges, for_each, window_starts
+from momentgen.laws.arguments import tensor_of
 from momentgen.laws.covariance import Covariance, covariance
-from momentgen.laws.covariance_functions import by_jacobian, function_of, joint, linear_of, room, start_together, times
+from momentgen.laws.covariance_functions import (
+    by_jacobian,
+    certain_as_tensor,
+    function_of,
+    joint,
+    linear_of,
+    room,
+    start_together,
+    times,
+)
 from momentgen.laws.covariance_graph import Node, current
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.history import start_of
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.numerics.bounds import at_least
-from momentgen.laws.point import Point
 from momentgen.laws.recognise import combined
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -78,12 +87,20 @@ def by_form(
         return pool(x, pool_places(entry, args, kwargs))
     second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
     if isinstance(second, Law | Tensor):
-        return of_two(x, second, lower)
+        return of_two(*_of_one_dtype(x, second), lower)
     dim = () if second is None else second
     values = over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
     if entry.name in ("amax", "amin") or second is None:
         return values
     return Extremum(values, _NoIndices(unsupported(_DECISION, x)))
+
+
+def _of_one_dtype(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two laws or tensors in the dtype of what torch computes of both."""
+    if x.dtype is y.dtype:
+        return x, y
+    dtype = torch.result_type(tensor_of(x), tensor_of(y))
+    return x.to(dtype), y.to(dtype)
 
 
 @rule(Diagonal, "maximum")
@@ -220,8 +237,7 @@ def _maximum_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     second = kwargs.get("other", args[1] if len(args) > 1 else None)
     if "pool" in entry.name or not isinstance(second, Law | Tensor) or entry.name in ("amax", "amin"):
         return by_jacobian(entry, args, kwargs)
-    x: Any = args[0]._form() if isinstance(args[0], Point) else args[0]
-    y: Any = second._form() if isinstance(second, Point) else second
+    x, y = _of_one_dtype(*map(certain_as_tensor, (args[0], second)))
     lower = "min" in entry.name
     start = start_together(entry, x, y)
     if start is not None and (start_of(x) is not None or start_of(y) is not None):
