@@ -111,10 +111,10 @@ class Tridiagonal(Posterior):
         return self.rho * self.tau.square() * scale[:-1] * scale[1:]
 
     def log_det(self) -> Tensor:
-        squares, x = self._squares(), self._t().square()
-        count = squares.numel()
+        scale, x = self._scale(), self._t().square()
+        count = scale.numel()
         of_correlation = torch.log1p(-(x ** (count + 1))) - torch.log1p(-x) - count * torch.log1p(x)
-        return (squares.log().sum() + 2 * count * self.tau.log() + of_correlation).to(squares.dtype)
+        return (2 * (scale.log().sum() + count * self.tau.log()) + of_correlation).to(scale.dtype)
 
     def trace(self) -> Tensor:
         return self._squares().sum() * self.tau.square()

@@ -212,6 +212,12 @@ def test_gradients_of_rho_near_its_limits_lose_nothing_in_float32(rho: float) ->
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
+def test_the_log_determinant_takes_means_whose_squares_float16_does_not_hold() -> None:
+    mean = torch.tensor([1e-4, -2e-5, 0.0, 0.5], dtype=torch.float16)
+    half, exact = (Tridiagonal(0.1, 0.3).of(torch.nn.Parameter(m)).log_det().item() for m in (mean, mean.double()))
+    assert half == pytest.approx(exact, rel=2e-3)
+
+
 def test_draws_far_along_have_the_covariance_of_the_posterior() -> None:
     one = posterior(means(6000, 8), 0.5, -0.47)
     draws = (one.sample(4000, torch.Generator().manual_seed(0)) - one.mean).detach()
