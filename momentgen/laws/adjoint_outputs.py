@@ -9,28 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentgen.laws.adjoint import Adjoint
-from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, like, rows_of
+from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, rows_of
 from momentgen.laws.border import entered
 from momentgen.laws.draws import Draws
 from momentgen.laws.examples import per_example, stacked, with_moments, without_batch
 from momentgen.laws.half import in_float32
-from momentgen.laws.nests import each_part, mapped
 from momentgen.laws.parameters_adjoint import lift
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
-from momentgen.runtime.inputs import autocast_in_force
 
 __all__ = ["propagate"]
 
 
 def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Moments of the outputs with their covariance.
-
-    Under autocast all is computed in float32: what nonlinear functions add is a small difference.
 
     Args:
         where: the network, for errors.
@@ -46,20 +41,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         return _to_parts(where, found, plan)
 
     args, kwargs = with_moments(args, kwargs)
-    device = like(where, args, kwargs).device.type
-
-    def found() -> Any:
-        return stacked(per_example(where, forward, one, lift, args, kwargs, rows_of), plan["form"])
-
-    if not autocast_in_force(device):
-        return found()
-    args, kwargs = mapped(_in_float32, (args, kwargs))
-    with torch.autocast(device, enabled=False):
-        return found()
-
-
-def _in_float32(value: Any) -> Any:
-    return each_part(lambda part: part.float() if part.is_floating_point() else part, value)
+    return stacked(per_example(where, forward, one, lift, args, kwargs, rows_of), plan["form"])
 
 
 def _to_parts(where: Any, found: Derivatives, plan: dict[str, Any]) -> list[tuple[Tensor, ...]]:

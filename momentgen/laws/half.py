@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from momentgen.laws.arguments import rebuilt
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import each_part, leaves_of, mapped
+from momentgen.laws.nests import each_part, leaves_of, mapped, tensors_in
 from momentgen.laws.precision import HALVES, internally, running
 from momentgen.laws.table import TABLE, Entry
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import autocast_in_force
 
 __all__ = ["computed", "in_float32", "is_cast", "marked", "narrowed", "widened"]
 
@@ -70,10 +72,16 @@ def _dtype_of(value: Any) -> torch.dtype | None:
 
 
 def in_float32(propagation: Propagation) -> Propagation:
-    """A method that runs a network several times, for values of half precision too."""
+    """A method that runs a network several times, for values of half precision too.
+
+    Under autocast it computes in float32: what nonlinear functions add is a small difference.
+    """
 
     def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = [_dtype_of(leaf) for leaf in leaves_of((args, kwargs))]
+        leaves = leaves_of((args, kwargs))
+        given = [_dtype_of(leaf) for leaf in leaves]
+        device = next((leaf.device.type for leaf in tensors_in(leaves)), "cpu")
+        no_autocast = torch.autocast(device, enabled=False) if autocast_in_force(device) else nullcontext()
         returned: list[torch.dtype] = []
 
         def run(*own: Any, **named: Any) -> Any:
@@ -85,7 +93,7 @@ def in_float32(propagation: Propagation) -> Propagation:
             returned[:] = [_dtype_of(leaf) for leaf in leaves_of(out)]  # type: ignore[misc]
             return out
 
-        with running(internal=True):
+        with running(internal=True), no_autocast:
             found = propagation(where, run, *mapped(widened, (args, kwargs)))
         dtypes = returned
         if not any(dtype in HALVES for dtype in dtypes):
