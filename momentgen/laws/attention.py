@@ -198,9 +198,8 @@ def _attended(found: _Weights, batch: tuple[int, ...], value: Any) -> Any:
 
 def _transposed(law: Any) -> Law | None:
     """What ``law`` is the transpose of, in its last two dimensions."""
-    if not isinstance(law, Law) or law.ndim < 2 or law._made is None:
+    if not isinstance(law, Law) or law.ndim < 2 or (law := scaled(law))._made is None:
         return None
-    law = scaled(law)
     name, (inner, *rest), kwargs = law._made[0].name, law._made[1], law._made[2]
     last = {law.ndim - 1, law.ndim - 2}
     if kwargs or not isinstance(inner, Law):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
+from momentgen.laws import diagonal
 from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.softmax import softmax
 
@@ -223,3 +224,11 @@ def test_a_mask_of_numbers_is_that_of_flags_as_an_argument_too(method: Any) -> N
         expected = network(x, flags)
         found = network(x, torch.zeros(5, 5).masked_fill(flags, -torch.inf))
     torch.testing.assert_close((found.mean, found.var), (expected.mean, expected.var))
+
+
+@pytest.mark.parametrize("copied", [torch.clone, lambda x: torch.zeros_like(x).copy_(x)])
+def test_a_copy_of_a_value_is_no_product_of_attention(copied: Any) -> None:
+    weight, x = torch.randn(3, 4), momentgen.noisy(torch.randn(2, 4, 5), std=0.1)
+    found = diagonal(*x)
+    expected, product = weight @ found, weight @ copied(found)  # type: ignore[operator]
+    torch.testing.assert_close(product.moments(), expected.moments())
