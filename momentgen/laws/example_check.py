@@ -173,10 +173,15 @@ def _depending(plain: Callable[..., list[Tensor]], examples: Examples) -> list[T
             values = plain(*examples.beside_nan(kept))
         except Exception:  # the network's own objection to NaN
             continue
-        batched = [place for place, out in enumerate(values) if out.shape[:1] == (examples.batch,)]
-        if any(values[place][kept].isnan().any() for place in batched):
+        # An output that is the same for all examples depends on none.
+        stay = {
+            place: kept if len(out) == examples.batch else slice(None)
+            for place, out in enumerate(values)
+            if out.dim() and len(out) in (1, examples.batch)
+        }
+        if any(values[place][flags].isnan().any() for place, flags in stay.items()):
             own = plain(*examples.arguments())
-            found = [own[place] for place in batched if (values[place].isnan() & ~own[place].isnan())[kept].any()]
+            found = [own[at] for at, flags in stay.items() if (values[at].isnan() & ~own[at].isnan())[flags].any()]
             if found:
                 return found
     return []

@@ -97,7 +97,7 @@ def probability(entry: Entry, args: Any, kwargs: dict[str, Any]) -> float:
 
 def channels(name: str, dimensions: int) -> int:
     """How many dimensions in front count the channels that a dropout of channels drops; ``dropout2d`` takes a batch."""
-    return 1 if name != "dropout2d" and dimensions == int(name[-2]) + 1 else 2
+    return 2 if name == "dropout2d" or dimensions == int(name[-2]) + 2 else 1
 
 
 def slopes(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[float, float]:

@@ -108,6 +108,15 @@ def test_values_of_a_vector_that_interact_are_one_example(method: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_an_output_that_is_1_whatever_the_vector_is_no_batch_of_numbers(method: Any) -> None:
+    def sign(x: Any) -> Any:
+        length = x[None] @ x[:, None]
+        return length / length.norm(dim=-1, keepdim=True)
+
+    assert momentgen.convert(Of(sign).eval(), method)(given(2)).mean.shape == (1, 1)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
 def test_a_vector_of_examples_is_a_batch(method: Any) -> None:
     class OfNumbers(nn.Module):
         def __init__(self) -> None:

@@ -93,7 +93,7 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-@pytest.mark.filterwarnings("ignore:dropout2d")
+@pytest.mark.filterwarnings("ignore:dropout[23]d")
 @pytest.mark.parametrize("method", ["controlled", "adjoint", "covariance"])
 @pytest.mark.parametrize(
     ("function", "shape", "channels"),
@@ -103,8 +103,9 @@ def _same(x: Tensor) -> Tensor:
         (F.dropout2d, (2, 5, 4), 2),
         (F.dropout2d, (2, 5, 2, 2), 2),
         (F.dropout3d, (2, 5, 2, 2), 1),
+        (F.dropout3d, (5, 4), 1),
     ],
-    ids=["one dimension", "one, without a batch", "of vectors", "two", "three, without a batch"],
+    ids=["one dimension", "one, without a batch", "of vectors", "two", "three, without a batch", "three, of vectors"],
 )
 def test_channels_fall_as_torch_has_them_fall(
     function: Any, shape: tuple[int, ...], channels: int, method: Any
