@@ -27,7 +27,7 @@ from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.measure.ulp import EDGE_LABELS
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
-from momentgen.compiler.strategies.domain import ENOUGH, restricted
+from momentgen.compiler.strategies.domain import ENOUGH
 from momentgen.errors import BuildError, MissedError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE
@@ -216,7 +216,7 @@ def _compile_first(
         progress("strategies")
     for way, _, up_to in misses:
         if up_to >= ENOUGH and not rule.domain:
-            outcome, _ = _outcome(rule, _up_to(way, up_to), (), progress, evidence, memory)
+            outcome, _ = _outcome(rule, way.up_to(up_to), (), progress, evidence, memory)
             if outcome.variants:
                 return outcome.variants
     *others, (way, last, _) = misses
@@ -224,12 +224,6 @@ def _compile_first(
         raise last
     said = tuple((other.what, f"stage {miss.stage}, {miss.cause}") for other, miss, _ in others)
     raise BuildError(rule.name, last.stage, f"{last.cause} ({way.what})", last.expression, said)
-
-
-def _up_to(way: Way, var: float) -> Way:
-    """A way, on the domain of variances up to ``var``."""
-    modules = (*way.modules, restricted.__module__)
-    return Way(f"{way.what}, up to {var:g}", modules, lambda: [restricted(one, {"var": var}) for one in way.stables()])
 
 
 def _outcome(

@@ -12,6 +12,7 @@ import sympy as sp
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
+from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Line, analyse
@@ -73,6 +74,19 @@ def test_a_bump_is_seen_however_wide_the_input_is(var: float) -> None:
     np.testing.assert_allclose(found["mean"], np.pi * density, rtol=3 / sigma + 1e-12)
     np.testing.assert_allclose(found["var"], np.pi / 2 * density, rtol=9 / sigma + 1e-12)
     np.testing.assert_allclose(found["dmean_dmu"], -np.pi * density * t / sigma, rtol=3 / sigma + 1e-9, atol=1e-9 / var)
+
+
+@pytest.mark.parametrize("var", [1e6, 1e9, 1e12])
+def test_a_bump_on_a_line_keeps_its_own_digits_however_wide_the_input_is(var: float) -> None:
+    """The line adds 4 slope v dmean_dvar to dvar_dmu, and nothing to dmean_dvar."""
+    bump, slope, t = 1 / (1 + x**2), -2, np.array([0.3, 0.7, -1.5])
+    alone, beside = (
+        GeneralTruth(analyse("f", split(f), {})).outputs(t * np.sqrt(var), np.full(3, var))
+        for f in (bump, slope * x + 3 + bump)
+    )
+    np.testing.assert_allclose(beside["dmean_dvar"], alone["dmean_dvar"], rtol=1e-12)
+    added = 4 * slope * var * alone["dmean_dvar"]
+    np.testing.assert_allclose(beside["dvar_dmu"] - alone["dvar_dmu"], added, rtol=1e-9)
 
 
 LEAP = sp.Piecewise((x + 1, x > 0), (0, True))
@@ -191,6 +205,7 @@ def test_the_float64_form_of_a_slow_tail_is_within_the_fits_share_of_the_toleran
         (sp.exp(x**2), "derive", "diverges for v >="),
         (1 / x, "derive", "diverges for every v > 0: f has a pole at x = 0"),
         (1 / (x**2 - 2), "derive", "has a pole at x = -1.41421"),
+        (1 / (x - 1) ** 2, "derive", "has a pole at x = 1"),
         (1 / (sp.exp(x) - 1), "derive", "has a pole at x = 0"),
         (sp.exp(sp.exp(x)), "derive", "faster than exp"),
         (x * sp.exp(x**2 / 10) / (1 + x**2), "derive", "diverges for v >= 2.5"),
@@ -208,6 +223,10 @@ def test_a_refusal_names_rule_stage_expression_and_the_true_reason(f: sp.Expr, s
     assert (error.rule, error.stage) == ("mine", stage)
     assert reason in str(error).replace("\n", " ")
     assert error.expression is not None
+
+
+def test_a_denominator_with_double_roots_beside_the_real_line_is_no_pole() -> None:
+    check_second_moment(derive(Rule("mine", f=1 / (1 + x**2) ** 2)))
 
 
 def test_a_refusal_says_of_every_way_why_it_does_not_serve() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ import sympy as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momentgen.compiler import pipeline
+from momentgen.compiler import pipeline, strategies
 from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.strategies import Way, plans, stabilise, ways
 from momentgen.compiler.strategies.rescaled import rescaled_variant
@@ -72,6 +72,15 @@ def test_the_mean_of_such_an_f_is_measured_in_that_unit() -> None:
     assert (said["values"]["A"], said["values"]["range"]) == (64, 100)
 
 
+@dataclass(frozen=True)
+class Made:
+    """What the pipeline asks of a variant before it is certified."""
+
+    way: str
+    unit: str = "tolerance"
+    goal: float = 1.0
+
+
 def first(
     misses: Sequence[str],
     tried: Sequence[str],
@@ -81,13 +90,13 @@ def first(
 ) -> object:
     """What comes of ways of these names, some of which miss the accuracy."""
 
-    def compiled(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
+    def compiled(rule: Rule, stable: Made, *rest: object) -> str:
         if stable.way in misses:
             raise BuildError(rule.name, "certify", f"the variance is off by {len(stable.way)} tolerances")
         return str(stable.way)
 
     def way(name: str) -> Way:
-        made: Any = SimpleNamespace(way=name, unit="tolerance", goal=1.0)
+        made: Any = Made(name)
         return Way(name, (), lambda: (made,))
 
     monkeypatch.setattr(pipeline, "_certified", certified or compiled)
@@ -122,21 +131,28 @@ def test_where_all_ways_miss_the_error_says_by_how_much_each(monkeypatch: pytest
 def test_where_all_ways_miss_far_out_alone_the_first_of_them_is_taken_up_to_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missed(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
+    def missed(rule: Rule, stable: Made, *rest: object) -> str:
         if "up to" in stable.way:
             return str(stable.way)
         error = MissedError(rule.name, "lower", "off")
         error.up_to = {WAYS[0]: 1e3, WAYS[1]: 1e9}[stable.way]
         raise error
 
-    def restricted(stable: SimpleNamespace, most: dict[str, float]) -> SimpleNamespace:
-        return SimpleNamespace(way=f"{stable.way} up to {most['var']:g}", unit="tolerance", goal=1.0)
-
-    monkeypatch.setattr(pipeline, "restricted", restricted)
-    assert first([], WAYS, monkeypatch, missed) == (f"{WAYS[1]} up to 1e+09",)
+    monkeypatch.setattr(strategies, "restricted", lambda stable, most: stable)
+    assert first([], WAYS, monkeypatch, missed) == (f"{WAYS[1]}, up to var = 1e+09",)
     stated = Rule("smooth", f=sp.tanh(x), domain={"mean": 10.0})
     with pytest.raises(BuildError, match="off"):
         first([], WAYS, monkeypatch, missed, stated)
+
+
+def test_a_way_up_to_a_variance_is_found_again_by_its_name_with_that_domain() -> None:
+    """As `momentgen verify` does, which else would call the NaN beyond it a broken promise."""
+    derivation = derive(Rule("square", f=sp.Max(x, 0) ** 2))
+    (made,) = next(plans(derivation)).up_to(1e8).stables()
+    (found,) = stabilise(derivation, made.way)
+    assert made.way == found.way == "homogeneous, up to var = 1e+08"
+    assert made.edge == found.edge
+    assert limits_of(found)["nan"] == "var > 1e+08"
 
 
 @pytest.mark.slow
@@ -164,13 +180,13 @@ def _root(rate: int = 1) -> Stable:
 def test_a_missed_goal_in_ulp_leaves_the_ways_by_moments_where_the_rule_takes_them(
     moments: bool, taken: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compiled(rule: Rule, stable: SimpleNamespace, *rest: object) -> str:
+    def compiled(rule: Rule, stable: Made, *rest: object) -> str:
         if stable.unit == "ulp":
             raise BuildError(rule.name, "certify", "off by 9 ulp")
         return str(stable.way)
 
     def way(name: str, unit: str) -> Way:
-        made: Any = SimpleNamespace(way=name, unit=unit, goal=8.0)
+        made: Any = Made(name, unit, 8.0)
         return Way(name, (), lambda: (made,))
 
     monkeypatch.setattr(pipeline, "_certified", compiled)

@@ -108,7 +108,7 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
         return None
     candidates: list[float] = []
     if bottom.is_polynomial(x):
-        candidates = [float(root) for root in sp.Poly(bottom, x).nroots(n=30) if root.is_real]
+        candidates = [float(root) for root in sp.Poly(bottom, x).sqf_part().nroots(n=30) if root.is_real]
     else:
         call = sp.lambdify(x, bottom, "mpmath")
         values = [(at, _Numbers(call)(at)) for at in _GRID]

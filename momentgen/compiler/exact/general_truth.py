@@ -20,7 +20,7 @@ import sympy as sp
 from flint import arb, ctx
 
 from momentgen.compiler.exact.differences import NODES, PANELS, REACH, ActivationTruth, Differences, from_expectations
-from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.function.activation import Activation, Line
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
@@ -120,19 +120,25 @@ class GeneralTruth(ActivationTruth):
         return Differences(self.f)
 
     @cached_property
+    def line(self) -> Line | None:
+        """The line that f nears on either side, if it is the same."""
+        return self.f.left if self.f.left == self.f.right else None
+
+    @cached_property
     def _branches(self) -> list[Callable[[F64], F64]]:
         known = [{"erfc": _erfc, "erf": np.vectorize(math.erf, otypes=[float]), "_softplus": _softplus}, "numpy"]
         branches = []
         for piece in self.f.pieces:
-            expr = piece.expr.replace(S, lambda z: (1 + sp.tanh(z / 2)) / 2)
+            expr = piece.expr if self.line is None else piece.expr - self.line.slope * x - self.line.offset
+            expr = expr.replace(S, lambda z: (1 + sp.tanh(z / 2)) / 2)
             expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
             expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
             expr = expr.replace(_is_softplus, lambda e: _SOFTPLUS((e.args[0] - 1).args[0]))
             branches.append(sp.lambdify(x, expr, known))
         return branches
 
-    def values(self, points: F64) -> F64:
-        """f in float64."""
+    def rests(self, points: F64) -> F64:
+        """f in float64, less the line that it nears on either side."""
         home = self.f.homes(points)
         result = np.zeros(points.shape)
         with np.errstate(all="ignore"):
@@ -195,21 +201,18 @@ class GeneralTruth(ActivationTruth):
                     np.add.at(row, part[point], (weight * term).sum(axis=1))
         return np.zeros((0, mean.size)) if sums is None else sums
 
-    @cached_property
-    def level(self) -> float | None:
-        """The level that f nears on either side, if it is the same."""
-        left, right = self.f.left, self.f.right
-        same = left is not None and right is not None and left.slope == right.slope == 0 and left.offset == right.offset
-        return left.offset if same and left is not None else None
-
     def _sums(self, mean: F64, var: F64) -> dict[str, F64]:
-        sigma, here = np.sqrt(var), self.values(mean)
-        if self.level is not None:  # of a wide sigma f(mu) is nearly all of what the differences would be
-            here = np.where(sigma > _WIDE * self.f.length, self.level, here)
+        sigma, rest = np.sqrt(var), self.rests(mean)
+        slope, offset, here = 0.0, 0.0, rest
+        if self.line is not None:  # of a wide sigma the rest at mu is nearly all of what the differences would be
+            slope, offset = self.line.slope, self.line.offset
+            here = np.where(sigma > _WIDE * self.f.length, 0.0, here)
 
         def terms(points: F64, z: F64, index: npt.NDArray[np.int64]) -> list[F64]:
-            d, h = self.values(points) - here[index][:, None], z * z - 1
-            return [d, d * d, d * z, d * h, d * d * z, d * d * h]
+            # Apart from the line, whose odd moments are zero and would only leave their rounding.
+            r, line, h = self.rests(points) - here[index][:, None], slope * sigma[index][:, None] * z, z * z - 1
+            d = r + line
+            return [r, d * d, d * z, r * h, r * (d + line) * z, d * d * h]
 
-        found = from_expectations(here, self.expectations(mean, var, terms), sigma, var)
-        return found | {"rise": found["rise"] + (here - self.values(mean))}
+        found = from_expectations(slope * mean + offset + here, self.expectations(mean, var, terms), sigma, var)
+        return found | {"rise": found["rise"] + (here - rest)}

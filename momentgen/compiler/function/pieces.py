@@ -1,4 +1,4 @@
-"""An activation as finitely many smooth pieces: what both derive and the oracle start from.
+"""An activation as finitely many smooth pieces: what both derive and exact values start from.
 
 ``Max``, ``Min``, ``Abs``, ``sign``, ``Heaviside`` and ``Piecewise`` are
 resolved.  Where a breakpoint or a branch depends on a parameter, the choice

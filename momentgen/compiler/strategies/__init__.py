@@ -70,6 +70,7 @@ from momentgen.rule import Rescaled, Rule
 __all__ = ["Way", "approximate_ways", "covariance_way", "joint_way", "plans", "stabilise", "ways"]
 
 
+_UP_TO = ", up to var = "  # between a strategy's name and the largest variance, in the name of a way
 #: the range of sizes of f that needs no rescaling
 _SIZES = (1 / 16, 4.0)
 
@@ -114,6 +115,15 @@ class Way:
             BuildError: if one cannot be made, and there is no other way to it.
         """
         return tuple(self._make())
+
+    def up_to(self, var: float) -> Way:
+        """The same on the domain of variances up to ``var``, a power of ten."""
+        modules = (*self.modules, restricted.__module__)
+        return Way(f"{self.what}{_UP_TO}{var:g}", modules, lambda: _up_to(self.stables(), var))
+
+
+def _up_to(stables: tuple[Stable, ...], var: float) -> tuple[Stable, ...]:
+    return tuple(replace(restricted(one, {"var": var}), way=f"{one.way}{_UP_TO}{var:g}") for one in stables)
 
 
 class _Plan(Way):
@@ -207,7 +217,10 @@ def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
     Raises:
         BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
-    stables = next(ways(derivation, way))
+    what, _, most = way.partition(_UP_TO)
+    stables = next(ways(derivation, what))
+    if most:
+        stables = _up_to(stables, float(most))
     return (*stables, *(stable for each in approximate_ways(derivation) for stable in each.stables()))
 
 
