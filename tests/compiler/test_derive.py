@@ -43,12 +43,10 @@ def test_moments_of_a_homogeneous_rule_are_linear_in_phi_with_polynomial_coeffic
             assert sympy.expand(coefficient.subs(v, s**2)).is_polynomial(mu, s)
 
 
-@pytest.mark.parametrize(
-    ("name", "degree", "parity"), [("abs", 1, 1), ("heaviside", 0, None), ("leaky_relu", 1, None), ("relu", 1, None)]
-)
-def test_homogeneity_parity_and_kinks_are_found(name, degree, parity):
+@pytest.mark.parametrize(("name", "degree"), [("abs", 1), ("heaviside", 0), ("leaky_relu", 1), ("relu", 1)])
+def test_homogeneity_and_kinks_are_found(name, degree):
     derivation = derive(RULES[name])
-    assert (derivation.degree, derivation.parity, derivation.kinks) == (degree, parity, (0,))
+    assert (derivation.degree, derivation.kinks) == (degree, (0,))
     assert derivation.is_piecewise_polynomial
 
 
@@ -120,7 +118,6 @@ def test_a_kink_may_depend_on_a_parameter():
     rule = Rule("clip", f=Max(-bound.symbol, Min(bound.symbol, x)), parameters=(bound,))
     derivation = derive(rule)
     assert derivation.kinks == (-bound.symbol, bound.symbol)
-    assert derivation.parity == -1
     for width in (0.5, 3.0):
         mean, _ = moments(rule.f, 0.3, 1.5, {"bound": width})
         with mpmath.workdps(40):

@@ -92,7 +92,6 @@ class Derivation:
         mean, second, var: E f, E f^2 and Var f, expanded.
         partials: ``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar``.
         degree: d with f(c x) = c^d f(x) for c > 0, else None.
-        parity: +1 for even f, -1 for odd, else None.
         kinks: breakpoints of f, from left to right.
         is_piecewise_polynomial: whether every piece of f is a polynomial.
         pieces: f resolved into its pieces.
@@ -107,7 +106,6 @@ class Derivation:
     var: Expr | None
     partials: Mapping[str, Expr] = field(hash=False)
     degree: Expr | None
-    parity: int | None
     kinks: tuple[Expr, ...]
     is_piecewise_polynomial: bool
     pieces: Pieces
@@ -176,7 +174,6 @@ def _own(rule: Rule) -> Derivation:
             raise BuildError(rule.name, "derive", f"f has no value at x = {kink}: give it one there", rule.f)
     facts = {
         "degree": pieces.degree,
-        "parity": pieces.parity,
         "kinks": pieces.kinks,
         "is_piecewise_polynomial": pieces.is_polynomial,
         "pieces": pieces,

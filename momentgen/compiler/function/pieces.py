@@ -92,18 +92,6 @@ class Pieces:
                         return None
         return degrees.pop() if len(degrees) == 1 else None
 
-    @property
-    def parity(self) -> int | None:
-        """+1 if f is even, -1 if odd (away from the breakpoints), else None."""
-        mirrored = [Piece(-p.high, -p.low, p.expr.subs(x, -x)) for p in reversed(self.pieces)]
-        for parity in (1, -1):
-            pairs = list(zip(self.pieces, mirrored, strict=True))
-            if any(p.low.is_finite and not vanishes(p.low - q.low) for p, q in pairs):
-                return None
-            if all(vanishes(p.expr - parity * q.expr) for p, q in pairs):
-                return parity
-        return None
-
 
 def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
     """Resolve ``f`` into smooth pieces; floats in it are the fractions that they are, so that what cancels does.

@@ -27,10 +27,12 @@ from momentgen.compiler.ir.graph import (
     equal,
     exp_factor,
     exp_mantissa,
+    first_word,
     horner,
     madd,
     over_one_plus,
     select,
+    shifted_product,
     sqrt,
 )
 from momentgen.compiler.measure.ulp import LARGEST
@@ -147,6 +149,22 @@ def checked(v: Real) -> Real:
     return (v * sqrt(select(v >= 0, 1, -1))).named("NaN for a negative variance")
 
 
+def scaling(v: Real, scaled: bool) -> tuple[Real, Real]:
+    """A power of two by whose square a variance is multiplied, so that its root's residuals are normal; its inverse.
+
+    Args:
+        v: the variance.
+        scaled: whether it is for float32; 1 else.
+    """
+    g = v.graph
+    if not scaled:
+        return g.const(1), g.const(1)
+    tiny, huge = v < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < v
+    one, up, down = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
+    c = select(tiny, up, select(huge, down, one)).named("power of two that keeps residuals normal")
+    return c, select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 8, one))
+
+
 def deviation(v: Real) -> tuple[Real, Real, Real]:
     """Whether a variance is 0, its root, and 1 over that; at variance 0 that is 0."""
     degenerate = equal(v, 0)
@@ -210,6 +228,23 @@ def slope_of(order: int, reach: float) -> Polynomial:
 
     what = f"dJ_{order}/du/(sqrt(2 pi) u^{order}), u = 1/(1 + t/{SCALE:g}), 0 <= t <= {reach}"
     return lowest_degree(target, (low, mpmath.mpf(1)), range(1, 8), 0.03, what)
+
+
+def close_mills_ratio(precision: Precision, n: int, t: Real, reach: float) -> tuple[Real, Polynomial]:
+    """J_n(t)/sqrt(2 pi), 0 <= t <= reach, to u's second word where it may have one, and what was fitted."""
+    fitted = core(n, reach, precision.fit)
+    exact = (1 / madd(t, 1 / mpmath.mpf(SCALE), 1)).named(f"u = 1/(1 + t/{SCALE:g})")
+    # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
+    u = first_word(exact) if precision.scaled else exact
+    value, power = horner(u - CENTRE, fitted.coefficients), t.graph.const(1)
+    for _ in range(n):
+        power = power * u
+    if precision.scaled:
+        slope = horner(u, slope_of(n, reach).coefficients) * power
+        value = shifted_product(value, power * u, slope, exact)
+    else:
+        value = value * (power * u)
+    return value.named(f"J_{n}/sqrt(2 pi)"), fitted
 
 
 def integrals(t: Real, square: Real, second: Real, top: int) -> list[Real]:

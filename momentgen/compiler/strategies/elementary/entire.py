@@ -204,16 +204,17 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
 def _of_one_term(derivation: Derivation, f: sp.Expr) -> Stable:
     parts = _parts(f)
     bounded = parts is not None and parts[0] != "exp"
-    amplitude, rate = (float(parts[1]), float(parts[2])) if parts is not None else (1.0, 1.0)
+    rate = float(parts[2]) if parts is not None else 1.0
     edge, far = Edge(), math.inf
     if parts is not None and (bounded or not sp.log(sp.Abs(parts[2]), 2).is_integer):
         far = TURNED / abs(rate)
         edge = Edge(abs(rate), 0.0, () if bounded else ((rate, rate**2 / 2), (rate, rate**2)))
     graphs, fits = _graphs(edge, lambda writer, outputs: _one(f, writer))
+    truth, terms = closed_form_truth(derivation, edge.inside), exponential_terms(f)
     return Stable(
         variant="exact",
-        truth=closed_form_truth(derivation, edge.inside),
-        measure=Inside(RelativeMeasure(bounded, amplitude, rate), edge),
+        truth=truth,
+        measure=Inside(_steady_measure(derivation, terms, truth) if bounded and terms else RelativeMeasure(), edge),
         goal=1.0,
         aim=0.8,
         unit="tolerance",

@@ -30,7 +30,7 @@ from momentgen.compiler.ir.graph import (
     select,
     sqrt,
 )
-from momentgen.compiler.strategies.kit import largest, number
+from momentgen.compiler.strategies.kit import exp_ratio, largest, number
 from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.rule.symbols import x
 
@@ -77,17 +77,6 @@ class Edge:
 
 
 NO_EDGE = Edge()
-
-
-@lru_cache
-def _one_minus_exp(goal: float) -> Polynomial:
-    """P with 1 - e^-y = y P(y - 1/4), 0 <= y <= 1/2."""
-
-    def target(y: Any) -> Any:
-        return -mpmath.expm1(-y) / y if y > mpmath.mpf("1e-30") else mpmath.mpf(1)
-
-    what = "(1 - exp(-y))/y, 0 <= y <= 1/2"
-    return lowest_degree(target, (mpmath.mpf(0), _EDGE), range(3, 24), goal, what, centre=_EDGE / 2)
 
 
 @lru_cache
@@ -194,11 +183,11 @@ class Writer:
 
     def rest(self, y: Real, e: Real) -> Real:
         """1 - e^-y for y >= 0, given e^-y."""
-        fit = _one_minus_exp(self.goal)
+        fit = exp_ratio(-_EDGE, mpmath.mpf(0), self.goal, centre=-_EDGE / 2)
         self.fits.append(fit)
         little = y < _EDGE
         small = select(little, y, _EDGE)
-        value = small * horner(small - _EDGE / 2, fit.coefficients)
+        value = small * horner(_EDGE / 2 - small, fit.coefficients)
         return select(little, value, 1 - e)
 
     def finite(self, value: Real) -> Real:

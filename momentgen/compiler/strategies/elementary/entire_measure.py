@@ -12,7 +12,6 @@ import sympy as sp
 
 from momentgen.compiler.measure.moments import (
     EXACT_MEAN,
-    LARGEST_PARTIAL,
     MEAN,
     PARTIAL,
     VARIANCE,
@@ -27,44 +26,23 @@ from momentgen.compiler.toolchain.arrays import F64
 class RelativeMeasure(Tolerance):
     """Errors over what is allowed: 1e-6 max(1, |mean|), 1e-5 of the variance, 1e-4 of each partial.
 
-    With ``bounded`` (sin, cos) the variance is measured against ``amplitude``² min(b² v, 1), and a partial against the
-    largest value that it has at that variance.  What float32 does not hold has to be its largest number, of the right
-    sign.
+    What float32 does not hold has to be its largest number, of the right sign.
     """
-
-    bounded: bool
-    amplitude: float
-    rate: float
 
     def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
         """What is allowed."""
         if output == "mean":
             return MEAN * np.maximum(1.0, np.abs(exact))
-        if not self.bounded:
-            return (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
-        a, b = self.amplitude, self.rate
-        e = np.exp(-(b**2) * var)
-        rest = -np.expm1(-(b**2) * var)
-        return {
-            "var": VARIANCE * a**2 * np.minimum(b**2 * var, 1.0),
-            "dmean_dmu": PARTIAL * abs(a * b) * np.sqrt(e),
-            "dmean_dvar": PARTIAL * abs(a) * b**2 / 2 * np.sqrt(e),
-            "dvar_dmu": PARTIAL * a**2 * abs(b) * rest * e,
-            "dvar_dvar": PARTIAL * a**2 * b**2 / 2 * e,
-        }[output]
+        return (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
 
     def words(self) -> dict[str, Any]:
         """Describe the tolerance."""
-        mean = f"{MEAN:g}*max(1, |m|)"
-        if not self.bounded:
-            said = {"mean": mean, "var": f"{VARIANCE:g}*V", "partials": f"{PARTIAL:g} of its exact value"}
-            return {**said, "where": {"m": EXACT_MEAN, "V": "the exact variance"}, "values": {}}
         return {
-            "mean": mean,
-            "var": f"{VARIANCE:g}*A^2*min(b^2*v, 1)",
-            "partials": LARGEST_PARTIAL.format(PARTIAL),
-            "where": {"m": EXACT_MEAN, "v": VARIANCE_OF_INPUT, "A, b": "f's amplitude and angular rate"},
-            "values": {"A": self.amplitude, "b": self.rate},
+            "mean": f"{MEAN:g}*max(1, |m|)",
+            "var": f"{VARIANCE:g}*V",
+            "partials": f"{PARTIAL:g} of its exact value",
+            "where": {"m": EXACT_MEAN, "V": "the exact variance"},
+            "values": {},
         }
 
 

@@ -21,7 +21,7 @@ import mpmath
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
-from momentgen.compiler.strategies.kit import Precision
+from momentgen.compiler.strategies.kit import Precision, scaling
 
 _CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
 _FACTORS = 4
@@ -74,15 +74,8 @@ class FunctionWriter:
 
     @cached_property
     def _scaling(self) -> tuple[Real, Real]:
-        """The power of two that keeps residuals of the root normal, and its inverse; as in ``kink``, so shared."""
-        g = self.g
-        if not self.precision.scaled:
-            return g.const(1), g.const(1)
-        tiny, huge = self.v < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < self.v
-        one, up, down = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -40))
-        c = select(tiny, up, select(huge, down, one)).named("power of two that keeps residuals normal")
-        back = select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 40, one))
-        return c, back
+        """The power of two that keeps residuals of the root normal, and its inverse: as in ``kink``, so shared."""
+        return scaling(self.v, self.precision.scaled)
 
     @cached_property
     def _root(self) -> Real:

@@ -29,13 +29,11 @@ from momentgen.compiler.ir.graph import (
     equal,
     exp_factor,
     exp_mantissa,
-    first_word,
     half_square,
     horner,
     madd,
     over_one_plus,
     select,
-    shifted_product,
     sqrt,
     square_difference,
     times_exp_mantissa,
@@ -53,7 +51,7 @@ from momentgen.compiler.strategies.homogeneous.forms import (
     vanishing_order,
     without_t,
 )
-from momentgen.compiler.strategies.kit import CENTRE, SCALE, Precision, core, number, slope_of, within
+from momentgen.compiler.strategies.kit import Precision, close_mills_ratio, number, scaling, within
 from momentgen.errors import BuildError
 
 
@@ -68,17 +66,12 @@ class _Writer:
         self.negative = self.mu < 0
         self.size = abs(self.mu)
         self.degenerate = equal(self.v, 0)
+        c, back = scaling(self.v, precision.scaled)
+        w, x = self.v * c * c, self.size * c
         if precision.scaled:
-            tiny, huge = self.v < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < self.v
-            one, more, less = (g.const(mpmath.mpf(2) ** k) for k in (0, 48, -8))
-            c = select(tiny, more, select(huge, less, one)).named("power of two that keeps residuals normal")
-            back = select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 8, one))
-            w, x = self.v * c * c, self.size * c
-            up, down = (select(tiny, mpmath.mpf(2) ** k, one) for k in (96, -96))
+            tiny = self.v < mpmath.mpf(2) ** -40
+            up, down = (select(tiny, mpmath.mpf(2) ** k, 1) for k in (96, -96))
             self.raised, self.lowered = self.v * up, down  # a variance with room for a second word
-        else:
-            c = back = g.const(1)
-            w, x = self.v, self.size
         self.roomy_variance = precision.scaled and not precision.lean
         # At var = 0 stand-ins with which every mean but 0 is beyond reach.  NaN stays NaN.
         self.w = select(self.degenerate, mpmath.mpf(2) ** -100, w)
@@ -134,20 +127,9 @@ class _Writer:
                 self.j[n] = madd(self.t, self.j[n + 1], self.j[n + 2] * (n + 2))
 
     def fit(self, order: int) -> Real:
-        g = self.g
-        fitted = core(order, self.precision.reach, self.precision.fit)
+        value, fitted = close_mills_ratio(self.precision, order, self.t, self.precision.reach)
         self.fits.append(fitted)
-        exact = (1 / madd(self.t, 1 / mpmath.mpf(SCALE), 1)).named(f"u = 1/(1 + t/{SCALE:g})")
-        # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
-        u = first_word(exact) if self.precision.scaled else exact
-        value = horner(u - CENTRE, fitted.coefficients)
-        power = g.const(1)
-        for _ in range(order):
-            power = power * u
-        if not self.precision.scaled:
-            return (value * (power * u)).named(f"J_{order}/sqrt(2 pi)")
-        slope = horner(u, slope_of(order, self.precision.reach).coefficients) * power
-        return shifted_product(value, power * u, slope, exact).named(f"J_{order}/sqrt(2 pi)")
+        return value
 
     # --- expressions -------------------------------------------------------------
     def expression(self, expr: sp.Expr) -> Real:

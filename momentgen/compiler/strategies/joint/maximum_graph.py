@@ -26,7 +26,7 @@ import mpmath
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
-from momentgen.compiler.strategies.kit import SLACK, Precision, Tails
+from momentgen.compiler.strategies.kit import SLACK, Precision, Tails, scaling
 
 #: exponent at which exp is clamped: 2^-125 a factor, which keeps each normal
 _FLUSH = 87
@@ -84,17 +84,10 @@ class _Maximum:
     # --- shared values -------------------------------------------------------------
     def scale(self) -> None:
         """The variances scaled by a power of two, so that no residual of theta's root underflows."""
-        g, one = self.g, self.g.const(1)
+        one = self.g.const(1)
         v1, v2 = self.var
         usable = (v1 >= 0) & (v2 >= 0)
-        c = back = one
-        if self.precision.scaled:
-            largest = select(v1 < v2, v2, v1)
-            tiny, huge = largest < mpmath.mpf(2) ** -40, mpmath.mpf(2) ** 60 < largest
-            up, down = g.const(mpmath.mpf(2) ** 48), g.const(mpmath.mpf(2) ** -8)
-            c = select(tiny, up, select(huge, down, one)).named("power of two that keeps residuals normal")
-            back = select(tiny, mpmath.mpf(2) ** -48, select(huge, mpmath.mpf(2) ** 8, one))
-        self.c = c
+        self.c, back = c, _ = scaling(select(v1 < v2, v2, v1), self.precision.scaled)
         w1, w2 = (v * c * c for v in (v1, v2))
         if self.cov is None:
             w = w1 + w2

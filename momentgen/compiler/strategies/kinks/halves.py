@@ -36,30 +36,26 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import (
     Graph,
     Real,
-    first_word,
     horner,
     madd,
     select,
-    shifted_product,
 )
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.kit import (
-    CENTRE,
     DENSITY,
     NEAR32,
     NEAR64,
     Precision,
     checked,
-    core,
+    close_mills_ratio,
     deviation,
     exp_ratio,
     integrals,
     like,
     parameter_node,
     short_exp,
-    slope_of,
     within,
 )
 from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
@@ -137,20 +133,10 @@ class _Writer:
         return select(below, 0, short_exp(self.precision.scaled, held))
 
     def mills(self, n: int, at: Real, reach: float) -> Real:
-        """J_n/sqrt(2 pi); u's second word, where it has one, by the slope."""
-        g = self.g
-        fitted, steep = core(n, reach, self.precision.fit), slope_of(n, reach)
+        """J_n/sqrt(2 pi)."""
+        value, fitted = close_mills_ratio(self.precision, n, at, reach)
         self.fits.append(fitted)
-        u = 1 / madd(at, 0.25, 1)
-        head = first_word(u) if self.precision.scaled else u
-        value = horner(head - CENTRE, fitted.coefficients)
-        powers = [g.const(1), head]
-        for _ in range(n):
-            powers.append(powers[-1] * head)
-        if not self.precision.scaled:
-            return value * powers[n + 1]
-        slope = powers[n] * horner(head, steep.coefficients)
-        return shifted_product(value, powers[n + 1], slope, u)
+        return value
 
     @cached_property
     def j(self) -> list[Real]:
