@@ -12,7 +12,7 @@ import sympy
 from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
-from momentgen.compiler.derive.proof import check_author, function, grid, refuted
+from momentgen.compiler.derive.proof import check_author, disprove, function, grid
 from momentgen.compiler.derive.scaling import check_rescaled, found_units
 from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
@@ -197,7 +197,7 @@ def _own(rule: Rule) -> Derivation:
             cause = f"f is {error.cause}, which takes a normal input and the accuracy Accuracy(moments=True)"
             raise BuildError(rule.name, "derive", cause, error.expression) from error
         return Derivation(rule, None, None, None, {}, **facts)  # type: ignore[arg-type]
-    var = sympy.expand(second - mean**2)
+    var = normal.expanded(second - mean**2)
     partials = {
         "dmean_dmu": family.differentiate(mean, mu),
         "dmean_dvar": family.differentiate(mean, v),
@@ -241,7 +241,7 @@ def _check_stein(rule: Rule, pieces: Pieces, mean: Expr, second: Expr) -> None:
         for symbol, order in ((mu, 1), (v, 2)):
             identity = f"d{name}_d{'mu' if order == 1 else 'var'} by Stein"
             stein = _expectation_of_derivative(g, order) * Rational(1, order)
-            if found := refuted(sympy.diff(moment, symbol), stein, grid(rule.parameters)):
+            if found := disprove(sympy.diff(moment, symbol), stein, grid(rule.parameters)):
                 raise BuildError(rule.name, "derive", f"{identity} fails {found}; a defect of derive", moment)
 
 

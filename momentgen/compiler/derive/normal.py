@@ -55,7 +55,17 @@ def density(point: Expr, order: int = 0) -> Expr:
 
 def differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
     """Derivative of an :func:`expectation`, expanded in the same functions."""
-    return sympy.expand(sympy.diff(expr, symbol))
+    return expanded(sympy.diff(expr, symbol))
+
+
+def expanded(expr: Expr) -> Expr:
+    """Expanded, but for moments of Gaussians: there each of many powers of 1 - 2 p v would be multiplied out.
+
+    >>> expanded(exp(mu / (1 + v)) * (1 + mu))
+    (mu + 1)*exp(mu/(v + 1))
+    """
+    of_quotients = any(sympy.denom(sympy.together(part.args[0])).has(v) for part in expr.atoms(exp))
+    return expr if of_quotients else sympy.expand(expr)
 
 
 def expectation(pieces: Pieces) -> Expr:
@@ -76,7 +86,7 @@ def expectation(pieces: Pieces) -> Expr:
     if total.has(sympy.I):
         # Sines and cosines came in as pairs of conjugate exponentials.
         total = sympy.re(total.expand(complex=True))
-    return sympy.expand(total)
+    return expanded(total)
 
 
 def _terms(expr: Expr) -> list[_Term]:
