@@ -32,8 +32,8 @@ __all__ = ["Answer", "StaleError", "UnlikeEndsError"]
 
 #: rows of the first block, and of each that follows
 BLOCK: Final = 16
-#: so many times as many rows as there are may follow before errors are looked at again
-_MORE: Final = 3
+#: by the number of rows that there are at least: how many times as many may follow before errors are looked at again
+_MORE: Final = ((64, 3), (0, 1))
 #: rows whose graphs are kept of functions that no rule averages
 _PAIRED: Final = 4
 #: rows of which the derivatives of a whole network are averaged
@@ -265,9 +265,9 @@ class Answer:
         return whole(functools.partial(self._once, watched), rows, shifts, mode.keeps_graph)
 
     def _wanted(self, error: float) -> int:
-        """How many more rows the error asked for takes, in blocks; a first error is no reason for many."""
+        """How many more rows the error asked for takes, in blocks; the error of few is no reason for many."""
         have = len(self._rows)
-        more = have * min((error / self._spent.rtol) ** 2 - 1, _MORE)
+        more = have * min((error / self._spent.rtol) ** 2 - 1, next(times for least, times in _MORE if have >= least))
         return max(math.ceil(more / BLOCK), 1) * BLOCK
 
     def _further(self, mode: Shift, count: int) -> None:
