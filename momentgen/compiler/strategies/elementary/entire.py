@@ -18,7 +18,7 @@ PyTorch form, is the largest number of the right sign.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mpmath
@@ -30,7 +30,7 @@ from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.moments import MEAN, Inside, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, Writer
 from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure, TermsMeasure
@@ -38,6 +38,7 @@ from momentgen.compiler.strategies.elementary.entire_sums import Closed, SumWrit
 from momentgen.compiler.strategies.elementary.exponentials import Moment, Terms, exponential_terms
 from momentgen.compiler.strategies.kit import like
 from momentgen.compiler.strategies.settled import closed_form_truth
+from momentgen.compiler.strategies.tolerated import four_graphs
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -170,20 +171,16 @@ def _graphs(
     edge: Edge, write: Callable[[Writer, tuple[str, ...]], dict[str, Real]]
 ) -> tuple[dict[str, Any], list[Polynomial]]:
     """The four graphs, and the polynomials fitted for those of float32."""
-    graphs: dict[str, Graph] = {}
-    fits: list[Polynomial] = []
-    for suffix, float64 in (("", False), ("64", True)):
-        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graph = graphs[name + suffix] = Graph(("mean", "var"))
-            writer = Writer(graph, float64, edge)
-            values = write(writer, outputs)
-            for output in outputs:
-                value = writer.finite(values[output])
-                if output in OUTPUTS:
-                    value = like(value, writer.mu, writer.v)
-                graph.output(output, value)
-            fits += [] if float64 else writer.fits
-    return graphs, fits
+
+    def build(outputs: tuple[str, ...], float64: bool) -> tuple[Graph, Iterable[Polynomial]]:
+        writer = Writer(Graph(("mean", "var")), float64, edge)
+        values = write(writer, outputs)
+        for output in outputs:
+            value = writer.finite(values[output])
+            writer.g.output(output, like(value, writer.mu, writer.v) if output in OUTPUTS else value)
+        return writer.g, writer.fits
+
+    return four_graphs(build)
 
 
 def _one(f: sp.Expr, writer: Writer) -> dict[str, Real]:
