@@ -17,13 +17,16 @@ INLINE float celu_exact_part1(float p0, float p1, float p2, float p3, float p4, 
     float t0 = 2.0f * p2;
     _Bool t1 = t0 < (-80.0f);
     float t2 = (0.0f < t0) ? 0.0f : t0, t3 = t1 ? (-80.0f) : t2, t4 = FMA(1.442695f, t3, 12582912.0f);
-    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f), t6 = t5 - 0.25f;
-    float t7 = p5 * (t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t8 = FMA(p0, 2.0f, p1) < 0.0f;
-    float t9 = celu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t10 = t1 ? 0.0f : t9, t11 = t10 - t7;
-    float t12 = t8 ? t11 : t7;
-    return t12;
+    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);  // u = 1/(1 + t/4)
+    float t6 = t5 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t7 = t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t8 = p5 * t7;
+    _Bool t9 = FMA(p0, 2.0f, p1) < 0.0f;
+    float t10 = celu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t11 = t1 ? 0.0f : t10;
+    float t12 = t11 - t8, t13 = t9 ? t12 : t8;
+    return t13;
 }
 
 INLINE void celu_exact_forward_element(
@@ -63,10 +66,13 @@ INLINE void celu_exact_forward_element(
     float t55 = t27 ? 0.0f : t54, t56 = t53 ? 0.0f : t55;
     float t57 = t53 ? 13.0f : t47;  // |mean|/sigma
     float t58 = t47 * t47, t59 = t27 ? t58 : t43, t60 = t53 ? 169.0f : t59, t61 = FMA(t57, 0.25f, 1.0f), t62 = -t57;
-    float t63 = t60 * (-0.5f), t64 = t25 ? t62 : t57, t65 = t44 + t64, t66 = 1.0f / t61;
-    float t67 = FMA(t63, 1.442695f, 12582912.0f), t68 = 1.0f / FMA(0.25f, ABS(t65), 1.0f), t69 = t67 - 12582912.0f;
-    float t70 = FMA(t69, -0.69314575f, t63) + FMA(t69, -1.4286068e-6f, t56 * (-0.5f)), t71 = -t66, t72 = t66 * t66;
-    float t73 = t66 - 0.25f;
+    float t63 = t60 * (-0.5f), t64 = t25 ? t62 : t57, t65 = t44 + t64;
+    float t66 = 1.0f / t61;  // u = 1/(1 + t/4)
+    float t67 = FMA(t63, 1.442695f, 12582912.0f);
+    float t68 = 1.0f / FMA(0.25f, ABS(t65), 1.0f);  // u = 1/(1 + t/4)
+    float t69 = t67 - 12582912.0f, t70 = FMA(t69, -0.69314575f, t63) + FMA(t69, -1.4286068e-6f, t56 * (-0.5f));
+    float t71 = -t66, t72 = t66 * t66, t73 = t66 - 0.25f;
+    // J_2/sqrt(2 pi)
     float t74 = FMA(POLY10(t73, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t66 * t72, (t66 * FMA(FMA(t57, 0.25f, -(t61
         - 1.0f)), t71, FMA(t61, t71, 1.0f))) * (t72 * POLY3(t66, 2.9023442f, -2.0372577f, 0.76679516f,
@@ -75,43 +81,45 @@ INLINE void celu_exact_forward_element(
     float t76 = (1.0f + FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70,
         t70)) * as_float((as_bits(t67) + 127u) << 23u);
     float t77 = t53 ? 0.0f : t76, t78 = t68 - 0.25f;
-    float t79 = t77 * (t68 * POLY10(t78, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t80 = t29 < 0.0f;
-    float t81 = t50 - t79;
-    float t82 = t80 ? t81 : t79;  // E[exp(X); X < 0]
-    float t83 = t77 * t52, t84 = t74 * 2.0f;
-    float t85 = t77 * FMA(t57, t75, t84);  // Phi(-t)
-    float t86 = t77 * t75, t87 = t25 ? 0.0f : t19;
-    float t88 = FMA(t44, t86, t87);  // E max(X, 0)
-    float t89 = t44 * t86, t90 = FMA(t74, t62, t75) * 0.33333334f, t91 = 0.25f * FMA(t62, t90, t74), t92 = 1.0f - t85;
-    float t93 = (t21 * (t74 * (t77 * 2.0f))) - (t89 * t89), t94 = t25 ? t92 : t85, t95 = t25 ? t85 : t92;
-    float t96 = FMA(t62, t91, t90) * 0.2f, t97 = FMA(t62, t96, t91) * 0.16666667f;
-    float t98 = FMA(t62, t97, t96) * 0.14285715f, t99 = FMA(t62, t98, t97) * 0.125f;
-    float t100 = FMA(t62, t99, t98) * 0.11111111f, t101 = FMA(t62, t100, t99) * 0.1f;
-    float t102 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t101, t52, t100), t99),
-        t98), t97), t96), t91), t90), t74), t75) * t83;
-    float t103 = t50 - 1.0f, t104 = 0.25f + t40;
-    float t105 = t40 * POLY5(t104, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t106 = t38 ? t103 : t105, t107 = t106 - t102, t108 = t25 ? t107 : t102, t109 = t82 - t94;
-    float t110 = t30 ? t108 : t109;  // E min(0, exp(X) - 1)
-    float t111 = (FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, t101 * 1022.0f, t100 *
-        510.0f), t99 * 254.0f), t98 * 126.0f), t97 * 62.0f), t96 * 30.0f), t91 * 14.0f), t90 * 6.0f), t84) * (t52 *
-        t83)) - (t102 * t102);
-    float t112 = FMA(t102, 2.0f * t110, ((t39 * POLY3(t39, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t50 * t50)) -
-        t111);
-    float t113 = t25 ? t112 : t111, t114 = (t94 * t95) - (t95 * (2.0f * t82));
-    float t115 = celu_exact_part1(t21, t19, t29, t65, t44, t77);  // E[exp(2X); X < 0]
-    float t116 = t114 + (t115 - (t82 * t82)), t117 = t30 ? t113 : t116, t118 = t1 ? 65536.0f : 1.0f, t119 = t88 + t110;
-    float t120 = t18 ? t119 : t19, t121 = FMA(alpha_hi, t4, t118 * (alpha_hi * (t120 - t4)));
-    float t122 = (t21 - t93) - (t88 * (2.0f * t89));
-    float t123 = t25 ? t93 : t122;  // Var max(X, 0)
-    float t124 = (-2.0f) * (t88 * t110);
-    float t125 = (t117 < 0.0f) ? 0.0f : t117;  // variance of the left half
-    float t126 = t123 + (t124 + t125), t127 = (t126 < 0.0f) ? 0.0f : t126, t128 = t18 ? t127 : t19;
-    float t129 = t10 * (t10 * (t128 * (t0 + t6)));
-    *out_mean = t121;
-    *out_var = t129;
+    // J_0/sqrt(2 pi)
+    float t79 = t68 * POLY10(t78, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t80 = t77 * t79;
+    _Bool t81 = t29 < 0.0f;
+    float t82 = t50 - t80;
+    float t83 = t81 ? t82 : t80;  // E[exp(X); X < 0]
+    float t84 = t77 * t52, t85 = t74 * 2.0f;
+    float t86 = t77 * FMA(t57, t75, t85);  // Phi(-t)
+    float t87 = t77 * t75, t88 = t25 ? 0.0f : t19;
+    float t89 = FMA(t44, t87, t88);  // E max(X, 0)
+    float t90 = t44 * t87, t91 = FMA(t74, t62, t75) * 0.33333334f, t92 = 0.25f * FMA(t62, t91, t74), t93 = 1.0f - t86;
+    float t94 = (t21 * (t74 * (t77 * 2.0f))) - (t90 * t90), t95 = t25 ? t93 : t86, t96 = t25 ? t86 : t93;
+    float t97 = FMA(t62, t92, t91) * 0.2f, t98 = FMA(t62, t97, t92) * 0.16666667f;
+    float t99 = FMA(t62, t98, t97) * 0.14285715f, t100 = FMA(t62, t99, t98) * 0.125f;
+    float t101 = FMA(t62, t100, t99) * 0.11111111f, t102 = FMA(t62, t101, t100) * 0.1f;
+    float t103 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t102, t52, t101), t100),
+        t99), t98), t97), t92), t91), t74), t75) * t84;
+    float t104 = t50 - 1.0f, t105 = 0.25f + t40;
+    float t106 = t40 * POLY5(t105, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t107 = t38 ? t104 : t106, t108 = t107 - t103, t109 = t25 ? t108 : t103, t110 = t83 - t95;
+    float t111 = t30 ? t109 : t110;  // E min(0, exp(X) - 1)
+    float t112 = (FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, t102 * 1022.0f, t101 *
+        510.0f), t100 * 254.0f), t99 * 126.0f), t98 * 62.0f), t97 * 30.0f), t92 * 14.0f), t91 * 6.0f), t85) * (t52 *
+        t84)) - (t103 * t103);
+    float t113 = FMA(t103, 2.0f * t111, ((t39 * POLY3(t39, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t50 * t50)) -
+        t112);
+    float t114 = t25 ? t113 : t112, t115 = (t95 * t96) - (t96 * (2.0f * t83));
+    float t116 = celu_exact_part1(t21, t19, t29, t65, t44, t77);  // E[exp(2X); X < 0]
+    float t117 = t115 + (t116 - (t83 * t83)), t118 = t30 ? t114 : t117, t119 = t1 ? 65536.0f : 1.0f, t120 = t89 + t111;
+    float t121 = t18 ? t120 : t19, t122 = FMA(alpha_hi, t4, t119 * (alpha_hi * (t121 - t4)));
+    float t123 = (t21 - t94) - (t89 * (2.0f * t90));
+    float t124 = t25 ? t94 : t123;  // Var max(X, 0)
+    float t125 = (-2.0f) * (t89 * t111);
+    float t126 = (t118 < 0.0f) ? 0.0f : t118;  // variance of the left half
+    float t127 = t124 + (t125 + t126), t128 = (t127 < 0.0f) ? 0.0f : t127, t129 = t18 ? t128 : t19;
+    float t130 = t10 * (t10 * (t129 * (t0 + t6)));
+    *out_mean = t122;
+    *out_var = t130;
 }
 
 void celu_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -155,53 +163,59 @@ INLINE void celu_exact_backward_element(
     _Bool t46 = t23 | (13.0f < t40);
     float t47 = t46 ? 13.0f : t40;  // |mean|/sigma
     float t48 = t40 * t40, t49 = t24 ? 0x1p-127f : t22, t50 = t15 * (t15 * (1.0f / t49)), t51 = t24 ? t48 : t50;
-    float t52 = t46 ? 169.0f : t51, t53 = 1.0f / FMA(t47, 0.25f, 1.0f), t54 = -t47, t55 = t52 * (-0.5f);
-    float t56 = t16 ? t54 : t47, t57 = t37 + t56, t58 = FMA(t55, 1.442695f, 12582912.0f);
-    float t59 = 1.0f / FMA(0.25f, ABS(t57), 1.0f), t60 = t53 - 0.25f;
+    float t52 = t46 ? 169.0f : t51;
+    float t53 = 1.0f / FMA(t47, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t54 = -t47, t55 = t52 * (-0.5f), t56 = t16 ? t54 : t47, t57 = t37 + t56;
+    float t58 = FMA(t55, 1.442695f, 12582912.0f);
+    float t59 = 1.0f / FMA(0.25f, ABS(t57), 1.0f);  // u = 1/(1 + t/4)
+    float t60 = t53 - 0.25f;
+    // J_2/sqrt(2 pi)
     float t61 = POLY10(t60, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t53 * (t53 * t53));
     float t62 = FMA(t61, -(t47 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t52));
     float t63 = celu_exact_part0(t58, t55) * as_float((as_bits(t58) + 127u) << 23u), t64 = t46 ? 0.0f : t63;
     float t65 = t59 - 0.25f;
-    float t66 = t64 * (t59 * POLY10(t65, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t67 = t26 < 0.0f;
-    float t68 = t43 - t66;
-    float t69 = t67 ? t68 : t66;  // E[exp(X); X < 0]
-    float t70 = celu_exact_part1(t22, t5, t26, t57, t37, t64);  // E[exp(2X); X < 0]
-    float t71 = t64 * t45;
-    float t72 = t64 * 0.3989423f;  // phi(t)
-    float t73 = t39 * t72, t74 = t61 * 2.0f;
-    float t75 = t64 * FMA(t47, t62, t74);  // Phi(-t)
-    float t76 = t64 * t62, t77 = t16 ? 0.0f : t5;
-    float t78 = FMA(t37, t76, t77);  // E max(X, 0)
-    float t79 = t16 ? 0.0f : t47, t80 = t72 * (t76 + t79), t81 = FMA(t61, t54, t62) * 0.33333334f;
-    float t82 = 0.25f * FMA(t54, t81, t61), t83 = 1.0f - t75, t84 = t16 ? t83 : t75, t85 = t16 ? t75 : t83;
-    float t86 = FMA(t54, t82, t81) * 0.2f, t87 = FMA(t54, t86, t82) * 0.16666667f;
-    float t88 = FMA(t54, t87, t86) * 0.14285715f, t89 = FMA(t54, t88, t87) * 0.125f;
-    float t90 = FMA(t54, t89, t88) * 0.11111111f, t91 = FMA(t54, t90, t89) * 0.1f;
-    float t92 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t91, t45, t90), t89), t88),
-        t87), t86), t82), t81), t61), t62) * t71;
-    float t93 = t43 - 1.0f, t94 = 0.25f + t35;
-    float t95 = t35 * POLY5(t94, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t96 = t34 ? t93 : t95, t97 = t96 - t92, t98 = t16 ? t97 : t92, t99 = t69 - t84;
-    float t100 = t27 ? t98 : t99;  // E min(0, exp(X) - 1)
-    float t101 = t100 * t73;
-    float t102 = FMA(((t85 - t80) + ((((2.0f * t70) - t69) + (t101 - (t69 * t100))) + ((t80 - t101) - (t78 * t69)))) *
-        (t20 + FMA(t2, t19, FMA(t12, t11, FMA(t2, t11, -t20)))), grad_var, (t8 * ((0.5f * FMA(0.0f, t73, t69)) * (t18 +
+    // J_0/sqrt(2 pi)
+    float t66 = t59 * POLY10(t65, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t67 = t64 * t66;
+    _Bool t68 = t26 < 0.0f;
+    float t69 = t43 - t67;
+    float t70 = t68 ? t69 : t67;  // E[exp(X); X < 0]
+    float t71 = celu_exact_part1(t22, t5, t26, t57, t37, t64);  // E[exp(2X); X < 0]
+    float t72 = t64 * t45;
+    float t73 = t64 * 0.3989423f;  // phi(t)
+    float t74 = t39 * t73, t75 = t61 * 2.0f;
+    float t76 = t64 * FMA(t47, t62, t75);  // Phi(-t)
+    float t77 = t64 * t62, t78 = t16 ? 0.0f : t5;
+    float t79 = FMA(t37, t77, t78);  // E max(X, 0)
+    float t80 = t16 ? 0.0f : t47, t81 = t73 * (t77 + t80), t82 = FMA(t61, t54, t62) * 0.33333334f;
+    float t83 = 0.25f * FMA(t54, t82, t61), t84 = 1.0f - t76, t85 = t16 ? t84 : t76, t86 = t16 ? t76 : t84;
+    float t87 = FMA(t54, t83, t82) * 0.2f, t88 = FMA(t54, t87, t83) * 0.16666667f;
+    float t89 = FMA(t54, t88, t87) * 0.14285715f, t90 = FMA(t54, t89, t88) * 0.125f;
+    float t91 = FMA(t54, t90, t89) * 0.11111111f, t92 = FMA(t54, t91, t90) * 0.1f;
+    float t93 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t92, t45, t91), t90), t89),
+        t88), t87), t83), t82), t61), t62) * t72;
+    float t94 = t43 - 1.0f, t95 = 0.25f + t35;
+    float t96 = t35 * POLY5(t95, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t97 = t34 ? t94 : t96, t98 = t97 - t93, t99 = t16 ? t98 : t93, t100 = t70 - t85;
+    float t101 = t27 ? t99 : t100;  // E min(0, exp(X) - 1)
+    float t102 = t101 * t74;
+    float t103 = FMA(((t86 - t81) + ((((2.0f * t71) - t70) + (t102 - (t70 * t101))) + ((t81 - t102) - (t79 * t70)))) *
+        (t20 + FMA(t2, t19, FMA(t12, t11, FMA(t2, t11, -t20)))), grad_var, (t8 * ((0.5f * FMA(0.0f, t74, t70)) * (t18 +
         FMA(t2, t17, FMA(t12, t10, FMA(t2, t10, -t18)))))) * grad_mean);
-    float t103 = (FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, t91 * 1022.0f, t90 * 510.0f),
-        t89 * 254.0f), t88 * 126.0f), t87 * 62.0f), t86 * 30.0f), t82 * 14.0f), t81 * 6.0f), t74) * (t45 * t71)) - (t92
-        * t92);
-    float t104 = FMA(t92, 2.0f * t100, ((t30 * POLY3(t30, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t43 * t43)) -
-        t103);
-    float t105 = t16 ? t104 : t103, t106 = ((t84 * t85) - (t85 * (2.0f * t69))) + (t70 - (t69 * t69));
-    float t107 = t27 ? t105 : t106, t108 = t3 ? 65536.0f : 1.0f, t109 = (t78 * t84) - (t100 * t85);
-    float t110 = (t107 < 0.0f) ? 0.0f : t107;  // variance of the left half
-    float t111 = FMA(t108 * ((2.0f * FMA(0.0f, t109, t110 - (t78 * t100))) * (t11 + t19)), grad_var, ((t69 + t85) *
+    float t104 = (FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, t92 * 1022.0f, t91 * 510.0f),
+        t90 * 254.0f), t89 * 126.0f), t88 * 62.0f), t87 * 30.0f), t83 * 14.0f), t82 * 6.0f), t75) * (t45 * t72)) - (t93
+        * t93);
+    float t105 = FMA(t93, 2.0f * t101, ((t30 * POLY3(t30, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t43 * t43)) -
+        t104);
+    float t106 = t16 ? t105 : t104, t107 = ((t85 * t86) - (t86 * (2.0f * t70))) + (t71 - (t70 * t70));
+    float t108 = t27 ? t106 : t107, t109 = t3 ? 65536.0f : 1.0f, t110 = (t79 * t85) - (t101 * t86);
+    float t111 = (t108 < 0.0f) ? 0.0f : t108;  // variance of the left half
+    float t112 = FMA(t109 * ((2.0f * FMA(0.0f, t110, t111 - (t79 * t101))) * (t11 + t19)), grad_var, ((t70 + t86) *
         (t10 + t17)) * grad_mean);
-    *out_grad_mean = t111;
-    *out_grad_var = t102;
+    *out_grad_mean = t112;
+    *out_grad_var = t103;
 }
 
 void celu_exact_backward(

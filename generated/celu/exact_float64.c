@@ -17,7 +17,8 @@ INLINE double celu_exact_float64_part0(double p0)
 
 INLINE double celu_exact_float64_part1(double p0)
 {
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0), t1 = t0 - 0.25;
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
     double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -52,48 +53,53 @@ INLINE void celu_exact_float64_forward_element(
     _Bool t34 = t32 | t9;
     double t35 = t34 ? 0.0 : t2, t36 = t33 * t33, t37 = t34 ? 1.0 : t7, t38 = t35 * (t35 * (1.0 / t37));
     double t39 = t9 ? t36 : t38, t40 = t32 ? 1406.25 : t39, t41 = -t33, t42 = t4 ? t41 : t33, t43 = t25 + t42;
-    double t44 = 1.0 / FMA(0.25, ABS(t43), 1.0), t45 = 1.0 / FMA(0.25, ABS(t25 + t43), 1.0);
-    double t46 = celu_exact_float64_part1(t33), t47 = FMA(t46, -(t33 * 2.0), 0.3989422804014327) / (1.0 + t40);
-    double t48 = exp64(t40 * (-0.5)), t49 = t32 ? 0.0 : t48, t50 = t49 * (t44 * celu_exact_float64_part0(t44));
-    _Bool t51 = t12 < 0.0;
-    double t52 = t20 - t50;
-    double t53 = t51 ? t52 : t50;  // E[exp(X); X < 0]
-    double t54 = t49 * (t45 * celu_exact_float64_part0(t45)), t55 = t49 * t31, t56 = t46 * 2.0;
-    double t57 = t49 * FMA(t33, t47, t56);  // Phi(-t)
-    double t58 = t49 * t47, t59 = t4 ? 0.0 : t1;
-    double t60 = FMA(t25, t58, t59);  // E max(X, 0)
-    double t61 = t25 * t58, t62 = FMA(t46, t41, t47) * 0.3333333333333333, t63 = 0.25 * FMA(t41, t62, t46);
-    double t64 = 1.0 - t57, t65 = (t7 * (t46 * (t49 * 2.0))) - (t61 * t61), t66 = t4 ? t64 : t57, t67 = t4 ? t57 : t64;
-    double t68 = FMA(t41, t63, t62) * 0.2, t69 = FMA(t41, t68, t63) * 0.16666666666666666;
-    double t70 = FMA(t41, t69, t68) * 0.14285714285714285, t71 = FMA(t41, t70, t69) * 0.125;
-    double t72 = FMA(t41, t71, t70) * 0.1111111111111111, t73 = FMA(t41, t72, t71) * 0.1;
-    double t74 = FMA(t41, t73, t72) * 0.09090909090909091, t75 = FMA(t41, t74, t73) * 0.08333333333333333;
-    double t76 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t75,
-        t31, t74), t73), t72), t71), t70), t69), t68), t63), t62), t46), t47) * t55;
-    double t77 = t20 - 1.0, t78 = 0.25 + t23;
-    double t79 = t23 * POLY10(t78, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+    double t44 = 1.0 / FMA(0.25, ABS(t43), 1.0);  // u = 1/(1 + t/4)
+    double t45 = 1.0 / FMA(0.25, ABS(t25 + t43), 1.0);  // u = 1/(1 + t/4)
+    double t46 = celu_exact_float64_part1(t33);  // J_2/sqrt(2 pi)
+    double t47 = FMA(t46, -(t33 * 2.0), 0.3989422804014327) / (1.0 + t40), t48 = exp64(t40 * (-0.5));
+    double t49 = t32 ? 0.0 : t48;
+    double t50 = t44 * celu_exact_float64_part0(t44);  // J_0/sqrt(2 pi)
+    double t51 = t49 * t50;
+    _Bool t52 = t12 < 0.0;
+    double t53 = t20 - t51;
+    double t54 = t52 ? t53 : t51;  // E[exp(X); X < 0]
+    double t55 = t45 * celu_exact_float64_part0(t45);  // J_0/sqrt(2 pi)
+    double t56 = t49 * t55, t57 = t49 * t31, t58 = t46 * 2.0;
+    double t59 = t49 * FMA(t33, t47, t58);  // Phi(-t)
+    double t60 = t49 * t47, t61 = t4 ? 0.0 : t1;
+    double t62 = FMA(t25, t60, t61);  // E max(X, 0)
+    double t63 = t25 * t60, t64 = FMA(t46, t41, t47) * 0.3333333333333333, t65 = 0.25 * FMA(t41, t64, t46);
+    double t66 = 1.0 - t59, t67 = (t7 * (t46 * (t49 * 2.0))) - (t63 * t63), t68 = t4 ? t66 : t59, t69 = t4 ? t59 : t66;
+    double t70 = FMA(t41, t65, t64) * 0.2, t71 = FMA(t41, t70, t65) * 0.16666666666666666;
+    double t72 = FMA(t41, t71, t70) * 0.14285714285714285, t73 = FMA(t41, t72, t71) * 0.125;
+    double t74 = FMA(t41, t73, t72) * 0.1111111111111111, t75 = FMA(t41, t74, t73) * 0.1;
+    double t76 = FMA(t41, t75, t74) * 0.09090909090909091, t77 = FMA(t41, t76, t75) * 0.08333333333333333;
+    double t78 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t77,
+        t31, t76), t75), t74), t73), t72), t71), t70), t65), t64), t46), t47) * t57;
+    double t79 = t20 - 1.0, t80 = 0.25 + t23;
+    double t81 = t23 * POLY10(t80, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
         0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
         0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
-    double t80 = t15 ? t77 : t79, t81 = t80 - t76, t82 = t4 ? t81 : t76, t83 = t53 - t66;
-    double t84 = t11 ? t82 : t83;  // E min(0, exp(X) - 1)
-    double t85 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t75 *
-        4094.0, t74 * 2046.0), t73 * 1022.0), t72 * 510.0), t71 * 254.0), t70 * 126.0), t69 * 62.0), t68 * 30.0), t63 *
-        14.0), t62 * 6.0), t56) * (t31 * t55)) - (t76 * t76);
-    double t86 = FMA(t76, 2.0 * t84, ((t22 * POLY5(t22, 0.001388888888888889, 0.008333333333333333,
-        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t20 * t20)) - t85);
-    double t87 = t4 ? t86 : t85, t88 = (t66 * t67) - (t67 * (2.0 * t53));
-    _Bool t89 = FMA(t7, 2.0, t1) < 0.0;
-    double t90 = (0.0 < t21) ? 0.0 : t21, t91 = t24 ? (-80.0) : t90, t92 = exp64(t91), t93 = t24 ? 0.0 : t92;
-    double t94 = t93 - t54;
-    double t95 = t89 ? t94 : t54;  // E[exp(2X); X < 0]
-    double t96 = t88 + (t95 - (t53 * t53)), t97 = t11 ? t87 : t96, t98 = t60 + t84, t99 = t5 ? t98 : t1;
-    double t100 = p_alpha * t99, t101 = (t7 - t65) - (t60 * (2.0 * t61));
-    double t102 = t4 ? t65 : t101;  // Var max(X, 0)
-    double t103 = (-2.0) * (t60 * t84);
-    double t104 = (t97 < 0.0) ? 0.0 : t97;  // variance of the left half
-    double t105 = t102 + (t103 + t104), t106 = (t105 < 0.0) ? 0.0 : t105, t107 = t5 ? t106 : t1, t108 = t0 * t107;
-    *out_mean = t100;
-    *out_var = t108;
+    double t82 = t15 ? t79 : t81, t83 = t82 - t78, t84 = t4 ? t83 : t78, t85 = t54 - t68;
+    double t86 = t11 ? t84 : t85;  // E min(0, exp(X) - 1)
+    double t87 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t77 *
+        4094.0, t76 * 2046.0), t75 * 1022.0), t74 * 510.0), t73 * 254.0), t72 * 126.0), t71 * 62.0), t70 * 30.0), t65 *
+        14.0), t64 * 6.0), t58) * (t31 * t57)) - (t78 * t78);
+    double t88 = FMA(t78, 2.0 * t86, ((t22 * POLY5(t22, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t20 * t20)) - t87);
+    double t89 = t4 ? t88 : t87, t90 = (t68 * t69) - (t69 * (2.0 * t54));
+    _Bool t91 = FMA(t7, 2.0, t1) < 0.0;
+    double t92 = (0.0 < t21) ? 0.0 : t21, t93 = t24 ? (-80.0) : t92, t94 = exp64(t93), t95 = t24 ? 0.0 : t94;
+    double t96 = t95 - t56;
+    double t97 = t91 ? t96 : t56;  // E[exp(2X); X < 0]
+    double t98 = t90 + (t97 - (t54 * t54)), t99 = t11 ? t89 : t98, t100 = t62 + t86, t101 = t5 ? t100 : t1;
+    double t102 = p_alpha * t101, t103 = (t7 - t67) - (t62 * (2.0 * t63));
+    double t104 = t4 ? t67 : t103;  // Var max(X, 0)
+    double t105 = (-2.0) * (t62 * t86);
+    double t106 = (t99 < 0.0) ? 0.0 : t99;  // variance of the left half
+    double t107 = t104 + (t105 + t106), t108 = (t107 < 0.0) ? 0.0 : t107, t109 = t5 ? t108 : t1, t110 = t0 * t109;
+    *out_mean = t102;
+    *out_var = t110;
 }
 
 INLINE void celu_exact_float64_backward_element(
@@ -122,51 +128,56 @@ INLINE void celu_exact_float64_backward_element(
     _Bool t37 = t35 | t12;
     double t38 = t37 ? 0.0 : t6, t39 = t36 * t36, t40 = t37 ? 1.0 : t10, t41 = t38 * (t38 * (1.0 / t40));
     double t42 = t12 ? t39 : t41, t43 = t35 ? 1406.25 : t42, t44 = -t36, t45 = t7 ? t44 : t36, t46 = t28 + t45;
-    double t47 = 1.0 / FMA(0.25, ABS(t46), 1.0), t48 = 1.0 / FMA(0.25, ABS(t28 + t46), 1.0);
-    double t49 = celu_exact_float64_part1(t36), t50 = FMA(t49, -(t36 * 2.0), 0.3989422804014327) / (1.0 + t43);
-    double t51 = exp64(t43 * (-0.5)), t52 = t35 ? 0.0 : t51, t53 = t52 * (t47 * celu_exact_float64_part0(t47));
-    _Bool t54 = t15 < 0.0;
-    double t55 = t23 - t53;
-    double t56 = t54 ? t55 : t53;  // E[exp(X); X < 0]
-    double t57 = t52 * (t48 * celu_exact_float64_part0(t48));
-    _Bool t58 = FMA(t10, 2.0, t1) < 0.0;
-    double t59 = (0.0 < t24) ? 0.0 : t24, t60 = t27 ? (-80.0) : t59, t61 = exp64(t60), t62 = t27 ? 0.0 : t61;
-    double t63 = t62 - t57;
-    double t64 = t58 ? t63 : t57;  // E[exp(2X); X < 0]
-    double t65 = t52 * t33;
-    double t66 = t52 * 0.3989422804014327;  // phi(t)
-    double t67 = t30 * t66, t68 = t49 * 2.0;
-    double t69 = t52 * FMA(t36, t50, t68);  // Phi(-t)
-    double t70 = t52 * t50, t71 = t7 ? 0.0 : t1;
-    double t72 = FMA(t28, t70, t71);  // E max(X, 0)
-    double t73 = t7 ? 0.0 : t36, t74 = t66 * (t70 + t73), t75 = FMA(t49, t44, t50) * 0.3333333333333333;
-    double t76 = 0.25 * FMA(t44, t75, t49), t77 = 1.0 - t69, t78 = t7 ? t77 : t69, t79 = t7 ? t69 : t77;
-    double t80 = FMA(t44, t76, t75) * 0.2, t81 = FMA(t44, t80, t76) * 0.16666666666666666;
-    double t82 = FMA(t44, t81, t80) * 0.14285714285714285, t83 = FMA(t44, t82, t81) * 0.125;
-    double t84 = FMA(t44, t83, t82) * 0.1111111111111111, t85 = FMA(t44, t84, t83) * 0.1;
-    double t86 = FMA(t44, t85, t84) * 0.09090909090909091, t87 = FMA(t44, t86, t85) * 0.08333333333333333;
-    double t88 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t87,
-        t33, t86), t85), t84), t83), t82), t81), t80), t76), t75), t49), t50) * t65;
-    double t89 = t23 - 1.0, t90 = 0.25 + t26;
-    double t91 = t26 * POLY10(t90, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+    double t47 = 1.0 / FMA(0.25, ABS(t46), 1.0);  // u = 1/(1 + t/4)
+    double t48 = 1.0 / FMA(0.25, ABS(t28 + t46), 1.0);  // u = 1/(1 + t/4)
+    double t49 = celu_exact_float64_part1(t36);  // J_2/sqrt(2 pi)
+    double t50 = FMA(t49, -(t36 * 2.0), 0.3989422804014327) / (1.0 + t43), t51 = exp64(t43 * (-0.5));
+    double t52 = t35 ? 0.0 : t51;
+    double t53 = t47 * celu_exact_float64_part0(t47);  // J_0/sqrt(2 pi)
+    double t54 = t52 * t53;
+    _Bool t55 = t15 < 0.0;
+    double t56 = t23 - t54;
+    double t57 = t55 ? t56 : t54;  // E[exp(X); X < 0]
+    double t58 = t48 * celu_exact_float64_part0(t48);  // J_0/sqrt(2 pi)
+    double t59 = t52 * t58;
+    _Bool t60 = FMA(t10, 2.0, t1) < 0.0;
+    double t61 = (0.0 < t24) ? 0.0 : t24, t62 = t27 ? (-80.0) : t61, t63 = exp64(t62), t64 = t27 ? 0.0 : t63;
+    double t65 = t64 - t59;
+    double t66 = t60 ? t65 : t59;  // E[exp(2X); X < 0]
+    double t67 = t52 * t33;
+    double t68 = t52 * 0.3989422804014327;  // phi(t)
+    double t69 = t30 * t68, t70 = t49 * 2.0;
+    double t71 = t52 * FMA(t36, t50, t70);  // Phi(-t)
+    double t72 = t52 * t50, t73 = t7 ? 0.0 : t1;
+    double t74 = FMA(t28, t72, t73);  // E max(X, 0)
+    double t75 = t7 ? 0.0 : t36, t76 = t68 * (t72 + t75), t77 = FMA(t49, t44, t50) * 0.3333333333333333;
+    double t78 = 0.25 * FMA(t44, t77, t49), t79 = 1.0 - t71, t80 = t7 ? t79 : t71, t81 = t7 ? t71 : t79;
+    double t82 = FMA(t44, t78, t77) * 0.2, t83 = FMA(t44, t82, t78) * 0.16666666666666666;
+    double t84 = FMA(t44, t83, t82) * 0.14285714285714285, t85 = FMA(t44, t84, t83) * 0.125;
+    double t86 = FMA(t44, t85, t84) * 0.1111111111111111, t87 = FMA(t44, t86, t85) * 0.1;
+    double t88 = FMA(t44, t87, t86) * 0.09090909090909091, t89 = FMA(t44, t88, t87) * 0.08333333333333333;
+    double t90 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t89,
+        t33, t88), t87), t86), t85), t84), t83), t82), t78), t77), t49), t50) * t67;
+    double t91 = t23 - 1.0, t92 = 0.25 + t26;
+    double t93 = t26 * POLY10(t92, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
         0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
         0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
-    double t92 = t18 ? t89 : t91, t93 = t92 - t88, t94 = t7 ? t93 : t88, t95 = t56 - t78;
-    double t96 = t14 ? t94 : t95;  // E min(0, exp(X) - 1)
-    double t97 = t96 * t67;
-    double t98 = FMA((0.5 * FMA(t3, t67, t56)) * (t2 * t8), grad_mean, (((t79 - t74) + ((((2.0 * t64) - t56) + (t97 -
-        (t56 * t96))) + ((t74 - t97) - (t72 * t56)))) * (t2 * t4)) * grad_var);
-    double t99 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t87 *
-        4094.0, t86 * 2046.0), t85 * 1022.0), t84 * 510.0), t83 * 254.0), t82 * 126.0), t81 * 62.0), t80 * 30.0), t76 *
-        14.0), t75 * 6.0), t68) * (t33 * t65)) - (t88 * t88);
-    double t100 = FMA(t88, 2.0 * t96, ((t25 * POLY5(t25, 0.001388888888888889, 0.008333333333333333,
-        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t23 * t23)) - t99);
-    double t101 = t7 ? t100 : t99, t102 = ((t78 * t79) - (t79 * (2.0 * t56))) + (t64 - (t56 * t56));
-    double t103 = t14 ? t101 : t102, t104 = (t56 + t79) * t8, t105 = (t72 * t78) - (t96 * t79);
-    double t106 = (t103 < 0.0) ? 0.0 : t103;  // variance of the left half
-    double t107 = FMA(t104, grad_mean, ((2.0 * FMA(t3, t105, t106 - (t72 * t96))) * t4) * grad_var);
-    *out_grad_mean = t107;
-    *out_grad_var = t98;
+    double t94 = t18 ? t91 : t93, t95 = t94 - t90, t96 = t7 ? t95 : t90, t97 = t57 - t80;
+    double t98 = t14 ? t96 : t97;  // E min(0, exp(X) - 1)
+    double t99 = t98 * t69;
+    double t100 = FMA((0.5 * FMA(t3, t69, t57)) * (t2 * t8), grad_mean, (((t81 - t76) + ((((2.0 * t66) - t57) + (t99 -
+        (t57 * t98))) + ((t76 - t99) - (t74 * t57)))) * (t2 * t4)) * grad_var);
+    double t101 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t89 *
+        4094.0, t88 * 2046.0), t87 * 1022.0), t86 * 510.0), t85 * 254.0), t84 * 126.0), t83 * 62.0), t82 * 30.0), t78 *
+        14.0), t77 * 6.0), t70) * (t33 * t67)) - (t90 * t90);
+    double t102 = FMA(t90, 2.0 * t98, ((t25 * POLY5(t25, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t23 * t23)) - t101);
+    double t103 = t7 ? t102 : t101, t104 = ((t80 * t81) - (t81 * (2.0 * t57))) + (t66 - (t57 * t57));
+    double t105 = t14 ? t103 : t104, t106 = (t57 + t81) * t8, t107 = (t74 * t80) - (t98 * t81);
+    double t108 = (t105 < 0.0) ? 0.0 : t105;  // variance of the left half
+    double t109 = FMA(t106, grad_mean, ((2.0 * FMA(t3, t107, t108 - (t74 * t98))) * t4) * grad_var);
+    *out_grad_mean = t109;
+    *out_grad_var = t100;
 }
 
 void celu_exact_float64_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)

@@ -19,7 +19,7 @@ def _part0(p0: Tensor) -> Tensor:
 
 
 def _part1(p0: Tensor) -> Tensor:
-    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = 1.0 / (p0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t0 = (polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -41,7 +41,7 @@ def _forward(mean: Tensor, var: Tensor, p_alpha: Tensor) -> tuple[Tensor, Tensor
     t6 = where(t1, 0.0, 1.0 / t3) * t5
     t7 = t1 | (37.5 < t6)
     t6 = where(t7, 37.5, t6)  # |mean|/sigma
-    t8 = _part1(t6)
+    t8 = _part1(t6)  # J_2/sqrt(2 pi)
     t9 = t2 < 2.2250738585072014e-308
     t10 = t7 | t9
     t5 = where(t10, 0.0, t5)
@@ -79,8 +79,9 @@ def _forward(mean: Tensor, var: Tensor, p_alpha: Tensor) -> tuple[Tensor, Tensor
     t29 = 1.0 - t27
     t30 = where(t22, t29, t27)
     t6 = t3 + where(t22, t9, t6)
-    t9 = 1.0 / (0.25 * where(t6 < 0.0, -t6, t6) + 1.0)
-    t9 = t10 * (t9 * _part0(t9))
+    t9 = 1.0 / (0.25 * where(t6 < 0.0, -t6, t6) + 1.0)  # u = 1/(1 + t/4)
+    t9 = t9 * _part0(t9)  # J_0/sqrt(2 pi)
+    t9 = t10 * t9
     t31 = t4 + t2
     t32 = t31 < 0.0
     t9 = where(t32, t24 - t9, t9)  # E[exp(X); X < 0]
@@ -99,8 +100,9 @@ def _forward(mean: Tensor, var: Tensor, p_alpha: Tensor) -> tuple[Tensor, Tensor
     t28 = where(t1, t2, 0.0)
     t29 = where(t22, t27, t29)
     t6 = t3 + t6
-    t6 = 1.0 / (0.25 * where(t6 < 0.0, -t6, t6) + 1.0)
-    t6 = t10 * (t6 * _part0(t6))
+    t6 = 1.0 / (0.25 * where(t6 < 0.0, -t6, t6) + 1.0)  # u = 1/(1 + t/4)
+    t6 = t6 * _part0(t6)  # J_0/sqrt(2 pi)
+    t6 = t10 * t6
     t31 = 2.0 * t31
     t27 = t31 < (-80.0)
     t7 = (where(t22, t23 * (2.0 * t26) + (((t28 * polynomial(t28, 0.001388888888888889, (0.008333333333333333,
@@ -136,7 +138,7 @@ def _backward(
     t7 = t4 * t6
     t8 = t1 | (37.5 < t7)
     t7 = where(t8, 37.5, t7)  # |mean|/sigma
-    t9 = _part1(t7)
+    t9 = _part1(t7)  # J_2/sqrt(2 pi)
     t10 = t2 < 2.2250738585072014e-308
     t11 = t8 | t10
     t6 = where(t11, 0.0, t6)
@@ -174,8 +176,9 @@ def _backward(
     t28 = 1.0 - t29
     t30 = where(t23, t28, t29)
     t10 = t3 + where(t23, t10, t7)
-    t31 = 1.0 / (0.25 * where(t10 < 0.0, -t10, t10) + 1.0)
-    t31 = t11 * (t31 * _part0(t31))
+    t31 = 1.0 / (0.25 * where(t10 < 0.0, -t10, t10) + 1.0)  # u = 1/(1 + t/4)
+    t31 = t31 * _part0(t31)  # J_0/sqrt(2 pi)
+    t31 = t11 * t31
     t32 = t5 + t2
     t33 = t32 < 0.0
     t31 = where(t33, t25 - t31, t31)  # E[exp(X); X < 0]
@@ -190,8 +193,9 @@ def _backward(
     t9 = where(t1, t2, 0.0)
     t28 = where(t23, t29, t28)
     t10 = t3 + t10
-    t10 = 1.0 / (0.25 * where(t10 < 0.0, -t10, t10) + 1.0)
-    t10 = t11 * (t10 * _part0(t10))
+    t10 = 1.0 / (0.25 * where(t10 < 0.0, -t10, t10) + 1.0)  # u = 1/(1 + t/4)
+    t10 = t10 * _part0(t10)  # J_0/sqrt(2 pi)
+    t10 = t11 * t10
     t32 = 2.0 * t32
     t29 = t32 < (-80.0)
     t2 = (t2 * 2.0 + t5) < 0.0

@@ -20,16 +20,18 @@ def _part0(p0, p1):
 
 @triton.jit
 def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))
-    t1 = (p5 * (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t2 = 2.0 * p2
-    t3 = t2 < (-80.0)
-    t4 = tl.where(t3, -80.0, tl.where(0.0 < t2, 0.0, t2))
-    t5 = tl.fma(1.442695, t4, 12582912.0)
-    t6 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t3, 0.0, _part0(t5, t4) * (((127 + (t5.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t1, t1))
-    return t6
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t1 = (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t2 = p5 * t1
+    t3 = 2.0 * p2
+    t4 = t3 < (-80.0)
+    t5 = tl.where(t4, -80.0, tl.where(0.0 < t3, 0.0, t3))
+    t6 = tl.fma(1.442695, t5, 12582912.0)
+    t7 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t4, 0.0, _part0(t6, t5) * (((127 + (t6.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t2, t2))
+    return t7
 
 
 @triton.jit
@@ -59,9 +61,10 @@ def celu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t20 = t10 | (13.0 < t19)
     t21 = tl.where(t20, 13.0, t19)  # |mean|/sigma
     t22 = tl.fma(t21, 0.25, 1.0)
-    t23 = tl.div_rn(1.0, t22)
+    t23 = tl.div_rn(1.0, t22)  # u = 1/(1 + t/4)
     t24 = t23 * -1.0
     t25 = t23 * t23
+    # J_2/sqrt(2 pi)
     t26 = (tl.fma(polynomial(t23 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654,
         0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)), t23 * t25, (t23 *
         tl.fma(tl.fma(t21, 0.25, (t22 - 1.0) * -1.0), t24, tl.fma(t22, t24, 1.0))) * (t25 * polynomial(t23, 2.9023442,
@@ -113,38 +116,40 @@ def celu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t65 = 1.0 - t64
     t66 = tl.where(t47, t65, t64)
     t67 = t43 + tl.where(t47, t34, t21)
-    t68 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t67), 1.0))
-    t69 = (t53 * (t68 * polynomial(t68 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t70 = t9 + t46
-    t71 = tl.where(t70 < 0.0, t60 - t69, t69)  # E[exp(X); X < 0]
+    t68 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t67), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t69 = (t68 * polynomial(t68 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t70 = t53 * t69
+    t71 = t9 + t46
+    t72 = tl.where(t71 < 0.0, t60 - t70, t70)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t72 = (tl.where(t44, tl.where(t47, tl.where(t61, t60 - 1.0, t62 * polynomial(0.25 + t62, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t55, t55), t71 - t66))
-    t73 = t53 * t33
-    t74 = tl.fma(t43, t73, tl.where(t47, 0.0, t46))  # E max(X, 0)
-    t75 = t14 == t14
-    t76 = tl.where(mean < 0.0, -1.0, 0.0)
-    t77 = tl.fma(alpha_hi, t76, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t75, t74 + t72, t46) - t76)))
-    t78 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t42 *
+    t73 = (tl.where(t44, tl.where(t47, tl.where(t61, t60 - 1.0, t62 * polynomial(0.25 + t62, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t55, t55), t72 - t66))
+    t74 = t53 * t33
+    t75 = tl.fma(t43, t74, tl.where(t47, 0.0, t46))  # E max(X, 0)
+    t76 = t14 == t14
+    t77 = tl.where(mean < 0.0, -1.0, 0.0)
+    t78 = tl.fma(alpha_hi, t77, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t76, t75 + t73, t46) - t77)))
+    t79 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t42 *
         1022.0, t41 * 510.0), t40 * 254.0), t39 * 126.0), t38 * 62.0), t37 * 30.0), t36 * 14.0), t35 * 6.0), t63) *
         (t48 * t54)) - (t55 * t55))
-    t79 = tl.where(t44, t9, 0.0)
-    t80 = tl.where(t47, t64, t65)
-    t81 = (tl.where(t47, tl.fma(t55, 2.0 * t72, ((t79 * polynomial(t79, 0.041666668, (0.16666667, 0.5, 1.0))) * (t60 *
-        t60)) - t78), t78))
-    t82 = (t66 * t80) - (t80 * (2.0 * t71))
-    t83 = _part1(t9, t46, t70, t67, t43, t53)  # E[exp(2X); X < 0]
-    t84 = tl.where(t44, t81, t82 + (t83 - (t71 * t71)))
-    t85 = t43 * t73
-    t86 = (t9 * (t26 * (t53 * 2.0))) - (t85 * t85)
-    t87 = tl.where(t47, t86, (t9 - t86) - (t74 * (2.0 * t85)))  # Var max(X, 0)
-    t88 = (-2.0) * (t74 * t72)
-    t89 = tl.where(t84 < 0.0, 0.0, t84)  # variance of the left half
-    t90 = t87 + (t88 + t89)
-    t91 = tl.where(t1, 65536.0, 1.0)
-    t92 = t91 * (t91 * (tl.where(t75, tl.where(t90 < 0.0, 0.0, t90), t46) * (t4 + t7)))
-    return (t77, t92)
+    t80 = tl.where(t44, t9, 0.0)
+    t81 = tl.where(t47, t64, t65)
+    t82 = (tl.where(t47, tl.fma(t55, 2.0 * t73, ((t80 * polynomial(t80, 0.041666668, (0.16666667, 0.5, 1.0))) * (t60 *
+        t60)) - t79), t79))
+    t83 = (t66 * t81) - (t81 * (2.0 * t72))
+    t84 = _part1(t9, t46, t71, t67, t43, t53)  # E[exp(2X); X < 0]
+    t85 = tl.where(t44, t82, t83 + (t84 - (t72 * t72)))
+    t86 = t43 * t74
+    t87 = (t9 * (t26 * (t53 * 2.0))) - (t86 * t86)
+    t88 = tl.where(t47, t87, (t9 - t87) - (t75 * (2.0 * t86)))  # Var max(X, 0)
+    t89 = (-2.0) * (t75 * t73)
+    t90 = tl.where(t85 < 0.0, 0.0, t85)  # variance of the left half
+    t91 = t88 + (t89 + t90)
+    t92 = tl.where(t1, 65536.0, 1.0)
+    t93 = t92 * (t92 * (tl.where(t76, tl.where(t91 < 0.0, 0.0, t91), t46) * (t4 + t7)))
+    return (t78, t93)
 
 
 @triton.jit
@@ -178,7 +183,8 @@ def celu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t15 = t11 * t14
     t16 = t9 | (13.0 < t15)
     t17 = tl.where(t16, 13.0, t15)  # |mean|/sigma
-    t18 = tl.div_rn(1.0, tl.fma(t17, 0.25, 1.0))
+    t18 = tl.div_rn(1.0, tl.fma(t17, 0.25, 1.0))  # u = 1/(1 + t/4)
+    # J_2/sqrt(2 pi)
     t19 = (polynomial(t18 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
         0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)) * (t18 * (t18 * t18)))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
@@ -219,45 +225,47 @@ def celu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t51 = 1.0 - t50
     t52 = tl.where(t35, t51, t50)
     t53 = t32 + tl.where(t35, t23, t17)
-    t54 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t53), 1.0))
-    t55 = (t39 * (t54 * polynomial(t54 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t56 = t13 + t8
-    t57 = tl.where(t56 < 0.0, t46 - t55, t55)  # E[exp(X); X < 0]
+    t54 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t53), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t55 = (t54 * polynomial(t54 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t56 = t39 * t55
+    t57 = t13 + t8
+    t58 = tl.where(t57 < 0.0, t46 - t56, t56)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t58 = (tl.where(t33, tl.where(t35, tl.where(t47, t46 - 1.0, t48 * polynomial(0.25 + t48, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t41, t41), t57 - t52))
-    t59 = ((tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, t31 *
+    t59 = (tl.where(t33, tl.where(t35, tl.where(t47, t46 - 1.0, t48 * polynomial(0.25 + t48, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t41, t41), t58 - t52))
+    t60 = ((tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, t31 *
         1022.0, t30 * 510.0), t29 * 254.0), t28 * 126.0), t27 * 62.0), t26 * 30.0), t25 * 14.0), t24 * 6.0), t49) *
         (t36 * t40)) - (t41 * t41))
-    t60 = tl.where(t33, t8, 0.0)
-    t61 = tl.where(t35, t50, t51)
-    t62 = _part1(t8, t13, t56, t53, t32, t39)  # E[exp(2X); X < 0]
-    t63 = (tl.where(t33, tl.where(t35, tl.fma(t41, 2.0 * t58, ((t60 * polynomial(t60, 0.041666668, (0.16666667, 0.5,
-        1.0))) * (t46 * t46)) - t59), t59), ((t52 * t61) - (t61 * (2.0 * t57))) + (t62 - (t57 * t57))))
-    t64 = t39 * t22
-    t65 = tl.fma(t32, t64, tl.where(t35, 0.0, t13))  # E max(X, 0)
-    t66 = t3 * t12
-    t67 = t12 * -1.0
-    t68 = t12 * tl.fma(alpha_lo, t67, tl.fma(alpha_hi, t67, 1.0))
-    t69 = tl.fma(t3, t68, tl.fma(t4, t12, tl.fma(t3, t12, t66 * -1.0)))
-    t70 = alpha_hi * t12
-    t71 = tl.fma(alpha_hi, t68, tl.fma(alpha_lo, t12, tl.fma(alpha_hi, t12, t70 * -1.0)))
-    t72 = tl.where(t1, 65536.0, 1.0)
-    t73 = (t65 * t52) - (t58 * t61)
-    t74 = tl.where(t63 < 0.0, 0.0, t63)  # variance of the left half
-    t75 = (tl.fma(t72 * ((2.0 * tl.fma(0.0, t73, t74 - (t65 * t58))) * (t66 + t69)), grad_var, ((t57 + t61) * (t70 +
-        t71)) * grad_mean))
-    t76 = t39 * 0.3989423  # phi(t)
-    t77 = t11 * t76
-    t78 = t58 * t77
-    t79 = t76 * (t64 + tl.where(t35, 0.0, t17))
-    t80 = t12 * t66
-    t81 = t12 * t70
-    t82 = (tl.fma(((t61 - t79) + ((((2.0 * t62) - t57) + (t78 - (t57 * t58))) + ((t79 - t78) - (t65 * t57)))) * (t80 +
-        tl.fma(t12, t69, tl.fma(t68, t66, tl.fma(t12, t66, t80 * -1.0)))), grad_var, (t2 * ((0.5 * tl.fma(0.0, t77,
-        t57)) * (t81 + tl.fma(t12, t71, tl.fma(t68, t70, tl.fma(t12, t70, t81 * -1.0)))))) * grad_mean))
-    return (t75, t82)
+    t61 = tl.where(t33, t8, 0.0)
+    t62 = tl.where(t35, t50, t51)
+    t63 = _part1(t8, t13, t57, t53, t32, t39)  # E[exp(2X); X < 0]
+    t64 = (tl.where(t33, tl.where(t35, tl.fma(t41, 2.0 * t59, ((t61 * polynomial(t61, 0.041666668, (0.16666667, 0.5,
+        1.0))) * (t46 * t46)) - t60), t60), ((t52 * t62) - (t62 * (2.0 * t58))) + (t63 - (t58 * t58))))
+    t65 = t39 * t22
+    t66 = tl.fma(t32, t65, tl.where(t35, 0.0, t13))  # E max(X, 0)
+    t67 = t3 * t12
+    t68 = t12 * -1.0
+    t69 = t12 * tl.fma(alpha_lo, t68, tl.fma(alpha_hi, t68, 1.0))
+    t70 = tl.fma(t3, t69, tl.fma(t4, t12, tl.fma(t3, t12, t67 * -1.0)))
+    t71 = alpha_hi * t12
+    t72 = tl.fma(alpha_hi, t69, tl.fma(alpha_lo, t12, tl.fma(alpha_hi, t12, t71 * -1.0)))
+    t73 = tl.where(t1, 65536.0, 1.0)
+    t74 = (t66 * t52) - (t59 * t62)
+    t75 = tl.where(t64 < 0.0, 0.0, t64)  # variance of the left half
+    t76 = (tl.fma(t73 * ((2.0 * tl.fma(0.0, t74, t75 - (t66 * t59))) * (t67 + t70)), grad_var, ((t58 + t62) * (t71 +
+        t72)) * grad_mean))
+    t77 = t39 * 0.3989423  # phi(t)
+    t78 = t11 * t77
+    t79 = t59 * t78
+    t80 = t77 * (t65 + tl.where(t35, 0.0, t17))
+    t81 = t12 * t67
+    t82 = t12 * t71
+    t83 = (tl.fma(((t62 - t80) + ((((2.0 * t63) - t58) + (t79 - (t58 * t59))) + ((t80 - t79) - (t66 * t58)))) * (t81 +
+        tl.fma(t12, t70, tl.fma(t69, t67, tl.fma(t12, t67, t81 * -1.0)))), grad_var, (t2 * ((0.5 * tl.fma(0.0, t78,
+        t58)) * (t82 + tl.fma(t12, t72, tl.fma(t69, t71, tl.fma(t12, t71, t82 * -1.0)))))) * grad_mean))
+    return (t76, t83)
 
 
 @triton.jit

@@ -17,13 +17,16 @@ INLINE float elu_exact_part1(float p0, float p1, float p2, float p3, float p4, f
     float t0 = 2.0f * p2;
     _Bool t1 = t0 < (-80.0f);
     float t2 = (0.0f < t0) ? 0.0f : t0, t3 = t1 ? (-80.0f) : t2, t4 = FMA(1.442695f, t3, 12582912.0f);
-    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f), t6 = t5 - 0.25f;
-    float t7 = p5 * (t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t8 = FMA(p0, 2.0f, p1) < 0.0f;
-    float t9 = elu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t10 = t1 ? 0.0f : t9, t11 = t10 - t7;
-    float t12 = t8 ? t11 : t7;
-    return t12;
+    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);  // u = 1/(1 + t/4)
+    float t6 = t5 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t7 = t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t8 = p5 * t7;
+    _Bool t9 = FMA(p0, 2.0f, p1) < 0.0f;
+    float t10 = elu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t11 = t1 ? 0.0f : t10, t12 = t11 - t8;
+    float t13 = t9 ? t12 : t8;
+    return t13;
 }
 
 INLINE void elu_exact_forward_element(
@@ -52,66 +55,72 @@ INLINE void elu_exact_forward_element(
     float t35 = t34 ? 13.0f : t28;  // |mean|/sigma
     float t36 = t28 * t28, t37 = t24 + FMA(t0, FMA(t0, t15, -t23), FMA(t0, t23, -t24)), t38 = t8 ? t36 : t37;
     float t39 = t34 ? 169.0f : t38, t40 = FMA(t35, 0.25f, 1.0f), t41 = -(t35 * 2.0f), t42 = -t35;
-    float t43 = 1.0f / (1.0f + t39), t44 = t1 ? t42 : t35, t45 = t25 + t44, t46 = t39 * (-0.5f), t47 = 1.0f / t40;
-    float t48 = FMA(t46, 1.442695f, 12582912.0f), t49 = FMA(0.25f, ABS(t45), 1.0f), t50 = 1.0f / t49;
+    float t43 = 1.0f / (1.0f + t39), t44 = t1 ? t42 : t35, t45 = t25 + t44, t46 = t39 * (-0.5f);
+    float t47 = 1.0f / t40;  // u = 1/(1 + t/4)
+    float t48 = FMA(t46, 1.442695f, 12582912.0f), t49 = FMA(0.25f, ABS(t45), 1.0f);
+    float t50 = 1.0f / t49;  // u = 1/(1 + t/4)
     float t51 = t47 - 0.25f, t52 = t47 * t47, t53 = -t47;
     float t54 = POLY8(t51, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f);
     float t55 = t47 * t52, t56 = elu_exact_part0(t48, t46) * as_float((as_bits(t48) + 127u) << 23u);
     float t57 = t34 ? 0.0f : t56, t58 = t50 - 0.25f;
-    float t59 = t57 * FMA(t50, POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+    // J_0/sqrt(2 pi)
+    float t59 = FMA(t50, POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
         0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f), (t50 * FMA(t49, -t50, 1.0f)) *
         POLY3(t50, 1.6193924f, -0.47341943f, 0.31472093f, 0.0973791f));
-    _Bool t60 = t10 < 0.0f;
-    float t61 = t31 - t59;
-    float t62 = t60 ? t61 : t59;  // E[exp(X); X < 0]
-    float t63 = t57 * t33, t64 = t51 * t54, t65 = 0.050817315f + t64, t66 = t51 * t65, t67 = t65 - t64;
-    float t68 = 0.014190124f + t66, t69 = t68 - t66, t70 = t68 * t55, t71 = t70 * t41;
-    float t72 = ((t47 * FMA(FMA(t35, 0.25f, -(t40 - 1.0f)), t53, FMA(t40, t53, 1.0f))) * (t52 * POLY3(t47, 2.9023442f,
-        -2.0372577f, 0.76679516f, -0.054394823f))) + FMA(t68, FMA(t47, t52, -t55), FMA((-2.7928015e-10f) + FMA(t51,
-        (-1.383553e-9f) + (((t64 - (t65 - t67)) + (0.050817315f - t67)) + FMA(t51, t54, -t64)), ((t66 - (t68 - t69)) +
-        (0.014190124f - t69)) + FMA(t51, t65, -t66)), t55, FMA(t68, t55, -t70)));
-    float t73 = 0.3989423f + t71, t74 = t70 + t72, t75 = t73 * t43;
-    float t76 = t43 * (((-1.133517e-8f) + FMA(t72, t41, (t71 - (t73 - 0.3989423f)) + FMA(t70, t41, -t71))) + FMA(t39,
-        -t75, t73 - t75));
-    float t77 = t57 * t75, t78 = t25 * t77, t79 = t75 + t76, t80 = FMA(t57, t76, FMA(t57, t75, -t77));
-    float t81 = t6 + t78;  // E max(X, 0)
-    float t82 = t25 * (t77 + t80), t83 = t81 - t78;
-    float t84 = FMA(t25, t80, ((t78 - (t81 - t83)) + (t6 - t83)) + FMA(t25, t77, -t78)), t85 = 2.0f * t74;
-    float t86 = t57 * FMA(t35, t79, t85);  // Phi(-t)
-    float t87 = FMA(t74, t42, t79) * 0.33333334f, t88 = t81 + t84, t89 = 0.25f * FMA(t42, t87, t74), t90 = 1.0f - t86;
-    float t91 = (t4 * (t74 * (t57 * 2.0f))) - (t82 * t82), t92 = t1 ? t90 : t86, t93 = (-t86) - (t90 - 1.0f);
-    float t94 = t90 + t93, t95 = t1 ? t86 : t94, t96 = t1 ? t93 : 0.0f, t97 = t62 - t92;
-    float t98 = FMA(t42, t89, t87) * 0.2f, t99 = (t62 - (t92 + t97)) - t96, t100 = t11 ? 0.0f : t99;
-    float t101 = FMA(t42, t98, t89) * 0.16666667f, t102 = FMA(t42, t101, t98) * 0.14285715f;
-    float t103 = FMA(t42, t102, t101) * 0.125f, t104 = FMA(t42, t103, t102) * 0.11111111f;
-    float t105 = FMA(t42, t104, t103) * 0.1f;
-    float t106 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t105, t33, t104), t103),
-        t102), t101), t98), t89), t87), t74), t79) * t63;
-    float t107 = t31 - 1.0f, t108 = 0.25f + t21;
-    float t109 = t21 * POLY5(t108, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t110 = t19 ? t107 : t109, t111 = t110 - t106, t112 = t1 ? t111 : t106;
-    float t113 = t11 ? t112 : t97;  // E min(0, exp(X) - 1)
-    float t114 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t105 * 1022.0f, t104 *
-        510.0f), t103 * 254.0f), t102 * 126.0f), t101 * 62.0f), t98 * 30.0f), t89 * 14.0f), t87 * 6.0f), t85) * (t33 *
-        t63)) - (t106 * t106);
-    float t115 = t113 + t100;
-    float t116 = FMA(t106, 2.0f * t115, ((t20 * POLY3(t20, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t31 * t31)) -
-        t114);
-    float t117 = t1 ? t116 : t114, t118 = (t95 * (t92 + t96)) - (t95 * (2.0f * t62));
-    float t119 = elu_exact_part1(t4, mean, t10, t45, t25, t57);  // E[exp(2X); X < 0]
-    float t120 = t118 + (t119 - (t62 * t62)), t121 = t11 ? t117 : t120, t122 = alpha_hi * t113, t123 = t81 + t122;
-    float t124 = t123 - t81;
-    float t125 = t123 + (((t81 - (t123 - t124)) + (t122 - t124)) + (t84 + FMA(alpha_hi, t100, FMA(alpha_lo, t113,
-        FMA(alpha_hi, t113, -t122)))));
-    float t126 = t5 ? t125 : mean, t127 = (t4 - t91) - (t88 * (2.0f * t82));
-    float t128 = t1 ? t91 : t127;  // Var max(X, 0)
-    float t129 = (t121 < 0.0f) ? 0.0f : t121;  // variance of the left half
-    float t130 = t128 + FMA(t129, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
-        (t88 * t115) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
-    float t131 = (t130 < 0.0f) ? 0.0f : t130, t132 = t5 ? t131 : mean;
-    *out_mean = t126;
-    *out_var = t132;
+    float t60 = t57 * t59;
+    _Bool t61 = t10 < 0.0f;
+    float t62 = t31 - t60;
+    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
+    float t64 = t57 * t33, t65 = t51 * t54, t66 = 0.050817315f + t65, t67 = t51 * t66, t68 = t66 - t65;
+    float t69 = 0.014190124f + t67, t70 = t69 - t67;
+    float t71 = t69 * t55;  // J_2/sqrt(2 pi)
+    float t72 = t71 * t41;
+    float t73 = ((t47 * FMA(FMA(t35, 0.25f, -(t40 - 1.0f)), t53, FMA(t40, t53, 1.0f))) * (t52 * POLY3(t47, 2.9023442f,
+        -2.0372577f, 0.76679516f, -0.054394823f))) + FMA(t69, FMA(t47, t52, -t55), FMA((-2.7928015e-10f) + FMA(t51,
+        (-1.383553e-9f) + (((t65 - (t66 - t68)) + (0.050817315f - t68)) + FMA(t51, t54, -t65)), ((t67 - (t69 - t70)) +
+        (0.014190124f - t70)) + FMA(t51, t66, -t67)), t55, FMA(t69, t55, -t71)));
+    float t74 = 0.3989423f + t72, t75 = t71 + t73, t76 = t74 * t43;
+    float t77 = t43 * (((-1.133517e-8f) + FMA(t73, t41, (t72 - (t74 - 0.3989423f)) + FMA(t71, t41, -t72))) + FMA(t39,
+        -t76, t74 - t76));
+    float t78 = t57 * t76, t79 = t25 * t78, t80 = t76 + t77, t81 = FMA(t57, t77, FMA(t57, t76, -t78));
+    float t82 = t6 + t79;  // E max(X, 0)
+    float t83 = t25 * (t78 + t81), t84 = t82 - t79;
+    float t85 = FMA(t25, t81, ((t79 - (t82 - t84)) + (t6 - t84)) + FMA(t25, t78, -t79)), t86 = 2.0f * t75;
+    float t87 = t57 * FMA(t35, t80, t86);  // Phi(-t)
+    float t88 = FMA(t75, t42, t80) * 0.33333334f, t89 = t82 + t85, t90 = 0.25f * FMA(t42, t88, t75), t91 = 1.0f - t87;
+    float t92 = (t4 * (t75 * (t57 * 2.0f))) - (t83 * t83), t93 = t1 ? t91 : t87, t94 = (-t87) - (t91 - 1.0f);
+    float t95 = t91 + t94, t96 = t1 ? t87 : t95, t97 = t1 ? t94 : 0.0f, t98 = t63 - t93;
+    float t99 = FMA(t42, t90, t88) * 0.2f, t100 = (t63 - (t93 + t98)) - t97, t101 = t11 ? 0.0f : t100;
+    float t102 = FMA(t42, t99, t90) * 0.16666667f, t103 = FMA(t42, t102, t99) * 0.14285715f;
+    float t104 = FMA(t42, t103, t102) * 0.125f, t105 = FMA(t42, t104, t103) * 0.11111111f;
+    float t106 = FMA(t42, t105, t104) * 0.1f;
+    float t107 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t106, t33, t105), t104),
+        t103), t102), t99), t90), t88), t75), t80) * t64;
+    float t108 = t31 - 1.0f, t109 = 0.25f + t21;
+    float t110 = t21 * POLY5(t109, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t111 = t19 ? t108 : t110, t112 = t111 - t107, t113 = t1 ? t112 : t107;
+    float t114 = t11 ? t113 : t98;  // E min(0, exp(X) - 1)
+    float t115 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t106 * 1022.0f, t105 *
+        510.0f), t104 * 254.0f), t103 * 126.0f), t102 * 62.0f), t99 * 30.0f), t90 * 14.0f), t88 * 6.0f), t86) * (t33 *
+        t64)) - (t107 * t107);
+    float t116 = t114 + t101;
+    float t117 = FMA(t107, 2.0f * t116, ((t20 * POLY3(t20, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t31 * t31)) -
+        t115);
+    float t118 = t1 ? t117 : t115, t119 = (t96 * (t93 + t97)) - (t96 * (2.0f * t63));
+    float t120 = elu_exact_part1(t4, mean, t10, t45, t25, t57);  // E[exp(2X); X < 0]
+    float t121 = t119 + (t120 - (t63 * t63)), t122 = t11 ? t118 : t121, t123 = alpha_hi * t114, t124 = t82 + t123;
+    float t125 = t124 - t82;
+    float t126 = t124 + (((t82 - (t124 - t125)) + (t123 - t125)) + (t85 + FMA(alpha_hi, t101, FMA(alpha_lo, t114,
+        FMA(alpha_hi, t114, -t123)))));
+    float t127 = t5 ? t126 : mean, t128 = (t4 - t92) - (t89 * (2.0f * t83));
+    float t129 = t1 ? t92 : t128;  // Var max(X, 0)
+    float t130 = (t122 < 0.0f) ? 0.0f : t122;  // variance of the left half
+    float t131 = t129 + FMA(t130, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
+        (t89 * t116) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
+    float t132 = (t131 < 0.0f) ? 0.0f : t131, t133 = t5 ? t132 : mean;
+    *out_mean = t127;
+    *out_var = t133;
 }
 
 void elu_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -148,50 +157,56 @@ INLINE void elu_exact_backward_element(
     _Bool t31 = t8 | (13.0f < t25);
     float t32 = t31 ? 13.0f : t25;  // |mean|/sigma
     float t33 = t25 * t25, t34 = t9 ? 0x1p-127f : t4, t35 = t0 * (t0 * (1.0f / t34)), t36 = t9 ? t33 : t35;
-    float t37 = t31 ? 169.0f : t36, t38 = 1.0f / FMA(t32, 0.25f, 1.0f), t39 = -t32, t40 = t37 * (-0.5f);
-    float t41 = t1 ? t39 : t32, t42 = t22 + t41, t43 = FMA(t40, 1.442695f, 12582912.0f);
-    float t44 = 1.0f / FMA(0.25f, ABS(t42), 1.0f), t45 = t38 - 0.25f;
+    float t37 = t31 ? 169.0f : t36;
+    float t38 = 1.0f / FMA(t32, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t39 = -t32, t40 = t37 * (-0.5f), t41 = t1 ? t39 : t32, t42 = t22 + t41;
+    float t43 = FMA(t40, 1.442695f, 12582912.0f);
+    float t44 = 1.0f / FMA(0.25f, ABS(t42), 1.0f);  // u = 1/(1 + t/4)
+    float t45 = t38 - 0.25f;
+    // J_2/sqrt(2 pi)
     float t46 = POLY10(t45, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t38 * (t38 * t38));
     float t47 = FMA(t46, -(t32 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t37));
     float t48 = elu_exact_part0(t43, t40) * as_float((as_bits(t43) + 127u) << 23u), t49 = t31 ? 0.0f : t48;
     float t50 = t44 - 0.25f;
-    float t51 = t49 * (t44 * POLY10(t50, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t52 = t11 < 0.0f;
-    float t53 = t28 - t51;
-    float t54 = t52 ? t53 : t51;  // E[exp(X); X < 0]
-    float t55 = elu_exact_part1(t4, mean, t11, t42, t22, t49);  // E[exp(2X); X < 0]
-    float t56 = t49 * t30;
-    float t57 = t49 * 0.3989423f;  // phi(t)
-    float t58 = t24 * t57, t59 = t46 * 2.0f;
-    float t60 = t49 * FMA(t32, t47, t59);  // Phi(-t)
-    float t61 = t49 * t47, t62 = t1 ? 0.0f : mean;
-    float t63 = FMA(t22, t61, t62);  // E max(X, 0)
-    float t64 = t1 ? 0.0f : t32, t65 = t57 * (t61 + t64), t66 = FMA(t46, t39, t47) * 0.33333334f;
-    float t67 = 0.25f * FMA(t39, t66, t46), t68 = 1.0f - t60, t69 = alpha_hi * t54, t70 = t1 ? t68 : t60;
-    float t71 = t1 ? t60 : t68, t72 = FMA(t39, t67, t66) * 0.2f, t73 = FMA(t39, t72, t67) * 0.16666667f;
-    float t74 = FMA(t39, t73, t72) * 0.14285715f, t75 = FMA(t39, t74, t73) * 0.125f;
-    float t76 = FMA(t39, t75, t74) * 0.11111111f, t77 = FMA(t39, t76, t75) * 0.1f;
-    float t78 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t77, t30, t76), t75), t74),
-        t73), t72), t67), t66), t46), t47) * t56;
-    float t79 = t28 - 1.0f, t80 = 0.25f + t20;
-    float t81 = t20 * POLY5(t80, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t82 = t19 ? t79 : t81, t83 = t82 - t78, t84 = t1 ? t83 : t78, t85 = t54 - t70;
-    float t86 = t12 ? t84 : t85;  // E min(0, exp(X) - 1)
-    float t87 = t86 * t58;
-    float t88 = FMA((t71 - t65) + FMA(t6, ((2.0f * t55) - t54) + (t87 - (t54 * t86)), alpha_hi * ((t65 - t87) - (t63 *
-        t54))), grad_var, (0.5f * FMA(t58, t7, t69)) * grad_mean);
-    float t89 = (FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, t77 * 1022.0f, t76 * 510.0f),
-        t75 * 254.0f), t74 * 126.0f), t73 * 62.0f), t72 * 30.0f), t67 * 14.0f), t66 * 6.0f), t59) * (t30 * t56)) - (t78
-        * t78);
-    float t90 = FMA(t78, 2.0f * t86, ((t15 * POLY3(t15, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t28 * t28)) - t89);
-    float t91 = t1 ? t90 : t89, t92 = ((t70 * t71) - (t71 * (2.0f * t54))) + (t55 - (t54 * t54));
-    float t93 = t12 ? t91 : t92, t94 = (t63 * t70) - (alpha_hi * (t86 * t71));
-    float t95 = (t93 < 0.0f) ? 0.0f : t93;  // variance of the left half
-    float t96 = FMA(2.0f * FMA(t7, t94, (t95 * t6) - (alpha_hi * (t63 * t86))), grad_var, (t71 + t69) * grad_mean);
-    *out_grad_mean = t96;
-    *out_grad_var = t88;
+    // J_0/sqrt(2 pi)
+    float t51 = t44 * POLY10(t50, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t52 = t49 * t51;
+    _Bool t53 = t11 < 0.0f;
+    float t54 = t28 - t52;
+    float t55 = t53 ? t54 : t52;  // E[exp(X); X < 0]
+    float t56 = elu_exact_part1(t4, mean, t11, t42, t22, t49);  // E[exp(2X); X < 0]
+    float t57 = t49 * t30;
+    float t58 = t49 * 0.3989423f;  // phi(t)
+    float t59 = t24 * t58, t60 = t46 * 2.0f;
+    float t61 = t49 * FMA(t32, t47, t60);  // Phi(-t)
+    float t62 = t49 * t47, t63 = t1 ? 0.0f : mean;
+    float t64 = FMA(t22, t62, t63);  // E max(X, 0)
+    float t65 = t1 ? 0.0f : t32, t66 = t58 * (t62 + t65), t67 = FMA(t46, t39, t47) * 0.33333334f;
+    float t68 = 0.25f * FMA(t39, t67, t46), t69 = 1.0f - t61, t70 = alpha_hi * t55, t71 = t1 ? t69 : t61;
+    float t72 = t1 ? t61 : t69, t73 = FMA(t39, t68, t67) * 0.2f, t74 = FMA(t39, t73, t68) * 0.16666667f;
+    float t75 = FMA(t39, t74, t73) * 0.14285715f, t76 = FMA(t39, t75, t74) * 0.125f;
+    float t77 = FMA(t39, t76, t75) * 0.11111111f, t78 = FMA(t39, t77, t76) * 0.1f;
+    float t79 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t78, t30, t77), t76), t75),
+        t74), t73), t68), t67), t46), t47) * t57;
+    float t80 = t28 - 1.0f, t81 = 0.25f + t20;
+    float t82 = t20 * POLY5(t81, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t83 = t19 ? t80 : t82, t84 = t83 - t79, t85 = t1 ? t84 : t79, t86 = t55 - t71;
+    float t87 = t12 ? t85 : t86;  // E min(0, exp(X) - 1)
+    float t88 = t87 * t59;
+    float t89 = FMA((t72 - t66) + FMA(t6, ((2.0f * t56) - t55) + (t88 - (t55 * t87)), alpha_hi * ((t66 - t88) - (t64 *
+        t55))), grad_var, (0.5f * FMA(t59, t7, t70)) * grad_mean);
+    float t90 = (FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, t78 * 1022.0f, t77 * 510.0f),
+        t76 * 254.0f), t75 * 126.0f), t74 * 62.0f), t73 * 30.0f), t68 * 14.0f), t67 * 6.0f), t60) * (t30 * t57)) - (t79
+        * t79);
+    float t91 = FMA(t79, 2.0f * t87, ((t15 * POLY3(t15, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t28 * t28)) - t90);
+    float t92 = t1 ? t91 : t90, t93 = ((t71 * t72) - (t72 * (2.0f * t55))) + (t56 - (t55 * t55));
+    float t94 = t12 ? t92 : t93, t95 = (t64 * t71) - (alpha_hi * (t87 * t72));
+    float t96 = (t94 < 0.0f) ? 0.0f : t94;  // variance of the left half
+    float t97 = FMA(2.0f * FMA(t7, t95, (t96 * t6) - (alpha_hi * (t64 * t87))), grad_var, (t72 + t70) * grad_mean);
+    *out_grad_mean = t97;
+    *out_grad_var = t89;
 }
 
 void elu_exact_backward(

@@ -17,7 +17,8 @@ INLINE double elu_exact_float64_part0(double p0)
 
 INLINE double elu_exact_float64_part1(double p0)
 {
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0), t1 = t0 - 0.25;
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
     double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -50,49 +51,54 @@ INLINE void elu_exact_float64_forward_element(
     _Bool t31 = t29 | t6;
     double t32 = t31 ? 0.0 : t0, t33 = t30 * t30, t34 = t31 ? 1.0 : t3, t35 = t32 * (t32 * (1.0 / t34));
     double t36 = t6 ? t33 : t35, t37 = t29 ? 1406.25 : t36, t38 = -t30, t39 = t1 ? t38 : t30, t40 = t22 + t39;
-    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0), t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);
-    double t43 = elu_exact_float64_part1(t30), t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37);
-    double t45 = exp64(t37 * (-0.5)), t46 = t29 ? 0.0 : t45, t47 = t46 * (t41 * elu_exact_float64_part0(t41));
-    _Bool t48 = t9 < 0.0;
-    double t49 = t17 - t47;
-    double t50 = t48 ? t49 : t47;  // E[exp(X); X < 0]
-    double t51 = t46 * (t42 * elu_exact_float64_part0(t42)), t52 = t46 * t28, t53 = t43 * 2.0;
-    double t54 = t46 * FMA(t30, t44, t53);  // Phi(-t)
-    double t55 = t46 * t44, t56 = t1 ? 0.0 : mean;
-    double t57 = FMA(t22, t55, t56);  // E max(X, 0)
-    double t58 = t22 * t55, t59 = FMA(t43, t38, t44) * 0.3333333333333333, t60 = 0.25 * FMA(t38, t59, t43);
-    double t61 = 1.0 - t54, t62 = (t3 * (t43 * (t46 * 2.0))) - (t58 * t58), t63 = t1 ? t61 : t54, t64 = t1 ? t54 : t61;
-    double t65 = FMA(t38, t60, t59) * 0.2, t66 = FMA(t38, t65, t60) * 0.16666666666666666;
-    double t67 = FMA(t38, t66, t65) * 0.14285714285714285, t68 = FMA(t38, t67, t66) * 0.125;
-    double t69 = FMA(t38, t68, t67) * 0.1111111111111111, t70 = FMA(t38, t69, t68) * 0.1;
-    double t71 = FMA(t38, t70, t69) * 0.09090909090909091, t72 = FMA(t38, t71, t70) * 0.08333333333333333;
-    double t73 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t72,
-        t28, t71), t70), t69), t68), t67), t66), t65), t60), t59), t43), t44) * t52;
-    double t74 = t17 - 1.0, t75 = 0.25 + t20;
-    double t76 = t20 * POLY10(t75, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0);  // u = 1/(1 + t/4)
+    double t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);  // u = 1/(1 + t/4)
+    double t43 = elu_exact_float64_part1(t30);  // J_2/sqrt(2 pi)
+    double t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37), t45 = exp64(t37 * (-0.5));
+    double t46 = t29 ? 0.0 : t45;
+    double t47 = t41 * elu_exact_float64_part0(t41);  // J_0/sqrt(2 pi)
+    double t48 = t46 * t47;
+    _Bool t49 = t9 < 0.0;
+    double t50 = t17 - t48;
+    double t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
+    double t52 = t42 * elu_exact_float64_part0(t42);  // J_0/sqrt(2 pi)
+    double t53 = t46 * t52, t54 = t46 * t28, t55 = t43 * 2.0;
+    double t56 = t46 * FMA(t30, t44, t55);  // Phi(-t)
+    double t57 = t46 * t44, t58 = t1 ? 0.0 : mean;
+    double t59 = FMA(t22, t57, t58);  // E max(X, 0)
+    double t60 = t22 * t57, t61 = FMA(t43, t38, t44) * 0.3333333333333333, t62 = 0.25 * FMA(t38, t61, t43);
+    double t63 = 1.0 - t56, t64 = (t3 * (t43 * (t46 * 2.0))) - (t60 * t60), t65 = t1 ? t63 : t56, t66 = t1 ? t56 : t63;
+    double t67 = FMA(t38, t62, t61) * 0.2, t68 = FMA(t38, t67, t62) * 0.16666666666666666;
+    double t69 = FMA(t38, t68, t67) * 0.14285714285714285, t70 = FMA(t38, t69, t68) * 0.125;
+    double t71 = FMA(t38, t70, t69) * 0.1111111111111111, t72 = FMA(t38, t71, t70) * 0.1;
+    double t73 = FMA(t38, t72, t71) * 0.09090909090909091, t74 = FMA(t38, t73, t72) * 0.08333333333333333;
+    double t75 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t74,
+        t28, t73), t72), t71), t70), t69), t68), t67), t62), t61), t43), t44) * t54;
+    double t76 = t17 - 1.0, t77 = 0.25 + t20;
+    double t78 = t20 * POLY10(t77, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
         0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
         0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
-    double t77 = t12 ? t74 : t76, t78 = t77 - t73, t79 = t1 ? t78 : t73, t80 = t50 - t63;
-    double t81 = t8 ? t79 : t80;  // E min(0, exp(X) - 1)
-    double t82 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t72 *
-        4094.0, t71 * 2046.0), t70 * 1022.0), t69 * 510.0), t68 * 254.0), t67 * 126.0), t66 * 62.0), t65 * 30.0), t60 *
-        14.0), t59 * 6.0), t53) * (t28 * t52)) - (t73 * t73);
-    double t83 = FMA(t73, 2.0 * t81, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
-        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t82);
-    double t84 = t1 ? t83 : t82, t85 = (t63 * t64) - (t64 * (2.0 * t50));
-    _Bool t86 = FMA(t3, 2.0, mean) < 0.0;
-    double t87 = (0.0 < t18) ? 0.0 : t18, t88 = t21 ? (-80.0) : t87, t89 = exp64(t88), t90 = t21 ? 0.0 : t89;
-    double t91 = t90 - t51;
-    double t92 = t86 ? t91 : t51;  // E[exp(2X); X < 0]
-    double t93 = t85 + (t92 - (t50 * t50)), t94 = t8 ? t84 : t93, t95 = t57 + (p_alpha * t81), t96 = t4 ? t95 : mean;
-    double t97 = (t3 - t62) - (t57 * (2.0 * t58));
-    double t98 = t1 ? t62 : t97;  // Var max(X, 0)
-    double t99 = p_alpha * p_alpha;
-    double t100 = (t94 < 0.0) ? 0.0 : t94;  // variance of the left half
-    double t101 = t98 + FMA(t99, t100, (p_alpha * (-2.0)) * (t57 * t81)), t102 = (t101 < 0.0) ? 0.0 : t101;
-    double t103 = t4 ? t102 : mean;
-    *out_mean = t96;
-    *out_var = t103;
+    double t79 = t12 ? t76 : t78, t80 = t79 - t75, t81 = t1 ? t80 : t75, t82 = t51 - t65;
+    double t83 = t8 ? t81 : t82;  // E min(0, exp(X) - 1)
+    double t84 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t74 *
+        4094.0, t73 * 2046.0), t72 * 1022.0), t71 * 510.0), t70 * 254.0), t69 * 126.0), t68 * 62.0), t67 * 30.0), t62 *
+        14.0), t61 * 6.0), t55) * (t28 * t54)) - (t75 * t75);
+    double t85 = FMA(t75, 2.0 * t83, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t84);
+    double t86 = t1 ? t85 : t84, t87 = (t65 * t66) - (t66 * (2.0 * t51));
+    _Bool t88 = FMA(t3, 2.0, mean) < 0.0;
+    double t89 = (0.0 < t18) ? 0.0 : t18, t90 = t21 ? (-80.0) : t89, t91 = exp64(t90), t92 = t21 ? 0.0 : t91;
+    double t93 = t92 - t53;
+    double t94 = t88 ? t93 : t53;  // E[exp(2X); X < 0]
+    double t95 = t87 + (t94 - (t51 * t51)), t96 = t8 ? t86 : t95, t97 = t59 + (p_alpha * t83), t98 = t4 ? t97 : mean;
+    double t99 = (t3 - t64) - (t59 * (2.0 * t60));
+    double t100 = t1 ? t64 : t99;  // Var max(X, 0)
+    double t101 = p_alpha * p_alpha;
+    double t102 = (t96 < 0.0) ? 0.0 : t96;  // variance of the left half
+    double t103 = t100 + FMA(t101, t102, (p_alpha * (-2.0)) * (t59 * t83)), t104 = (t103 < 0.0) ? 0.0 : t103;
+    double t105 = t4 ? t104 : mean;
+    *out_mean = t98;
+    *out_var = t105;
 }
 
 INLINE void elu_exact_float64_backward_element(
@@ -120,52 +126,57 @@ INLINE void elu_exact_float64_backward_element(
     _Bool t32 = t30 | t7;
     double t33 = t32 ? 0.0 : t0, t34 = t31 * t31, t35 = t32 ? 1.0 : t4, t36 = t33 * (t33 * (1.0 / t35));
     double t37 = t7 ? t34 : t36, t38 = t30 ? 1406.25 : t37, t39 = -t31, t40 = t1 ? t39 : t31, t41 = t23 + t40;
-    double t42 = 1.0 / FMA(0.25, ABS(t41), 1.0), t43 = 1.0 / FMA(0.25, ABS(t23 + t41), 1.0);
-    double t44 = elu_exact_float64_part1(t31), t45 = FMA(t44, -(t31 * 2.0), 0.3989422804014327) / (1.0 + t38);
-    double t46 = exp64(t38 * (-0.5)), t47 = t30 ? 0.0 : t46, t48 = t47 * (t42 * elu_exact_float64_part0(t42));
-    _Bool t49 = t10 < 0.0;
-    double t50 = t18 - t48;
-    double t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
-    double t52 = t47 * (t43 * elu_exact_float64_part0(t43));
-    _Bool t53 = FMA(t4, 2.0, mean) < 0.0;
-    double t54 = (0.0 < t19) ? 0.0 : t19, t55 = t22 ? (-80.0) : t54, t56 = exp64(t55), t57 = t22 ? 0.0 : t56;
-    double t58 = t57 - t52;
-    double t59 = t53 ? t58 : t52;  // E[exp(2X); X < 0]
-    double t60 = t47 * t28;
-    double t61 = t47 * 0.3989422804014327;  // phi(t)
-    double t62 = t25 * t61, t63 = t44 * 2.0;
-    double t64 = t47 * FMA(t31, t45, t63);  // Phi(-t)
-    double t65 = t47 * t45, t66 = t1 ? 0.0 : mean;
-    double t67 = FMA(t23, t65, t66);  // E max(X, 0)
-    double t68 = t1 ? 0.0 : t31, t69 = t61 * (t65 + t68), t70 = p_alpha * t51;
-    double t71 = FMA(t44, t39, t45) * 0.3333333333333333, t72 = 0.25 * FMA(t39, t71, t44), t73 = 1.0 - t64;
-    double t74 = t1 ? t73 : t64, t75 = t1 ? t64 : t73, t76 = FMA(t39, t72, t71) * 0.2;
-    double t77 = FMA(t39, t76, t72) * 0.16666666666666666, t78 = FMA(t39, t77, t76) * 0.14285714285714285;
-    double t79 = FMA(t39, t78, t77) * 0.125, t80 = FMA(t39, t79, t78) * 0.1111111111111111;
-    double t81 = FMA(t39, t80, t79) * 0.1, t82 = FMA(t39, t81, t80) * 0.09090909090909091;
-    double t83 = FMA(t39, t82, t81) * 0.08333333333333333;
-    double t84 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t83,
-        t28, t82), t81), t80), t79), t78), t77), t76), t72), t71), t44), t45) * t60;
-    double t85 = t18 - 1.0, t86 = 0.25 + t21;
-    double t87 = t21 * POLY10(t86, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+    double t42 = 1.0 / FMA(0.25, ABS(t41), 1.0);  // u = 1/(1 + t/4)
+    double t43 = 1.0 / FMA(0.25, ABS(t23 + t41), 1.0);  // u = 1/(1 + t/4)
+    double t44 = elu_exact_float64_part1(t31);  // J_2/sqrt(2 pi)
+    double t45 = FMA(t44, -(t31 * 2.0), 0.3989422804014327) / (1.0 + t38), t46 = exp64(t38 * (-0.5));
+    double t47 = t30 ? 0.0 : t46;
+    double t48 = t42 * elu_exact_float64_part0(t42);  // J_0/sqrt(2 pi)
+    double t49 = t47 * t48;
+    _Bool t50 = t10 < 0.0;
+    double t51 = t18 - t49;
+    double t52 = t50 ? t51 : t49;  // E[exp(X); X < 0]
+    double t53 = t43 * elu_exact_float64_part0(t43);  // J_0/sqrt(2 pi)
+    double t54 = t47 * t53;
+    _Bool t55 = FMA(t4, 2.0, mean) < 0.0;
+    double t56 = (0.0 < t19) ? 0.0 : t19, t57 = t22 ? (-80.0) : t56, t58 = exp64(t57), t59 = t22 ? 0.0 : t58;
+    double t60 = t59 - t54;
+    double t61 = t55 ? t60 : t54;  // E[exp(2X); X < 0]
+    double t62 = t47 * t28;
+    double t63 = t47 * 0.3989422804014327;  // phi(t)
+    double t64 = t25 * t63, t65 = t44 * 2.0;
+    double t66 = t47 * FMA(t31, t45, t65);  // Phi(-t)
+    double t67 = t47 * t45, t68 = t1 ? 0.0 : mean;
+    double t69 = FMA(t23, t67, t68);  // E max(X, 0)
+    double t70 = t1 ? 0.0 : t31, t71 = t63 * (t67 + t70), t72 = p_alpha * t52;
+    double t73 = FMA(t44, t39, t45) * 0.3333333333333333, t74 = 0.25 * FMA(t39, t73, t44), t75 = 1.0 - t66;
+    double t76 = t1 ? t75 : t66, t77 = t1 ? t66 : t75, t78 = FMA(t39, t74, t73) * 0.2;
+    double t79 = FMA(t39, t78, t74) * 0.16666666666666666, t80 = FMA(t39, t79, t78) * 0.14285714285714285;
+    double t81 = FMA(t39, t80, t79) * 0.125, t82 = FMA(t39, t81, t80) * 0.1111111111111111;
+    double t83 = FMA(t39, t82, t81) * 0.1, t84 = FMA(t39, t83, t82) * 0.09090909090909091;
+    double t85 = FMA(t39, t84, t83) * 0.08333333333333333;
+    double t86 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t85,
+        t28, t84), t83), t82), t81), t80), t79), t78), t74), t73), t44), t45) * t62;
+    double t87 = t18 - 1.0, t88 = 0.25 + t21;
+    double t89 = t21 * POLY10(t88, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
         0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
         0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
-    double t88 = t13 ? t85 : t87, t89 = t88 - t84, t90 = t1 ? t89 : t84, t91 = t51 - t74;
-    double t92 = t9 ? t90 : t91;  // E min(0, exp(X) - 1)
-    double t93 = t92 * t62;
-    double t94 = FMA(0.5 * FMA(t5, t62, t70), grad_mean, ((t75 - t69) + FMA(t2, ((2.0 * t59) - t51) + (t93 - (t51 *
-        t92)), p_alpha * ((t69 - t93) - (t67 * t51)))) * grad_var);
-    double t95 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t83 *
-        4094.0, t82 * 2046.0), t81 * 1022.0), t80 * 510.0), t79 * 254.0), t78 * 126.0), t77 * 62.0), t76 * 30.0), t72 *
-        14.0), t71 * 6.0), t63) * (t28 * t60)) - (t84 * t84);
-    double t96 = FMA(t84, 2.0 * t92, ((t20 * POLY5(t20, 0.001388888888888889, 0.008333333333333333,
-        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t18 * t18)) - t95);
-    double t97 = t1 ? t96 : t95, t98 = ((t74 * t75) - (t75 * (2.0 * t51))) + (t59 - (t51 * t51)), t99 = t9 ? t97 : t98;
-    double t100 = t75 + t70, t101 = (t67 * t74) - (p_alpha * (t92 * t75));
-    double t102 = (t99 < 0.0) ? 0.0 : t99;  // variance of the left half
-    double t103 = FMA(t100, grad_mean, (2.0 * FMA(t5, t101, (t2 * t102) - (p_alpha * (t67 * t92)))) * grad_var);
-    *out_grad_mean = t103;
-    *out_grad_var = t94;
+    double t90 = t13 ? t87 : t89, t91 = t90 - t86, t92 = t1 ? t91 : t86, t93 = t52 - t76;
+    double t94 = t9 ? t92 : t93;  // E min(0, exp(X) - 1)
+    double t95 = t94 * t64;
+    double t96 = FMA(0.5 * FMA(t5, t64, t72), grad_mean, ((t77 - t71) + FMA(t2, ((2.0 * t61) - t52) + (t95 - (t52 *
+        t94)), p_alpha * ((t71 - t95) - (t69 * t52)))) * grad_var);
+    double t97 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t85 *
+        4094.0, t84 * 2046.0), t83 * 1022.0), t82 * 510.0), t81 * 254.0), t80 * 126.0), t79 * 62.0), t78 * 30.0), t74 *
+        14.0), t73 * 6.0), t65) * (t28 * t62)) - (t86 * t86);
+    double t98 = FMA(t86, 2.0 * t94, ((t20 * POLY5(t20, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t18 * t18)) - t97);
+    double t99 = t1 ? t98 : t97, t100 = ((t76 * t77) - (t77 * (2.0 * t52))) + (t61 - (t52 * t52));
+    double t101 = t9 ? t99 : t100, t102 = t77 + t72, t103 = (t69 * t76) - (p_alpha * (t94 * t77));
+    double t104 = (t101 < 0.0) ? 0.0 : t101;  // variance of the left half
+    double t105 = FMA(t102, grad_mean, (2.0 * FMA(t5, t103, (t2 * t104) - (p_alpha * (t69 * t94)))) * grad_var);
+    *out_grad_mean = t105;
+    *out_grad_var = t96;
 }
 
 void elu_exact_float64_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)

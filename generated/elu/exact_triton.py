@@ -20,16 +20,18 @@ def _part0(p0, p1):
 
 @triton.jit
 def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))
-    t1 = (p5 * (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t2 = 2.0 * p2
-    t3 = t2 < (-80.0)
-    t4 = tl.where(t3, -80.0, tl.where(0.0 < t2, 0.0, t2))
-    t5 = tl.fma(1.442695, t4, 12582912.0)
-    t6 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t3, 0.0, _part0(t5, t4) * (((127 + (t5.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t1, t1))
-    return t6
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t1 = (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t2 = p5 * t1
+    t3 = 2.0 * p2
+    t4 = t3 < (-80.0)
+    t5 = tl.where(t4, -80.0, tl.where(0.0 < t3, 0.0, t3))
+    t6 = tl.fma(1.442695, t5, 12582912.0)
+    t7 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t4, 0.0, _part0(t6, t5) * (((127 + (t6.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t2, t2))
+    return t7
 
 
 @triton.jit
@@ -42,7 +44,7 @@ def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t5 = t1 | (13.0 < t4)
     t6 = tl.where(t5, 13.0, t4)  # |mean|/sigma
     t7 = tl.fma(t6, 0.25, 1.0)
-    t8 = tl.div_rn(1.0, t7)
+    t8 = tl.div_rn(1.0, t7)  # u = 1/(1 + t/4)
     t9 = t8 - 0.25
     t10 = (polynomial(t9, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708, 0.17142972,
         0.15958565, 0.10685132)))
@@ -54,7 +56,7 @@ def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t16 = t15 - t14
     t17 = t8 * t8
     t18 = t8 * t17
-    t19 = t15 * t18
+    t19 = t15 * t18  # J_2/sqrt(2 pi)
     t20 = t8 * -1.0
     t21 = (((t8 * tl.fma(tl.fma(t6, 0.25, (t7 - 1.0) * -1.0), t20, tl.fma(t7, t20, 1.0))) * (t17 * polynomial(t8,
         2.9023442, (-2.0372577, 0.76679516, -0.054394823)))) + tl.fma(t15, tl.fma(t8, t17, t18 * -1.0),
@@ -112,53 +114,55 @@ def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t64 = tl.where(t47, t63, t62)
     t65 = t44 + tl.where(t47, t35, t6)
     t66 = tl.fma(0.25, tl.abs(t65), 1.0)
-    t67 = tl.div_rn(1.0, t66)
-    t68 = (t51 * tl.fma(t67, polynomial(t67 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
+    t67 = tl.div_rn(1.0, t66)  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t68 = (tl.fma(t67, polynomial(t67 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
         0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)), (t67 * tl.fma(t66, t67 * -1.0, 1.0))
         * polynomial(t67, 1.6193924, (-0.47341943, 0.31472093, 0.0973791))))
-    t69 = mean + t0
-    t70 = tl.where(t69 < 0.0, t58 - t68, t68)  # E[exp(X); X < 0]
-    t71 = t70 - t64
+    t69 = t51 * t68
+    t70 = mean + t0
+    t71 = tl.where(t70 < 0.0, t58 - t69, t69)  # E[exp(X); X < 0]
+    t72 = t71 - t64
     # E min(0, exp(X) - 1)
-    t72 = (tl.where(t45, tl.where(t47, tl.where(t59, t58 - 1.0, t60 * polynomial(0.25 + t60, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t53, t53), t71))
-    t73 = alpha_hi * t72
-    t74 = t51 * t31
-    t75 = t44 * t74
-    t76 = tl.where(t47, 0.0, mean)
-    t77 = t76 + t75  # E max(X, 0)
-    t78 = t77 + t73
-    t79 = t78 - t77
-    t80 = (t62 * -1.0) - (t63 - 1.0)
-    t81 = tl.where(t47, t80, 0.0)
-    t82 = tl.where(t45, 0.0, (t70 - (t64 + t71)) - t81)
-    t83 = tl.fma(t51, t32, tl.fma(t51, t31, t74 * -1.0))
-    t84 = t77 - t75
-    t85 = tl.fma(t44, t83, ((t75 - (t77 - t84)) + (t76 - t84)) + tl.fma(t44, t74, t75 * -1.0))
-    t86 = mean == mean
-    t87 = (tl.where(t86, t78 + (((t77 - (t78 - t79)) + (t73 - t79)) + (t85 + tl.fma(alpha_hi, t82, tl.fma(alpha_lo,
-        t72, tl.fma(alpha_hi, t72, t73 * -1.0))))), mean))
-    t88 = t72 + t82
-    t89 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t43 *
+    t73 = (tl.where(t45, tl.where(t47, tl.where(t59, t58 - 1.0, t60 * polynomial(0.25 + t60, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t53, t53), t72))
+    t74 = alpha_hi * t73
+    t75 = t51 * t31
+    t76 = t44 * t75
+    t77 = tl.where(t47, 0.0, mean)
+    t78 = t77 + t76  # E max(X, 0)
+    t79 = t78 + t74
+    t80 = t79 - t78
+    t81 = (t62 * -1.0) - (t63 - 1.0)
+    t82 = tl.where(t47, t81, 0.0)
+    t83 = tl.where(t45, 0.0, (t71 - (t64 + t72)) - t82)
+    t84 = tl.fma(t51, t32, tl.fma(t51, t31, t75 * -1.0))
+    t85 = t78 - t76
+    t86 = tl.fma(t44, t84, ((t76 - (t78 - t85)) + (t77 - t85)) + tl.fma(t44, t75, t76 * -1.0))
+    t87 = mean == mean
+    t88 = (tl.where(t87, t79 + (((t78 - (t79 - t80)) + (t74 - t80)) + (t86 + tl.fma(alpha_hi, t83, tl.fma(alpha_lo,
+        t73, tl.fma(alpha_hi, t73, t74 * -1.0))))), mean))
+    t89 = t73 + t83
+    t90 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t43 *
         1022.0, t42 * 510.0), t41 * 254.0), t40 * 126.0), t39 * 62.0), t38 * 30.0), t37 * 14.0), t36 * 6.0), t61) *
         (t48 * t52)) - (t53 * t53))
-    t90 = tl.where(t45, t0, 0.0)
-    t91 = tl.where(t47, t62, t63 + t80)
-    t92 = (tl.where(t47, tl.fma(t53, 2.0 * t88, ((t90 * polynomial(t90, 0.041666668, (0.16666667, 0.5, 1.0))) * (t58 *
-        t58)) - t89), t89))
-    t93 = (t91 * (t64 + t81)) - (t91 * (2.0 * t70))
-    t94 = _part1(t0, mean, t69, t65, t44, t51)  # E[exp(2X); X < 0]
-    t95 = tl.where(t45, t92, t93 + (t94 - (t70 * t70)))
-    t96 = t77 + t85
-    t97 = alpha_hi * alpha_hi
-    t98 = t44 * (t74 + t83)
-    t99 = (t0 * (t34 * (t51 * 2.0))) - (t98 * t98)
-    t100 = tl.where(t47, t99, (t0 - t99) - (t96 * (2.0 * t98)))  # Var max(X, 0)
-    t101 = tl.where(t95 < 0.0, 0.0, t95)  # variance of the left half
-    t102 = (t100 + tl.fma(t101, t97 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi,
-        t97 * -1.0))), (t96 * t88) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
-    t103 = tl.where(t86, tl.where(t102 < 0.0, 0.0, t102), mean)
-    return (t87, t103)
+    t91 = tl.where(t45, t0, 0.0)
+    t92 = tl.where(t47, t62, t63 + t81)
+    t93 = (tl.where(t47, tl.fma(t53, 2.0 * t89, ((t91 * polynomial(t91, 0.041666668, (0.16666667, 0.5, 1.0))) * (t58 *
+        t58)) - t90), t90))
+    t94 = (t92 * (t64 + t82)) - (t92 * (2.0 * t71))
+    t95 = _part1(t0, mean, t70, t65, t44, t51)  # E[exp(2X); X < 0]
+    t96 = tl.where(t45, t93, t94 + (t95 - (t71 * t71)))
+    t97 = t78 + t86
+    t98 = alpha_hi * alpha_hi
+    t99 = t44 * (t75 + t84)
+    t100 = (t0 * (t34 * (t51 * 2.0))) - (t99 * t99)
+    t101 = tl.where(t47, t100, (t0 - t100) - (t97 * (2.0 * t99)))  # Var max(X, 0)
+    t102 = tl.where(t96 < 0.0, 0.0, t96)  # variance of the left half
+    t103 = (t101 + tl.fma(t102, t98 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi,
+        t98 * -1.0))), (t97 * t89) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
+    t104 = tl.where(t87, tl.where(t103 < 0.0, 0.0, t103), mean)
+    return (t88, t104)
 
 
 @triton.jit
@@ -181,7 +185,8 @@ def elu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t5 = t3 * t4
     t6 = t1 | (13.0 < t5)
     t7 = tl.where(t6, 13.0, t5)  # |mean|/sigma
-    t8 = tl.div_rn(1.0, tl.fma(t7, 0.25, 1.0))
+    t8 = tl.div_rn(1.0, tl.fma(t7, 0.25, 1.0))  # u = 1/(1 + t/4)
+    # J_2/sqrt(2 pi)
     t9 = (polynomial(t8 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
         0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)) * (t8 * (t8 * t8)))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
@@ -222,39 +227,41 @@ def elu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t41 = 1.0 - t40
     t42 = tl.where(t25, t41, t40)
     t43 = t22 + tl.where(t25, t13, t7)
-    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))
-    t45 = (t29 * (t44 * polynomial(t44 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t46 = mean + t0
-    t47 = tl.where(t46 < 0.0, t36 - t45, t45)  # E[exp(X); X < 0]
+    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t45 = (t44 * polynomial(t44 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t46 = t29 * t45
+    t47 = mean + t0
+    t48 = tl.where(t47 < 0.0, t36 - t46, t46)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t48 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * polynomial(0.25 + t38, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t31, t31), t47 - t42))
-    t49 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
+    t49 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * polynomial(0.25 + t38, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t31, t31), t48 - t42))
+    t50 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
         1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t39) *
         (t26 * t30)) - (t31 * t31))
-    t50 = tl.where(t23, t0, 0.0)
-    t51 = tl.where(t25, t40, t41)
-    t52 = _part1(t0, mean, t46, t43, t22, t29)  # E[exp(2X); X < 0]
-    t53 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t48, ((t50 * polynomial(t50, 0.041666668, (0.16666667, 0.5,
-        1.0))) * (t36 * t36)) - t49), t49), ((t42 * t51) - (t51 * (2.0 * t47))) + (t52 - (t47 * t47))))
-    t54 = alpha_hi * alpha_hi
-    t55 = t54 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t54 * -1.0)))
-    t56 = t29 * t12
-    t57 = tl.fma(t22, t56, tl.where(t25, 0.0, mean))  # E max(X, 0)
-    t58 = 1.0 - alpha_hi
-    t59 = t58 + (((alpha_hi * -1.0) - (t58 - 1.0)) - alpha_lo)
-    t60 = alpha_hi * t47
-    t61 = (t57 * t42) - (alpha_hi * (t48 * t51))
-    t62 = tl.where(t53 < 0.0, 0.0, t53)  # variance of the left half
-    t63 = tl.fma(2.0 * tl.fma(t59, t61, (t62 * t55) - (alpha_hi * (t57 * t48))), grad_var, (t51 + t60) * grad_mean)
-    t64 = t29 * 0.3989423  # phi(t)
-    t65 = t3 * t64
-    t66 = t48 * t65
-    t67 = t64 * (t56 + tl.where(t25, 0.0, t7))
-    t68 = (tl.fma((t51 - t67) + tl.fma(t55, ((2.0 * t52) - t47) + (t66 - (t47 * t48)), alpha_hi * ((t67 - t66) - (t57 *
-        t47))), grad_var, (0.5 * tl.fma(t65, t59, t60)) * grad_mean))
-    return (t63, t68)
+    t51 = tl.where(t23, t0, 0.0)
+    t52 = tl.where(t25, t40, t41)
+    t53 = _part1(t0, mean, t47, t43, t22, t29)  # E[exp(2X); X < 0]
+    t54 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t49, ((t51 * polynomial(t51, 0.041666668, (0.16666667, 0.5,
+        1.0))) * (t36 * t36)) - t50), t50), ((t42 * t52) - (t52 * (2.0 * t48))) + (t53 - (t48 * t48))))
+    t55 = alpha_hi * alpha_hi
+    t56 = t55 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t55 * -1.0)))
+    t57 = t29 * t12
+    t58 = tl.fma(t22, t57, tl.where(t25, 0.0, mean))  # E max(X, 0)
+    t59 = 1.0 - alpha_hi
+    t60 = t59 + (((alpha_hi * -1.0) - (t59 - 1.0)) - alpha_lo)
+    t61 = alpha_hi * t48
+    t62 = (t58 * t42) - (alpha_hi * (t49 * t52))
+    t63 = tl.where(t54 < 0.0, 0.0, t54)  # variance of the left half
+    t64 = tl.fma(2.0 * tl.fma(t60, t62, (t63 * t56) - (alpha_hi * (t58 * t49))), grad_var, (t52 + t61) * grad_mean)
+    t65 = t29 * 0.3989423  # phi(t)
+    t66 = t3 * t65
+    t67 = t49 * t66
+    t68 = t65 * (t57 + tl.where(t25, 0.0, t7))
+    t69 = (tl.fma((t52 - t68) + tl.fma(t56, ((2.0 * t53) - t48) + (t67 - (t48 * t49)), alpha_hi * ((t68 - t67) - (t58 *
+        t48))), grad_var, (0.5 * tl.fma(t66, t60, t61)) * grad_mean))
+    return (t64, t69)
 
 
 @triton.jit

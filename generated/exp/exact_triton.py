@@ -27,7 +27,7 @@ def _part1(p0):
     t4 = t3.to(tl.int32, bitcast=True)
     t5 = p0 < 0.5
     t6 = tl.where(t5, p0, 0.5)
-    t7 = (tl.where(t5, t6 * polynomial(t6 - 0.25, -0.0011216349, (0.0067853425, -0.034142725, 0.13833544, -0.42398435,
+    t7 = (tl.where(t5, t6 * polynomial(0.25 - t6, 0.0011216349, (0.0067853425, 0.034142725, 0.13833544, 0.42398435,
         0.88479686)), 1.0 - ((tl.where(t1, 0.0, _part0(t3, t2)) * ((((t4 >> 1) + 127) << 23).to(tl.float32,
         bitcast=True))) * (((127 + ((t4 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)))))
     return t7

@@ -15,7 +15,7 @@ def heaviside_logistic_input_forward(mean, var):
     t0 = var == 0.0
     t1 = tl.abs(mean)
     # power of two that keeps residuals normal
-    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0))
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
     t3 = tl.where(t0 & (0.0 < t1), 1.2676506e+30, t1 * t2)
     t4 = tl.where(t0, 1.0, t2 * (var * t2))
     t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
@@ -66,7 +66,7 @@ def heaviside_logistic_input_backward(mean, var, grad_mean, grad_var):
     t0 = var == 0.0
     t1 = tl.abs(mean)
     # power of two that keeps residuals normal
-    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0))
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
     t3 = tl.where(t0 & (0.0 < t1), 1.2676506e+30, t1 * t2)
     t4 = tl.where(t0, 1.0, t2 * (var * t2))
     t5 = tl.sqrt_rn(t4)  # standard deviation, scaled

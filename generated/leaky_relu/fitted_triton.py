@@ -21,118 +21,119 @@ def leaky_relu_fitted_forward(
     t1 = var < 9.094947e-13
     t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t3 = tl.abs(mean)
-    t4 = var == 0.0
-    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
-    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t5 * t8
-    t10 = 18.7 < t9
-    t11 = tl.where(t10, 18.7, t9)  # t = min(|mean|/sigma, reach)
-    t12 = t11 * (-0.5)
-    t13 = t11 * t12
-    t14 = tl.fma(t13, 1.442695, 12582912.0)
-    t15 = t14 - 12582912.0
-    t16 = tl.fma(t15, -0.69314575, t13)
-    t17 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t18 = t9 * -1.0
-    t19 = tl.where(t10, -7.6293946e-7, t8 * tl.fma(t17, t18, tl.fma(t7, t18, t5)))
-    t20 = tl.fma(t15, -1.4286068e-6, tl.fma(t19, t11 * -1.0, tl.fma(t11, t12, t13 * -1.0)))
-    t21 = t16 + t20
-    t22 = 1.0 + t21
-    t23 = ((t21 - (t22 - 1.0)) + tl.fma(polynomial(t21, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t21 * t21, (t20 + (t16 - t21)) * t22))
-    t24 = t22 + t23
-    t25 = tl.fma(t11, 0.25, 1.0)
-    t26 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
-    t27 = (polynomial(t26 - 0.25, 0.026486801, (-0.12136099, 0.1953089, -0.090160325, -0.0318259, -0.059486523,
+    t4 = t3 * t2
+    t5 = var == 0.0
+    t6 = tl.where(t5, t3 * 8.507059e+37, t4)
+    t7 = t2 * (var * t2)
+    t8 = tl.where(t5, 7.888609e-31, t7)
+    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
+    t10 = tl.div_rn(1.0, t9)
+    t11 = t6 * t10
+    t12 = 18.7 < t11
+    t13 = tl.where(t12, 18.7, t11)  # t = min(|mean|/sigma, reach)
+    t14 = t13 * (-0.5)
+    t15 = t13 * t14
+    t16 = tl.fma(t15, 1.442695, 12582912.0)
+    t17 = t16 - 12582912.0
+    t18 = tl.fma(t17, -0.69314575, t15)
+    t19 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
+    t20 = t11 * -1.0
+    t21 = tl.where(t12, -7.6293946e-7, t10 * tl.fma(t19, t20, tl.fma(t9, t20, t6)))
+    t22 = tl.fma(t17, -1.4286068e-6, tl.fma(t21, t13 * -1.0, tl.fma(t13, t14, t15 * -1.0)))
+    t23 = t18 + t22
+    t24 = 1.0 + t23
+    t25 = ((t23 - (t24 - 1.0)) + tl.fma(polynomial(t23, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t23 * t23, (t22 + (t18 - t23)) * t24))
+    t26 = t24 + t25
+    t27 = tl.fma(t13, 0.25, 1.0)
+    t28 = tl.div_rn(1.0, t27)  # u = 1/(1 + t/4)
+    t29 = (polynomial(t28 - 0.25, 0.026486801, (-0.12136099, 0.1953089, -0.090160325, -0.0318259, -0.059486523,
         0.023572203, 0.12800804, 0.20213471, 0.21490611, 0.1734072, 0.106611654, 0.04343404)))
-    t28 = t26 * t26
-    t29 = t27 * t28  # J_1/sqrt(2 pi)
-    t30 = 1.0 - negative_slope_hi
-    t31 = t29 * t30
-    t32 = t31 * t24
-    t33 = t26 * -1.0
-    t34 = negative_slope_hi * -1.0
-    t35 = t7 + t17
-    t36 = tl.where(t4, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0)) * t35)
-    t37 = t36 * t32
-    t38 = t14.to(tl.int32, bitcast=True)
-    t39 = (((t38 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t40 = ((127 + ((t38 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t41 = t40 * (t39 * t37)
-    t42 = mean < 0.0
-    t43 = tl.where(t42, t34 - negative_slope_lo, 1.0)
-    t44 = t3 * t43
-    t45 = t41 + t44
-    t46 = t45 - t44
-    t47 = t5 * t5
-    t48 = tl.fma(t5, t5, t47 * -1.0)
-    t49 = t6 * sign_square_hi
-    t50 = tl.fma(t6, sign_square_hi, t49 * -1.0)
-    t51 = t48 - t50
-    t52 = t51 - t48
-    t53 = t6 * sign_square_lo
-    t54 = t51 - t53
-    t55 = t54 - t51
-    t56 = t53 * -1.0
-    t57 = t47 - t49
-    t58 = t57 + t54
-    t59 = t58 - t57
+    t30 = t28 * t28
+    t31 = t29 * t30  # J_1/sqrt(2 pi)
+    t32 = 1.0 - negative_slope_hi
+    t33 = t31 * t32
+    t34 = t33 * t26
+    t35 = t28 * -1.0
+    t36 = negative_slope_hi * -1.0
+    t37 = t9 + t19
+    t38 = tl.where(t5, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0)) * t37)
+    t39 = t38 * t34
+    t40 = t16.to(tl.int32, bitcast=True)
+    t41 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t42 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t43 = t42 * (t41 * t39)
+    t44 = mean < 0.0
+    t45 = tl.where(t44, t36 - negative_slope_lo, 1.0)
+    t46 = t3 * t45
+    t47 = t43 + t46
+    t48 = t47 - t46
+    t49 = t6 * t6
+    t50 = tl.fma(t6, t6, t49 * -1.0)
+    t51 = t8 * sign_square_hi
+    t52 = tl.fma(t8, sign_square_hi, t51 * -1.0)
+    t53 = t50 - t52
+    t54 = t53 - t50
+    t55 = t8 * sign_square_lo
+    t56 = t53 - t55
+    t57 = t56 - t53
+    t58 = t55 * -1.0
+    t59 = t49 - t51
+    t60 = t59 + t56
+    t61 = t60 - t59
     # t - t0
-    t60 = (tl.div_rn(1.0, t35 * tl.fma(t35, sign_at_hi, t5)) * (t58 + (((t57 - (t58 - t59)) + (t54 - t59)) +
-        (((tl.fma(t6, sign_square_lo, t56) * -1.0) - (t6 * sign_square_rest_hi)) + (((t48 - (t51 - t52)) + ((t50 *
-        -1.0) - t52)) + ((t51 - (t54 - t55)) + (t56 - t55)))))))
-    t61 = (tl.where(t42 & (tl.abs((t11 + t19) - sign_at_hi) < sign_width_hi), t36 * (t60 * tl.fma(t60, tl.fma(t60,
-        tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(sign_taylor9_hi, t60,
+    t62 = (tl.div_rn(1.0, t37 * tl.fma(t37, sign_at_hi, t6)) * (t60 + (((t59 - (t60 - t61)) + (t56 - t61)) +
+        (((tl.fma(t8, sign_square_lo, t58) * -1.0) - (t8 * sign_square_rest_hi)) + (((t50 - (t53 - t54)) + ((t52 *
+        -1.0) - t54)) + ((t53 - (t56 - t57)) + (t58 - t57)))))))
+    t63 = (tl.where(t44 & (tl.abs((t13 + t21) - sign_at_hi) < sign_width_hi), t38 * (t62 * tl.fma(t62, tl.fma(t62,
+        tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(sign_taylor9_hi, t62,
         sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi),
-        sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)), t45 + ((t40 * (t39 * tl.fma(t36, tl.fma(t31, t23 - (t24
-        - t22), tl.fma(tl.fma(t29, (t34 - (t30 - 1.0)) - negative_slope_lo, tl.fma(((t26 * tl.fma(tl.fma(t19, 0.25,
-        tl.fma(t11, 0.25, (t25 - 1.0) * -1.0)), t33, tl.fma(t25, t33, 1.0))) * (t26 * polynomial(t26, 3.1134384,
-        (-1.915083, 0.77936274, -0.008552464)))) + tl.fma(t27, tl.fma(t26, t26, t28 * -1.0), tl.fma(t27, t28, t29 *
-        -1.0)), t30, tl.fma(t29, t30, t31 * -1.0))), t24, tl.fma(t31, t24, t32 * -1.0))), tl.fma(t36, t32, t37 *
-        -1.0)))) + (((t44 - (t45 - t46)) + (t41 - t46)) + tl.fma(t3, t43, t44 * -1.0)))))
-    t62 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t63 = tl.where(t4, 1.0, t62 * (var * t62))
-    t64 = tl.sqrt_rn(t63)  # standard deviation, scaled
-    t65 = tl.div_rn(1.0, t64)
-    t66 = t65 * -1.0
-    t67 = tl.where(t4 & (0.0 < t3), 1.2676506e+30, t3 * t62)
-    t68 = t65 * t67
-    t69 = 1.1529215e+18 < t68
-    t70 = (tl.where(t69, 0.0, tl.fma(t65 * tl.fma(tl.fma(t64, t64 * -1.0, t63) * (0.5 * t65), t66, tl.fma(t64, t66,
-        1.0)), t67, tl.fma(t65, t67, t68 * -1.0))))
-    t71 = tl.where(t69, 1.1529215e+18, t68)
-    t72 = tl.where(t42, t71 * -1.0, t71)  # mean/sigma
-    t73 = t72 * 2.66128
-    t74 = tl.fma(t72, 8.569542e-8, tl.fma(tl.where(t42, t70 * -1.0, t70), 2.66128, tl.fma(t72, 2.66128, t73 * -1.0)))
-    t75 = tl.abs(t73) * -1.0
-    t76 = t75 < (-176.5)
-    t77 = tl.where(t76, -176.5, t75)
-    t78 = tl.fma(1.442695, t77, 12582912.0)
-    t79 = t78 - 12582912.0
-    t80 = (tl.fma(-0.69314575, t79, t77) + tl.fma(-1.4286068e-6, t79, tl.where(t76, 0.0, tl.where(t73 < 0.0, t74 *
-        -1.0, t74) * -1.0)))
-    t81 = (tl.where(t76, 0.0, 1.0 + tl.fma(polynomial(t80, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t80 * t80, t80)))
-    t82 = t78.to(tl.int32, bitcast=True)
-    t83 = ((127 + (t82 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t84 = ((127 + ((1 + t82) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t85 = ((127 + ((t82 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t86 = ((127 + ((t82 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t87 = tl.div_rn(1.0, 1.0 + (t86 * (t85 * (t84 * (t81 * t83)))))
-    t88 = (t73 + t74) < 0.0
-    t89 = negative_slope_hi * t34
-    t90 = 1.0 + t89
-    t91 = negative_slope_hi * negative_slope_hi
-    t92 = (tl.fma(tl.where(t88, t86, 1.0), tl.where(t88, t85, 1.0) * (tl.where(t88, t84, 1.0) * ((tl.where(t88, t81 *
-        t87, t87) * (t90 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, tl.fma(negative_slope_lo, t34, (t89 -
-        (t90 - 1.0)) + tl.fma(negative_slope_hi, t34, t89 * -1.0))))) * (var * tl.where(t88, t83, 1.0)))), var * (t91 +
+        sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)), t47 + ((t42 * (t41 * tl.fma(t38, tl.fma(t33, t25 - (t26
+        - t24), tl.fma(tl.fma(t31, (t36 - (t32 - 1.0)) - negative_slope_lo, tl.fma(((t28 * tl.fma(tl.fma(t21, 0.25,
+        tl.fma(t13, 0.25, (t27 - 1.0) * -1.0)), t35, tl.fma(t27, t35, 1.0))) * (t28 * polynomial(t28, 3.1134384,
+        (-1.915083, 0.77936274, -0.008552464)))) + tl.fma(t29, tl.fma(t28, t28, t30 * -1.0), tl.fma(t29, t30, t31 *
+        -1.0)), t32, tl.fma(t31, t32, t33 * -1.0))), t26, tl.fma(t33, t26, t34 * -1.0))), tl.fma(t38, t34, t39 *
+        -1.0)))) + (((t46 - (t47 - t48)) + (t43 - t48)) + tl.fma(t3, t45, t46 * -1.0)))))
+    t64 = tl.where(t5, 1.0, t7)
+    t65 = tl.sqrt_rn(t64)  # standard deviation, scaled
+    t66 = tl.div_rn(1.0, t65)
+    t67 = t66 * -1.0
+    t68 = tl.where(t5 & (0.0 < t3), 1.2676506e+30, t4)
+    t69 = t66 * t68
+    t70 = 1.1529215e+18 < t69
+    t71 = (tl.where(t70, 0.0, tl.fma(t66 * tl.fma(tl.fma(t65, t65 * -1.0, t64) * (0.5 * t66), t67, tl.fma(t65, t67,
+        1.0)), t68, tl.fma(t66, t68, t69 * -1.0))))
+    t72 = tl.where(t70, 1.1529215e+18, t69)
+    t73 = tl.where(t44, t72 * -1.0, t72)  # mean/sigma
+    t74 = t73 * 2.66128
+    t75 = tl.fma(t73, 8.569542e-8, tl.fma(tl.where(t44, t71 * -1.0, t71), 2.66128, tl.fma(t73, 2.66128, t74 * -1.0)))
+    t76 = tl.abs(t74) * -1.0
+    t77 = t76 < (-176.5)
+    t78 = tl.where(t77, -176.5, t76)
+    t79 = tl.fma(1.442695, t78, 12582912.0)
+    t80 = t79 - 12582912.0
+    t81 = (tl.fma(-0.69314575, t80, t78) + tl.fma(-1.4286068e-6, t80, tl.where(t77, 0.0, tl.where(t74 < 0.0, t75 *
+        -1.0, t75) * -1.0)))
+    t82 = (tl.where(t77, 0.0, 1.0 + tl.fma(polynomial(t81, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t81 * t81, t81)))
+    t83 = t79.to(tl.int32, bitcast=True)
+    t84 = ((127 + (t83 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t85 = ((127 + ((1 + t83) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t86 = ((127 + ((t83 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t87 = ((127 + ((t83 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t88 = tl.div_rn(1.0, 1.0 + (t87 * (t86 * (t85 * (t82 * t84)))))
+    t89 = (t74 + t75) < 0.0
+    t90 = negative_slope_hi * t36
+    t91 = 1.0 + t90
+    t92 = negative_slope_hi * negative_slope_hi
+    t93 = (tl.fma(tl.where(t89, t87, 1.0), tl.where(t89, t86, 1.0) * (tl.where(t89, t85, 1.0) * ((tl.where(t89, t82 *
+        t88, t88) * (t91 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, tl.fma(negative_slope_lo, t36, (t90 -
+        (t91 - 1.0)) + tl.fma(negative_slope_hi, t36, t90 * -1.0))))) * (var * tl.where(t89, t84, 1.0)))), var * (t92 +
         tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_hi, t91 * -1.0))))))
-    t93 = 0.0 <= var
-    t94 = tl.where(t93, tl.where(t92 < 0.0, 0.0, t92), tl.sqrt_rn(tl.where(t93, 1.0, var)))
-    return (t61, t94)
+        tl.fma(negative_slope_hi, negative_slope_hi, t92 * -1.0))))))
+    t94 = 0.0 <= var
+    t95 = tl.where(t94, tl.where(t93 < 0.0, 0.0, t93), tl.sqrt_rn(tl.where(t94, 1.0, var)))
+    return (t63, t95)
 
 
 @triton.jit
@@ -193,101 +194,102 @@ def leaky_relu_fitted_backward(
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t5 = tl.where(t2, 1.0, t4 * (var * t4))
-    t6 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
-    t7 = tl.sqrt_rn(t5)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t8 * t6
-    t10 = 1.1529215e+18 < t9
-    t11 = tl.where(t10, 1.1529215e+18, t9)
-    t12 = t8 * -1.0
-    t13 = tl.fma(t7, t7 * -1.0, t5) * (0.5 * t8)
-    t14 = tl.where(t10, 0.0, tl.fma(t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0)), t6, tl.fma(t8, t6, t9 * -1.0)))
-    t15 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t16 = tl.where(t2, t3 * 8.507059e+37, t3 * t15)
-    t17 = tl.where(t2, 7.888609e-31, t15 * (var * t15))
-    t18 = tl.sqrt_rn(t17)  # standard deviation, scaled
-    t19 = tl.div_rn(1.0, t18)
-    t20 = t16 * t19
-    t21 = t20 * -1.0
-    t22 = 18.7 < t20
-    t23 = tl.where(t22, 18.7, t20)  # t = min(|mean|/sigma, reach)
-    t24 = t23 * (-0.5)
-    t25 = t23 * t24
-    t26 = tl.fma(t25, 1.442695, 12582912.0)
-    t27 = t26 - 12582912.0
-    t28 = t26.to(tl.int32, bitcast=True)
-    t29 = (((t28 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t30 = ((127 + ((t28 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t31 = tl.fma(t18, t18 * -1.0, t17) * (0.5 * t19)
-    t32 = tl.where(t22, -7.6293946e-7, t19 * tl.fma(t31, t21, tl.fma(t18, t21, t16)))
-    t33 = (tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, tl.fma(t32, t23 * -1.0, tl.fma(t23, t24, t25 *
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t5 = t3 * t4
+    t6 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t5)
+    t7 = tl.where(t2, t3 * 8.507059e+37, t5)
+    t8 = t4 * (var * t4)
+    t9 = tl.where(t2, 1.0, t8)
+    t10 = tl.where(t2, 7.888609e-31, t8)
+    t11 = tl.sqrt_rn(t10)  # standard deviation, scaled
+    t12 = tl.div_rn(1.0, t11)
+    t13 = t7 * t12
+    t14 = t13 * -1.0
+    t15 = 18.7 < t13
+    t16 = tl.where(t15, 18.7, t13)  # t = min(|mean|/sigma, reach)
+    t17 = t16 * (-0.5)
+    t18 = t16 * t17
+    t19 = tl.fma(t18, 1.442695, 12582912.0)
+    t20 = t19 - 12582912.0
+    t21 = t19.to(tl.int32, bitcast=True)
+    t22 = (((t21 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t23 = ((127 + ((t21 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t24 = tl.fma(t11, t11 * -1.0, t10) * (0.5 * t12)
+    t25 = tl.where(t15, -7.6293946e-7, t12 * tl.fma(t24, t14, tl.fma(t11, t14, t7)))
+    t26 = (tl.fma(t20, -0.69314575, t18) + tl.fma(t20, -1.4286068e-6, tl.fma(t25, t16 * -1.0, tl.fma(t16, t17, t18 *
         -1.0))))
-    t34 = tl.div_rn(1.0, tl.fma(0.25, t23 + t32, 1.0))  # u = 1/(1 + t/4)
+    t27 = tl.div_rn(1.0, tl.fma(0.25, t16 + t25, 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t35 = (t34 * polynomial(t34 - 0.25, 0.006169786, (-0.0339257, 0.065396704, -0.038645655, -0.012648344,
+    t28 = (t27 * polynomial(t27 - 0.25, 0.006169786, (-0.0339257, 0.065396704, -0.038645655, -0.012648344,
         -0.023600329, 0.018735228, 0.080717586, 0.14152955, 0.179523, 0.18632886, 0.1666411, 0.13207589)))
-    t36 = tl.fma(polynomial(t33, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t33 * t33, t33)
-    t37 = mean < 0.0
-    t38 = tl.where(t37, t11 * -1.0, t11)  # mean/sigma
-    t39 = tl.where(t37, t14 * -1.0, t14)
-    t40 = 2.66128 * t38
-    t41 = tl.fma(2.66128, t39, tl.fma(8.569542e-8, t38, tl.fma(2.66128, t38, t40 * -1.0)))
-    t42 = (t40 + t41) < 0.0
-    t43 = tl.abs(t40) * -1.0
-    t44 = t43 < (-176.5)
-    t45 = tl.where(t44, -176.5, t43)
-    t46 = tl.fma(1.442695, t45, 12582912.0)
-    t47 = t46 - 12582912.0
-    t48 = (tl.fma(-0.69314575, t47, t45) + tl.fma(-1.4286068e-6, t47, tl.where(t44, 0.0, tl.where(t40 < 0.0, t41 *
-        -1.0, t41) * -1.0)))
-    t49 = t46.to(tl.int32, bitcast=True)
-    t50 = ((127 + (t49 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t51 = tl.where(t42, t50, 1.0)
-    t52 = tl.where(t42, 1.0, t50) * t51
-    t53 = ((127 + ((1 + t49) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t54 = tl.where(t42, t53, 1.0)
-    t55 = tl.where(t42, 1.0, t53) * t54
-    t56 = ((127 + ((t49 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t57 = ((127 + ((t49 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t58 = tl.where(t42, t57, 1.0)
-    t59 = tl.where(t42, 1.0, t57) * t58
-    t60 = tl.where(t42, t56, 1.0)
-    t61 = tl.where(t42, 1.0, t56) * t60
-    t62 = (tl.where(t44, 0.0, 1.0 + tl.fma(polynomial(t48, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t48 * t48, t48)))
-    t63 = tl.div_rn(1.0, 1.0 + (t57 * (t56 * (t53 * (t62 * t50)))))
-    t64 = t62 * t63
-    t65 = tl.where(t42, t63, t64)
-    t66 = tl.where(t42, t64, t63)
-    t67 = negative_slope_hi * -1.0
-    t68 = negative_slope_hi * t67
-    t69 = 1.0 + t68
-    t70 = t69 * (-1.33064)
-    t71 = t69 * 2.66128
-    t72 = (-1.0) + negative_slope_hi
-    t73 = (-0.5) * t72
-    t74 = 0.3989423 * t73
-    t75 = negative_slope_lo + (negative_slope_hi - (t72 - (-1.0)))
-    t76 = t74 + tl.fma(0.3989423, (-0.5) * t75, tl.fma(-1.133517e-8, t73, tl.fma(0.3989423, t73, t74 * -1.0)))
-    t77 = (tl.fma(negative_slope_hi, negative_slope_lo * -1.0, tl.fma(negative_slope_lo, t67, (t68 - (t69 - 1.0)) +
-        tl.fma(negative_slope_hi, t67, t68 * -1.0))))
-    t78 = 1.0 - negative_slope_hi
-    t79 = tl.where(t37, t35 * (t78 + ((t67 - (t78 - 1.0)) - negative_slope_lo)), t35 * (t72 + t75))
-    t80 = negative_slope_hi * negative_slope_hi
-    t81 = 0.0 <= var
-    t82 = tl.sqrt_rn(tl.where(t81, 1.0, var))
-    t83 = (tl.fma(tl.where(t81, tl.fma(t59, t61 * (t55 * (t52 * (t66 * (t65 * ((t38 + t39) * (t70 + tl.fma(t69,
-        -4.284771e-8, tl.fma(t77, -1.33064, tl.fma(t69, -1.33064, t70 * -1.0))))))))), tl.fma(t58, t60 * (t54 * (t51 *
-        (t66 * (t69 + t77)))), t80 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
-        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t80 * -1.0))))), t82), grad_var, (t30 * (t29 *
-        (tl.where(t2, 0.0, t15 * tl.fma(t19, (t19 * t31) * -1.0, t19)) * tl.fma(t36, t76, t76)))) * grad_mean))
-    t84 = (tl.fma(tl.where(t81, t59 * (t61 * (t55 * ((t66 * (t65 * (t71 + tl.fma(t69, 8.569542e-8, tl.fma(t77, 2.66128,
-        tl.fma(t69, 2.66128, t71 * -1.0)))))) * (tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0,
-        1.0995116e+12, 1.0)) * (t7 + t13)) * t52)))), t82), grad_var, (tl.where(t37, negative_slope_hi, 1.0) + (t30 *
-        (tl.fma(t79, t36, t79) * t29))) * grad_mean))
-    return (t84, t83)
+    t29 = tl.fma(polynomial(t26, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t26 * t26, t26)
+    t30 = tl.sqrt_rn(t9)  # standard deviation, scaled
+    t31 = tl.div_rn(1.0, t30)
+    t32 = t31 * t6
+    t33 = 1.1529215e+18 < t32
+    t34 = tl.where(t33, 1.1529215e+18, t32)
+    t35 = t31 * -1.0
+    t36 = tl.fma(t30, t30 * -1.0, t9) * (0.5 * t31)
+    t37 = tl.where(t33, 0.0, tl.fma(t31 * tl.fma(t36, t35, tl.fma(t30, t35, 1.0)), t6, tl.fma(t31, t6, t32 * -1.0)))
+    t38 = mean < 0.0
+    t39 = tl.where(t38, t34 * -1.0, t34)  # mean/sigma
+    t40 = tl.where(t38, t37 * -1.0, t37)
+    t41 = 2.66128 * t39
+    t42 = tl.fma(2.66128, t40, tl.fma(8.569542e-8, t39, tl.fma(2.66128, t39, t41 * -1.0)))
+    t43 = (t41 + t42) < 0.0
+    t44 = tl.abs(t41) * -1.0
+    t45 = t44 < (-176.5)
+    t46 = tl.where(t45, -176.5, t44)
+    t47 = tl.fma(1.442695, t46, 12582912.0)
+    t48 = t47 - 12582912.0
+    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t41 < 0.0, t42 *
+        -1.0, t42) * -1.0)))
+    t50 = t47.to(tl.int32, bitcast=True)
+    t51 = ((127 + (t50 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = tl.where(t43, t51, 1.0)
+    t53 = tl.where(t43, 1.0, t51) * t52
+    t54 = ((127 + ((1 + t50) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t55 = tl.where(t43, t54, 1.0)
+    t56 = tl.where(t43, 1.0, t54) * t55
+    t57 = ((127 + ((t50 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t58 = ((127 + ((t50 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t59 = tl.where(t43, t58, 1.0)
+    t60 = tl.where(t43, 1.0, t58) * t59
+    t61 = tl.where(t43, t57, 1.0)
+    t62 = tl.where(t43, 1.0, t57) * t61
+    t63 = (tl.where(t45, 0.0, 1.0 + tl.fma(polynomial(t49, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t49 * t49, t49)))
+    t64 = tl.div_rn(1.0, 1.0 + (t58 * (t57 * (t54 * (t63 * t51)))))
+    t65 = t63 * t64
+    t66 = tl.where(t43, t64, t65)
+    t67 = tl.where(t43, t65, t64)
+    t68 = negative_slope_hi * -1.0
+    t69 = negative_slope_hi * t68
+    t70 = 1.0 + t69
+    t71 = t70 * (-1.33064)
+    t72 = t70 * 2.66128
+    t73 = (-1.0) + negative_slope_hi
+    t74 = (-0.5) * t73
+    t75 = 0.3989423 * t74
+    t76 = negative_slope_lo + (negative_slope_hi - (t73 - (-1.0)))
+    t77 = t75 + tl.fma(0.3989423, (-0.5) * t76, tl.fma(-1.133517e-8, t74, tl.fma(0.3989423, t74, t75 * -1.0)))
+    t78 = (tl.fma(negative_slope_hi, negative_slope_lo * -1.0, tl.fma(negative_slope_lo, t68, (t69 - (t70 - 1.0)) +
+        tl.fma(negative_slope_hi, t68, t69 * -1.0))))
+    t79 = 1.0 - negative_slope_hi
+    t80 = tl.where(t38, t28 * (t79 + ((t68 - (t79 - 1.0)) - negative_slope_lo)), t28 * (t73 + t76))
+    t81 = negative_slope_hi * negative_slope_hi
+    t82 = 0.0 <= var
+    t83 = tl.sqrt_rn(tl.where(t82, 1.0, var))
+    t84 = (tl.fma(tl.where(t82, tl.fma(t60, t62 * (t56 * (t53 * (t67 * (t66 * ((t39 + t40) * (t71 + tl.fma(t70,
+        -4.284771e-8, tl.fma(t78, -1.33064, tl.fma(t70, -1.33064, t71 * -1.0))))))))), tl.fma(t59, t61 * (t55 * (t52 *
+        (t67 * (t70 + t78)))), t81 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t81 * -1.0))))), t83), grad_var, (t23 * (t22 *
+        (tl.where(t2, 0.0, t4 * tl.fma(t12, (t12 * t24) * -1.0, t12)) * tl.fma(t29, t77, t77)))) * grad_mean))
+    t85 = (tl.fma(tl.where(t82, t60 * (t62 * (t56 * ((t67 * (t66 * (t72 + tl.fma(t70, 8.569542e-8, tl.fma(t78, 2.66128,
+        tl.fma(t70, 2.66128, t72 * -1.0)))))) * (tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0,
+        1.0)) * (t30 + t36)) * t53)))), t83), grad_var, (tl.where(t38, negative_slope_hi, 1.0) + (t23 * (tl.fma(t80,
+        t29, t80) * t22))) * grad_mean))
+    return (t85, t84)
 
 
 @triton.jit

@@ -16,7 +16,7 @@ def leaky_relu_logistic_input_forward(mean, var, negative_slope_hi, negative_slo
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
     t6 = tl.where(t2, 1.0, t4 * (var * t4))
     t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
@@ -72,8 +72,8 @@ def leaky_relu_logistic_input_forward(mean, var, negative_slope_hi, negative_slo
         negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t47 * -1.0))), t33 * (t32 * (t31 * (var * (t30
         * (t34 * (0.30396354 * tl.fma(t41, t46, (t40 - t39) * t43))))))))), t49))
     t52 = (tl.where(t48, (mean * tl.where(t50, 1.0, negative_slope_hi)) + (t33 * (t32 * (t31 * (((tl.where(t2, 0.0,
-        tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * t37)))
-        * (t18 + t42))))), t49))
+        tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * t37))) * (t18
+        + t42))))), t49))
     return (t52, t51)
 
 
@@ -96,7 +96,7 @@ def leaky_relu_logistic_input_backward(mean, var, grad_mean, grad_var, negative_
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
     t6 = tl.where(t2, 1.0, t4 * (var * t4))
     t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
@@ -164,10 +164,9 @@ def leaky_relu_logistic_input_backward(mean, var, grad_mean, grad_var, negative_
         tl.fma(t58, t44, 0.30396354 * tl.fma(t56, t41, (t40 - t38) * t51)))))))), t62), grad_var, tl.where(t61, t33 *
         (t32 * (t31 * (t53 * (tl.where(t2, 0.0, t4 * (t8 + t14)) * (t30 * (t34 * (t43 * 0.27566445))))))), t62) *
         grad_mean))
-    t64 = (tl.fma(tl.where(t61, t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0,
-        1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * tl.where(t60, t59, t58)))))), t62), grad_var,
-        tl.where(t61, tl.where(t60, tl.fma(t45, (t46 * -1.0) - t50, 1.0), tl.fma(t45, t53, negative_slope_hi)), t62) *
-        grad_mean))
+    t64 = (tl.fma(tl.where(t61, t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0,
+        1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * tl.where(t60, t59, t58)))))), t62), grad_var, tl.where(t61,
+        tl.where(t60, tl.fma(t45, (t46 * -1.0) - t50, 1.0), tl.fma(t45, t53, negative_slope_hi)), t62) * grad_mean))
     return (t64, t63)
 
 

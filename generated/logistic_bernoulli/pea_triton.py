@@ -82,7 +82,7 @@ def _part1(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
 def logistic_bernoulli_pea_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
-    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t3 = var == 0.0
     t4 = tl.where(t3, 1.0, t2 * (var * t2))
     t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
@@ -94,7 +94,7 @@ def logistic_bernoulli_pea_forward(mean, var):
     t11 = tl.where(t10, 1.1529215e+18, t9)
     t12 = mean < 0.0
     t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
-    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
     t15 = tl.where(t3, 0.0, t14 * t5)
     t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
     t17 = tl.where(t3, 0.0, t14 * t16)
@@ -147,7 +147,7 @@ def logistic_bernoulli_pea_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 def logistic_bernoulli_pea_backward(mean, var, grad_mean, grad_var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
-    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t3 = var == 0.0
     t4 = tl.where(t3, 1.0, t2 * (var * t2))
     t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
@@ -159,7 +159,7 @@ def logistic_bernoulli_pea_backward(mean, var, grad_mean, grad_var):
     t11 = tl.where(t10, 1.1529215e+18, t9)
     t12 = mean < 0.0
     t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
-    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
     t15 = tl.where(t3, 0.0, t14 * t5)
     t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
     t17 = tl.where(t3, 0.0, t14 * t16)

@@ -53,9 +53,9 @@ def logistic_transform_pea_forward(mean, var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t4 * t3)
-    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
     t7 = tl.where(t2, 1.0, t4 * (var * t4))
     t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
     t9 = tl.div_rn(1.0, t8)
@@ -203,7 +203,7 @@ def logistic_transform_pea_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 @triton.jit
 def logistic_transform_pea_backward(mean, var, grad_mean, grad_var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 9.094947e-13, 1.0)
+    t1 = tl.where(t0, 0.00390625, 1.0)
     t2 = var < 9.094947e-13
     t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
     t4 = t3 * (var * t3)
@@ -242,7 +242,7 @@ def logistic_transform_pea_backward(mean, var, grad_mean, grad_var):
     t37 = t34 + t36
     t38 = tl.where(t19, 0.0, t36 - (t37 - t34))
     t39 = tl.where(t19, 0.0, t37)
-    t40 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t40 = tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
     t41 = tl.where(t5, 0.0, t40 * t7)
     t42 = tl.where(t5, 0.0, t40 * t25)
     t43, t44, t45 = _atom0(t41, 0.6931472, t16, t42, -1.9046542e-9, t28)  # t44: Mills ratio/sqrt(2 pi)

@@ -16,72 +16,73 @@ def relu_fitted_forward(mean, var):
     t1 = var < 9.094947e-13
     t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t3 = tl.abs(mean)
-    t4 = var == 0.0
-    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
-    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t5 * t8
-    t10 = 18.7 < t9
-    t11 = tl.where(t10, 18.7, t9)  # t = min(|mean|/sigma, reach)
-    t12 = t11 * (-0.5)
-    t13 = t11 * t12
-    t14 = tl.fma(t13, 1.442695, 12582912.0)
-    t15 = t14 - 12582912.0
-    t16 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t17 = t9 * -1.0
-    t18 = tl.where(t10, -7.6293946e-7, t8 * tl.fma(t16, t17, tl.fma(t7, t17, t5)))
-    t19 = (tl.fma(t15, -0.69314575, t13) + tl.fma(t15, -1.4286068e-6, tl.fma(t18, t11 * -1.0, tl.fma(t11, t12, t13 *
+    t4 = t3 * t2
+    t5 = var == 0.0
+    t6 = tl.where(t5, t3 * 8.507059e+37, t4)
+    t7 = t2 * (var * t2)
+    t8 = tl.where(t5, 7.888609e-31, t7)
+    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
+    t10 = tl.div_rn(1.0, t9)
+    t11 = t6 * t10
+    t12 = 18.7 < t11
+    t13 = tl.where(t12, 18.7, t11)  # t = min(|mean|/sigma, reach)
+    t14 = t13 * (-0.5)
+    t15 = t13 * t14
+    t16 = tl.fma(t15, 1.442695, 12582912.0)
+    t17 = t16 - 12582912.0
+    t18 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
+    t19 = t11 * -1.0
+    t20 = tl.where(t12, -7.6293946e-7, t10 * tl.fma(t18, t19, tl.fma(t9, t19, t6)))
+    t21 = (tl.fma(t17, -0.69314575, t15) + tl.fma(t17, -1.4286068e-6, tl.fma(t20, t13 * -1.0, tl.fma(t13, t14, t15 *
         -1.0))))
-    t20 = tl.fma(t11, 0.25, 1.0)
-    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
-    t22 = t21 * -1.0
+    t22 = tl.fma(t13, 0.25, 1.0)
+    t23 = tl.div_rn(1.0, t22)  # u = 1/(1 + t/4)
+    t24 = t23 * -1.0
     # J_1/sqrt(2 pi)
-    t23 = (tl.fma(polynomial(t21 - 0.25, 0.026486801, (-0.12136099, 0.1953089, -0.090160325, -0.0318259, -0.059486523,
-        0.023572203, 0.12800804, 0.20213471, 0.21490611, 0.1734072, 0.106611654, 0.04343404)), t21 * t21, (t21 *
-        tl.fma(tl.fma(t18, 0.25, tl.fma(t11, 0.25, (t20 - 1.0) * -1.0)), t22, tl.fma(t20, t22, 1.0))) * (t21 *
-        polynomial(t21, 3.1134384, (-1.915083, 0.77936274, -0.008552464)))))
-    t24 = t14.to(tl.int32, bitcast=True)
-    t25 = mean < 0.0
-    t26 = (tl.fma(t3, tl.where(t25, 0.0, 1.0), (((127 + ((t24 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)) *
-        (((((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True)) * (tl.where(t4, 0.0, tl.where(t1, 3.5527137e-15,
-        tl.where(t0, 256.0, 1.0)) * (t7 + t16)) * tl.fma(t23, tl.fma(polynomial(t19, 0.0013814222, (0.008368899,
-        0.041668404, 0.1666652, 0.49999994)), t19 * t19, t19), t23)))))
-    t27 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t28 = tl.where(t4, 1.0, t27 * (var * t27))
-    t29 = tl.sqrt_rn(t28)  # standard deviation, scaled
-    t30 = tl.div_rn(1.0, t29)
-    t31 = t30 * -1.0
-    t32 = tl.where(t4 & (0.0 < t3), 1.2676506e+30, t3 * t27)
-    t33 = t30 * t32
-    t34 = 1.1529215e+18 < t33
-    t35 = (tl.where(t34, 0.0, tl.fma(t32, t30 * tl.fma(tl.fma(t29, t29 * -1.0, t28) * (0.5 * t30), t31, tl.fma(t29,
-        t31, 1.0)), tl.fma(t30, t32, t33 * -1.0))))
-    t36 = tl.where(t34, 1.1529215e+18, t33)
-    t37 = tl.where(t25, t36 * -1.0, t36)  # mean/sigma
-    t38 = t37 * 2.700298
-    t39 = (tl.fma(t37, 4.6818327e-9, tl.fma(tl.where(t25, t35 * -1.0, t35), 2.700298, tl.fma(t37, 2.700298, t38 *
+    t25 = (tl.fma(polynomial(t23 - 0.25, 0.026486801, (-0.12136099, 0.1953089, -0.090160325, -0.0318259, -0.059486523,
+        0.023572203, 0.12800804, 0.20213471, 0.21490611, 0.1734072, 0.106611654, 0.04343404)), t23 * t23, (t23 *
+        tl.fma(tl.fma(t20, 0.25, tl.fma(t13, 0.25, (t22 - 1.0) * -1.0)), t24, tl.fma(t22, t24, 1.0))) * (t23 *
+        polynomial(t23, 3.1134384, (-1.915083, 0.77936274, -0.008552464)))))
+    t26 = t16.to(tl.int32, bitcast=True)
+    t27 = mean < 0.0
+    t28 = (tl.fma(t3, tl.where(t27, 0.0, 1.0), (((127 + ((t26 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)) *
+        (((((t26 >> 1) + 127) << 23).to(tl.float32, bitcast=True)) * (tl.where(t5, 0.0, tl.where(t1, 3.5527137e-15,
+        tl.where(t0, 256.0, 1.0)) * (t9 + t18)) * tl.fma(t25, tl.fma(polynomial(t21, 0.0013814222, (0.008368899,
+        0.041668404, 0.1666652, 0.49999994)), t21 * t21, t21), t25)))))
+    t29 = tl.where(t5, 1.0, t7)
+    t30 = tl.sqrt_rn(t29)  # standard deviation, scaled
+    t31 = tl.div_rn(1.0, t30)
+    t32 = t31 * -1.0
+    t33 = tl.where(t5 & (0.0 < t3), 1.2676506e+30, t4)
+    t34 = t31 * t33
+    t35 = 1.1529215e+18 < t34
+    t36 = (tl.where(t35, 0.0, tl.fma(t33, t31 * tl.fma(tl.fma(t30, t30 * -1.0, t29) * (0.5 * t31), t32, tl.fma(t30,
+        t32, 1.0)), tl.fma(t31, t33, t34 * -1.0))))
+    t37 = tl.where(t35, 1.1529215e+18, t34)
+    t38 = tl.where(t27, t37 * -1.0, t37)  # mean/sigma
+    t39 = t38 * 2.700298
+    t40 = (tl.fma(t38, 4.6818327e-9, tl.fma(tl.where(t27, t36 * -1.0, t36), 2.700298, tl.fma(t38, 2.700298, t39 *
         -1.0))))
-    t40 = tl.abs(t38) * -1.0
-    t41 = t40 < (-176.5)
-    t42 = tl.where(t41, -176.5, t40)
-    t43 = tl.fma(1.442695, t42, 12582912.0)
-    t44 = t43 - 12582912.0
-    t45 = (tl.fma(-0.69314575, t44, t42) + tl.fma(-1.4286068e-6, t44, tl.where(t41, 0.0, tl.where(t38 < 0.0, t39 *
-        -1.0, t39) * -1.0)))
-    t46 = (tl.where(t41, 0.0, 1.0 + tl.fma(polynomial(t45, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t45 * t45, t45)))
-    t47 = t43.to(tl.int32, bitcast=True)
-    t48 = ((127 + (t47 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t49 = ((127 + ((1 + t47) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t50 = ((127 + ((t47 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t51 = ((127 + ((t47 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t52 = tl.div_rn(1.0, 1.0 + (t51 * (t50 * (t49 * (t46 * t48)))))
-    t53 = (t38 + t39) < 0.0
-    t54 = 0.0 <= var
-    t55 = (tl.where(t54, tl.where(t53, t51, 1.0) * (tl.where(t53, t50, 1.0) * (tl.where(t53, t49, 1.0) * (tl.where(t53,
-        t46 * t52, t52) * (var * tl.where(t53, t48, 1.0))))), tl.sqrt_rn(tl.where(t54, 1.0, var))))
-    return (t26, t55)
+    t41 = tl.abs(t39) * -1.0
+    t42 = t41 < (-176.5)
+    t43 = tl.where(t42, -176.5, t41)
+    t44 = tl.fma(1.442695, t43, 12582912.0)
+    t45 = t44 - 12582912.0
+    t46 = (tl.fma(-0.69314575, t45, t43) + tl.fma(-1.4286068e-6, t45, tl.where(t42, 0.0, tl.where(t39 < 0.0, t40 *
+        -1.0, t40) * -1.0)))
+    t47 = (tl.where(t42, 0.0, 1.0 + tl.fma(polynomial(t46, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t46 * t46, t46)))
+    t48 = t44.to(tl.int32, bitcast=True)
+    t49 = ((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t50 = ((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t51 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t53 = tl.div_rn(1.0, 1.0 + (t52 * (t51 * (t50 * (t47 * t49)))))
+    t54 = (t39 + t40) < 0.0
+    t55 = 0.0 <= var
+    t56 = (tl.where(t55, tl.where(t54, t52, 1.0) * (tl.where(t54, t51, 1.0) * (tl.where(t54, t50, 1.0) * (tl.where(t54,
+        t47 * t53, t53) * (var * tl.where(t54, t49, 1.0))))), tl.sqrt_rn(tl.where(t55, 1.0, var))))
+    return (t28, t56)
 
 
 @triton.jit
@@ -98,84 +99,85 @@ def relu_fitted_backward(mean, var, grad_mean, grad_var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t5 = tl.where(t2, 1.0, t4 * (var * t4))
-    t6 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
-    t7 = tl.sqrt_rn(t5)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t8 * t6
-    t10 = 1.1529215e+18 < t9
-    t11 = tl.where(t10, 1.1529215e+18, t9)
-    t12 = t8 * -1.0
-    t13 = tl.fma(t7, t7 * -1.0, t5) * (0.5 * t8)
-    t14 = tl.where(t10, 0.0, tl.fma(t6, t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0)), tl.fma(t8, t6, t9 * -1.0)))
-    t15 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t16 = tl.where(t2, t3 * 8.507059e+37, t3 * t15)
-    t17 = tl.where(t2, 7.888609e-31, t15 * (var * t15))
-    t18 = tl.sqrt_rn(t17)  # standard deviation, scaled
-    t19 = tl.div_rn(1.0, t18)
-    t20 = t16 * t19
-    t21 = t20 * -1.0
-    t22 = 18.7 < t20
-    t23 = tl.where(t22, 18.7, t20)  # t = min(|mean|/sigma, reach)
-    t24 = t23 * (-0.5)
-    t25 = t23 * t24
-    t26 = tl.fma(t25, 1.442695, 12582912.0)
-    t27 = t26 - 12582912.0
-    t28 = t26.to(tl.int32, bitcast=True)
-    t29 = (((t28 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t30 = ((127 + ((t28 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t31 = tl.fma(t18, t18 * -1.0, t17) * (0.5 * t19)
-    t32 = tl.where(t22, -7.6293946e-7, t19 * tl.fma(t31, t21, tl.fma(t18, t21, t16)))
-    t33 = (tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, tl.fma(t32, t23 * -1.0, tl.fma(t23, t24, t25 *
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t5 = t3 * t4
+    t6 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t5)
+    t7 = tl.where(t2, t3 * 8.507059e+37, t5)
+    t8 = t4 * (var * t4)
+    t9 = tl.where(t2, 1.0, t8)
+    t10 = tl.where(t2, 7.888609e-31, t8)
+    t11 = tl.sqrt_rn(t10)  # standard deviation, scaled
+    t12 = tl.div_rn(1.0, t11)
+    t13 = t7 * t12
+    t14 = t13 * -1.0
+    t15 = 18.7 < t13
+    t16 = tl.where(t15, 18.7, t13)  # t = min(|mean|/sigma, reach)
+    t17 = t16 * (-0.5)
+    t18 = t16 * t17
+    t19 = tl.fma(t18, 1.442695, 12582912.0)
+    t20 = t19 - 12582912.0
+    t21 = t19.to(tl.int32, bitcast=True)
+    t22 = (((t21 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t23 = ((127 + ((t21 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t24 = tl.fma(t11, t11 * -1.0, t10) * (0.5 * t12)
+    t25 = tl.where(t15, -7.6293946e-7, t12 * tl.fma(t24, t14, tl.fma(t11, t14, t7)))
+    t26 = (tl.fma(t20, -0.69314575, t18) + tl.fma(t20, -1.4286068e-6, tl.fma(t25, t16 * -1.0, tl.fma(t16, t17, t18 *
         -1.0))))
-    t34 = tl.div_rn(1.0, tl.fma(0.25, t23 + t32, 1.0))  # u = 1/(1 + t/4)
+    t27 = tl.div_rn(1.0, tl.fma(0.25, t16 + t25, 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t35 = (t34 * polynomial(t34 - 0.25, 0.006169786, (-0.0339257, 0.065396704, -0.038645655, -0.012648344,
+    t28 = (t27 * polynomial(t27 - 0.25, 0.006169786, (-0.0339257, 0.065396704, -0.038645655, -0.012648344,
         -0.023600329, 0.018735228, 0.080717586, 0.14152955, 0.179523, 0.18632886, 0.1666411, 0.13207589)))
-    t36 = tl.fma(polynomial(t33, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t33 * t33, t33)
-    t37 = mean < 0.0
-    t38 = tl.where(t37, t11 * -1.0, t11)  # mean/sigma
-    t39 = tl.where(t37, t14 * -1.0, t14)
-    t40 = tl.where(t37, t35, t35 * -1.0)
-    t41 = 2.700298 * t38
-    t42 = tl.fma(2.700298, t39, tl.fma(4.6818327e-9, t38, tl.fma(2.700298, t38, t41 * -1.0)))
-    t43 = (t41 + t42) < 0.0
-    t44 = tl.abs(t41) * -1.0
-    t45 = t44 < (-176.5)
-    t46 = tl.where(t45, -176.5, t44)
-    t47 = tl.fma(1.442695, t46, 12582912.0)
-    t48 = t47 - 12582912.0
-    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t41 < 0.0, t42 *
-        -1.0, t42) * -1.0)))
-    t50 = t47.to(tl.int32, bitcast=True)
-    t51 = ((127 + (t50 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t52 = tl.where(t43, t51, 1.0)
-    t53 = tl.where(t43, 1.0, t51) * t52
-    t54 = ((127 + ((1 + t50) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t55 = tl.where(t43, t54, 1.0)
-    t56 = tl.where(t43, 1.0, t54) * t55
-    t57 = ((127 + ((t50 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t58 = ((127 + ((t50 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t59 = tl.where(t43, t58, 1.0)
-    t60 = tl.where(t43, 1.0, t58) * t59
-    t61 = tl.where(t43, t57, 1.0)
-    t62 = tl.where(t43, 1.0, t57) * t61
-    t63 = (tl.where(t45, 0.0, 1.0 + tl.fma(polynomial(t49, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t49 * t49, t49)))
-    t64 = tl.div_rn(1.0, 1.0 + (t58 * (t57 * (t54 * (t63 * t51)))))
-    t65 = t63 * t64
-    t66 = tl.where(t43, t64, t65)
-    t67 = tl.where(t43, t65, t64)
-    t68 = 0.0 <= var
-    t69 = tl.sqrt_rn(tl.where(t68, 1.0, var))
-    t70 = (tl.fma(tl.where(t68, tl.fma(t59, t61 * (t55 * (t67 * t52)), t60 * (t62 * (t56 * (t53 * (t67 * (t66 *
-        ((-1.350149) * (t38 + t39)))))))), t69), grad_var, (t30 * (t29 * (tl.where(t2, 0.0, t15 * tl.fma(t19, (t19 *
-        t31) * -1.0, t19)) * tl.fma(t36, 0.19947115, 0.19947115)))) * grad_mean))
-    t71 = (tl.fma(tl.where(t68, t60 * (t62 * (t56 * ((t67 * (2.700298 * t66)) * (tl.where(t2, 0.0, tl.where(t1,
-        3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * (t7 + t13)) * t53)))), t69), grad_var, (tl.where(t37, 0.0,
-        1.0) + (t30 * (tl.fma(t40, t36, t40) * t29))) * grad_mean))
-    return (t71, t70)
+    t29 = tl.fma(polynomial(t26, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t26 * t26, t26)
+    t30 = tl.sqrt_rn(t9)  # standard deviation, scaled
+    t31 = tl.div_rn(1.0, t30)
+    t32 = t31 * t6
+    t33 = 1.1529215e+18 < t32
+    t34 = tl.where(t33, 1.1529215e+18, t32)
+    t35 = t31 * -1.0
+    t36 = tl.fma(t30, t30 * -1.0, t9) * (0.5 * t31)
+    t37 = tl.where(t33, 0.0, tl.fma(t6, t31 * tl.fma(t36, t35, tl.fma(t30, t35, 1.0)), tl.fma(t31, t6, t32 * -1.0)))
+    t38 = mean < 0.0
+    t39 = tl.where(t38, t34 * -1.0, t34)  # mean/sigma
+    t40 = tl.where(t38, t37 * -1.0, t37)
+    t41 = tl.where(t38, t28, t28 * -1.0)
+    t42 = 2.700298 * t39
+    t43 = tl.fma(2.700298, t40, tl.fma(4.6818327e-9, t39, tl.fma(2.700298, t39, t42 * -1.0)))
+    t44 = (t42 + t43) < 0.0
+    t45 = tl.abs(t42) * -1.0
+    t46 = t45 < (-176.5)
+    t47 = tl.where(t46, -176.5, t45)
+    t48 = tl.fma(1.442695, t47, 12582912.0)
+    t49 = t48 - 12582912.0
+    t50 = (tl.fma(-0.69314575, t49, t47) + tl.fma(-1.4286068e-6, t49, tl.where(t46, 0.0, tl.where(t42 < 0.0, t43 *
+        -1.0, t43) * -1.0)))
+    t51 = t48.to(tl.int32, bitcast=True)
+    t52 = ((127 + (t51 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t53 = tl.where(t44, t52, 1.0)
+    t54 = tl.where(t44, 1.0, t52) * t53
+    t55 = ((127 + ((1 + t51) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t56 = tl.where(t44, t55, 1.0)
+    t57 = tl.where(t44, 1.0, t55) * t56
+    t58 = ((127 + ((t51 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t59 = ((127 + ((t51 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t60 = tl.where(t44, t59, 1.0)
+    t61 = tl.where(t44, 1.0, t59) * t60
+    t62 = tl.where(t44, t58, 1.0)
+    t63 = tl.where(t44, 1.0, t58) * t62
+    t64 = (tl.where(t46, 0.0, 1.0 + tl.fma(polynomial(t50, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t50 * t50, t50)))
+    t65 = tl.div_rn(1.0, 1.0 + (t59 * (t58 * (t55 * (t64 * t52)))))
+    t66 = t64 * t65
+    t67 = tl.where(t44, t65, t66)
+    t68 = tl.where(t44, t66, t65)
+    t69 = 0.0 <= var
+    t70 = tl.sqrt_rn(tl.where(t69, 1.0, var))
+    t71 = (tl.fma(tl.where(t69, tl.fma(t60, t62 * (t56 * (t68 * t53)), t61 * (t63 * (t57 * (t54 * (t68 * (t67 *
+        ((-1.350149) * (t39 + t40)))))))), t70), grad_var, (t23 * (t22 * (tl.where(t2, 0.0, t4 * tl.fma(t12, (t12 *
+        t24) * -1.0, t12)) * tl.fma(t29, 0.19947115, 0.19947115)))) * grad_mean))
+    t72 = (tl.fma(tl.where(t69, t61 * (t63 * (t57 * ((t68 * (2.700298 * t67)) * (tl.where(t2, 0.0, tl.where(t1,
+        3.5527137e-15, tl.where(t0, 256.0, 1.0)) * (t30 + t36)) * t54)))), t70), grad_var, (tl.where(t38, 0.0, 1.0) +
+        (t23 * (tl.fma(t41, t29, t41) * t22))) * grad_mean))
+    return (t72, t71)
 
 
 @triton.jit

@@ -16,7 +16,7 @@ def relu_logistic_input_forward(mean, var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
     t6 = tl.where(t2, 1.0, t4 * (var * t4))
     t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
@@ -60,7 +60,7 @@ def relu_logistic_input_forward(mean, var):
     t41 = (tl.where(t18, tl.where(t40, var * (1.0 - (t35 * (0.30396354 * ((t38 + t39) + (2.0 * (t37 * (t23 +
         t24))))))), t33 * (t32 * (t31 * (var * (t30 * (t34 * (0.30396354 * (t39 - t38)))))))), t19))
     t42 = (tl.where(t18, (mean * tl.where(t40, 1.0, 0.0)) + (t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1,
-        3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * t37)))))), t19))
+        3.5527137e-15, tl.where(t0, 256.0, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * t37)))))), t19))
     return (t42, t41)
 
 
@@ -78,7 +78,7 @@ def relu_logistic_input_backward(mean, var, grad_mean, grad_var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
     t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
     t6 = tl.where(t2, 1.0, t4 * (var * t4))
     t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
@@ -130,9 +130,9 @@ def relu_logistic_input_backward(mean, var, grad_mean, grad_var):
         t24))))), t33 * (t32 * (t31 * (t30 * (t34 * tl.fma(t41, t44, 0.30396354 * (t39 - t38))))))), t47), grad_var,
         tl.where(t46, t33 * (t32 * (t31 * (tl.where(t2, 0.0, t4 * (t8 + t14)) * (t30 * (t34 * (tl.fma(t40, t24, t37) *
         0.27566445)))))), t47) * grad_mean))
-    t49 = (tl.fma(tl.where(t46, t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0,
-        1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * tl.where(t45, t42, t41)))))), t47), grad_var,
-        tl.where(t46, tl.where(t45, 1.0 - t43, t43), t47) * grad_mean))
+    t49 = (tl.fma(tl.where(t46, t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0,
+        1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * tl.where(t45, t42, t41)))))), t47), grad_var, tl.where(t46,
+        tl.where(t45, 1.0 - t43, t43), t47) * grad_mean))
     return (t49, t48)
 
 

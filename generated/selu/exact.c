@@ -19,13 +19,16 @@ INLINE float selu_exact_part1(float p0, float p1, float p2, float p3, float p4, 
     float t0 = 2.0f * p2;
     _Bool t1 = t0 < (-80.0f);
     float t2 = (0.0f < t0) ? 0.0f : t0, t3 = t1 ? (-80.0f) : t2, t4 = FMA(1.442695f, t3, 12582912.0f);
-    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f), t6 = t5 - 0.25f;
-    float t7 = p5 * (t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t8 = FMA(p0, 2.0f, p1) < 0.0f;
-    float t9 = selu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t10 = t1 ? 0.0f : t9, t11 = t10 - t7;
-    float t12 = t8 ? t11 : t7;
-    return t12;
+    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);  // u = 1/(1 + t/4)
+    float t6 = t5 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t7 = t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t8 = p5 * t7;
+    _Bool t9 = FMA(p0, 2.0f, p1) < 0.0f;
+    float t10 = selu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t11 = t1 ? 0.0f : t10;
+    float t12 = t11 - t8, t13 = t9 ? t12 : t8;
+    return t13;
 }
 
 INLINE void selu_exact_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
@@ -51,10 +54,13 @@ INLINE void selu_exact_forward_element(float mean, float var, out_ptr out_mean, 
     float t33 = FMA(t0, FMA(t0, t13, -t21), FMA(t0, t21, -t22)), t34 = t6 ? 0.0f : t33, t35 = t32 ? 0.0f : t34;
     float t36 = t32 ? 13.0f : t26;  // |mean|/sigma
     float t37 = t26 * t26, t38 = t6 ? t37 : t22, t39 = t32 ? 169.0f : t38, t40 = FMA(t36, 0.25f, 1.0f), t41 = -t36;
-    float t42 = 1.0f / (1.0f + t39), t43 = t1 ? t41 : t36, t44 = t23 + t43, t45 = t39 * (-0.5f), t46 = 1.0f / t40;
-    float t47 = FMA(t45, 1.442695f, 12582912.0f), t48 = 1.0f / FMA(0.25f, ABS(t44), 1.0f), t49 = t47 - 12582912.0f;
-    float t50 = FMA(t49, -0.69314575f, t45) + FMA(t49, -1.4286068e-6f, t35 * (-0.5f)), t51 = -t46, t52 = t46 * t46;
-    float t53 = t46 - 0.25f;
+    float t42 = 1.0f / (1.0f + t39), t43 = t1 ? t41 : t36, t44 = t23 + t43, t45 = t39 * (-0.5f);
+    float t46 = 1.0f / t40;  // u = 1/(1 + t/4)
+    float t47 = FMA(t45, 1.442695f, 12582912.0f);
+    float t48 = 1.0f / FMA(0.25f, ABS(t44), 1.0f);  // u = 1/(1 + t/4)
+    float t49 = t47 - 12582912.0f, t50 = FMA(t49, -0.69314575f, t45) + FMA(t49, -1.4286068e-6f, t35 * (-0.5f));
+    float t51 = -t46, t52 = t46 * t46, t53 = t46 - 0.25f;
+    // J_2/sqrt(2 pi)
     float t54 = FMA(POLY10(t53, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t46 * t52, (t46 * FMA(FMA(t36, 0.25f, -(t40
         - 1.0f)), t51, FMA(t40, t51, 1.0f))) * (t52 * POLY3(t46, 2.9023442f, -2.0372577f, 0.76679516f,
@@ -63,44 +69,46 @@ INLINE void selu_exact_forward_element(float mean, float var, out_ptr out_mean, 
     float t56 = (1.0f + FMA(POLY4(t50, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t50 * t50,
         t50)) * as_float((as_bits(t47) + 127u) << 23u);
     float t57 = t32 ? 0.0f : t56, t58 = t48 - 0.25f;
-    float t59 = t57 * (t48 * POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t60 = t8 < 0.0f;
-    float t61 = t29 - t59;
-    float t62 = t60 ? t61 : t59;  // E[exp(X); X < 0]
-    float t63 = t57 * t31, t64 = t54 * 2.0f, t65 = t55 * t42, t66 = -t65;
-    float t67 = t42 * FMA(t35, t66, FMA(t39, t66, t55 - t65)), t68 = t57 * t65, t69 = t65 + t67;
-    float t70 = t68 + FMA(t57, t67, FMA(t57, t65, -t68));
-    float t71 = t57 * FMA(t36, t69, t64);  // Phi(-t)
-    float t72 = t1 ? 0.0f : mean;
-    float t73 = FMA(t23, t70, t72);  // E max(X, 0)
-    float t74 = t23 * t70, t75 = FMA(t54, t41, t69) * 0.33333334f, t76 = 0.25f * FMA(t41, t75, t54), t77 = 1.0f - t71;
-    float t78 = (t4 * (t54 * (t57 * 2.0f))) - (t74 * t74), t79 = t1 ? t77 : t71, t80 = t1 ? t71 : t77;
-    float t81 = FMA(t41, t76, t75) * 0.2f, t82 = FMA(t41, t81, t76) * 0.16666667f;
-    float t83 = FMA(t41, t82, t81) * 0.14285715f, t84 = FMA(t41, t83, t82) * 0.125f;
-    float t85 = FMA(t41, t84, t83) * 0.11111111f, t86 = FMA(t41, t85, t84) * 0.1f;
-    float t87 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t86, t31, t85), t84), t83),
-        t82), t81), t76), t75), t54), t69) * t63;
-    float t88 = t29 - 1.0f, t89 = 0.25f + t19;
-    float t90 = t19 * POLY5(t89, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t91 = t17 ? t88 : t90, t92 = t91 - t87, t93 = t1 ? t92 : t87, t94 = t62 - t79;
-    float t95 = t9 ? t93 : t94;  // E min(0, exp(X) - 1)
-    float t96 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t86 * 1022.0f, t85 * 510.0f),
-        t84 * 254.0f), t83 * 126.0f), t82 * 62.0f), t81 * 30.0f), t76 * 14.0f), t75 * 6.0f), t64) * (t31 * t63)) - (t87
-        * t87);
-    float t97 = FMA(t87, 2.0f * t95, ((t18 * POLY3(t18, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t29 * t29)) - t96);
-    float t98 = t1 ? t97 : t96, t99 = (t79 * t80) - (t80 * (2.0f * t62));
-    float t100 = selu_exact_part1(t4, mean, t8, t44, t23, t57);  // E[exp(2X); X < 0]
-    float t101 = t99 + (t100 - (t62 * t62)), t102 = t9 ? t98 : t101, t103 = FMA(1.050701f, t73, 1.7580993f * t95);
-    float t104 = t2 ? t103 : mean, t105 = (t104 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t104;
-    float t106 = (t4 - t78) - (t73 * (2.0f * t74));
-    float t107 = t1 ? t78 : t106;  // Var max(X, 0)
-    float t108 = (t102 < 0.0f) ? 0.0f : t102;  // variance of the left half
-    float t109 = FMA(1.1039726f, t107, FMA(3.0909133f, t108, (-3.6944735f) * (t73 * t95)));
-    float t110 = (3.4028234663852886e+38f < t105) ? 3.4028234663852886e+38f : t105, t111 = (t109 < 0.0f) ? 0.0f : t109;
-    float t112 = t2 ? t111 : mean, t113 = (3.4028234663852886e+38f < t112) ? 3.4028234663852886e+38f : t112;
-    *out_mean = t110;
-    *out_var = t113;
+    // J_0/sqrt(2 pi)
+    float t59 = t48 * POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t60 = t57 * t59;
+    _Bool t61 = t8 < 0.0f;
+    float t62 = t29 - t60;
+    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
+    float t64 = t57 * t31, t65 = t54 * 2.0f, t66 = t55 * t42, t67 = -t66;
+    float t68 = t42 * FMA(t35, t67, FMA(t39, t67, t55 - t66)), t69 = t57 * t66, t70 = t66 + t68;
+    float t71 = t69 + FMA(t57, t68, FMA(t57, t66, -t69));
+    float t72 = t57 * FMA(t36, t70, t65);  // Phi(-t)
+    float t73 = t1 ? 0.0f : mean;
+    float t74 = FMA(t23, t71, t73);  // E max(X, 0)
+    float t75 = t23 * t71, t76 = FMA(t54, t41, t70) * 0.33333334f, t77 = 0.25f * FMA(t41, t76, t54), t78 = 1.0f - t72;
+    float t79 = (t4 * (t54 * (t57 * 2.0f))) - (t75 * t75), t80 = t1 ? t78 : t72, t81 = t1 ? t72 : t78;
+    float t82 = FMA(t41, t77, t76) * 0.2f, t83 = FMA(t41, t82, t77) * 0.16666667f;
+    float t84 = FMA(t41, t83, t82) * 0.14285715f, t85 = FMA(t41, t84, t83) * 0.125f;
+    float t86 = FMA(t41, t85, t84) * 0.11111111f, t87 = FMA(t41, t86, t85) * 0.1f;
+    float t88 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t87, t31, t86), t85), t84),
+        t83), t82), t77), t76), t54), t70) * t64;
+    float t89 = t29 - 1.0f, t90 = 0.25f + t19;
+    float t91 = t19 * POLY5(t90, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t92 = t17 ? t89 : t91, t93 = t92 - t88, t94 = t1 ? t93 : t88, t95 = t63 - t80;
+    float t96 = t9 ? t94 : t95;  // E min(0, exp(X) - 1)
+    float t97 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t87 * 1022.0f, t86 * 510.0f),
+        t85 * 254.0f), t84 * 126.0f), t83 * 62.0f), t82 * 30.0f), t77 * 14.0f), t76 * 6.0f), t65) * (t31 * t64)) - (t88
+        * t88);
+    float t98 = FMA(t88, 2.0f * t96, ((t18 * POLY3(t18, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t29 * t29)) - t97);
+    float t99 = t1 ? t98 : t97, t100 = (t80 * t81) - (t81 * (2.0f * t63));
+    float t101 = selu_exact_part1(t4, mean, t8, t44, t23, t57);  // E[exp(2X); X < 0]
+    float t102 = t100 + (t101 - (t63 * t63)), t103 = t9 ? t99 : t102, t104 = FMA(1.050701f, t74, 1.7580993f * t96);
+    float t105 = t2 ? t104 : mean, t106 = (t105 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t105;
+    float t107 = (t4 - t79) - (t74 * (2.0f * t75));
+    float t108 = t1 ? t79 : t107;  // Var max(X, 0)
+    float t109 = (t103 < 0.0f) ? 0.0f : t103;  // variance of the left half
+    float t110 = FMA(1.1039726f, t108, FMA(3.0909133f, t109, (-3.6944735f) * (t74 * t96)));
+    float t111 = (3.4028234663852886e+38f < t106) ? 3.4028234663852886e+38f : t106, t112 = (t110 < 0.0f) ? 0.0f : t110;
+    float t113 = t2 ? t112 : mean, t114 = (3.4028234663852886e+38f < t113) ? 3.4028234663852886e+38f : t113;
+    *out_mean = t111;
+    *out_var = t114;
 }
 
 void selu_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -130,51 +138,57 @@ INLINE void selu_exact_backward_element(
     _Bool t27 = t4 | (13.0f < t21);
     float t28 = t27 ? 13.0f : t21;  // |mean|/sigma
     float t29 = t21 * t21, t30 = t5 ? 0x1p-127f : t3, t31 = t0 * (t0 * (1.0f / t30)), t32 = t5 ? t29 : t31;
-    float t33 = t27 ? 169.0f : t32, t34 = 1.0f / FMA(t28, 0.25f, 1.0f), t35 = -t28, t36 = t33 * (-0.5f);
-    float t37 = t1 ? t35 : t28, t38 = t18 + t37, t39 = FMA(t36, 1.442695f, 12582912.0f);
-    float t40 = 1.0f / FMA(0.25f, ABS(t38), 1.0f), t41 = t34 - 0.25f;
+    float t33 = t27 ? 169.0f : t32;
+    float t34 = 1.0f / FMA(t28, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t35 = -t28, t36 = t33 * (-0.5f), t37 = t1 ? t35 : t28, t38 = t18 + t37;
+    float t39 = FMA(t36, 1.442695f, 12582912.0f);
+    float t40 = 1.0f / FMA(0.25f, ABS(t38), 1.0f);  // u = 1/(1 + t/4)
+    float t41 = t34 - 0.25f;
+    // J_2/sqrt(2 pi)
     float t42 = POLY10(t41, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t34 * (t34 * t34));
     float t43 = FMA(t42, -(t28 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t33));
     float t44 = selu_exact_part0(t39, t36) * as_float((as_bits(t39) + 127u) << 23u), t45 = t27 ? 0.0f : t44;
     float t46 = t40 - 0.25f;
-    float t47 = t45 * (t40 * POLY10(t46, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t48 = t7 < 0.0f;
-    float t49 = t24 - t47;
-    float t50 = t48 ? t49 : t47;  // E[exp(X); X < 0]
-    float t51 = selu_exact_part1(t3, mean, t7, t38, t18, t45);  // E[exp(2X); X < 0]
-    float t52 = t45 * t26;
-    float t53 = t45 * 0.3989423f;  // phi(t)
-    float t54 = t20 * t53, t55 = t42 * 2.0f;
-    float t56 = t45 * FMA(t28, t43, t55);  // Phi(-t)
-    float t57 = t45 * t43, t58 = t1 ? 0.0f : mean;
-    float t59 = FMA(t18, t57, t58);  // E max(X, 0)
-    float t60 = t1 ? 0.0f : t28, t61 = t53 * (t57 + t60), t62 = FMA(t42, t35, t43) * 0.33333334f;
-    float t63 = 0.25f * FMA(t35, t62, t42), t64 = 1.0f - t56, t65 = 1.7580993f * t50, t66 = t1 ? t64 : t56;
-    float t67 = t1 ? t56 : t64, t68 = FMA(t35, t63, t62) * 0.2f, t69 = FMA(t35, t68, t63) * 0.16666667f;
-    float t70 = FMA(t35, t69, t68) * 0.14285715f, t71 = FMA(t35, t70, t69) * 0.125f;
-    float t72 = FMA(t35, t71, t70) * 0.11111111f, t73 = FMA(t35, t72, t71) * 0.1f;
-    float t74 = FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t73, t26, t72), t71), t70),
-        t69), t68), t63), t62), t42), t43) * t52;
-    float t75 = t24 - 1.0f, t76 = 0.25f + t16;
-    float t77 = t16 * POLY5(t76, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t78 = t15 ? t75 : t77, t79 = t78 - t74, t80 = t1 ? t79 : t74, t81 = t50 - t66;
-    float t82 = t8 ? t80 : t81;  // E min(0, exp(X) - 1)
-    float t83 = t82 * t54;
-    float t84 = FMA(FMA(t67 - t61, 1.1039726f, FMA(3.0909133f, ((2.0f * t51) - t50) + (t83 - (t50 * t82)), 1.8472368f *
-        ((t61 - t83) - (t59 * t50)))), grad_var, (0.5f * FMA(t54, -0.70739836f, t65)) * grad_mean);
-    float t85 = (FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, t73 * 1022.0f, t72 * 510.0f),
-        t71 * 254.0f), t70 * 126.0f), t69 * 62.0f), t68 * 30.0f), t63 * 14.0f), t62 * 6.0f), t55) * (t26 * t52)) - (t74
-        * t74);
-    float t86 = FMA(t74, 2.0f * t82, ((t11 * POLY3(t11, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t24 * t24)) - t85);
-    float t87 = t1 ? t86 : t85, t88 = ((t66 * t67) - (t67 * (2.0f * t50))) + (t51 - (t50 * t50)), t89 = t8 ? t87 : t88;
-    float t90 = (1.050701f * (t59 * t66)) - (1.7580993f * (t82 * t67));
-    float t91 = (t89 < 0.0f) ? 0.0f : t89;  // variance of the left half
-    float t92 = FMA(2.0f * FMA(-0.70739836f, t90, (3.0909133f * t91) - (1.8472368f * (t59 * t82))), grad_var,
-        FMA(1.050701f, t67, t65) * grad_mean);
-    *out_grad_mean = t92;
-    *out_grad_var = t84;
+    // J_0/sqrt(2 pi)
+    float t47 = t40 * POLY10(t46, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t48 = t45 * t47;
+    _Bool t49 = t7 < 0.0f;
+    float t50 = t24 - t48;
+    float t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
+    float t52 = selu_exact_part1(t3, mean, t7, t38, t18, t45);  // E[exp(2X); X < 0]
+    float t53 = t45 * t26;
+    float t54 = t45 * 0.3989423f;  // phi(t)
+    float t55 = t20 * t54, t56 = t42 * 2.0f;
+    float t57 = t45 * FMA(t28, t43, t56);  // Phi(-t)
+    float t58 = t45 * t43, t59 = t1 ? 0.0f : mean;
+    float t60 = FMA(t18, t58, t59);  // E max(X, 0)
+    float t61 = t1 ? 0.0f : t28, t62 = t54 * (t58 + t61), t63 = FMA(t42, t35, t43) * 0.33333334f;
+    float t64 = 0.25f * FMA(t35, t63, t42), t65 = 1.0f - t57, t66 = 1.7580993f * t51, t67 = t1 ? t65 : t57;
+    float t68 = t1 ? t57 : t65, t69 = FMA(t35, t64, t63) * 0.2f, t70 = FMA(t35, t69, t64) * 0.16666667f;
+    float t71 = FMA(t35, t70, t69) * 0.14285715f, t72 = FMA(t35, t71, t70) * 0.125f;
+    float t73 = FMA(t35, t72, t71) * 0.11111111f, t74 = FMA(t35, t73, t72) * 0.1f;
+    float t75 = FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t74, t26, t73), t72), t71),
+        t70), t69), t64), t63), t42), t43) * t53;
+    float t76 = t24 - 1.0f, t77 = 0.25f + t16;
+    float t78 = t16 * POLY5(t77, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t79 = t15 ? t76 : t78, t80 = t79 - t75, t81 = t1 ? t80 : t75, t82 = t51 - t67;
+    float t83 = t8 ? t81 : t82;  // E min(0, exp(X) - 1)
+    float t84 = t83 * t55;
+    float t85 = FMA(FMA(t68 - t62, 1.1039726f, FMA(3.0909133f, ((2.0f * t52) - t51) + (t84 - (t51 * t83)), 1.8472368f *
+        ((t62 - t84) - (t60 * t51)))), grad_var, (0.5f * FMA(t55, -0.70739836f, t66)) * grad_mean);
+    float t86 = (FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, t74 * 1022.0f, t73 * 510.0f),
+        t72 * 254.0f), t71 * 126.0f), t70 * 62.0f), t69 * 30.0f), t64 * 14.0f), t63 * 6.0f), t56) * (t26 * t53)) - (t75
+        * t75);
+    float t87 = FMA(t75, 2.0f * t83, ((t11 * POLY3(t11, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t24 * t24)) - t86);
+    float t88 = t1 ? t87 : t86, t89 = ((t67 * t68) - (t68 * (2.0f * t51))) + (t52 - (t51 * t51)), t90 = t8 ? t88 : t89;
+    float t91 = (1.050701f * (t60 * t67)) - (1.7580993f * (t83 * t68));
+    float t92 = (t90 < 0.0f) ? 0.0f : t90;  // variance of the left half
+    float t93 = FMA(2.0f * FMA(-0.70739836f, t91, (3.0909133f * t92) - (1.8472368f * (t60 * t83))), grad_var,
+        FMA(1.050701f, t68, t66) * grad_mean);
+    *out_grad_mean = t93;
+    *out_grad_var = t85;
 }
 
 void selu_exact_backward(

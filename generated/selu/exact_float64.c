@@ -19,7 +19,8 @@ INLINE double selu_exact_float64_part0(double p0)
 
 INLINE double selu_exact_float64_part1(double p0)
 {
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0), t1 = t0 - 0.25;
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
     double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -51,51 +52,56 @@ INLINE void selu_exact_float64_forward_element(double mean, double var, out_ptr 
     _Bool t31 = t29 | t6;
     double t32 = t31 ? 0.0 : t0, t33 = t30 * t30, t34 = t31 ? 1.0 : t4, t35 = t32 * (t32 * (1.0 / t34));
     double t36 = t6 ? t33 : t35, t37 = t29 ? 1406.25 : t36, t38 = -t30, t39 = t1 ? t38 : t30, t40 = t22 + t39;
-    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0), t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);
-    double t43 = selu_exact_float64_part1(t30), t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37);
-    double t45 = exp64(t37 * (-0.5)), t46 = t29 ? 0.0 : t45, t47 = t46 * (t41 * selu_exact_float64_part0(t41));
-    _Bool t48 = t9 < 0.0;
-    double t49 = t17 - t47;
-    double t50 = t48 ? t49 : t47;  // E[exp(X); X < 0]
-    double t51 = t46 * (t42 * selu_exact_float64_part0(t42)), t52 = t46 * t28, t53 = t43 * 2.0;
-    double t54 = t46 * FMA(t30, t44, t53);  // Phi(-t)
-    double t55 = t46 * t44, t56 = t1 ? 0.0 : mean;
-    double t57 = FMA(t22, t55, t56);  // E max(X, 0)
-    double t58 = t22 * t55, t59 = FMA(t43, t38, t44) * 0.3333333333333333, t60 = 0.25 * FMA(t38, t59, t43);
-    double t61 = 1.0 - t54, t62 = (t4 * (t43 * (t46 * 2.0))) - (t58 * t58), t63 = t1 ? t61 : t54, t64 = t1 ? t54 : t61;
-    double t65 = FMA(t38, t60, t59) * 0.2, t66 = FMA(t38, t65, t60) * 0.16666666666666666;
-    double t67 = FMA(t38, t66, t65) * 0.14285714285714285, t68 = FMA(t38, t67, t66) * 0.125;
-    double t69 = FMA(t38, t68, t67) * 0.1111111111111111, t70 = FMA(t38, t69, t68) * 0.1;
-    double t71 = FMA(t38, t70, t69) * 0.09090909090909091, t72 = FMA(t38, t71, t70) * 0.08333333333333333;
-    double t73 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t72,
-        t28, t71), t70), t69), t68), t67), t66), t65), t60), t59), t43), t44) * t52;
-    double t74 = t17 - 1.0, t75 = 0.25 + t20;
-    double t76 = t20 * POLY10(t75, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0);  // u = 1/(1 + t/4)
+    double t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);  // u = 1/(1 + t/4)
+    double t43 = selu_exact_float64_part1(t30);  // J_2/sqrt(2 pi)
+    double t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37), t45 = exp64(t37 * (-0.5));
+    double t46 = t29 ? 0.0 : t45;
+    double t47 = t41 * selu_exact_float64_part0(t41);  // J_0/sqrt(2 pi)
+    double t48 = t46 * t47;
+    _Bool t49 = t9 < 0.0;
+    double t50 = t17 - t48;
+    double t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
+    double t52 = t42 * selu_exact_float64_part0(t42);  // J_0/sqrt(2 pi)
+    double t53 = t46 * t52, t54 = t46 * t28, t55 = t43 * 2.0;
+    double t56 = t46 * FMA(t30, t44, t55);  // Phi(-t)
+    double t57 = t46 * t44, t58 = t1 ? 0.0 : mean;
+    double t59 = FMA(t22, t57, t58);  // E max(X, 0)
+    double t60 = t22 * t57, t61 = FMA(t43, t38, t44) * 0.3333333333333333, t62 = 0.25 * FMA(t38, t61, t43);
+    double t63 = 1.0 - t56, t64 = (t4 * (t43 * (t46 * 2.0))) - (t60 * t60), t65 = t1 ? t63 : t56, t66 = t1 ? t56 : t63;
+    double t67 = FMA(t38, t62, t61) * 0.2, t68 = FMA(t38, t67, t62) * 0.16666666666666666;
+    double t69 = FMA(t38, t68, t67) * 0.14285714285714285, t70 = FMA(t38, t69, t68) * 0.125;
+    double t71 = FMA(t38, t70, t69) * 0.1111111111111111, t72 = FMA(t38, t71, t70) * 0.1;
+    double t73 = FMA(t38, t72, t71) * 0.09090909090909091, t74 = FMA(t38, t73, t72) * 0.08333333333333333;
+    double t75 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t74,
+        t28, t73), t72), t71), t70), t69), t68), t67), t62), t61), t43), t44) * t54;
+    double t76 = t17 - 1.0, t77 = 0.25 + t20;
+    double t78 = t20 * POLY10(t77, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
         0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
         0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
-    double t77 = t12 ? t74 : t76, t78 = t77 - t73, t79 = t1 ? t78 : t73, t80 = t50 - t63;
-    double t81 = t8 ? t79 : t80;  // E min(0, exp(X) - 1)
-    double t82 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t72 *
-        4094.0, t71 * 2046.0), t70 * 1022.0), t69 * 510.0), t68 * 254.0), t67 * 126.0), t66 * 62.0), t65 * 30.0), t60 *
-        14.0), t59 * 6.0), t53) * (t28 * t52)) - (t73 * t73);
-    double t83 = FMA(t73, 2.0 * t81, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
-        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t82);
-    double t84 = t1 ? t83 : t82, t85 = (t63 * t64) - (t64 * (2.0 * t50));
-    _Bool t86 = FMA(t4, 2.0, mean) < 0.0;
-    double t87 = (0.0 < t18) ? 0.0 : t18, t88 = t21 ? (-80.0) : t87, t89 = exp64(t88), t90 = t21 ? 0.0 : t89;
-    double t91 = t90 - t51;
-    double t92 = t86 ? t91 : t51;  // E[exp(2X); X < 0]
-    double t93 = t85 + (t92 - (t50 * t50)), t94 = t8 ? t84 : t93;
-    double t95 = FMA(1.0507009873554805, t57, 1.7580993408473768 * t81), t96 = t2 ? t95 : mean;
-    double t97 = (t96 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t96;
-    double t98 = (t4 - t62) - (t57 * (2.0 * t58));
-    double t99 = t1 ? t62 : t98;  // Var max(X, 0)
-    double t100 = (t94 < 0.0) ? 0.0 : t94;  // variance of the left half
-    double t101 = FMA(1.1039725648297816, t99, FMA(3.090913292287981, t100, (-3.694473426594717) * (t57 * t81)));
-    double t102 = (0x1.fffffffffffffp1023 < t97) ? 0x1.fffffffffffffp1023 : t97, t103 = (t101 < 0.0) ? 0.0 : t101;
-    double t104 = t2 ? t103 : mean, t105 = (0x1.fffffffffffffp1023 < t104) ? 0x1.fffffffffffffp1023 : t104;
-    *out_mean = t102;
-    *out_var = t105;
+    double t79 = t12 ? t76 : t78, t80 = t79 - t75, t81 = t1 ? t80 : t75, t82 = t51 - t65;
+    double t83 = t8 ? t81 : t82;  // E min(0, exp(X) - 1)
+    double t84 = (FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, t74 *
+        4094.0, t73 * 2046.0), t72 * 1022.0), t71 * 510.0), t70 * 254.0), t69 * 126.0), t68 * 62.0), t67 * 30.0), t62 *
+        14.0), t61 * 6.0), t55) * (t28 * t54)) - (t75 * t75);
+    double t85 = FMA(t75, 2.0 * t83, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t84);
+    double t86 = t1 ? t85 : t84, t87 = (t65 * t66) - (t66 * (2.0 * t51));
+    _Bool t88 = FMA(t4, 2.0, mean) < 0.0;
+    double t89 = (0.0 < t18) ? 0.0 : t18, t90 = t21 ? (-80.0) : t89, t91 = exp64(t90), t92 = t21 ? 0.0 : t91;
+    double t93 = t92 - t53;
+    double t94 = t88 ? t93 : t53;  // E[exp(2X); X < 0]
+    double t95 = t87 + (t94 - (t51 * t51)), t96 = t8 ? t86 : t95;
+    double t97 = FMA(1.0507009873554805, t59, 1.7580993408473768 * t83), t98 = t2 ? t97 : mean;
+    double t99 = (t98 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t98;
+    double t100 = (t4 - t64) - (t59 * (2.0 * t60));
+    double t101 = t1 ? t64 : t100;  // Var max(X, 0)
+    double t102 = (t96 < 0.0) ? 0.0 : t96;  // variance of the left half
+    double t103 = FMA(1.1039725648297816, t101, FMA(3.090913292287981, t102, (-3.694473426594717) * (t59 * t83)));
+    double t104 = (0x1.fffffffffffffp1023 < t99) ? 0x1.fffffffffffffp1023 : t99, t105 = (t103 < 0.0) ? 0.0 : t103;
+    double t106 = t2 ? t105 : mean, t107 = (0x1.fffffffffffffp1023 < t106) ? 0x1.fffffffffffffp1023 : t106;
+    *out_mean = t104;
+    *out_var = t107;
 }
 
 INLINE void selu_exact_float64_backward_element(
@@ -121,54 +127,59 @@ INLINE void selu_exact_float64_backward_element(
     _Bool t31 = t29 | t6;
     double t32 = t31 ? 0.0 : t0, t33 = t30 * t30, t34 = t31 ? 1.0 : t4, t35 = t32 * (t32 * (1.0 / t34));
     double t36 = t6 ? t33 : t35, t37 = t29 ? 1406.25 : t36, t38 = -t30, t39 = t1 ? t38 : t30, t40 = t22 + t39;
-    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0), t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);
-    double t43 = selu_exact_float64_part1(t30), t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37);
-    double t45 = exp64(t37 * (-0.5)), t46 = t29 ? 0.0 : t45, t47 = t46 * (t41 * selu_exact_float64_part0(t41));
-    _Bool t48 = t9 < 0.0;
-    double t49 = t17 - t47;
-    double t50 = t48 ? t49 : t47;  // E[exp(X); X < 0]
-    double t51 = t46 * (t42 * selu_exact_float64_part0(t42));
-    _Bool t52 = FMA(t4, 2.0, mean) < 0.0;
-    double t53 = (0.0 < t18) ? 0.0 : t18, t54 = t21 ? (-80.0) : t53, t55 = exp64(t54), t56 = t21 ? 0.0 : t55;
-    double t57 = t56 - t51;
-    double t58 = t52 ? t57 : t51;  // E[exp(2X); X < 0]
-    double t59 = t46 * t27;
-    double t60 = t46 * 0.3989422804014327;  // phi(t)
-    double t61 = t24 * t60, t62 = t43 * 2.0;
-    double t63 = t46 * FMA(t30, t44, t62);  // Phi(-t)
-    double t64 = t46 * t44, t65 = t1 ? 0.0 : mean;
-    double t66 = FMA(t22, t64, t65);  // E max(X, 0)
-    double t67 = t1 ? 0.0 : t30, t68 = t60 * (t64 + t67), t69 = 1.7580993408473768 * t50;
-    double t70 = FMA(t43, t38, t44) * 0.3333333333333333, t71 = 0.25 * FMA(t38, t70, t43), t72 = 1.0 - t63;
-    double t73 = t1 ? t72 : t63, t74 = t1 ? t63 : t72, t75 = FMA(t38, t71, t70) * 0.2;
-    double t76 = FMA(t38, t75, t71) * 0.16666666666666666, t77 = FMA(t38, t76, t75) * 0.14285714285714285;
-    double t78 = FMA(t38, t77, t76) * 0.125, t79 = FMA(t38, t78, t77) * 0.1111111111111111;
-    double t80 = FMA(t38, t79, t78) * 0.1, t81 = FMA(t38, t80, t79) * 0.09090909090909091;
-    double t82 = FMA(t38, t81, t80) * 0.08333333333333333;
-    double t83 = FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t82,
-        t27, t81), t80), t79), t78), t77), t76), t75), t71), t70), t43), t44) * t59;
-    double t84 = t17 - 1.0, t85 = 0.25 + t20;
-    double t86 = t20 * POLY10(t85, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
+    double t41 = 1.0 / FMA(0.25, ABS(t40), 1.0);  // u = 1/(1 + t/4)
+    double t42 = 1.0 / FMA(0.25, ABS(t22 + t40), 1.0);  // u = 1/(1 + t/4)
+    double t43 = selu_exact_float64_part1(t30);  // J_2/sqrt(2 pi)
+    double t44 = FMA(t43, -(t30 * 2.0), 0.3989422804014327) / (1.0 + t37), t45 = exp64(t37 * (-0.5));
+    double t46 = t29 ? 0.0 : t45;
+    double t47 = t41 * selu_exact_float64_part0(t41);  // J_0/sqrt(2 pi)
+    double t48 = t46 * t47;
+    _Bool t49 = t9 < 0.0;
+    double t50 = t17 - t48;
+    double t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
+    double t52 = t42 * selu_exact_float64_part0(t42);  // J_0/sqrt(2 pi)
+    double t53 = t46 * t52;
+    _Bool t54 = FMA(t4, 2.0, mean) < 0.0;
+    double t55 = (0.0 < t18) ? 0.0 : t18, t56 = t21 ? (-80.0) : t55, t57 = exp64(t56), t58 = t21 ? 0.0 : t57;
+    double t59 = t58 - t53;
+    double t60 = t54 ? t59 : t53;  // E[exp(2X); X < 0]
+    double t61 = t46 * t27;
+    double t62 = t46 * 0.3989422804014327;  // phi(t)
+    double t63 = t24 * t62, t64 = t43 * 2.0;
+    double t65 = t46 * FMA(t30, t44, t64);  // Phi(-t)
+    double t66 = t46 * t44, t67 = t1 ? 0.0 : mean;
+    double t68 = FMA(t22, t66, t67);  // E max(X, 0)
+    double t69 = t1 ? 0.0 : t30, t70 = t62 * (t66 + t69), t71 = 1.7580993408473768 * t51;
+    double t72 = FMA(t43, t38, t44) * 0.3333333333333333, t73 = 0.25 * FMA(t38, t72, t43), t74 = 1.0 - t65;
+    double t75 = t1 ? t74 : t65, t76 = t1 ? t65 : t74, t77 = FMA(t38, t73, t72) * 0.2;
+    double t78 = FMA(t38, t77, t73) * 0.16666666666666666, t79 = FMA(t38, t78, t77) * 0.14285714285714285;
+    double t80 = FMA(t38, t79, t78) * 0.125, t81 = FMA(t38, t80, t79) * 0.1111111111111111;
+    double t82 = FMA(t38, t81, t80) * 0.1, t83 = FMA(t38, t82, t81) * 0.09090909090909091;
+    double t84 = FMA(t38, t83, t82) * 0.08333333333333333;
+    double t85 = FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t84,
+        t27, t83), t82), t81), t80), t79), t78), t77), t73), t72), t43), t44) * t61;
+    double t86 = t17 - 1.0, t87 = 0.25 + t20;
+    double t88 = t20 * POLY10(t87, 0x1.60430cc37cafap-26, 0x1.d82f20767533cp-23, 2.200973003456537e-06,
         0x1.4d4ab8fa2d45fp-16, 0x1.4e79c321f6d9ep-13, 0.0011215403561223463, 0.006770391614375941, 0.03414263053159362,
         0.1383357881448018, 0.42398433857190265, 0.8847968677143805);
-    double t87 = t12 ? t84 : t86, t88 = t87 - t83, t89 = t1 ? t88 : t83, t90 = t50 - t73;
-    double t91 = t8 ? t89 : t90;  // E min(0, exp(X) - 1)
-    double t92 = t91 * t61;
-    double t93 = FMA(0.5 * FMA(t2, t61, t69), grad_mean, FMA(t74 - t68, 1.1039725648297816, FMA(3.090913292287981,
-        ((2.0 * t58) - t50) + (t92 - (t50 * t91)), 1.8472367132973584 * ((t68 - t92) - (t66 * t50)))) * grad_var);
-    double t94 = (FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, t82 *
-        4094.0, t81 * 2046.0), t80 * 1022.0), t79 * 510.0), t78 * 254.0), t77 * 126.0), t76 * 62.0), t75 * 30.0), t71 *
-        14.0), t70 * 6.0), t62) * (t27 * t59)) - (t83 * t83);
-    double t95 = FMA(t83, 2.0 * t91, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
-        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t94);
-    double t96 = t1 ? t95 : t94, t97 = ((t73 * t74) - (t74 * (2.0 * t50))) + (t58 - (t50 * t50)), t98 = t8 ? t96 : t97;
-    double t99 = FMA(1.0507009873554805, t74, t69);
-    double t100 = (1.0507009873554805 * (t66 * t73)) - (1.7580993408473768 * (t91 * t74));
-    double t101 = (t98 < 0.0) ? 0.0 : t98;  // variance of the left half
-    double t102 = FMA(t99, grad_mean, (2.0 * FMA(t2, t100, (3.090913292287981 * t101) - (1.8472367132973584 * (t66 *
-        t91)))) * grad_var);
-    *out_grad_mean = t102;
-    *out_grad_var = t93;
+    double t89 = t12 ? t86 : t88, t90 = t89 - t85, t91 = t1 ? t90 : t85, t92 = t51 - t75;
+    double t93 = t8 ? t91 : t92;  // E min(0, exp(X) - 1)
+    double t94 = t93 * t63;
+    double t95 = FMA(0.5 * FMA(t2, t63, t71), grad_mean, FMA(t76 - t70, 1.1039725648297816, FMA(3.090913292287981,
+        ((2.0 * t60) - t51) + (t94 - (t51 * t93)), 1.8472367132973584 * ((t70 - t94) - (t68 * t51)))) * grad_var);
+    double t96 = (FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, t84 *
+        4094.0, t83 * 2046.0), t82 * 1022.0), t81 * 510.0), t80 * 254.0), t79 * 126.0), t78 * 62.0), t77 * 30.0), t73 *
+        14.0), t72 * 6.0), t64) * (t27 * t61)) - (t85 * t85);
+    double t97 = FMA(t85, 2.0 * t93, ((t19 * POLY5(t19, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0)) * (t17 * t17)) - t96);
+    double t98 = t1 ? t97 : t96, t99 = ((t75 * t76) - (t76 * (2.0 * t51))) + (t60 - (t51 * t51));
+    double t100 = t8 ? t98 : t99, t101 = FMA(1.0507009873554805, t76, t71);
+    double t102 = (1.0507009873554805 * (t68 * t75)) - (1.7580993408473768 * (t93 * t76));
+    double t103 = (t100 < 0.0) ? 0.0 : t100;  // variance of the left half
+    double t104 = FMA(t101, grad_mean, (2.0 * FMA(t2, t102, (3.090913292287981 * t103) - (1.8472367132973584 * (t68 *
+        t93)))) * grad_var);
+    *out_grad_mean = t104;
+    *out_grad_var = t95;
 }
 
 void selu_exact_float64_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)

@@ -21,7 +21,7 @@ def _part0(p0: Tensor) -> Tensor:
 
 
 def _part1(p0: Tensor) -> Tensor:
-    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = 1.0 / (p0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t0 = (polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -41,7 +41,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t4 = where(t1, 0.0, 1.0 / t2) * t3
     t5 = t1 | (37.5 < t4)
     t4 = where(t5, 37.5, t4)  # |mean|/sigma
-    t6 = _part1(t4)
+    t6 = _part1(t4)  # J_2/sqrt(2 pi)
     t7 = t0 < 2.2250738585072014e-308
     t8 = t5 | t7
     t3 = where(t8, 0.0, t3)
@@ -79,8 +79,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t27 = 1.0 - t25
     t28 = where(t20, t27, t25)
     t4 = t2 + where(t20, t7, t4)
-    t7 = 1.0 / (0.25 * where(t4 < 0.0, -t4, t4) + 1.0)
-    t7 = t8 * (t7 * _part0(t7))
+    t7 = 1.0 / (0.25 * where(t4 < 0.0, -t4, t4) + 1.0)  # u = 1/(1 + t/4)
+    t7 = t7 * _part0(t7)  # J_0/sqrt(2 pi)
+    t7 = t8 * t7
     t29 = mean + t0
     t30 = t29 < 0.0
     t7 = where(t30, t22 - t7, t7)  # E[exp(X); X < 0]
@@ -103,8 +104,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t26 = where(t1, t0, 0.0)
     t27 = where(t20, t25, t27)
     t4 = t2 + t4
-    t4 = 1.0 / (0.25 * where(t4 < 0.0, -t4, t4) + 1.0)
-    t4 = t8 * (t4 * _part0(t4))
+    t4 = 1.0 / (0.25 * where(t4 < 0.0, -t4, t4) + 1.0)  # u = 1/(1 + t/4)
+    t4 = t4 * _part0(t4)  # J_0/sqrt(2 pi)
+    t4 = t8 * t4
     t29 = 2.0 * t29
     t25 = t29 < (-80.0)
     t5 = (where(t20, t21 * (2.0 * t24) + (((t26 * polynomial(t26, 0.001388888888888889, (0.008333333333333333,
@@ -138,7 +140,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t5 = t3 * t4
     t6 = t1 | (37.5 < t5)
     t5 = where(t6, 37.5, t5)  # |mean|/sigma
-    t7 = _part1(t5)
+    t7 = _part1(t5)  # J_2/sqrt(2 pi)
     t8 = t0 < 2.2250738585072014e-308
     t9 = t6 | t8
     t4 = where(t9, 0.0, t4)
@@ -176,8 +178,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t26 = 1.0 - t27
     t28 = where(t21, t26, t27)
     t8 = t2 + where(t21, t8, t5)
-    t29 = 1.0 / (0.25 * where(t8 < 0.0, -t8, t8) + 1.0)
-    t29 = t9 * (t29 * _part0(t29))
+    t29 = 1.0 / (0.25 * where(t8 < 0.0, -t8, t8) + 1.0)  # u = 1/(1 + t/4)
+    t29 = t29 * _part0(t29)  # J_0/sqrt(2 pi)
+    t29 = t9 * t29
     t30 = mean + t0
     t31 = t30 < 0.0
     t29 = where(t31, t23 - t29, t29)  # E[exp(X); X < 0]
@@ -192,8 +195,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t7 = where(t1, t0, 0.0)
     t26 = where(t21, t27, t26)
     t8 = t2 + t8
-    t8 = 1.0 / (0.25 * where(t8 < 0.0, -t8, t8) + 1.0)
-    t8 = t9 * (t8 * _part0(t8))
+    t8 = 1.0 / (0.25 * where(t8 < 0.0, -t8, t8) + 1.0)  # u = 1/(1 + t/4)
+    t8 = t8 * _part0(t8)  # J_0/sqrt(2 pi)
+    t8 = t9 * t8
     t30 = 2.0 * t30
     t27 = t30 < (-80.0)
     t0 = (t0 * 2.0 + mean) < 0.0

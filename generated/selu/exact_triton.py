@@ -22,16 +22,18 @@ def _part0(p0, p1):
 
 @triton.jit
 def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))
-    t1 = (p5 * (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t2 = 2.0 * p2
-    t3 = t2 < (-80.0)
-    t4 = tl.where(t3, -80.0, tl.where(0.0 < t2, 0.0, t2))
-    t5 = tl.fma(1.442695, t4, 12582912.0)
-    t6 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t3, 0.0, _part0(t5, t4) * (((127 + (t5.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t1, t1))
-    return t6
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t1 = (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t2 = p5 * t1
+    t3 = 2.0 * p2
+    t4 = t3 < (-80.0)
+    t5 = tl.where(t4, -80.0, tl.where(0.0 < t3, 0.0, t3))
+    t6 = tl.fma(1.442695, t5, 12582912.0)
+    t7 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t4, 0.0, _part0(t6, t5) * (((127 + (t6.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t2, t2))
+    return t7
 
 
 @triton.jit
@@ -44,9 +46,10 @@ def selu_exact_forward(mean, var):
     t5 = t1 | (13.0 < t4)
     t6 = tl.where(t5, 13.0, t4)  # |mean|/sigma
     t7 = tl.fma(t6, 0.25, 1.0)
-    t8 = tl.div_rn(1.0, t7)
+    t8 = tl.div_rn(1.0, t7)  # u = 1/(1 + t/4)
     t9 = t8 * -1.0
     t10 = t8 * t8
+    # J_2/sqrt(2 pi)
     t11 = (tl.fma(polynomial(t8 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654,
         0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)), t8 * t10, (t8 * tl.fma(tl.fma(t6,
         0.25, (t7 - 1.0) * -1.0), t9, tl.fma(t7, t9, 1.0))) * (t10 * polynomial(t8, 2.9023442, (-2.0372577, 0.76679516,
@@ -101,39 +104,41 @@ def selu_exact_forward(mean, var):
     t54 = 1.0 - t53
     t55 = tl.where(t36, t54, t53)
     t56 = t33 + tl.where(t36, t24, t6)
-    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t56), 1.0))
-    t58 = (t42 * (t57 * polynomial(t57 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t59 = mean + t0
-    t60 = tl.where(t59 < 0.0, t49 - t58, t58)  # E[exp(X); X < 0]
+    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t56), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t58 = (t57 * polynomial(t57 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t59 = t42 * t58
+    t60 = mean + t0
+    t61 = tl.where(t60 < 0.0, t49 - t59, t59)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t61 = (tl.where(t34, tl.where(t36, tl.where(t50, t49 - 1.0, t51 * polynomial(0.25 + t51, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t44, t44), t60 - t55))
-    t62 = t42 * t19
-    t63 = t62 + tl.fma(t42, t22, tl.fma(t42, t19, t62 * -1.0))
-    t64 = tl.fma(t33, t63, tl.where(t36, 0.0, mean))  # E max(X, 0)
-    t65 = mean == mean
-    t66 = tl.where(t65, tl.fma(1.050701, t64, 1.7580993 * t61), mean)
-    t67 = tl.where(t66 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t66)
-    t68 = tl.where(3.4028234663852886e+38 < t67, 3.4028234663852886e+38, t67)
-    t69 = ((tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, t32 *
+    t62 = (tl.where(t34, tl.where(t36, tl.where(t50, t49 - 1.0, t51 * polynomial(0.25 + t51, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t44, t44), t61 - t55))
+    t63 = t42 * t19
+    t64 = t63 + tl.fma(t42, t22, tl.fma(t42, t19, t63 * -1.0))
+    t65 = tl.fma(t33, t64, tl.where(t36, 0.0, mean))  # E max(X, 0)
+    t66 = mean == mean
+    t67 = tl.where(t66, tl.fma(1.050701, t65, 1.7580993 * t62), mean)
+    t68 = tl.where(t67 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t67)
+    t69 = tl.where(3.4028234663852886e+38 < t68, 3.4028234663852886e+38, t68)
+    t70 = ((tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, t32 *
         1022.0, t31 * 510.0), t30 * 254.0), t29 * 126.0), t28 * 62.0), t27 * 30.0), t26 * 14.0), t25 * 6.0), t52) *
         (t37 * t43)) - (t44 * t44))
-    t70 = tl.where(t34, t0, 0.0)
-    t71 = tl.where(t36, t53, t54)
-    t72 = (tl.where(t36, tl.fma(t44, 2.0 * t61, ((t70 * polynomial(t70, 0.041666668, (0.16666667, 0.5, 1.0))) * (t49 *
-        t49)) - t69), t69))
-    t73 = (t55 * t71) - (t71 * (2.0 * t60))
-    t74 = _part1(t0, mean, t59, t56, t33, t42)  # E[exp(2X); X < 0]
-    t75 = tl.where(t34, t72, t73 + (t74 - (t60 * t60)))
-    t76 = t33 * t63
-    t77 = (t0 * (t11 * (t42 * 2.0))) - (t76 * t76)
-    t78 = tl.where(t36, t77, (t0 - t77) - (t64 * (2.0 * t76)))  # Var max(X, 0)
-    t79 = tl.where(t75 < 0.0, 0.0, t75)  # variance of the left half
-    t80 = tl.fma(1.1039726, t78, tl.fma(3.0909133, t79, (-3.6944735) * (t64 * t61)))
-    t81 = tl.where(t65, tl.where(t80 < 0.0, 0.0, t80), mean)
-    t82 = tl.where(3.4028234663852886e+38 < t81, 3.4028234663852886e+38, t81)
-    return (t68, t82)
+    t71 = tl.where(t34, t0, 0.0)
+    t72 = tl.where(t36, t53, t54)
+    t73 = (tl.where(t36, tl.fma(t44, 2.0 * t62, ((t71 * polynomial(t71, 0.041666668, (0.16666667, 0.5, 1.0))) * (t49 *
+        t49)) - t70), t70))
+    t74 = (t55 * t72) - (t72 * (2.0 * t61))
+    t75 = _part1(t0, mean, t60, t56, t33, t42)  # E[exp(2X); X < 0]
+    t76 = tl.where(t34, t73, t74 + (t75 - (t61 * t61)))
+    t77 = t33 * t64
+    t78 = (t0 * (t11 * (t42 * 2.0))) - (t77 * t77)
+    t79 = tl.where(t36, t78, (t0 - t78) - (t65 * (2.0 * t77)))  # Var max(X, 0)
+    t80 = tl.where(t76 < 0.0, 0.0, t76)  # variance of the left half
+    t81 = tl.fma(1.1039726, t79, tl.fma(3.0909133, t80, (-3.6944735) * (t65 * t62)))
+    t82 = tl.where(t66, tl.where(t81 < 0.0, 0.0, t81), mean)
+    t83 = tl.where(3.4028234663852886e+38 < t82, 3.4028234663852886e+38, t82)
+    return (t69, t83)
 
 
 @triton.jit
@@ -154,7 +159,8 @@ def selu_exact_backward(mean, var, grad_mean, grad_var):
     t5 = t3 * t4
     t6 = t1 | (13.0 < t5)
     t7 = tl.where(t6, 13.0, t5)  # |mean|/sigma
-    t8 = tl.div_rn(1.0, tl.fma(t7, 0.25, 1.0))
+    t8 = tl.div_rn(1.0, tl.fma(t7, 0.25, 1.0))  # u = 1/(1 + t/4)
+    # J_2/sqrt(2 pi)
     t9 = (polynomial(t8 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
         0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)) * (t8 * (t8 * t8)))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
@@ -195,36 +201,38 @@ def selu_exact_backward(mean, var, grad_mean, grad_var):
     t41 = 1.0 - t40
     t42 = tl.where(t25, t41, t40)
     t43 = t22 + tl.where(t25, t13, t7)
-    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))
-    t45 = (t29 * (t44 * polynomial(t44 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588))))
-    t46 = mean + t0
-    t47 = tl.where(t46 < 0.0, t36 - t45, t45)  # E[exp(X); X < 0]
+    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t45 = (t44 * polynomial(t44 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t46 = t29 * t45
+    t47 = mean + t0
+    t48 = tl.where(t47 < 0.0, t36 - t46, t46)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t48 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * polynomial(0.25 + t38, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t31, t31), t47 - t42))
-    t49 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
+    t49 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * polynomial(0.25 + t38, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t31, t31), t48 - t42))
+    t50 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
         1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t39) *
         (t26 * t30)) - (t31 * t31))
-    t50 = tl.where(t23, t0, 0.0)
-    t51 = tl.where(t25, t40, t41)
-    t52 = _part1(t0, mean, t46, t43, t22, t29)  # E[exp(2X); X < 0]
-    t53 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t48, ((t50 * polynomial(t50, 0.041666668, (0.16666667, 0.5,
-        1.0))) * (t36 * t36)) - t49), t49), ((t42 * t51) - (t51 * (2.0 * t47))) + (t52 - (t47 * t47))))
-    t54 = t29 * t12
-    t55 = tl.fma(t22, t54, tl.where(t25, 0.0, mean))  # E max(X, 0)
-    t56 = 1.7580993 * t47
-    t57 = (1.050701 * (t55 * t42)) - (1.7580993 * (t48 * t51))
-    t58 = tl.where(t53 < 0.0, 0.0, t53)  # variance of the left half
-    t59 = (tl.fma(2.0 * tl.fma(-0.70739836, t57, (3.0909133 * t58) - (1.8472368 * (t55 * t48))), grad_var,
-        tl.fma(1.050701, t51, t56) * grad_mean))
-    t60 = t29 * 0.3989423  # phi(t)
-    t61 = t3 * t60
-    t62 = t48 * t61
-    t63 = t60 * (t54 + tl.where(t25, 0.0, t7))
-    t64 = (tl.fma(tl.fma(t51 - t63, 1.1039726, tl.fma(3.0909133, ((2.0 * t52) - t47) + (t62 - (t47 * t48)), 1.8472368 *
-        ((t63 - t62) - (t55 * t47)))), grad_var, (0.5 * tl.fma(t61, -0.70739836, t56)) * grad_mean))
-    return (t59, t64)
+    t51 = tl.where(t23, t0, 0.0)
+    t52 = tl.where(t25, t40, t41)
+    t53 = _part1(t0, mean, t47, t43, t22, t29)  # E[exp(2X); X < 0]
+    t54 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t49, ((t51 * polynomial(t51, 0.041666668, (0.16666667, 0.5,
+        1.0))) * (t36 * t36)) - t50), t50), ((t42 * t52) - (t52 * (2.0 * t48))) + (t53 - (t48 * t48))))
+    t55 = t29 * t12
+    t56 = tl.fma(t22, t55, tl.where(t25, 0.0, mean))  # E max(X, 0)
+    t57 = 1.7580993 * t48
+    t58 = (1.050701 * (t56 * t42)) - (1.7580993 * (t49 * t52))
+    t59 = tl.where(t54 < 0.0, 0.0, t54)  # variance of the left half
+    t60 = (tl.fma(2.0 * tl.fma(-0.70739836, t58, (3.0909133 * t59) - (1.8472368 * (t56 * t49))), grad_var,
+        tl.fma(1.050701, t52, t57) * grad_mean))
+    t61 = t29 * 0.3989423  # phi(t)
+    t62 = t3 * t61
+    t63 = t49 * t62
+    t64 = t61 * (t55 + tl.where(t25, 0.0, t7))
+    t65 = (tl.fma(tl.fma(t52 - t64, 1.1039726, tl.fma(3.0909133, ((2.0 * t53) - t48) + (t63 - (t48 * t49)), 1.8472368 *
+        ((t64 - t63) - (t56 * t48)))), grad_var, (0.5 * tl.fma(t62, -0.70739836, t57)) * grad_mean))
+    return (t60, t65)
 
 
 @triton.jit

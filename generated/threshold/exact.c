@@ -32,8 +32,9 @@ INLINE void threshold_exact_forward_element(
     float t38 = t18 ? 0.0f : t37, t39 = FMA(t28, t16, FMA(t38, t10, FMA(t28, t10, -t32)));
     float t40 = t33 ? 13.0f : t32;  // |mean|/sigma
     float t41 = t32 + t39, t42 = t33 ? 0.0f : t39, t43 = t41 * t41, t44 = t19 ? t43 : t25, t45 = t33 ? 169.0f : t44;
-    float t46 = FMA(t40, 0.25f, 1.0f), t47 = -(t40 * 2.0f), t48 = 1.0f / t46, t49 = t48 - 0.25f, t50 = t48 * t48;
-    float t51 = -t48;
+    float t46 = FMA(t40, 0.25f, 1.0f), t47 = -(t40 * 2.0f);
+    float t48 = 1.0f / t46;  // u = 1/(1 + t/4)
+    float t49 = t48 - 0.25f, t50 = t48 * t48, t51 = -t48;
     float t52 = POLY6(t49, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f);
     float t53 = t48 * t50, t54 = FMA(t48, t48, -t50), t55 = t45 * (-0.5f), t56 = 1.0f / (1.0f + t45);
@@ -46,7 +47,9 @@ INLINE void threshold_exact_forward_element(
     float t67 = t49 * t65, t68 = t65 - t63, t69 = 0.10685132f + t67, t70 = t69 - t67, t71 = t49 * t69;
     float t72 = 0.050817315f + t71, t73 = t72 - t71, t74 = t49 * t72, t75 = t64 + t66, t76 = t75 * t59;
     float t77 = t33 ? 0.0f : t76, t78 = (t66 - (t75 - t64)) * t59, t79 = t33 ? 0.0f : t78, t80 = 0.014190124f + t74;
-    float t81 = t80 - t74, t82 = t80 * t53, t83 = t82 * t47;
+    float t81 = t80 - t74;
+    float t82 = t80 * t53;  // J_2/sqrt(2 pi)
+    float t83 = t82 * t47;
     float t84 = ((t48 * FMA(FMA(t42, 0.25f, FMA(t40, 0.25f, -(t46 - 1.0f))), t51, FMA(t46, t51, 1.0f))) * (POLY3(t48,
         2.9023442f, -2.0372577f, 0.76679516f, -0.054394823f) * (t50 + t54))) + FMA(t80, FMA(t48, t54, FMA(t48, t50,
         -t53)), FMA((-2.7928015e-10f) + FMA(t49, (-1.383553e-9f) + FMA(t49, 7.8102497e-10f + FMA(t49, 5.094082e-9f +
@@ -104,9 +107,11 @@ INLINE void threshold_exact_backward_element(
     _Bool t15 = t7 | (13.0f < t13);
     float t16 = t15 ? 13.0f : t13;  // |mean|/sigma
     float t17 = t13 * t13, t18 = t8 ? 0x1p-127f : t3, t19 = t5 * (t5 * (1.0f / t18)), t20 = t8 ? t17 : t19;
-    float t21 = t15 ? 169.0f : t20, t22 = 1.0f / FMA(t16, 0.25f, 1.0f), t23 = t21 * (-0.5f);
-    float t24 = FMA(t23, 1.442695f, 12582912.0f), t25 = t24 - 12582912.0f;
+    float t21 = t15 ? 169.0f : t20;
+    float t22 = 1.0f / FMA(t16, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t23 = t21 * (-0.5f), t24 = FMA(t23, 1.442695f, 12582912.0f), t25 = t24 - 12582912.0f;
     float t26 = FMA(t25, -0.69314575f, t23) + (t25 * (-1.4286068e-6f)), t27 = t22 - 0.25f;
+    // J_2/sqrt(2 pi)
     float t28 = POLY10(t27, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t22 * (t22 * t22));
     float t29 = FMA(t28, -(t16 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t21));

@@ -6,7 +6,8 @@
 
 INLINE double threshold_exact_float64_part0(double p0)
 {
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0), t1 = t0 - 0.25;
+    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t1 = t0 - 0.25;
     double t2 = POLY24(t1, -0.01441178831143662, 0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -30,7 +31,8 @@ INLINE void threshold_exact_float64_forward_element(
     double t16 = t15 ? 37.5 : t14;  // |mean|/sigma
     _Bool t17 = t15 | t8;
     double t18 = t17 ? 0.0 : t2, t19 = t16 * t16, t20 = t17 ? 1.0 : t4, t21 = t18 * (t18 * (1.0 / t20));
-    double t22 = t8 ? t19 : t21, t23 = t15 ? 1406.25 : t22, t24 = threshold_exact_float64_part0(t16);
+    double t22 = t8 ? t19 : t21, t23 = t15 ? 1406.25 : t22;
+    double t24 = threshold_exact_float64_part0(t16);  // J_2/sqrt(2 pi)
     double t25 = FMA(t24, -(t16 * 2.0), 0.3989422804014327) / (1.0 + t23), t26 = exp64(t23 * (-0.5));
     double t27 = t15 ? 0.0 : t26, t28 = t27 * t25;
     double t29 = t27 * FMA(t16, t25, t24 * 2.0);  // Phi(-t)
@@ -59,7 +61,8 @@ INLINE void threshold_exact_float64_backward_element(
     double t15 = t14 ? 37.5 : t12;  // |mean|/sigma
     _Bool t16 = t14 | t7;
     double t17 = t16 ? 0.0 : t2, t18 = t15 * t15, t19 = t16 ? 1.0 : t4, t20 = t17 * (t17 * (1.0 / t19));
-    double t21 = t7 ? t18 : t20, t22 = t14 ? 1406.25 : t21, t23 = threshold_exact_float64_part0(t15);
+    double t21 = t7 ? t18 : t20, t22 = t14 ? 1406.25 : t21;
+    double t23 = threshold_exact_float64_part0(t15);  // J_2/sqrt(2 pi)
     double t24 = FMA(t23, -(t15 * 2.0), 0.3989422804014327) / (1.0 + t22), t25 = exp64(t22 * (-0.5));
     double t26 = t14 ? 0.0 : t25, t27 = t26 * t24;
     double t28 = t6 ? 0.0 : t9;  // standard deviation

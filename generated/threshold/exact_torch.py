@@ -10,7 +10,7 @@ from momentgen.runtime.surfaces import choice, polynomial
 
 
 def _part0(p0: Tensor) -> Tensor:
-    t0 = 1.0 / (p0 * 0.25 + 1.0)
+    t0 = 1.0 / (p0 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t0 = (polynomial(t0 - 0.25, -0.01441178831143662, (0.12185347066213574, -0.4564414813950806, 0.9811091454089625,
         -1.2913683853251956, 0.9903038922351172, -0.3157451101997815, -0.06907315030546557, -0.007037820436323979,
         0.09055373133138865, 0.033359740112352404, -0.07085558951314344, -0.05426575494971582, 0.041060971434688315,
@@ -32,7 +32,7 @@ def _forward(mean: Tensor, var: Tensor, p_threshold: Tensor, p_value: Tensor) ->
     t5 = where(t4, 0.0, t5)  # standard deviation
     t4 = t4 | (37.5 < t6)
     t6 = where(t4, 37.5, t6)  # |mean|/sigma
-    t7 = _part0(t6)
+    t7 = _part0(t6)  # J_2/sqrt(2 pi)
     t8 = t3 < 2.2250738585072014e-308
     t9 = t4 | t8
     t2 = where(t9, 0.0, t2)
@@ -69,7 +69,7 @@ def _backward(
     t6 = t3 * t5
     t7 = t1 | (37.5 < t6)
     t6 = where(t7, 37.5, t6)  # |mean|/sigma
-    t8 = _part0(t6)
+    t8 = _part0(t6)  # J_2/sqrt(2 pi)
     t9 = t0 < 2.2250738585072014e-308
     t10 = t7 | t9
     t5 = where(t10, 0.0, t5)

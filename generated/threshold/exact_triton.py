@@ -34,7 +34,7 @@ def threshold_exact_forward(mean, var, threshold_hi, threshold_lo, value_hi, val
     t18 = t3 | (13.0 < t17)
     t19 = tl.where(t18, 13.0, t17)  # |mean|/sigma
     t20 = tl.fma(t19, 0.25, 1.0)
-    t21 = tl.div_rn(1.0, t20)
+    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
     t22 = t21 - 0.25
     t23 = polynomial(t22, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708, 0.17142972))
     t24 = t22 * t23
@@ -51,7 +51,7 @@ def threshold_exact_forward(mean, var, threshold_hi, threshold_lo, value_hi, val
     t35 = t25 - t24
     t36 = t21 * t21
     t37 = t21 * t36
-    t38 = t33 * t37
+    t38 = t33 * t37  # J_2/sqrt(2 pi)
     t39 = t38 * 2.0
     t40 = tl.fma(t21, t21, t36 * -1.0)
     t41 = t21 * -1.0
@@ -172,7 +172,8 @@ def threshold_exact_backward(mean, var, grad_mean, grad_var, threshold_hi, thres
         0.49999994)), t13 * t13, t13)) * ((((t11.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
     t15 = tl.where(t8, 13.0, t6)  # |mean|/sigma
-    t16 = tl.div_rn(1.0, tl.fma(t15, 0.25, 1.0))
+    t16 = tl.div_rn(1.0, tl.fma(t15, 0.25, 1.0))  # u = 1/(1 + t/4)
+    # J_2/sqrt(2 pi)
     t17 = (polynomial(t16 - 0.25, -0.074104935, (0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
         0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124)) * (t16 * (t16 * t16)))
     t18 = tl.fma(t17, (t15 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t9)
