@@ -25,7 +25,7 @@ from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.rule import Rule, load_rules
-from momentgen.rule.inputs import COVARIANCE
+from momentgen.rule.inputs import COVARIANCE, partial_names
 from momentgen.runtime import Op
 
 F32 = npt.NDArray[np.float32]
@@ -43,24 +43,20 @@ class Facts:
 
     Attributes:
         f: on float64 arrays, with the parameters by name.
-        lipschitz: |f(x) - f(y)| <= lipschitz·|x - y|, from the parameters.
         low, high: infimum and supremum of f, from the parameters.
         increasing, convex: as it says.
         degree: f(cx) = c^degree·f(x) for c > 0.
         even: f(-x) = f(x).
-        step: f(-x) = 1 - f(x), apart from x = 0.
         absolute: where the accuracy asked for is absolute instead of in ulp.
     """
 
     f: Function
-    lipschitz: Callable[..., float] | None = lambda **_: 1.0
     low: Callable[..., float] = lambda **_: 0.0
     high: Callable[..., float] = lambda **_: math.inf
     increasing: bool = True
     convex: bool = False
     degree: int | None = 1
     even: bool = False
-    step: bool = False
     absolute: float = 0.0
 
 
@@ -77,12 +73,8 @@ FACTS: dict[str, Facts] = {
     "relu": Facts(lambda x: np.maximum(x, 0.0), convex=True),
     "leaky_relu": Facts(_leaky, low=lambda negative_slope: 0.0 if negative_slope == 0 else -math.inf, convex=True),
     "abs": Facts(np.abs, increasing=False, convex=True, even=True),
-    "heaviside": Facts(
-        lambda x: (x >= 0).astype(np.float64), lipschitz=None, high=lambda **_: 1.0, degree=0, step=True
-    ),
-    "logistic_transform": Facts(
-        _logistic, lipschitz=lambda **_: 0.25, high=lambda **_: 1.0, degree=None, step=True, absolute=3e-7
-    ),
+    "heaviside": Facts(lambda x: (x >= 0).astype(np.float64), high=lambda **_: 1.0, degree=0),
+    "logistic_transform": Facts(_logistic, high=lambda **_: 1.0, degree=None, absolute=3e-7),
 }
 
 
@@ -154,16 +146,18 @@ def six(name: str, variant: str, mean: F32, var: F32, setting: Setting, backend:
     return {key: value.numpy() for key, value in zip((*OUTPUTS, *PARTIALS), results, strict=True)}
 
 
-def all_of(name: str, variant: str, points: Sequence[F32], **params: float) -> dict[str, F32]:
-    """Every output and partial of an op of any inputs, by the generated C."""
+def all_of(name: str, variant: str, points: Sequence[F32], backend: str = "c", **params: float) -> dict[str, F32]:
+    """Every output and partial of an op of any inputs, by one backend."""
     op = op_of(name)
+    partials = zip(*partial_names(op.input_names, op.outputs).values(), strict=True)
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in points]
     one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
-    results = list(op.kernel("forward", variant=variant)(*tensors, **params))
+    results = list(op.kernel("forward", variant=variant, backend=backend)(*tensors, **params))
     for seeded in range(len(op.outputs)):
         seeds = [one if k == seeded else zero for k in range(len(op.outputs))]
-        results += op.kernel("backward", variant=variant)(*tensors, *seeds, **params)
-    return {key: tensor.numpy() for key, tensor in zip(stables(name)[variant].outputs, results, strict=True)}
+        results += op.kernel("backward", variant=variant, backend=backend)(*tensors, *seeds, **params)
+    names = (*op.outputs, *(partial for of_output in partials for partial in of_output))
+    return {key: tensor.numpy() for key, tensor in zip(names, results, strict=True)}
 
 
 def goal_of(name: str, variant: str) -> float:

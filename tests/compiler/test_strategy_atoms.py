@@ -13,7 +13,6 @@ from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Line, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.values import evaluate_float64
-from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.rule import Rule
 from momentgen.rule.symbols import S, x
@@ -71,16 +70,6 @@ def test_the_torch_form_of_a_kinked_rule_is_right_beyond_the_points_of_its_fit()
         exact = moments(SHRINK, m, v, digits=20)
         for name, value in zip(("mean", "var"), exact, strict=True):
             assert abs(values[graph.outputs[name]][i] - float(value)) < 1e-8, (name, m, v)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "f", [MISH, sp.Max(-1, sp.Min(1, x)), sp.sin(x), sp.exp(x)], ids=["mish", "clip", "sin", "exp"]
-)
-def test_a_rule_with_nothing_but_f_builds_within_its_tolerance(f: sp.Expr) -> None:
-    compiled = compile_rule(Rule("mine", f=f))
-    (summary,) = compiled.variants
-    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values())
 
 
 def test_sine_and_square_are_exact_in_the_closed_algebra() -> None:

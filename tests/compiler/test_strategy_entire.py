@@ -311,7 +311,7 @@ def test_for_one_exponential_the_size_of_the_variance_is_the_variance() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "f",
-    [*STEADY, *GROWING, x**3, x**4, T5, sp.sinh(x), sp.exp(x) + x, sp.exp(x) - x, sp.sin(x) * sp.cos(2 * x)],
+    [*STEADY, *GROWING, x**4, T5, sp.sinh(x), sp.exp(x) + x, sp.exp(x) - x, sp.sin(x) * sp.cos(2 * x)],
     ids=str,
 )
 def test_a_sum_of_terms_builds_within_its_tolerance(f: sp.Expr) -> None:

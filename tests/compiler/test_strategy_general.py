@@ -266,15 +266,8 @@ def _within_tolerance(f: sp.Expr) -> None:
     "f",
     [
         pytest.param(x * sp.exp(-(x**2)), id="bump"),
-        pytest.param(sp.exp(-(x**2)), id="bell"),
         pytest.param(x**2 * sp.exp(-(x**2)), id="two bells"),
-        pytest.param(sp.log(sp.cosh(x)), id="log cosh"),
         pytest.param(x * Phi(x) ** 2, id="x Phi^2"),
-        pytest.param(x * sp.tanh(sp.exp(x)), id="tanhexp"),
-        pytest.param((sp.sqrt(x**2 + 1) - 1) / 2 + x, id="bent identity"),
-        pytest.param(x / sp.sqrt(1 + x**2), id="isru"),
-        pytest.param(SOFTSIGN, id="softsign"),
-        pytest.param(sp.Piecewise((x / sp.sqrt(1 + x**2), x < 0), (x, True)), id="isrlu"),
         pytest.param(sp.log(1 + sp.exp(x)) - sp.log(1 + sp.exp(-x)) / 10, id="leaky softplus"),
     ],
 )

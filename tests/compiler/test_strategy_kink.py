@@ -264,7 +264,7 @@ def test_only_homogeneous_functions_with_a_kink_at_zero_are_taken() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "f",
-    [sp.Max(x, 0) ** 2, x * sp.Abs(x), sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True)), sp.Max(x, 0) ** 3],
+    [x * sp.Abs(x), sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True))],
     ids=str,
 )
 def test_a_power_beside_a_kink_builds_within_8_ulp(f: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,12 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from compiled_rules import compiled
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from real_rules import rules
 
-import momentgen.generated
 from momentgen.compiler.certify.bounds import tolerance_of
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
@@ -149,71 +147,3 @@ def test_a_build_writes_it_into_the_certificate() -> None:
 
 def compiled_exp() -> Mapping[str, str]:
     return compiled("exp").files
-
-
-# --- the ops keep it -------------------------------------------------------------
-@dataclass(frozen=True)
-class Known:
-    """An activation as mathematics knows it: f in mpmath, its largest slope, its range."""
-
-    f: Callable[[Any], Any]
-    lipschitz: float
-    span: float = math.inf
-
-
-ERF = mpmath.erf
-KNOWN = {
-    "tanh": Known(mpmath.tanh, 1.0, 2.0),
-    "sigmoid": Known(lambda z: 1 / (1 + mpmath.exp(-z)), 0.25, 1.0),
-    "softplus": Known(lambda z: mpmath.log1p(mpmath.exp(z)) if z < 50 else z + mpmath.exp(-z), 1.0),
-    "logsigmoid": Known(lambda z: -mpmath.log1p(mpmath.exp(-z)) if z > -50 else z - mpmath.exp(z), 1.0),
-    "erf": Known(ERF, 2 / math.sqrt(math.pi), 2.0),
-    "normal_cdf": Known(mpmath.ncdf, 1 / math.sqrt(2 * math.pi), 1.0),
-    "gelu": Known(lambda z: z * mpmath.ncdf(z), 1.1289),
-    "silu": Known(lambda z: z / (1 + mpmath.exp(-z)), 1.09984),
-    "hardtanh": Known(lambda z: max(mpmath.mpf(-1), min(mpmath.mpf(1), z)), 1.0, 2.0),
-    "elu": Known(lambda z: z if z > 0 else mpmath.expm1(z), 1.0),
-    "atan": Known(mpmath.atan, 1.0, math.pi),
-}
-
-
-def moments_of(f: Callable[[Any], Any], mu: float, v: float) -> tuple[float, float]:
-    """Mean and variance of f(X), X ~ N(mu, v), by quadrature of f itself in 30 digits."""
-    with mpmath.workdps(30):
-        m, s = mpmath.mpf(mu), mpmath.sqrt(v)
-        cuts = sorted(
-            {*(m + k * s for k in range(-12, 13, 3)), *(mpmath.mpf(k) for k in (-1, 0, 1) if abs(k - m) < 12 * s)}
-        )
-        here = f(m)
-        first = mpmath.quad(lambda z: (f(z) - here) * mpmath.npdf(z, m, s), cuts)
-        second = mpmath.quad(lambda z: (f(z) - here) ** 2 * mpmath.npdf(z, m, s), cuts)
-        return float(here + first), float(second - first**2)
-
-
-POINTS = (st.sampled_from(sorted(KNOWN)), st.floats(-12, 12, width=32), st.floats(-4, 2).map(lambda k: 10.0**k))
-
-
-def keeps_its_words(name: str, mu: float, v: float) -> None:
-    assume(mu == 0 or abs(mu) > 1e-6)
-    known = KNOWN[name]
-    said = words(MomentsMeasure(known.lipschitz, known.span, (), {}))
-    mean, var = torch.tensor([mu], dtype=torch.float32), torch.tensor([v], dtype=torch.float32)
-    exact = moments_of(known.f, float(mean), float(var))
-    for dtype in (torch.float32, torch.float64):
-        computed = getattr(momentgen.generated, name)(mean.to(dtype), var.to(dtype))
-        for output, found, truth in zip(("mean", "var"), computed, exact, strict=True):
-            stated = value(said[output], said, m=truth, v=float(var), mu=mu)
-            assert abs(float(found) - truth) <= max(float(stated), FLOOR), (output, dtype)
-
-
-@settings(max_examples=20)
-@given(*POINTS)
-def test_ops_keep_what_the_words_say(name: str, mu: float, v: float) -> None:
-    keeps_its_words(name, mu, v)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000)
-@given(*POINTS)
-def test_ops_keep_what_the_words_say_at_many_points(name: str, mu: float, v: float) -> None:
-    keeps_its_words(name, mu, v)

@@ -22,12 +22,6 @@ def _logarithmic(low: float, high: float, share: F64) -> F64:
     return np.asarray(low * (high / low) ** share)
 
 
-def floats(low: float, high: float) -> st.SearchStrategy[float]:
-    """float32 numbers from ``low`` to ``high``, both of one sign, over all exponents alike."""
-    spread = st.floats(0.0, 1.0).map(lambda share: float(np.float32(low * (high / low) ** share)))
-    return st.one_of(st.floats(low, high, width=32), spread)
-
-
 def points(
     *, ratio: float = 30.0, var: tuple[float, float] = (_SMALL, _LARGE), zero: bool = False
 ) -> st.SearchStrategy[tuple[F32, F32]]:
