@@ -237,7 +237,9 @@ class _Integrals:
             for side, bound in ((-1, low), (1, high))
             if bound is None
         }
-        floor = max((max(of) for of in sizes.values()), default=arb(0)) * arb(10) ** -(self.digits + 5)
+        inner = [] if sizes else [low + (high - low) * k / 8 for k in range(9)]
+        largest = [abs(integrand(acb(z.mid())).real.mid()) for z in inner] + [max(of) for of in sizes.values()]
+        floor = max(largest) * arb(10) ** -(self.digits + 5)
 
         def reach(side: int) -> arb:
             # Two points below the floor: one could sit on a zero of the integrand.
