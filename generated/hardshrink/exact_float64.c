@@ -91,27 +91,27 @@ INLINE void hardshrink_exact_float64_forward_element(
     double t8 = t7 ? 1.0 : t6, t9 = SQRT(t8);
     _Bool t10 = t2 < 0.0, t11 = t3 <= 0.0;
     double t12 = t10 ? 1.0 : (-1.0), t13 = t11 ? 2.0 : (-2.0), t14 = t10 ? (-2.0) : t13, t15 = t11 ? 1.0 : (-1.0);
-    double t16 = t7 ? 0.0 : t9;  // standard deviation
-    double t17 = t11 ? 0.0 : 1.0, t18 = t10 ? 1.0 : t17, t19 = t16 * t18, t20 = 1.0 / t9, t21 = t7 ? 0.0 : t20;
-    double t22 = t21 * ABS(t2), t23 = t21 * ABS(t3), t24 = t16 * t16;
-    _Bool t25 = t7 | (37.5 < t22);
-    double t26 = t25 ? 37.5 : t22;  // |mean - -1|/sigma
-    _Bool t27 = t7 | (37.5 < t23);
-    double t28 = t27 ? 37.5 : t23;  // |mean - 1|/sigma
-    double t29 = t26 * t26, t30 = t28 * t28, t31 = exp64(t29 * (-0.5)), t32 = t25 ? 0.0 : t31;
-    double t33 = exp64((-0.5) * t30), t34 = t27 ? 0.0 : t33, t35 = hardshrink_exact_float64_part0(t26);
-    double t36 = FMA(t35, -(t26 * 2.0), 0.3989422804014327) / (1.0 + t29), t37 = hardshrink_exact_float64_part0(t28);
-    double t38 = FMA(t37, -(2.0 * t28), 0.3989422804014327) / (1.0 + t30), t39 = t32 * FMA(t26, t36, t35 * 2.0);
-    double t40 = t16 * (t32 * t36), t41 = t34 * FMA(t28, t38, 2.0 * t37), t42 = t16 * (t34 * t38);
-    double t43 = ((t12 * t39) - t40) + (t42 + (t15 * t41));
-    double t44 = FMA(2.0, ((t32 * 0.3989422804014327) + (t12 * (-(t16 * t39)))) + ((0.3989422804014327 * t34) + (t15 *
-        (t16 * t41))), t19);
-    double t45 = t40 * t14, t46 = t11 ? (-1.0) : 1.0, t47 = t10 ? 1.0 : t46, t48 = t11 ? (-2.0) : 2.0;
-    double t49 = t10 ? 2.0 : t48, t50 = t45 + (t12 * FMA(t39, t47, t49 * ((t32 * t35) * t24))), t51 = t42 * t14;
+    double t16 = t11 ? 0.0 : 1.0, t17 = t10 ? 1.0 : t16;
+    double t18 = t7 ? 0.0 : t9;  // standard deviation
+    double t19 = 1.0 / t9, t20 = t7 ? 0.0 : t19, t21 = t20 * ABS(t2), t22 = t20 * ABS(t3), t23 = t18 * t18;
+    _Bool t24 = t7 | (37.5 < t21);
+    double t25 = t24 ? 37.5 : t21;  // |mean - -1|/sigma
+    _Bool t26 = t7 | (37.5 < t22);
+    double t27 = t26 ? 37.5 : t22;  // |mean - 1|/sigma
+    double t28 = t25 * t25, t29 = t27 * t27, t30 = exp64(t28 * (-0.5)), t31 = t24 ? 0.0 : t30;
+    double t32 = exp64((-0.5) * t29), t33 = t26 ? 0.0 : t32, t34 = hardshrink_exact_float64_part0(t25);
+    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t28), t36 = hardshrink_exact_float64_part0(t27);
+    double t37 = FMA(t36, -(2.0 * t27), 0.3989422804014327) / (1.0 + t29), t38 = t31 * FMA(t25, t35, t34 * 2.0);
+    double t39 = t18 * (t31 * t35), t40 = t33 * FMA(t27, t37, 2.0 * t36), t41 = t18 * (t33 * t37);
+    double t42 = ((t12 * t38) - t39) + (t41 + (t15 * t40));
+    double t43 = FMA(t18, t17, 2.0 * (((t31 * 0.3989422804014327) + (t12 * (-(t18 * t38)))) + ((0.3989422804014327 *
+        t33) + (t15 * (t18 * t40)))));
+    double t44 = t18 * t17, t45 = t39 * t14, t46 = t11 ? (-1.0) : 1.0, t47 = t10 ? 1.0 : t46, t48 = t11 ? (-2.0) : 2.0;
+    double t49 = t10 ? 2.0 : t48, t50 = t45 + (t12 * FMA(t38, t47, t49 * ((t31 * t34) * t23))), t51 = t41 * t14;
     double t52 = t10 ? (-1.0) : t15;
-    double t53 = FMA(t19, t44, (t50 + (t51 + (t15 * FMA(t41, t52, t14 * ((t34 * t37) * t24))))) - (t43 * t43));
+    double t53 = FMA(t43, t44, (t50 + (t51 + (t15 * FMA(t40, t52, t14 * ((t33 * t36) * t23))))) - (t42 * t42));
     _Bool t54 = (0.0 == s4) & (1.0 == s5);
-    double t55 = t11 ? 0.0 : s5, t56 = t10 ? s5 : t55, t57 = t56 + t43;
+    double t55 = t11 ? 0.0 : s5, t56 = t10 ? s5 : t55, t57 = t56 + t42;
     _Bool t58 = 0x1.e3d39cp2 < ABS(s9);
     double t59 = s10 * r0;  // mean, normalised
     double t60 = t59 * t1, t61 = t58 ? 0.0 : t60, t62 = s5 + t61, t63 = t0 ? t57 : t62, t64 = t5 ? t63 : s5;
@@ -171,35 +171,34 @@ INLINE void hardshrink_exact_float64_backward_element(
     double t26 = t15 ? (-1.0) : 1.0, t27 = t14 ? 1.0 : t26, t28 = t15 ? 0.0 : 1.0, t29 = t14 ? 1.0 : t28;
     double t30 = t14 ? (-1.0) : t25, t31 = s3 * t10, t32 = p_lambd * t10;
     double t33 = t16 ? 0.0 : t18;  // standard deviation
-    double t34 = 1.0 / t18, t35 = t16 ? 0.0 : t34, t36 = t35 * ABS(t2), t37 = t35 * ABS(t3), t38 = t33 * t29;
-    double t39 = t35 * t35;
-    _Bool t40 = t16 | (37.5 < t36);
-    double t41 = t40 ? 37.5 : t36;  // |mean - -1|/sigma
-    _Bool t42 = t16 | (37.5 < t37);
-    double t43 = t42 ? 37.5 : t37;  // |mean - 1|/sigma
-    double t44 = t41 * t41, t45 = t43 * t43, t46 = exp64(t44 * (-0.5)), t47 = t40 ? 0.0 : t46;
-    double t48 = exp64((-0.5) * t45), t49 = t42 ? 0.0 : t48, t50 = hardshrink_exact_float64_part0(t41);
-    double t51 = FMA(t50, -(2.0 * t41), 0.3989422804014327) / (1.0 + t44), t52 = t47 * FMA(t41, t51, 2.0 * t50);
-    double t53 = t47 * 0.3989422804014327, t54 = t33 * (t47 * t51), t55 = hardshrink_exact_float64_part0(t43);
-    double t56 = FMA(t55, -(2.0 * t43), 0.3989422804014327) / (1.0 + t45), t57 = t33 * (t49 * t56);
-    double t58 = t49 * FMA(t43, t56, 2.0 * t55), t59 = 0.3989422804014327 * t49, t60 = t41 * t53, t61 = t43 * t59;
-    double t62 = t35 * t53, t63 = t35 * t59, t64 = t39 * t60, t65 = t39 * t61, t66 = t35 * t60;
-    double t67 = t25 * (t35 * t61), t68 = ((t20 * t64) - t62) + (t63 + (t25 * t65)), t69 = t58 * t22, t70 = t25 * t58;
-    double t71 = ((t20 * t52) - t54) + (t57 + t70), t72 = (t62 + (t20 * (-t52))) + (t70 + t63), t73 = t72 + t29;
-    double t74 = 1.0 + (t1 * (s6 * t9)), t75 = t0 ? t73 : t74, t76 = t75 * t32;
-    double t77 = FMA(2.0 * t38, ((t20 * t66) - t53) + (t59 + t67), FMA(t71 * (-2.0), t72, (FMA(t62, t27, t54 * t24) +
-        (t20 * (t52 * t22))) + (FMA(t63, t30, t57 * t22) + (t25 * t69))));
-    double t78 = (s6 * t8) * t19, t79 = t0 ? t77 : t78, t80 = FMA(t76, grad_mean, (t79 * t31) * grad_var);
-    double t81 = 0.5 * t68, t82 = t13 * FMA(s8, t9, s11 * ((s10 * r0) * (2.0 * s12)));
-    double t83 = s10 * r2;  // mean, normalised
-    double t84 = FMA(t1, t82, t83 * (t1 * (-t1))), t85 = t5 ? 0.0 : t84, t86 = t0 ? t81 : t85, t87 = t86 * (t10 * t32);
-    double t88 = FMA(t29, FMA(2.0, t72, t29), FMA(t38, ((t39 * ((t41 * t60) - t53)) + (t20 * (-t66))) + ((t39 * ((t43 *
-        t61) - t59)) + t67), FMA(-t71, t68, 0.5 * (((t62 * t22) + (t20 * FMA(t27, t64, t52 * t24))) + ((t63 * t22) +
-        (t25 * FMA(t30, t65, t69)))))));
-    double t89 = 1.0 + FMA(t13 * FMA(s8, t8, s11 * (2.0 * r3)), t19, r5 * (t12 + (t19 * (t1 * (-1.5)))));
-    double t90 = t0 ? t88 : t89, t91 = FMA(t87, grad_mean, (t90 * (t10 * t31)) * grad_var);
-    *out_grad_mean = t80;
-    *out_grad_var = t91;
+    double t34 = 1.0 / t18, t35 = t16 ? 0.0 : t34, t36 = t35 * ABS(t2), t37 = t35 * ABS(t3), t38 = t35 * t35;
+    _Bool t39 = t16 | (37.5 < t36);
+    double t40 = t39 ? 37.5 : t36;  // |mean - -1|/sigma
+    _Bool t41 = t16 | (37.5 < t37);
+    double t42 = t41 ? 37.5 : t37;  // |mean - 1|/sigma
+    double t43 = t40 * t40, t44 = t42 * t42, t45 = exp64(t43 * (-0.5)), t46 = t39 ? 0.0 : t45;
+    double t47 = exp64((-0.5) * t44), t48 = t41 ? 0.0 : t47, t49 = hardshrink_exact_float64_part0(t40);
+    double t50 = FMA(t49, -(2.0 * t40), 0.3989422804014327) / (1.0 + t43), t51 = t46 * FMA(t40, t50, 2.0 * t49);
+    double t52 = t46 * 0.3989422804014327, t53 = t33 * (t46 * t50), t54 = hardshrink_exact_float64_part0(t42);
+    double t55 = FMA(t54, -(2.0 * t42), 0.3989422804014327) / (1.0 + t44), t56 = t48 * FMA(t42, t55, 2.0 * t54);
+    double t57 = 0.3989422804014327 * t48, t58 = t33 * (t48 * t55), t59 = t40 * t52, t60 = t42 * t57, t61 = t35 * t52;
+    double t62 = t35 * t57, t63 = t38 * t59, t64 = t38 * t60, t65 = t25 * t60;
+    double t66 = ((t20 * t63) - t61) + (t62 + (t25 * t64)), t67 = t56 * t22, t68 = t25 * t56;
+    double t69 = ((t20 * t51) - t53) + (t58 + t68), t70 = (t61 + (t20 * (-t51))) + (t68 + t62), t71 = t70 + t29;
+    double t72 = 1.0 + (t1 * (s6 * t9)), t73 = t0 ? t71 : t72, t74 = t73 * t32;
+    double t75 = FMA(2.0 * t29, ((t20 * t59) - (t33 * t52)) + (t65 + (t33 * t57)), FMA(t69 * (-2.0), t70, (FMA(t61,
+        t27, t53 * t24) + (t20 * (t51 * t22))) + (FMA(t62, t30, t58 * t22) + (t25 * t67))));
+    double t76 = (s6 * t8) * t19, t77 = t0 ? t75 : t76, t78 = FMA(t74, grad_mean, (t77 * t31) * grad_var);
+    double t79 = 0.5 * t66, t80 = t13 * FMA(s8, t9, s11 * ((s10 * r0) * (2.0 * s12)));
+    double t81 = s10 * r2;  // mean, normalised
+    double t82 = FMA(t1, t80, t81 * (t1 * (-t1))), t83 = t5 ? 0.0 : t82, t84 = t0 ? t79 : t83, t85 = t84 * (t10 * t32);
+    double t86 = FMA(t29, t29 + (2.0 * t70), FMA(t29, ((t35 * ((t40 * t59) - t52)) + (t20 * (-t59))) + ((t35 * ((t42 *
+        t60) - t57)) + t65), FMA(-t69, t66, 0.5 * (((t61 * t22) + (t20 * FMA(t27, t63, t51 * t24))) + ((t62 * t22) +
+        (t25 * FMA(t30, t64, t67)))))));
+    double t87 = 1.0 + FMA(t13 * FMA(s8, t8, s11 * (2.0 * r3)), t19, r5 * (t12 + (t19 * (t1 * (-1.5)))));
+    double t88 = t0 ? t86 : t87, t89 = FMA(t85, grad_mean, (t88 * (t10 * t31)) * grad_var);
+    *out_grad_mean = t78;
+    *out_grad_var = t89;
 }
 
 static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,

@@ -80,32 +80,32 @@ INLINE void hardsigmoid_exact_float64_forward_element(
     double t6 = t0 ? s3 : 900.0;
     _Bool t7 = t1 <= 0.0, t8 = t2 < 0.0, t9 = 0.0 == t6;
     double t10 = t9 ? 1.0 : t6, t11 = SQRT(t10), t12 = t7 ? 1.0 : (-1.0), t13 = (t4 < 0.0) ? 0.0 : t4;
-    double t14 = t8 ? 1.0 : (-1.0);
-    double t15 = t9 ? 0.0 : t11;  // standard deviation
-    double t16 = t8 ? 0.16666666666666666 : 0.0, t17 = t7 ? 0.0 : t16, t18 = t15 * t17, t19 = 1.0 / t11;
-    double t20 = t9 ? 0.0 : t19, t21 = t20 * ABS(t1), t22 = t20 * ABS(t2), t23 = t15 * t15;
-    _Bool t24 = t9 | (37.5 < t21);
-    double t25 = t24 ? 37.5 : t21;  // |mean - -3|/sigma
-    _Bool t26 = t9 | (37.5 < t22);
-    double t27 = t26 ? 37.5 : t22;  // |mean - 3|/sigma
-    double t28 = t25 * t25, t29 = t27 * t27, t30 = exp64(t28 * (-0.5)), t31 = t24 ? 0.0 : t30;
-    double t32 = exp64((-0.5) * t29), t33 = t26 ? 0.0 : t32, t34 = hardsigmoid_exact_float64_part0(t25);
-    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t28), t36 = hardsigmoid_exact_float64_part0(t27);
-    double t37 = FMA(t36, -(2.0 * t27), 0.3989422804014327) / (1.0 + t29), t38 = t31 * FMA(t25, t35, t34 * 2.0);
-    double t39 = t15 * (t31 * t35), t40 = t33 * FMA(t27, t37, 2.0 * t36), t41 = t15 * (t33 * t37);
-    double t42 = (0.16666666666666666 * t39) + ((-0.16666666666666666) * t41);
-    double t43 = FMA(mean, 0.16666666666666666, 0.5), t44 = t8 ? t43 : 1.0, t45 = t7 ? 0.0 : t44, t46 = t45 + t42;
-    double t47 = (1.0 < t13) ? 1.0 : t13, t48 = t0 ? t46 : t47, t49 = t5 ? t48 : mean;
-    double t50 = FMA(2.0, (t12 * (0.16666666666666666 * (t15 * t38))) + (t14 * ((-0.16666666666666666) * (t15 * t40))),
-        t18);
-    double t51 = t8 ? 0.0 : (-0.33333333333333326), t52 = t7 ? 0.0 : t51, t53 = t39 * t52, t54 = t8 ? 0.0 : (-0x1p-52);
-    double t55 = t7 ? 0.0 : t54, t56 = t8 ? (-0.055555555555555546) : 0.055555555555555546;
-    double t57 = t7 ? 0.055555555555555546 : t56, t58 = t53 + (t12 * FMA(t38, t55, t57 * ((t31 * t34) * t23)));
-    double t59 = t7 ? (-0.33333333333333326) : 0.0, t60 = t41 * t59, t61 = t7 ? 0x1p-52 : 0.0;
-    double t62 = t8 ? 0.055555555555555546 : (-0.055555555555555546), t63 = t7 ? (-0.055555555555555546) : t62;
-    double t64 = FMA(t18, t50, (t58 + (t60 + (t14 * FMA(t40, t61, t63 * ((t33 * t36) * t23))))) - (t42 * t42));
+    double t14 = t8 ? 1.0 : (-1.0), t15 = t8 ? 0.16666666666666666 : 0.0, t16 = t7 ? 0.0 : t15;
+    double t17 = t9 ? 0.0 : t11;  // standard deviation
+    double t18 = 1.0 / t11, t19 = t9 ? 0.0 : t18, t20 = t19 * ABS(t1), t21 = t19 * ABS(t2), t22 = t17 * t17;
+    _Bool t23 = t9 | (37.5 < t20);
+    double t24 = t23 ? 37.5 : t20;  // |mean - -3|/sigma
+    _Bool t25 = t9 | (37.5 < t21);
+    double t26 = t25 ? 37.5 : t21;  // |mean - 3|/sigma
+    double t27 = t24 * t24, t28 = t26 * t26, t29 = exp64(t27 * (-0.5)), t30 = t23 ? 0.0 : t29;
+    double t31 = exp64((-0.5) * t28), t32 = t25 ? 0.0 : t31, t33 = hardsigmoid_exact_float64_part0(t24);
+    double t34 = FMA(t33, -(t24 * 2.0), 0.3989422804014327) / (1.0 + t27), t35 = hardsigmoid_exact_float64_part0(t26);
+    double t36 = FMA(t35, -(2.0 * t26), 0.3989422804014327) / (1.0 + t28), t37 = t30 * FMA(t24, t34, t33 * 2.0);
+    double t38 = t17 * (t30 * t34), t39 = t32 * FMA(t26, t36, 2.0 * t35), t40 = t17 * (t32 * t36);
+    double t41 = (0.16666666666666666 * t38) + ((-0.16666666666666666) * t40);
+    double t42 = FMA(mean, 0.16666666666666666, 0.5), t43 = t8 ? t42 : 1.0, t44 = t7 ? 0.0 : t43, t45 = t44 + t41;
+    double t46 = (1.0 < t13) ? 1.0 : t13, t47 = t0 ? t45 : t46, t48 = t5 ? t47 : mean;
+    double t49 = FMA(t17, t16, 2.0 * ((t12 * (0.16666666666666666 * (t17 * t37))) + (t14 * ((-0.16666666666666666) *
+        (t17 * t39)))));
+    double t50 = t17 * t16, t51 = t8 ? 0.0 : (-0.33333333333333326), t52 = t7 ? 0.0 : t51, t53 = t38 * t52;
+    double t54 = t8 ? 0.0 : (-0x1p-52), t55 = t7 ? 0.0 : t54;
+    double t56 = t8 ? (-0.055555555555555546) : 0.055555555555555546, t57 = t7 ? 0.055555555555555546 : t56;
+    double t58 = t53 + (t12 * FMA(t37, t55, t57 * ((t30 * t33) * t22))), t59 = t7 ? (-0.33333333333333326) : 0.0;
+    double t60 = t40 * t59, t61 = t7 ? 0x1p-52 : 0.0, t62 = t8 ? 0.055555555555555546 : (-0.055555555555555546);
+    double t63 = t7 ? (-0.055555555555555546) : t62;
+    double t64 = FMA(t49, t50, (t58 + (t60 + (t14 * FMA(t39, t61, t63 * ((t32 * t35) * t22))))) - (t41 * t41));
     double t65 = (t64 < 0.0) ? 0.0 : t64, t66 = (r1 < 0.0) ? 0.0 : r1, t67 = t0 ? t65 : t66, t68 = t5 ? t67 : mean;
-    *out_mean = t49;
+    *out_mean = t48;
     *out_var = t68;
 }
 
@@ -154,33 +154,33 @@ INLINE void hardsigmoid_exact_float64_backward_element(
     double t25 = t12 ? 0.0 : (-0.33333333333333326), t26 = t11 ? 0.0 : t25, t27 = t12 ? 1.0 : (-1.0);
     double t28 = t12 ? 0.16666666666666666 : 0.0, t29 = t11 ? 0.0 : t28;
     double t30 = t13 ? 0.0 : t15;  // standard deviation
-    double t31 = 1.0 / t15, t32 = t13 ? 0.0 : t31, t33 = t32 * ABS(t1), t34 = t32 * ABS(t2), t35 = t30 * t29;
-    double t36 = t32 * t32;
-    _Bool t37 = t13 | (37.5 < t33);
-    double t38 = t37 ? 37.5 : t33;  // |mean - -3|/sigma
-    _Bool t39 = t13 | (37.5 < t34);
-    double t40 = t39 ? 37.5 : t34;  // |mean - 3|/sigma
-    double t41 = t38 * t38, t42 = t40 * t40, t43 = exp64(t41 * (-0.5)), t44 = t37 ? 0.0 : t43;
-    double t45 = exp64((-0.5) * t42), t46 = t39 ? 0.0 : t45, t47 = hardsigmoid_exact_float64_part0(t38);
-    double t48 = FMA(t47, -(2.0 * t38), 0.3989422804014327) / (1.0 + t41), t49 = t44 * FMA(t38, t48, 2.0 * t47);
-    double t50 = t44 * 0.3989422804014327, t51 = t38 * t50, t52 = t30 * (t44 * t48);
-    double t53 = hardsigmoid_exact_float64_part0(t40), t54 = FMA(t53, -(2.0 * t40), 0.3989422804014327) / (1.0 + t42);
-    double t55 = t30 * (t46 * t54), t56 = t46 * FMA(t40, t54, 2.0 * t53), t57 = 0.3989422804014327 * t46;
-    double t58 = t40 * t57, t59 = t32 * t50, t60 = t32 * t57;
-    double t61 = (0.16666666666666666 * t59) + ((-0.16666666666666666) * t60);
-    double t62 = (0.16666666666666666 * t52) + ((-0.16666666666666666) * t55);
-    double t63 = (t17 * (0.16666666666666666 * t49)) + (t27 * ((-0.16666666666666666) * t56)), t64 = t63 + t29;
-    double t65 = s4 * t8, t66 = t0 ? t64 : t65;
-    double t67 = FMA(2.0 * t35, (0.16666666666666666 * t50) + ((-0.16666666666666666) * t57), FMA(t62 * (-2.0), t63,
-        (FMA(t24, t59, t52 * t20) + (t17 * (t49 * t26))) + (FMA(t16, t60, t55 * t22) + (t27 * (t56 * t18)))));
-    double t68 = s4 * t7, t69 = t0 ? t67 : t68, t70 = FMA(t66, grad_mean, t69 * grad_var), t71 = 0.5 * t61;
-    double t72 = t9 * FMA(s6, t8, s9 * ((s8 * r0) * (2.0 * s10))), t73 = t0 ? t71 : t72;
-    double t74 = FMA(t29, FMA(2.0, t63, t29), FMA(t35, (t17 * (0.16666666666666666 * (t32 * t51))) + (t27 *
-        ((-0.16666666666666666) * (t32 * t58))), FMA(-t62, t61, 0.5 * (((t26 * t59) + (t17 * FMA(t24, t36 * t51, t49 *
-        t20))) + ((t18 * t60) + (t27 * FMA(t16, t36 * t58, t56 * t22)))))));
-    double t75 = t9 * FMA(s6, t7, s9 * (2.0 * r3)), t76 = t0 ? t74 : t75, t77 = FMA(t73, grad_mean, t76 * grad_var);
-    *out_grad_mean = t70;
-    *out_grad_var = t77;
+    double t31 = 1.0 / t15, t32 = t13 ? 0.0 : t31, t33 = t32 * ABS(t1), t34 = t32 * ABS(t2), t35 = t32 * t32;
+    _Bool t36 = t13 | (37.5 < t33);
+    double t37 = t36 ? 37.5 : t33;  // |mean - -3|/sigma
+    _Bool t38 = t13 | (37.5 < t34);
+    double t39 = t38 ? 37.5 : t34;  // |mean - 3|/sigma
+    double t40 = t37 * t37, t41 = t39 * t39, t42 = exp64(t40 * (-0.5)), t43 = t36 ? 0.0 : t42;
+    double t44 = exp64((-0.5) * t41), t45 = t38 ? 0.0 : t44, t46 = hardsigmoid_exact_float64_part0(t37);
+    double t47 = FMA(t46, -(2.0 * t37), 0.3989422804014327) / (1.0 + t40), t48 = t43 * FMA(t37, t47, 2.0 * t46);
+    double t49 = t43 * 0.3989422804014327, t50 = t37 * t49, t51 = t30 * (t43 * t47);
+    double t52 = hardsigmoid_exact_float64_part0(t39), t53 = FMA(t52, -(2.0 * t39), 0.3989422804014327) / (1.0 + t41);
+    double t54 = t45 * FMA(t39, t53, 2.0 * t52), t55 = 0.3989422804014327 * t45, t56 = t39 * t55;
+    double t57 = t30 * (t45 * t53), t58 = t32 * t49, t59 = t32 * t55;
+    double t60 = (0.16666666666666666 * t58) + ((-0.16666666666666666) * t59);
+    double t61 = (0.16666666666666666 * t51) + ((-0.16666666666666666) * t57);
+    double t62 = (t17 * (0.16666666666666666 * t48)) + (t27 * ((-0.16666666666666666) * t54)), t63 = t62 + t29;
+    double t64 = s4 * t8, t65 = t0 ? t63 : t64;
+    double t66 = FMA(2.0 * t29, (0.16666666666666666 * (t30 * t49)) + ((-0.16666666666666666) * (t30 * t55)), FMA(t61 *
+        (-2.0), t62, (FMA(t24, t58, t51 * t20) + (t17 * (t48 * t26))) + (FMA(t16, t59, t57 * t22) + (t27 * (t54 *
+        t18)))));
+    double t67 = s4 * t7, t68 = t0 ? t66 : t67, t69 = FMA(t65, grad_mean, t68 * grad_var), t70 = 0.5 * t60;
+    double t71 = t9 * FMA(s6, t8, s9 * ((s8 * r0) * (2.0 * s10))), t72 = t0 ? t70 : t71;
+    double t73 = FMA(t29, t29 + (2.0 * t62), FMA(t29, (t17 * (0.16666666666666666 * t50)) + (t27 *
+        ((-0.16666666666666666) * t56)), FMA(-t61, t60, 0.5 * (((t26 * t58) + (t17 * FMA(t24, t35 * t50, t48 * t20))) +
+        ((t18 * t59) + (t27 * FMA(t16, t35 * t56, t54 * t22)))))));
+    double t74 = t9 * FMA(s6, t7, s9 * (2.0 * r3)), t75 = t0 ? t73 : t74, t76 = FMA(t72, grad_mean, t75 * grad_var);
+    *out_grad_mean = t69;
+    *out_grad_var = t76;
 }
 
 static void hardsigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,

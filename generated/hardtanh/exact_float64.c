@@ -90,26 +90,25 @@ INLINE void hardtanh_exact_float64_forward_element(
     _Bool t7 = 0.0 == t5;
     double t8 = t7 ? 1.0 : t5, t9 = SQRT(t8);
     _Bool t10 = t2 < 0.0, t11 = t3 < 0.0;
-    double t12 = t10 ? 1.0 : (-1.0), t13 = t11 ? 1.0 : (-1.0);
-    double t14 = t7 ? 0.0 : t9;  // standard deviation
-    double t15 = t10 ? 1.0 : 0.0, t16 = t11 ? 0.0 : t15, t17 = t14 * t16, t18 = 1.0 / t9, t19 = t7 ? 0.0 : t18;
-    double t20 = t19 * ABS(t2), t21 = t19 * ABS(t3), t22 = t14 * t14;
-    _Bool t23 = t7 | (37.5 < t20);
-    double t24 = t23 ? 37.5 : t20;  // |mean - 1|/sigma
-    _Bool t25 = t7 | (37.5 < t21);
-    double t26 = t25 ? 37.5 : t21;  // |mean - -1|/sigma
-    double t27 = t26 * t26, t28 = t24 * t24, t29 = exp64((-0.5) * t27), t30 = t25 ? 0.0 : t29;
-    double t31 = exp64((-0.5) * t28), t32 = t23 ? 0.0 : t31, t33 = hardtanh_exact_float64_part0(t24);
-    double t34 = FMA(t33, -(2.0 * t24), 0.3989422804014327) / (1.0 + t28), t35 = hardtanh_exact_float64_part0(t26);
-    double t36 = FMA(t35, -(t26 * 2.0), 0.3989422804014327) / (1.0 + t27), t37 = t14 * (t32 * t34);
-    double t38 = t14 * (t30 * t36), t39 = t38 - t37;
-    double t40 = FMA(2.0, (t13 * (t14 * (t30 * FMA(t26, t36, t35 * 2.0)))) + (t12 * (-(t14 * (t32 * FMA(t24, t34, 2.0 *
-        t33))))), t17);
-    double t41 = t10 ? 0.0 : (-4.0), t42 = t11 ? 0.0 : t41, t43 = t38 * t42, t44 = t10 ? (-2.0) : 2.0;
-    double t45 = t11 ? 2.0 : t44, t46 = t43 + (t13 * (t45 * ((t30 * t35) * t22))), t47 = t11 ? (-4.0) : 0.0;
-    double t48 = t37 * t47, t49 = t10 ? 2.0 : (-2.0), t50 = t11 ? (-2.0) : t49;
-    double t51 = FMA(t17, t40, (t46 + (t48 + (t12 * (t50 * ((t32 * t33) * t22))))) - (t39 * t39));
-    double t52 = t10 ? s6 : 1.0, t53 = t11 ? (-1.0) : t52, t54 = t53 + t39, t55 = (1.0 < t6) ? 1.0 : t6;
+    double t12 = t10 ? 1.0 : (-1.0), t13 = t10 ? 1.0 : 0.0, t14 = t11 ? 0.0 : t13, t15 = t11 ? 1.0 : (-1.0);
+    double t16 = t7 ? 0.0 : t9;  // standard deviation
+    double t17 = 1.0 / t9, t18 = t7 ? 0.0 : t17, t19 = t18 * ABS(t2), t20 = t18 * ABS(t3), t21 = t16 * t16;
+    _Bool t22 = t7 | (37.5 < t19);
+    double t23 = t22 ? 37.5 : t19;  // |mean - 1|/sigma
+    _Bool t24 = t7 | (37.5 < t20);
+    double t25 = t24 ? 37.5 : t20;  // |mean - -1|/sigma
+    double t26 = t25 * t25, t27 = t23 * t23, t28 = exp64((-0.5) * t26), t29 = t24 ? 0.0 : t28;
+    double t30 = exp64((-0.5) * t27), t31 = t22 ? 0.0 : t30, t32 = hardtanh_exact_float64_part0(t23);
+    double t33 = FMA(t32, -(2.0 * t23), 0.3989422804014327) / (1.0 + t27), t34 = hardtanh_exact_float64_part0(t25);
+    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t26), t36 = t16 * (t31 * t33);
+    double t37 = t16 * (t29 * t35), t38 = t37 - t36;
+    double t39 = FMA(t16, t14, 2.0 * ((t15 * (t16 * (t29 * FMA(t25, t35, t34 * 2.0)))) + (t12 * (-(t16 * (t31 *
+        FMA(t23, t33, 2.0 * t32)))))));
+    double t40 = t16 * t14, t41 = t10 ? 0.0 : (-4.0), t42 = t11 ? 0.0 : t41, t43 = t37 * t42, t44 = t10 ? (-2.0) : 2.0;
+    double t45 = t11 ? 2.0 : t44, t46 = t43 + (t15 * (t45 * ((t29 * t34) * t21))), t47 = t11 ? (-4.0) : 0.0;
+    double t48 = t36 * t47, t49 = t10 ? 2.0 : (-2.0), t50 = t11 ? (-2.0) : t49;
+    double t51 = FMA(t39, t40, (t46 + (t48 + (t12 * (t50 * ((t31 * t32) * t21))))) - (t38 * t38));
+    double t52 = t10 ? s6 : 1.0, t53 = t11 ? (-1.0) : t52, t54 = t53 + t38, t55 = (1.0 < t6) ? 1.0 : t6;
     double t56 = t0 ? t54 : t55, t57 = t4 ? t56 : s6, t58 = s4 + (s3 * t57), t59 = (t51 < 0.0) ? 0.0 : t51;
     double t60 = (r1 < 0.0) ? 0.0 : r1, t61 = t0 ? t59 : t60, t62 = t4 ? t61 : s6, t63 = s5 * t62;
     *out_mean = t58;
@@ -165,29 +164,29 @@ INLINE void hardtanh_exact_float64_backward_element(
     double t24 = t12 ? (-2.0) : t23, t25 = t13 ? 0.0 : (-4.0), t26 = t12 ? 0.0 : t25, t27 = t13 ? 1.0 : (-1.0);
     double t28 = t13 ? 1.0 : 0.0, t29 = t12 ? 0.0 : t28;
     double t30 = t14 ? 0.0 : t16;  // standard deviation
-    double t31 = 1.0 / t16, t32 = t14 ? 0.0 : t31, t33 = t32 * ABS(t1), t34 = t32 * ABS(t2), t35 = t30 * t29;
-    _Bool t36 = t14 | (37.5 < t33);
-    double t37 = t36 ? 37.5 : t33;  // |mean - -1|/sigma
-    _Bool t38 = t14 | (37.5 < t34);
-    double t39 = t38 ? 37.5 : t34;  // |mean - 1|/sigma
-    double t40 = t37 * t37, t41 = t39 * t39, t42 = exp64((-0.5) * t40), t43 = t36 ? 0.0 : t42;
-    double t44 = exp64((-0.5) * t41), t45 = t38 ? 0.0 : t44, t46 = hardtanh_exact_float64_part0(t37);
-    double t47 = FMA(t46, -(2.0 * t37), 0.3989422804014327) / (1.0 + t40), t48 = t43 * FMA(t37, t47, 2.0 * t46);
-    double t49 = t43 * 0.3989422804014327, t50 = t30 * (t43 * t47), t51 = hardtanh_exact_float64_part0(t39);
-    double t52 = FMA(t51, -(2.0 * t39), 0.3989422804014327) / (1.0 + t41), t53 = t30 * (t45 * t52);
-    double t54 = t45 * FMA(t39, t52, 2.0 * t51), t55 = 0.3989422804014327 * t45, t56 = t32 * t49, t57 = t32 * t55;
-    double t58 = t56 - t57, t59 = t50 - t53, t60 = (t19 * t48) + (t27 * (-t54)), t61 = t60 + t29, t62 = s6 * t8;
-    double t63 = t0 ? t61 : t62, t64 = t63 * t18;
-    double t65 = FMA(2.0 * t35, t49 - t55, FMA(t59 * (-2.0), t60, ((t50 * t22) + (t19 * (t48 * t26))) + ((t53 * t24) +
-        (t27 * (t54 * t20)))));
-    double t66 = s6 * t7, t67 = t0 ? t65 : t66, t68 = FMA(t64, grad_mean, (t67 * t17) * grad_var), t69 = 0.5 * t58;
-    double t70 = t10 * FMA(s8, t8, s11 * ((s10 * r0) * (2.0 * s12))), t71 = t0 ? t69 : t70, t72 = t71 * (t9 * t18);
-    double t73 = FMA(t29, FMA(2.0, t60, t29), FMA(t35, (t19 * (t32 * (t37 * t49))) + (t27 * (-(t32 * (t39 * t55)))),
-        FMA(-t59, t58, 0.5 * (((t26 * t56) + (t19 * (t48 * t22))) + ((t20 * t57) + (t27 * (t54 * t24)))))));
-    double t74 = t10 * FMA(s8, t7, s11 * (2.0 * r3)), t75 = t0 ? t73 : t74;
-    double t76 = FMA(t72, grad_mean, (t75 * (t9 * t17)) * grad_var);
-    *out_grad_mean = t68;
-    *out_grad_var = t76;
+    double t31 = 1.0 / t16, t32 = t14 ? 0.0 : t31, t33 = t32 * ABS(t1), t34 = t32 * ABS(t2);
+    _Bool t35 = t14 | (37.5 < t33);
+    double t36 = t35 ? 37.5 : t33;  // |mean - -1|/sigma
+    _Bool t37 = t14 | (37.5 < t34);
+    double t38 = t37 ? 37.5 : t34;  // |mean - 1|/sigma
+    double t39 = t36 * t36, t40 = t38 * t38, t41 = exp64((-0.5) * t39), t42 = t35 ? 0.0 : t41;
+    double t43 = exp64((-0.5) * t40), t44 = t37 ? 0.0 : t43, t45 = hardtanh_exact_float64_part0(t36);
+    double t46 = FMA(t45, -(2.0 * t36), 0.3989422804014327) / (1.0 + t39), t47 = t42 * FMA(t36, t46, 2.0 * t45);
+    double t48 = t42 * 0.3989422804014327, t49 = t30 * (t42 * t46), t50 = hardtanh_exact_float64_part0(t38);
+    double t51 = FMA(t50, -(2.0 * t38), 0.3989422804014327) / (1.0 + t40), t52 = t44 * FMA(t38, t51, 2.0 * t50);
+    double t53 = 0.3989422804014327 * t44, t54 = t30 * (t44 * t51), t55 = t32 * t48, t56 = t32 * t53, t57 = t55 - t56;
+    double t58 = t49 - t54, t59 = (t19 * t47) + (t27 * (-t52)), t60 = t59 + t29, t61 = s6 * t8, t62 = t0 ? t60 : t61;
+    double t63 = t62 * t18;
+    double t64 = FMA(2.0 * t29, (t30 * t48) - (t30 * t53), FMA(t58 * (-2.0), t59, ((t49 * t22) + (t19 * (t47 * t26))) +
+        ((t54 * t24) + (t27 * (t52 * t20)))));
+    double t65 = s6 * t7, t66 = t0 ? t64 : t65, t67 = FMA(t63, grad_mean, (t66 * t17) * grad_var), t68 = 0.5 * t57;
+    double t69 = t10 * FMA(s8, t8, s11 * ((s10 * r0) * (2.0 * s12))), t70 = t0 ? t68 : t69, t71 = t70 * (t9 * t18);
+    double t72 = FMA(t29, t29 + (2.0 * t59), FMA(t29, (t19 * (t36 * t48)) + (t27 * (-(t38 * t53))), FMA(-t58, t57, 0.5
+        * (((t26 * t55) + (t19 * (t47 * t22))) + ((t20 * t56) + (t27 * (t52 * t24)))))));
+    double t73 = t10 * FMA(s8, t7, s11 * (2.0 * r3)), t74 = t0 ? t72 : t73;
+    double t75 = FMA(t71, grad_mean, (t74 * (t9 * t17)) * grad_var);
+    *out_grad_mean = t67;
+    *out_grad_var = t75;
 }
 
 static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int

@@ -83,28 +83,28 @@ INLINE void relu6_exact_float64_forward_element(
     _Bool t7 = t1 < 0.0;
     double t8 = t2 ? 1.0 : (-1.0);
     _Bool t9 = 0.0 == t6;
-    double t10 = t9 ? 1.0 : t6, t11 = SQRT(t10), t12 = t7 ? 1.0 : (-1.0), t13 = (t4 < 0.0) ? 0.0 : t4;
-    double t14 = t9 ? 0.0 : t11;  // standard deviation
-    double t15 = t7 ? 1.0 : 0.0, t16 = t2 ? 0.0 : t15, t17 = t14 * t16, t18 = 1.0 / t11, t19 = t9 ? 0.0 : t18;
-    double t20 = t19 * ABS(t1), t21 = t19 * ABS(mean), t22 = t14 * t14;
-    _Bool t23 = t9 | (37.5 < t20);
-    double t24 = t23 ? 37.5 : t20;  // |mean - 6|/sigma
-    _Bool t25 = t9 | (37.5 < t21);
-    double t26 = t25 ? 37.5 : t21;  // |mean - 0|/sigma
-    double t27 = t26 * t26, t28 = t24 * t24, t29 = exp64(t27 * (-0.5)), t30 = t25 ? 0.0 : t29;
-    double t31 = exp64((-0.5) * t28), t32 = t23 ? 0.0 : t31, t33 = relu6_exact_float64_part0(t24);
-    double t34 = FMA(t33, -(2.0 * t24), 0.3989422804014327) / (1.0 + t28), t35 = relu6_exact_float64_part0(t26);
-    double t36 = FMA(t35, -(t26 * 2.0), 0.3989422804014327) / (1.0 + t27), t37 = t14 * (t32 * t34);
-    double t38 = t14 * (t30 * t36), t39 = t38 - t37, t40 = t7 ? mean : 6.0, t41 = t2 ? 0.0 : t40, t42 = t41 + t39;
-    double t43 = (6.0 < t13) ? 6.0 : t13, t44 = t0 ? t42 : t43, t45 = t5 ? t44 : mean;
-    double t46 = FMA(2.0, (t8 * (t14 * (t30 * FMA(t26, t36, t35 * 2.0)))) + (t12 * (-(t14 * (t32 * FMA(t24, t34, 2.0 *
-        t33))))), t17);
-    double t47 = t7 ? 0.0 : (-12.0), t48 = t2 ? 0.0 : t47, t49 = t38 * t48, t50 = t7 ? (-2.0) : 2.0;
-    double t51 = t2 ? 2.0 : t50, t52 = t49 + (t8 * (t51 * ((t30 * t35) * t22))), t53 = t2 ? (-12.0) : 0.0;
-    double t54 = t37 * t53, t55 = t7 ? 2.0 : (-2.0), t56 = t2 ? (-2.0) : t55;
-    double t57 = FMA(t17, t46, (t52 + (t54 + (t12 * (t56 * ((t32 * t33) * t22))))) - (t39 * t39));
+    double t10 = t9 ? 1.0 : t6, t11 = SQRT(t10), t12 = t7 ? 1.0 : (-1.0), t13 = t7 ? 1.0 : 0.0, t14 = t2 ? 0.0 : t13;
+    double t15 = (t4 < 0.0) ? 0.0 : t4;
+    double t16 = t9 ? 0.0 : t11;  // standard deviation
+    double t17 = 1.0 / t11, t18 = t9 ? 0.0 : t17, t19 = t18 * ABS(t1), t20 = t18 * ABS(mean), t21 = t16 * t16;
+    _Bool t22 = t9 | (37.5 < t19);
+    double t23 = t22 ? 37.5 : t19;  // |mean - 6|/sigma
+    _Bool t24 = t9 | (37.5 < t20);
+    double t25 = t24 ? 37.5 : t20;  // |mean - 0|/sigma
+    double t26 = t25 * t25, t27 = t23 * t23, t28 = exp64(t26 * (-0.5)), t29 = t24 ? 0.0 : t28;
+    double t30 = exp64((-0.5) * t27), t31 = t22 ? 0.0 : t30, t32 = relu6_exact_float64_part0(t23);
+    double t33 = FMA(t32, -(2.0 * t23), 0.3989422804014327) / (1.0 + t27), t34 = relu6_exact_float64_part0(t25);
+    double t35 = FMA(t34, -(t25 * 2.0), 0.3989422804014327) / (1.0 + t26), t36 = t16 * (t31 * t33);
+    double t37 = t16 * (t29 * t35), t38 = t37 - t36, t39 = t7 ? mean : 6.0, t40 = t2 ? 0.0 : t39, t41 = t40 + t38;
+    double t42 = (6.0 < t15) ? 6.0 : t15, t43 = t0 ? t41 : t42, t44 = t5 ? t43 : mean;
+    double t45 = FMA(t16, t14, 2.0 * ((t8 * (t16 * (t29 * FMA(t25, t35, t34 * 2.0)))) + (t12 * (-(t16 * (t31 * FMA(t23,
+        t33, 2.0 * t32)))))));
+    double t46 = t16 * t14, t47 = t7 ? 0.0 : (-12.0), t48 = t2 ? 0.0 : t47, t49 = t37 * t48, t50 = t7 ? (-2.0) : 2.0;
+    double t51 = t2 ? 2.0 : t50, t52 = t49 + (t8 * (t51 * ((t29 * t34) * t21))), t53 = t2 ? (-12.0) : 0.0;
+    double t54 = t36 * t53, t55 = t7 ? 2.0 : (-2.0), t56 = t2 ? (-2.0) : t55;
+    double t57 = FMA(t45, t46, (t52 + (t54 + (t12 * (t56 * ((t31 * t32) * t21))))) - (t38 * t38));
     double t58 = (t57 < 0.0) ? 0.0 : t57, t59 = (r1 < 0.0) ? 0.0 : r1, t60 = t0 ? t58 : t59, t61 = t5 ? t60 : mean;
-    *out_mean = t45;
+    *out_mean = t44;
     *out_var = t61;
 }
 
@@ -154,28 +154,27 @@ INLINE void relu6_exact_float64_backward_element(
     double t19 = t11 ? 2.0 : (-2.0), t20 = t2 ? (-2.0) : t19, t21 = t11 ? 0.0 : (-12.0), t22 = t2 ? 0.0 : t21;
     double t23 = t11 ? 1.0 : (-1.0), t24 = t11 ? 1.0 : 0.0, t25 = t2 ? 0.0 : t24;
     double t26 = t14 ? 0.0 : t16;  // standard deviation
-    double t27 = 1.0 / t16, t28 = t14 ? 0.0 : t27, t29 = t28 * ABS(mean), t30 = t28 * ABS(t1), t31 = t26 * t25;
-    _Bool t32 = t14 | (37.5 < t29);
-    double t33 = t32 ? 37.5 : t29;  // |mean - 0|/sigma
-    _Bool t34 = t14 | (37.5 < t30);
-    double t35 = t34 ? 37.5 : t30;  // |mean - 6|/sigma
-    double t36 = t33 * t33, t37 = t35 * t35, t38 = exp64(t36 * (-0.5)), t39 = t32 ? 0.0 : t38;
-    double t40 = exp64((-0.5) * t37), t41 = t34 ? 0.0 : t40, t42 = relu6_exact_float64_part0(t33);
-    double t43 = FMA(t42, -(2.0 * t33), 0.3989422804014327) / (1.0 + t36), t44 = t39 * FMA(t33, t43, 2.0 * t42);
-    double t45 = t39 * 0.3989422804014327, t46 = t26 * (t39 * t43), t47 = relu6_exact_float64_part0(t35);
-    double t48 = FMA(t47, -(2.0 * t35), 0.3989422804014327) / (1.0 + t37), t49 = t26 * (t41 * t48);
-    double t50 = t41 * FMA(t35, t48, 2.0 * t47), t51 = 0.3989422804014327 * t41, t52 = t28 * t45, t53 = t28 * t51;
-    double t54 = t52 - t53, t55 = t46 - t49, t56 = (t12 * t44) + (t23 * (-t50)), t57 = t56 + t25, t58 = s4 * t8;
-    double t59 = t0 ? t57 : t58;
-    double t60 = FMA(2.0 * t31, t45 - t51, FMA(t55 * (-2.0), t56, ((t46 * t18) + (t12 * (t44 * t22))) + ((t49 * t20) +
-        (t23 * (t50 * t13)))));
-    double t61 = s4 * t7, t62 = t0 ? t60 : t61, t63 = FMA(t59, grad_mean, t62 * grad_var), t64 = 0.5 * t54;
-    double t65 = t9 * FMA(s6, t8, s9 * ((s8 * r0) * (2.0 * s10))), t66 = t0 ? t64 : t65;
-    double t67 = FMA(t25, FMA(2.0, t56, t25), FMA(t31, (t12 * (t28 * (t33 * t45))) + (t23 * (-(t28 * (t35 * t51)))),
-        FMA(-t55, t54, 0.5 * (((t22 * t52) + (t12 * (t44 * t18))) + ((t13 * t53) + (t23 * (t50 * t20)))))));
-    double t68 = t9 * FMA(s6, t7, s9 * (2.0 * r3)), t69 = t0 ? t67 : t68, t70 = FMA(t66, grad_mean, t69 * grad_var);
-    *out_grad_mean = t63;
-    *out_grad_var = t70;
+    double t27 = 1.0 / t16, t28 = t14 ? 0.0 : t27, t29 = t28 * ABS(mean), t30 = t28 * ABS(t1);
+    _Bool t31 = t14 | (37.5 < t29);
+    double t32 = t31 ? 37.5 : t29;  // |mean - 0|/sigma
+    _Bool t33 = t14 | (37.5 < t30);
+    double t34 = t33 ? 37.5 : t30;  // |mean - 6|/sigma
+    double t35 = t32 * t32, t36 = t34 * t34, t37 = exp64(t35 * (-0.5)), t38 = t31 ? 0.0 : t37;
+    double t39 = exp64((-0.5) * t36), t40 = t33 ? 0.0 : t39, t41 = relu6_exact_float64_part0(t32);
+    double t42 = FMA(t41, -(2.0 * t32), 0.3989422804014327) / (1.0 + t35), t43 = t38 * FMA(t32, t42, 2.0 * t41);
+    double t44 = t38 * 0.3989422804014327, t45 = t26 * (t38 * t42), t46 = relu6_exact_float64_part0(t34);
+    double t47 = FMA(t46, -(2.0 * t34), 0.3989422804014327) / (1.0 + t36), t48 = t40 * FMA(t34, t47, 2.0 * t46);
+    double t49 = 0.3989422804014327 * t40, t50 = t26 * (t40 * t47), t51 = t28 * t44, t52 = t28 * t49, t53 = t51 - t52;
+    double t54 = t45 - t50, t55 = (t12 * t43) + (t23 * (-t48)), t56 = t55 + t25, t57 = s4 * t8, t58 = t0 ? t56 : t57;
+    double t59 = FMA(2.0 * t25, (t26 * t44) - (t26 * t49), FMA(t54 * (-2.0), t55, ((t45 * t18) + (t12 * (t43 * t22))) +
+        ((t50 * t20) + (t23 * (t48 * t13)))));
+    double t60 = s4 * t7, t61 = t0 ? t59 : t60, t62 = FMA(t58, grad_mean, t61 * grad_var), t63 = 0.5 * t53;
+    double t64 = t9 * FMA(s6, t8, s9 * ((s8 * r0) * (2.0 * s10))), t65 = t0 ? t63 : t64;
+    double t66 = FMA(t25, t25 + (2.0 * t55), FMA(t25, (t12 * (t32 * t44)) + (t23 * (-(t34 * t49))), FMA(-t54, t53, 0.5
+        * (((t22 * t51) + (t12 * (t43 * t18))) + ((t13 * t52) + (t23 * (t48 * t20)))))));
+    double t67 = t9 * FMA(s6, t7, s9 * (2.0 * r3)), t68 = t0 ? t66 : t67, t69 = FMA(t65, grad_mean, t68 * grad_var);
+    *out_grad_mean = t62;
+    *out_grad_var = t69;
 }
 
 static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int

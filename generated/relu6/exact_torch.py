@@ -46,52 +46,52 @@ def _forward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
 def _forward(mean: Tensor, r0: Tensor, r1: Tensor, s3: Tensor, s4: Tensor) -> tuple[Tensor, Tensor]:
     t0 = s3 < 900.0
-    t1 = mean - 6.0
-    t2 = mean < 0.0
-    t3 = choice(t2, 1.0, -1.0)
-    t4 = t1 < 0.0
-    t5 = choice(t4, 1.0, -1.0)
-    t6 = where(t0, s3, 900.0)
-    t7 = 0.0 == t6
-    t6 = sqrt(where(t7, 1.0, t6))
-    t8 = where(t7, 0.0, 1.0 / t6)
-    t1 = t8 * where(t1 < 0.0, -t1, t1)
-    t8 = t8 * where(mean < 0.0, -mean, mean)
-    t6 = where(t7, 0.0, t6)  # standard deviation
-    t9 = t6 * where(t2, 0.0, choice(t4, 1.0, 0.0))
-    t10 = t6 * t6
-    t11 = t7 | (37.5 < t8)
-    t8 = where(t11, 37.5, t8)  # |mean - 0|/sigma
-    t12 = _part0(t8)
-    t13 = t8 * t8
-    t11 = where(t11, 0.0, exp(t13 * (-0.5)))
-    t13 = (t12 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t13)
-    t14 = t6 * (t11 * t13)
-    t7 = t7 | (37.5 < t1)
-    t1 = where(t7, 37.5, t1)  # |mean - 6|/sigma
-    t15 = _part0(t1)
-    t16 = t1 * t1
-    t7 = where(t7, 0.0, exp((-0.5) * t16))
-    t16 = (t15 * (-(2.0 * t1)) + 0.3989422804014327) / (1.0 + t16)
-    t17 = t6 * (t7 * t16)
-    t18 = t14 - t17
-    t17 = (t9 * (2.0 * ((t3 * (t6 * (t11 * (t8 * t13 + (t12 * 2.0))))) + (t5 * (-(t6 * (t7 * (t1 * t16 + (2.0 *
-        t15))))))) + t9) + ((((t14 * where(t2, 0.0, choice(t4, 0.0, -12.0))) + (t3 * (where(t2, 2.0, choice(t4, -2.0,
-        2.0)) * ((t11 * t12) * t10)))) + ((t17 * choice(t2, -12.0, 0.0)) + (t5 * (where(t2, -2.0, choice(t4, 2.0,
-        -2.0)) * ((t7 * t15) * t10))))) - (t18 * t18)))
-    t10 = s4 * r0  # mean, normalised
-    t10 = 3.0 + t10
-    t14 = t10 < 0.0
-    t10 = where(t14, 0.0, t10)
-    t14 = mean == mean
-    t18 = where(t2, 0.0, where(t4, mean, 6.0)) + t18
-    t4 = 6.0 < t10
-    t10 = where(t14, where(t0, t18, where(t4, 6.0, t10)), mean)
-    t4 = t17 < 0.0
-    t17 = where(t4, 0.0, t17)
-    t4 = r1 < 0.0
-    t4 = where(t14, where(t0, t17, where(t4, 0.0, r1)), mean)
-    return t10, t4
+    t1 = where(t0, s3, 900.0)
+    t2 = 0.0 == t1
+    t1 = sqrt(where(t2, 1.0, t1))
+    t3 = where(t2, 0.0, 1.0 / t1)
+    t4 = t3 * where(mean < 0.0, -mean, mean)
+    t5 = t2 | (37.5 < t4)
+    t4 = where(t5, 37.5, t4)  # |mean - 0|/sigma
+    t6 = _part0(t4)
+    t7 = t4 * t4
+    t8 = (t6 * (-(t4 * 2.0)) + 0.3989422804014327) / (1.0 + t7)
+    t7 = where(t5, 0.0, exp(t7 * (-0.5)))
+    t1 = where(t2, 0.0, t1)  # standard deviation
+    t5 = t1 * (t7 * t8)
+    t9 = mean - 6.0
+    t3 = t3 * where(t9 < 0.0, -t9, t9)
+    t2 = t2 | (37.5 < t3)
+    t3 = where(t2, 37.5, t3)  # |mean - 6|/sigma
+    t10 = _part0(t3)
+    t11 = t3 * t3
+    t12 = (t10 * (-(2.0 * t3)) + 0.3989422804014327) / (1.0 + t11)
+    t11 = where(t2, 0.0, exp((-0.5) * t11))
+    t2 = t1 * (t11 * t12)
+    t13 = t5 - t2
+    t9 = t9 < 0.0
+    t14 = mean < 0.0
+    t15 = s4 * r0  # mean, normalised
+    t15 = 3.0 + t15
+    t16 = t15 < 0.0
+    t15 = where(t16, 0.0, t15)
+    t16 = mean == mean
+    t17 = where(t14, 0.0, where(t9, mean, 6.0)) + t13
+    t18 = 6.0 < t15
+    t15 = where(t16, where(t0, t17, where(t18, 6.0, t15)), mean)
+    t18 = t1 * t1
+    t17 = choice(t14, 1.0, -1.0)
+    t19 = choice(t9, 1.0, -1.0)
+    t20 = where(t14, 0.0, choice(t9, 1.0, 0.0))
+    t13 = ((t1 * t20 + (2.0 * ((t17 * (t1 * (t7 * (t4 * t8 + (t6 * 2.0))))) + (t19 * (-(t1 * (t11 * (t3 * t12 + (2.0 *
+        t10))))))))) * (t1 * t20) + ((((t5 * where(t14, 0.0, choice(t9, 0.0, -12.0))) + (t17 * (where(t14, 2.0,
+        choice(t9, -2.0, 2.0)) * ((t7 * t6) * t18)))) + ((t2 * choice(t14, -12.0, 0.0)) + (t19 * (where(t14, -2.0,
+        choice(t9, 2.0, -2.0)) * ((t11 * t10) * t18))))) - (t13 * t13)))
+    t2 = t13 < 0.0
+    t13 = where(t2, 0.0, t13)
+    t2 = r1 < 0.0
+    t2 = where(t16, where(t0, t13, where(t2, 0.0, r1)), mean)
+    return t15, t2
 
 
 def _backward_points(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
@@ -159,22 +159,21 @@ def _backward(
     t7 = t7 * 0.3989422804014327
     t15 = 0.3989422804014327 * t15
     t10 = where(t11, 0.0, choice(t10, 1.0, 0.0))
-    t1 = t1 * t10
     t11 = 7.55979061126709 < where(s5 < 0.0, -s5, s5)
     t11 = where(t11, 0.0, (s7 * s7) * (12.500362531023065 * s7))
     t21 = s8 * 4.0
     t22 = t11 * (t21 * r4)
     t11 = (r2 + ((s8 * r1) * t21)) * t11
-    t2 = (where(t0, t20 + t10, s4 * t11) * grad_mean + (where(t0, (2.0 * t1) * (t7 - t15) + ((t19 * (-2.0)) * t20 +
-        (((t5 * t12) + (t13 * (t6 * t8))) + ((t2 * t17) + (t18 * (t14 * t16))))), s4 * t22) * grad_var))
+    t2 = (where(t0, t20 + t10, s4 * t11) * grad_mean + (where(t0, (2.0 * t10) * ((t1 * t7) - (t1 * t15)) + ((t19 *
+        (-2.0)) * t20 + (((t5 * t12) + (t13 * (t6 * t8))) + ((t2 * t17) + (t18 * (t14 * t16))))), s4 * t22) *
+        grad_var))
     t5 = t3 * t7
-    t21 = t3 * t15
-    t23 = t5 - t21
-    t24 = (-0.5) * (s4 * s4)
-    t22 = (where(t0, 0.5 * t23, t24 * (s6 * t11 + (s9 * ((s8 * r0) * (2.0 * s10))))) * grad_mean + (where(t0, t10 *
-        (2.0 * t20 + t10) + (t1 * ((t13 * (t3 * (t4 * t7))) + (t18 * (-(t3 * (t9 * t15))))) + ((-t19) * t23 + (0.5 *
-        (((t8 * t5) + (t13 * (t6 * t12))) + ((t16 * t21) + (t18 * (t14 * t17))))))), t24 * (s6 * t22 + (s9 * (2.0 *
-        r3)))) * grad_var))
+    t3 = t3 * t15
+    t1 = t5 - t3
+    t21 = (-0.5) * (s4 * s4)
+    t22 = (where(t0, 0.5 * t1, t21 * (s6 * t11 + (s9 * ((s8 * r0) * (2.0 * s10))))) * grad_mean + (where(t0, t10 * (t10
+        + (2.0 * t20)) + (t10 * ((t13 * (t4 * t7)) + (t18 * (-(t9 * t15)))) + ((-t19) * t1 + (0.5 * (((t8 * t5) + (t13
+        * (t6 * t12))) + ((t16 * t3) + (t18 * (t14 * t17))))))), t21 * (s6 * t22 + (s9 * (2.0 * r3)))) * grad_var))
     return t2, t22
 
 

@@ -87,31 +87,30 @@ INLINE void softshrink_exact_float64_forward_element(
     _Bool t6 = 0.0 == t5;
     double t7 = t6 ? 1.0 : t5, t8 = SQRT(t7);
     _Bool t9 = t1 < 0.0, t10 = t2 < 0.0;
-    double t11 = t9 ? 1.0 : (-1.0), t12 = t10 ? 1.0 : (-1.0);
-    double t13 = t6 ? 0.0 : t8;  // standard deviation
-    double t14 = t10 ? 0.0 : 1.0, t15 = t9 ? 1.0 : t14, t16 = t13 * t15, t17 = 1.0 / t8, t18 = t6 ? 0.0 : t17;
-    double t19 = t18 * ABS(t1), t20 = t18 * ABS(t2), t21 = t13 * t13;
-    _Bool t22 = t6 | (37.5 < t19);
-    double t23 = t22 ? 37.5 : t19;  // |mean - -1|/sigma
-    _Bool t24 = t6 | (37.5 < t20);
-    double t25 = t24 ? 37.5 : t20;  // |mean - 1|/sigma
-    double t26 = t23 * t23, t27 = t25 * t25, t28 = exp64(t26 * (-0.5)), t29 = t22 ? 0.0 : t28;
-    double t30 = exp64((-0.5) * t27), t31 = t24 ? 0.0 : t30, t32 = softshrink_exact_float64_part0(t23);
-    double t33 = FMA(t32, -(t23 * 2.0), 0.3989422804014327) / (1.0 + t26), t34 = softshrink_exact_float64_part0(t25);
-    double t35 = FMA(t34, -(2.0 * t25), 0.3989422804014327) / (1.0 + t27), t36 = t13 * (t29 * t33);
-    double t37 = t13 * (t31 * t35), t38 = t37 - t36, t39 = 1.0 + s4, t40 = s4 + (-1.0), t41 = t10 ? 0.0 : t40;
-    double t42 = t9 ? t39 : t41, t43 = t42 + t38;
-    double t44 = s8 * r0;  // mean, normalised
-    double t45 = s4 + t44, t46 = t0 ? t43 : t45, t47 = t4 ? t46 : s4, t48 = p_lambd * t47;
-    double t49 = FMA(2.0, (t11 * (-(t13 * (t29 * FMA(t23, t33, t32 * 2.0))))) + (t12 * (t13 * (t31 * FMA(t25, t35, 2.0
-        * t34)))), t16);
-    double t50 = t10 ? 0.0 : (-4.0), t51 = t9 ? 0.0 : t50, t52 = t36 * t51, t53 = t10 ? (-2.0) : 2.0;
-    double t54 = t9 ? 2.0 : t53, t55 = t52 + (t11 * (t54 * ((t29 * t32) * t21))), t56 = t9 ? (-4.0) : 0.0;
-    double t57 = t37 * t56, t58 = t10 ? 2.0 : (-2.0), t59 = t9 ? (-2.0) : t58;
-    double t60 = FMA(t16, t49, (t55 + (t57 + (t12 * (t59 * ((t31 * t34) * t21))))) - (t38 * t38));
+    double t11 = t9 ? 1.0 : (-1.0), t12 = t10 ? 1.0 : (-1.0), t13 = t10 ? 0.0 : 1.0, t14 = t9 ? 1.0 : t13;
+    double t15 = t6 ? 0.0 : t8;  // standard deviation
+    double t16 = 1.0 / t8, t17 = t6 ? 0.0 : t16, t18 = t17 * ABS(t1), t19 = t17 * ABS(t2), t20 = t15 * t15;
+    _Bool t21 = t6 | (37.5 < t18);
+    double t22 = t21 ? 37.5 : t18;  // |mean - -1|/sigma
+    _Bool t23 = t6 | (37.5 < t19);
+    double t24 = t23 ? 37.5 : t19;  // |mean - 1|/sigma
+    double t25 = t22 * t22, t26 = t24 * t24, t27 = exp64(t25 * (-0.5)), t28 = t21 ? 0.0 : t27;
+    double t29 = exp64((-0.5) * t26), t30 = t23 ? 0.0 : t29, t31 = softshrink_exact_float64_part0(t22);
+    double t32 = FMA(t31, -(t22 * 2.0), 0.3989422804014327) / (1.0 + t25), t33 = softshrink_exact_float64_part0(t24);
+    double t34 = FMA(t33, -(2.0 * t24), 0.3989422804014327) / (1.0 + t26), t35 = t15 * (t28 * t32);
+    double t36 = t15 * (t30 * t34), t37 = t36 - t35, t38 = 1.0 + s4, t39 = s4 + (-1.0), t40 = t10 ? 0.0 : t39;
+    double t41 = t9 ? t38 : t40, t42 = t41 + t37;
+    double t43 = s8 * r0;  // mean, normalised
+    double t44 = s4 + t43, t45 = t0 ? t42 : t44, t46 = t4 ? t45 : s4, t47 = p_lambd * t46;
+    double t48 = FMA(t15, t14, 2.0 * ((t11 * (-(t15 * (t28 * FMA(t22, t32, t31 * 2.0))))) + (t12 * (t15 * (t30 *
+        FMA(t24, t34, 2.0 * t33))))));
+    double t49 = t15 * t14, t50 = t10 ? 0.0 : (-4.0), t51 = t9 ? 0.0 : t50, t52 = t35 * t51, t53 = t10 ? (-2.0) : 2.0;
+    double t54 = t9 ? 2.0 : t53, t55 = t52 + (t11 * (t54 * ((t28 * t31) * t20))), t56 = t9 ? (-4.0) : 0.0;
+    double t57 = t36 * t56, t58 = t10 ? 2.0 : (-2.0), t59 = t9 ? (-2.0) : t58;
+    double t60 = FMA(t48, t49, (t55 + (t57 + (t12 * (t59 * ((t30 * t33) * t20))))) - (t37 * t37));
     double t61 = (t60 < 0.0) ? 0.0 : t60, t62 = (t3 < 0.0) ? 0.0 : t3, t63 = t0 ? t61 : t62, t64 = t4 ? t63 : s4;
     double t65 = s3 * t64, t66 = (0x1.fffffffffffffp1023 < t65) ? 0x1.fffffffffffffp1023 : t65;
-    *out_mean = t48;
+    *out_mean = t47;
     *out_var = t66;
 }
 
@@ -163,30 +162,30 @@ INLINE void softshrink_exact_float64_backward_element(
     double t25 = t13 ? (-2.0) : t24, t26 = t14 ? 0.0 : (-4.0), t27 = t13 ? 0.0 : t26, t28 = t14 ? 1.0 : (-1.0);
     double t29 = t14 ? 0.0 : 1.0, t30 = t13 ? 1.0 : t29;
     double t31 = t15 ? 0.0 : t17;  // standard deviation
-    double t32 = 1.0 / t17, t33 = t15 ? 0.0 : t32, t34 = t33 * ABS(t1), t35 = t33 * ABS(t2), t36 = t31 * t30;
-    _Bool t37 = t15 | (37.5 < t34);
-    double t38 = t37 ? 37.5 : t34;  // |mean - -1|/sigma
-    _Bool t39 = t15 | (37.5 < t35);
-    double t40 = t39 ? 37.5 : t35;  // |mean - 1|/sigma
-    double t41 = t38 * t38, t42 = t40 * t40, t43 = exp64(t41 * (-0.5)), t44 = t37 ? 0.0 : t43;
-    double t45 = exp64((-0.5) * t42), t46 = t39 ? 0.0 : t45, t47 = softshrink_exact_float64_part0(t38);
-    double t48 = FMA(t47, -(2.0 * t38), 0.3989422804014327) / (1.0 + t41), t49 = t44 * FMA(t38, t48, 2.0 * t47);
-    double t50 = t44 * 0.3989422804014327, t51 = t31 * (t44 * t48), t52 = softshrink_exact_float64_part0(t40);
-    double t53 = FMA(t52, -(2.0 * t40), 0.3989422804014327) / (1.0 + t42), t54 = t31 * (t46 * t53);
-    double t55 = t46 * FMA(t40, t53, 2.0 * t52), t56 = 0.3989422804014327 * t46, t57 = t33 * t50, t58 = t33 * t56;
-    double t59 = t58 - t57, t60 = t54 - t51, t61 = (t18 * (-t49)) + (t28 * t55), t62 = t61 + t30;
-    double t63 = 1.0 + (s6 * t10), t64 = t0 ? t62 : t63, t65 = t64 * t21;
-    double t66 = FMA(2.0 * t36, t56 - t50, FMA(t60 * (-2.0), t61, ((t51 * t23) + (t18 * (t49 * t27))) + ((t54 * t25) +
-        (t28 * (t55 * t19)))));
-    double t67 = (s6 * t9) * t8, t68 = t0 ? t66 : t67, t69 = FMA(t65, grad_mean, (t68 * t20) * grad_var);
-    double t70 = 0.5 * t59, t71 = t4 * FMA(s8, t10, s11 * ((s10 * r0) * (2.0 * s12))), t72 = t0 ? t70 : t71;
-    double t73 = t72 * (t11 * t21);
-    double t74 = FMA(t30, FMA(2.0, t61, t30), FMA(t36, (t18 * (-(t33 * (t38 * t50)))) + (t28 * (t33 * (t40 * t56))),
-        FMA(-t60, t59, 0.5 * (((t27 * t57) + (t18 * (t49 * t23))) + ((t19 * t58) + (t28 * (t55 * t25)))))));
-    double t75 = 1.0 + FMA(t4 * FMA(s8, t9, s11 * (2.0 * r3)), t8, r5 * (s6 + (t4 * t8))), t76 = t0 ? t74 : t75;
-    double t77 = FMA(t73, grad_mean, (t76 * (t11 * t20)) * grad_var);
-    *out_grad_mean = t69;
-    *out_grad_var = t77;
+    double t32 = 1.0 / t17, t33 = t15 ? 0.0 : t32, t34 = t33 * ABS(t1), t35 = t33 * ABS(t2);
+    _Bool t36 = t15 | (37.5 < t34);
+    double t37 = t36 ? 37.5 : t34;  // |mean - -1|/sigma
+    _Bool t38 = t15 | (37.5 < t35);
+    double t39 = t38 ? 37.5 : t35;  // |mean - 1|/sigma
+    double t40 = t37 * t37, t41 = t39 * t39, t42 = exp64(t40 * (-0.5)), t43 = t36 ? 0.0 : t42;
+    double t44 = exp64((-0.5) * t41), t45 = t38 ? 0.0 : t44, t46 = softshrink_exact_float64_part0(t37);
+    double t47 = FMA(t46, -(2.0 * t37), 0.3989422804014327) / (1.0 + t40), t48 = t43 * FMA(t37, t47, 2.0 * t46);
+    double t49 = t43 * 0.3989422804014327, t50 = t31 * (t43 * t47), t51 = softshrink_exact_float64_part0(t39);
+    double t52 = FMA(t51, -(2.0 * t39), 0.3989422804014327) / (1.0 + t41), t53 = t45 * FMA(t39, t52, 2.0 * t51);
+    double t54 = 0.3989422804014327 * t45, t55 = t31 * (t45 * t52), t56 = t33 * t49, t57 = t33 * t54, t58 = t57 - t56;
+    double t59 = t55 - t50, t60 = (t18 * (-t48)) + (t28 * t53), t61 = t60 + t30, t62 = 1.0 + (s6 * t10);
+    double t63 = t0 ? t61 : t62, t64 = t63 * t21;
+    double t65 = FMA(2.0 * t30, (t31 * t54) - (t31 * t49), FMA(t59 * (-2.0), t60, ((t50 * t23) + (t18 * (t48 * t27))) +
+        ((t55 * t25) + (t28 * (t53 * t19)))));
+    double t66 = (s6 * t9) * t8, t67 = t0 ? t65 : t66, t68 = FMA(t64, grad_mean, (t67 * t20) * grad_var);
+    double t69 = 0.5 * t58, t70 = t4 * FMA(s8, t10, s11 * ((s10 * r0) * (2.0 * s12))), t71 = t0 ? t69 : t70;
+    double t72 = t71 * (t11 * t21);
+    double t73 = FMA(t30, t30 + (2.0 * t60), FMA(t30, (t18 * (-(t37 * t49))) + (t28 * (t39 * t54)), FMA(-t59, t58, 0.5
+        * (((t27 * t56) + (t18 * (t48 * t23))) + ((t19 * t57) + (t28 * (t53 * t25)))))));
+    double t74 = 1.0 + FMA(t4 * FMA(s8, t9, s11 * (2.0 * r3)), t8, r5 * (s6 + (t4 * t8))), t75 = t0 ? t73 : t74;
+    double t76 = FMA(t72, grad_mean, (t75 * (t11 * t20)) * grad_var);
+    *out_grad_mean = t68;
+    *out_grad_var = t76;
 }
 
 static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out,

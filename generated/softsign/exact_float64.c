@@ -499,13 +499,13 @@ INLINE void softsign_exact_float64_forward_element(
     double t115 = t30 * (t30 * t105), t116 = -(t10 * t110), t117 = t104 * 479001600.0, t118 = 479001600.0 * t114;
     double t119 = t1 ? t117 : t118, t120 = -(t26 * t114), t121 = t76 * 0.3989422804014327, t122 = -(t10 * t116);
     double t123 = t59 * t121, t124 = t30 * (t30 * t115), t125 = t110 * 6227020800.0, t126 = 6227020800.0 * t120;
-    double t127 = t1 ? t125 : t126, t128 = -(t26 * t120), t129 = -(t10 * t122), t130 = (t59 * t123) - t121;
+    double t127 = t1 ? t125 : t126, t128 = -(t26 * t120), t129 = (t59 * t123) - t121, t130 = -(t10 * t122);
     double t131 = t116 * 87178291200.0, t132 = 87178291200.0 * t128, t133 = t1 ? t131 : t132, t134 = -(t26 * t128);
-    double t135 = t30 * (t30 * t124), t136 = -(t10 * t129), t137 = FMA(t123, -2.0, t59 * t130);
+    double t135 = t30 * (t30 * t124), t136 = -(t10 * t130), t137 = FMA(t123, -2.0, t59 * t129);
     double t138 = t122 * 1307674368000.0, t139 = 1307674368000.0 * t134, t140 = t1 ? t138 : t139, t141 = -(t26 * t134);
-    double t142 = -(t10 * t136), t143 = t30 * (t30 * t135), t144 = t129 * 0x1.30777758p44;
+    double t142 = -(t10 * t136), t143 = t30 * (t30 * t135), t144 = t130 * 0x1.30777758p44;
     double t145 = 0x1.30777758p44 * t141, t146 = t1 ? t144 : t145, t147 = -(t26 * t141);
-    double t148 = FMA(t130, -3.0, t59 * t137), t149 = -(t10 * t142), t150 = (t43 < (-1.0)) ? (-1.0) : t43;
+    double t148 = FMA(t129, -3.0, t59 * t137), t149 = -(t10 * t142), t150 = (t43 < (-1.0)) ? (-1.0) : t43;
     double t151 = t136 * 0x1.437eeecd8p48, t152 = 0x1.437eeecd8p48 * t147, t153 = t1 ? t151 : t152;
     double t154 = -(t26 * t147), t155 = t30 * (t30 * t143), t156 = -(t10 * t149), t157 = FMA(-4.0, t137, t59 * t148);
     double t158 = t142 * 0x1.6beecca73p52, t159 = 0x1.6beecca73p52 * t154, t160 = t1 ? t158 : t159;
@@ -519,113 +519,116 @@ INLINE void softsign_exact_float64_forward_element(
     double t183 = t173 * 0x1.5e5c335f8a4cep74, t184 = 0x1.5e5c335f8a4cep74 * t182, t185 = t1 ? t183 : t184;
     double t186 = (-(t10 * t173)) * 0x1.06c52687a7b9ap79, t187 = 0x1.06c52687a7b9ap79 * (-(t26 * t182));
     double t188 = t1 ? t186 : t187, t189 = FMA(t167, -7.0, t59 * t174);
-    double t190 = t91 * FMA(t22, FMA(t20, FMA(t18, FMA(t16, FMA(t14, FMA(t185, t12, t177), t165), t153), t140), t127),
-        t113);
-    double t191 = t83 * softsign_exact_float64_part3(t13, t185, t177, t12, t165, t14, t153, t16, t140, t18, t127, t20,
-        t113, t22, t102);
-    double t192 = t69 * FMA(t22, softsign_exact_float64_part3(t15, t185, t177, t13, t165, t12, t153, t14, t140, t16,
-        t127, t18, t113, t20, t102), t87);
-    double t193 = t60 * FMA(t22, FMA(t20, softsign_exact_float64_part3(t17, t185, t177, t15, t165, t13, t153, t12,
-        t140, t14, t127, t16, t113, t18, t102), t87), t73);
-    double t194 = t46 * FMA(t22, FMA(t20, FMA(t18, softsign_exact_float64_part3(t19, t185, t177, t17, t165, t15, t153,
-        t13, t140, t12, t127, t14, t113, t16, t102), t87), t73), t56);
-    double t195 = FMA(t20, FMA(t18, FMA(t16, softsign_exact_float64_part3(t21, t185, t177, t19, t165, t17, t153, t15,
+    double t190 = FMA(t22, FMA(t20, FMA(t18, FMA(t16, FMA(t14, FMA(t185, t12, t177), t165), t153), t140), t127), t113);
+    double t191 = softsign_exact_float64_part3(t13, t185, t177, t12, t165, t14, t153, t16, t140, t18, t127, t20, t113,
+        t22, t102);
+    double t192 = FMA(t22, softsign_exact_float64_part3(t15, t185, t177, t13, t165, t12, t153, t14, t140, t16, t127,
+        t18, t113, t20, t102), t87);
+    double t193 = FMA(t22, FMA(t20, softsign_exact_float64_part3(t17, t185, t177, t15, t165, t13, t153, t12, t140, t14,
+        t127, t16, t113, t18, t102), t87), t73);
+    double t194 = FMA(t22, FMA(t20, FMA(t18, FMA(t16, FMA(t14, FMA(t188, t12, t181), t171), t160), t146), t133), t119);
+    double t195 = softsign_exact_float64_part3(t13, t188, t181, t12, t171, t14, t160, t16, t146, t18, t133, t20, t119,
+        t22, t108);
+    double t196 = FMA(t22, softsign_exact_float64_part3(t15, t188, t181, t13, t171, t12, t160, t14, t146, t16, t133,
+        t18, t119, t20, t108), t94);
+    double t197 = FMA(t22, FMA(t20, softsign_exact_float64_part3(t17, t188, t181, t15, t171, t13, t160, t12, t146, t14,
+        t133, t16, t119, t18, t108), t94), t81);
+    double t198 = FMA(t22, FMA(t20, FMA(t18, softsign_exact_float64_part3(t19, t185, t177, t17, t165, t15, t153, t13,
+        t140, t12, t127, t14, t113, t16, t102), t87), t73), t56);
+    double t199 = FMA(t22, FMA(t20, FMA(t18, softsign_exact_float64_part3(t19, t188, t181, t17, t171, t15, t160, t13,
+        t146, t12, t133, t14, t119, t16, t108), t94), t81), t65);
+    double t200 = FMA(t20, FMA(t18, FMA(t16, softsign_exact_float64_part3(t21, t185, t177, t19, t165, t17, t153, t15,
         t140, t13, t127, t12, t113, t14, t102), t87), t73), t56);
-    double t196 = t1 ? t28 : t34, t197 = t30 * FMA(t22, t195, t196);
-    double t198 = t99 * FMA(t22, FMA(t20, FMA(t18, FMA(t16, FMA(t14, FMA(t188, t12, t181), t171), t160), t146), t133),
-        t119);
-    double t199 = t89 * softsign_exact_float64_part3(t13, t188, t181, t12, t171, t14, t160, t16, t146, t18, t133, t20,
-        t119, t22, t108);
-    double t200 = t77 * FMA(t22, softsign_exact_float64_part3(t15, t188, t181, t13, t171, t12, t160, t14, t146, t16,
-        t133, t18, t119, t20, t108), t94);
-    double t201 = t62 * FMA(t22, FMA(t20, softsign_exact_float64_part3(t17, t188, t181, t15, t171, t13, t160, t12,
-        t146, t14, t133, t16, t119, t18, t108), t94), t81);
-    double t202 = t52 * FMA(t22, FMA(t20, FMA(t18, softsign_exact_float64_part3(t19, t188, t181, t17, t171, t15, t160,
-        t13, t146, t12, t133, t14, t119, t16, t108), t94), t81), t65);
-    double t203 = t44 * FMA(t22, FMA(t20, FMA(t18, FMA(t16, softsign_exact_float64_part3(t21, t188, t181, t19, t171,
-        t17, t160, t15, t146, t13, t133, t12, t119, t14, t108), t94), t81), t65), t50);
+    double t201 = t1 ? t28 : t34, t202 = FMA(t22, t200, t201);
+    double t203 = FMA(t22, FMA(t20, FMA(t18, FMA(t16, softsign_exact_float64_part3(t21, t188, t181, t19, t171, t17,
+        t160, t15, t146, t13, t133, t12, t119, t14, t108), t94), t81), t65), t50);
     double t204 = t76 * FMA(t59, t97, 2.0 * t96), t205 = t76 * t96, t206 = t76 * t97;
     double t207 = FMA(t96, t68, t97) * 0.3333333333333333, t208 = 0.25 * FMA(t68, t207, t96), t209 = t76 * t207;
     double t210 = FMA(t68, t208, t207) * 0.2, t211 = t76 * t208, t212 = 0.16666666666666666 * FMA(t68, t210, t208);
-    double t213 = t52 * t211, t214 = t76 * t210, t215 = FMA(t68, t212, t210) * 0.14285714285714285, t216 = t76 * t212;
-    double t217 = t62 * t216, t218 = 0.125 * FMA(t68, t215, t212), t219 = t76 * t215;
-    double t220 = FMA(t68, t218, t215) * 0.1111111111111111, t221 = t76 * t218, t222 = t77 * t221;
-    double t223 = 0.1 * FMA(t68, t220, t218), t224 = t76 * t220, t225 = FMA(t68, t223, t220) * 0.09090909090909091;
-    double t226 = t76 * t223, t227 = t89 * t226, t228 = 0.08333333333333333 * FMA(t68, t225, t223), t229 = t76 * t225;
-    double t230 = FMA(t68, t228, t225) * 0.07692307692307693, t231 = t76 * t228, t232 = t99 * t231;
-    double t233 = 0.07142857142857142 * FMA(t68, t230, t228), t234 = t76 * t230;
-    double t235 = FMA(t68, t233, t230) * 0.06666666666666667, t236 = t76 * t233, t237 = t105 * t236;
-    double t238 = 0.0625 * FMA(t68, t235, t233), t239 = t76 * t235, t240 = FMA(t68, t238, t235) * 0.058823529411764705;
+    double t213 = t76 * t210, t214 = FMA(t68, t212, t210) * 0.14285714285714285, t215 = t52 * t211, t216 = t76 * t212;
+    double t217 = 0.125 * FMA(t68, t214, t212), t218 = t62 * t216, t219 = t76 * t214;
+    double t220 = FMA(t68, t217, t214) * 0.1111111111111111, t221 = t76 * t217, t222 = 0.1 * FMA(t68, t220, t217);
+    double t223 = t77 * t221, t224 = t76 * t220, t225 = FMA(t68, t222, t220) * 0.09090909090909091, t226 = t76 * t222;
+    double t227 = 0.08333333333333333 * FMA(t68, t225, t222), t228 = t89 * t226, t229 = t76 * t225;
+    double t230 = FMA(t68, t227, t225) * 0.07692307692307693, t231 = t76 * t227;
+    double t232 = 0.07142857142857142 * FMA(t68, t230, t227), t233 = t99 * t231, t234 = t76 * t230;
+    double t235 = FMA(t68, t232, t230) * 0.06666666666666667, t236 = t76 * t232, t237 = t105 * t236;
+    double t238 = 0.0625 * FMA(t68, t235, t232), t239 = t76 * t235, t240 = FMA(t68, t238, t235) * 0.058823529411764705;
     double t241 = t76 * t238, t242 = t115 * t241, t243 = 0.05555555555555555 * FMA(t68, t240, t238), t244 = t76 * t240;
     double t245 = FMA(t68, t243, t240) * 0.05263157894736842, t246 = t76 * t243, t247 = t124 * t246;
     double t248 = 0.05 * FMA(t68, t245, t243), t249 = t76 * t245, t250 = FMA(t68, t248, t245) * 0.047619047619047616;
-    double t251 = t76 * t248, t252 = t135 * t251, t253 = 0.045454545454545456 * FMA(t68, t250, t248);
-    double t254 = t76 * t250, t255 = FMA(t68, t253, t250) * 0.043478260869565216, t256 = t76 * t253;
-    double t257 = t155 * (t76 * (0.041666666666666664 * FMA(t68, t255, t253))), t258 = t143 * t256;
-    double t259 = t8 * FMA(-4.0, t44 * t205, softsign_exact_float64_part1(t213, t217, t222, t227, t232, t237, t242,
-        t247, t252, t258, t257));
-    double t260 = FMA(2.0, FMA(-4.0, t44 * t206, FMA(-48.0, t52 * t209, FMA(-1440.0, t62 * t214, FMA(-80640.0, t77 *
-        t219, FMA(-7257600.0, t89 * t224, FMA(-958003200.0, t99 * t229, FMA(-174356582400.0, t105 * t234,
-        FMA(-0x1.30777758p45, t115 * t239, FMA(-0x1.6beecca73p53, t124 * t244, FMA(-0x1.0e1b3be415ap62, t135 * t249,
-        FMA(-0x1.e77526159f06cp70, t143 * t254, (-0x1.06c52687a7b9ap80) * (t155 * (t76 * t255))))))))))))), t197);
-    double t261 = 0.5 * t203;
-    double t262 = FMA(2.0, t8 * FMA(-4.0, t44 * t204, FMA(-48.0, t52 * t205, softsign_exact_float64_part0(t62, t211,
-        t77, t216, t89, t221, t99, t226, t105, t231, t115, t236, t124, t241, t135, t246, t143, t251, t155, t256))),
-        t203);
-    double t263 = 0.16666666666666666 * t194;
-    double t264 = FMA(2.0, FMA(-4.0, t44 * t121, FMA(-48.0, t52 * t206, softsign_exact_float64_part0(t62, t209, t77,
-        t214, t89, t219, t99, t224, t105, t229, t115, t234, t124, t239, t135, t244, t143, t249, t155, t254))), t194);
-    double t265 = 0.041666666666666664 * t202;
-    double t266 = FMA(2.0, t8 * FMA(-4.0, t44 * t123, FMA(-48.0, t52 * t204, softsign_exact_float64_part0(t62, t205,
-        t77, t211, t89, t216, t99, t221, t105, t226, t115, t231, t124, t236, t135, t241, t143, t246, t155, t251))),
-        t202);
-    double t267 = t193 * 0.008333333333333333;
-    double t268 = FMA(2.0, FMA(-4.0, t44 * t130, FMA(-48.0, t52 * t121, softsign_exact_float64_part0(t62, t206, t77,
-        t209, t89, t214, t99, t219, t105, t224, t115, t229, t124, t234, t135, t239, t143, t244, t155, t249))), t193);
-    double t269 = t201 * 0.001388888888888889;
-    double t270 = FMA(2.0, t8 * FMA(-4.0, t44 * t137, FMA(-48.0, t52 * t123, softsign_exact_float64_part0(t62, t204,
-        t77, t205, t89, t211, t99, t216, t105, t221, t115, t226, t124, t231, t135, t236, t143, t241, t155, t246))),
-        t201);
-    double t271 = t192 * 0.0001984126984126984;
-    double t272 = FMA(2.0, FMA(-4.0, t44 * t148, FMA(-48.0, t52 * t130, softsign_exact_float64_part0(t62, t121, t77,
-        t206, t89, t209, t99, t214, t105, t219, t115, t224, t124, t229, t135, t234, t143, t239, t155, t244))), t192);
-    double t273 = t200 * 2.48015873015873e-05;
-    double t274 = FMA(2.0, t8 * FMA(-4.0, t44 * t157, FMA(-48.0, t52 * t137, softsign_exact_float64_part0(t62, t123,
-        t77, t204, t89, t205, t99, t211, t105, t216, t115, t221, t124, t226, t135, t231, t143, t236, t155, t241))),
-        t200);
-    double t275 = t191 * 0x1.71de3a556c734p-19;
-    double t276 = FMA(2.0, FMA(-4.0, t44 * t167, FMA(-48.0, t52 * t148, softsign_exact_float64_part0(t62, t130, t77,
-        t121, t89, t206, t99, t209, t105, t214, t115, t219, t124, t224, t135, t229, t143, t234, t155, t239))), t191);
-    double t277 = t199 * 2.755731922398589e-07;
-    double t278 = FMA(2.0, t8 * FMA(-4.0, t44 * t174, FMA(-48.0, t52 * t157, softsign_exact_float64_part0(t137, t62,
-        t77, t123, t89, t204, t99, t205, t105, t211, t115, t216, t124, t221, t135, t226, t143, t231, t155, t236))),
-        t199);
-    double t279 = t190 * 2.505210838544172e-08;
-    double t280 = FMA(2.0, FMA(-4.0, t44 * t189, FMA(-48.0, t52 * t167, softsign_exact_float64_part0(t148, t62, t77,
-        t130, t89, t121, t99, t206, t105, t209, t115, t214, t124, t219, t135, t224, t143, t229, t155, t234))), t190);
-    double t281 = t198 * 2.08767569878681e-09;
-    double t282 = FMA(2.0, t8 * FMA(-4.0, t44 * FMA(t174, -8.0, t59 * t189), FMA(-48.0, t52 * t174,
+    double t251 = t76 * t248, t252 = 0.045454545454545456 * FMA(t68, t250, t248), t253 = t135 * t251;
+    double t254 = t76 * t250, t255 = FMA(t68, t252, t250) * 0.043478260869565216, t256 = t76 * t252;
+    double t257 = t155 * (t76 * (0.041666666666666664 * FMA(t68, t255, t252))), t258 = t143 * t256;
+    double t259 = t8 * FMA(-4.0, t44 * t205, softsign_exact_float64_part1(t215, t218, t223, t228, t233, t237, t242,
+        t247, t253, t258, t257));
+    double t260 = FMA(t30, t202, 2.0 * FMA(-4.0, t44 * t206, FMA(-48.0, t52 * t209, FMA(-1440.0, t62 * t213,
+        FMA(-80640.0, t77 * t219, FMA(-7257600.0, t89 * t224, FMA(-958003200.0, t99 * t229, FMA(-174356582400.0, t105 *
+        t234, FMA(-0x1.30777758p45, t115 * t239, FMA(-0x1.6beecca73p53, t124 * t244, FMA(-0x1.0e1b3be415ap62, t135 *
+        t249, FMA(-0x1.e77526159f06cp70, t143 * t254, (-0x1.06c52687a7b9ap80) * (t155 * (t76 * t255))))))))))))));
+    double t261 = t30 * t202;
+    double t262 = FMA(t44, t203, 2.0 * (t8 * FMA(-4.0, t44 * t204, FMA(-48.0, t52 * t205,
+        softsign_exact_float64_part0(t62, t211, t77, t216, t89, t221, t99, t226, t105, t231, t115, t236, t124, t241,
+        t135, t246, t143, t251, t155, t256)))));
+    double t263 = 0.5 * (t44 * t203);
+    double t264 = FMA(t46, t198, 2.0 * FMA(-4.0, t44 * t121, FMA(-48.0, t52 * t206, softsign_exact_float64_part0(t62,
+        t209, t77, t213, t89, t219, t99, t224, t105, t229, t115, t234, t124, t239, t135, t244, t143, t249, t155,
+        t254))));
+    double t265 = 0.16666666666666666 * (t46 * t198);
+    double t266 = FMA(t52, t199, 2.0 * (t8 * FMA(-4.0, t44 * t123, FMA(-48.0, t52 * t204,
+        softsign_exact_float64_part0(t62, t205, t77, t211, t89, t216, t99, t221, t105, t226, t115, t231, t124, t236,
+        t135, t241, t143, t246, t155, t251)))));
+    double t267 = 0.041666666666666664 * (t52 * t199);
+    double t268 = FMA(t60, t193, 2.0 * FMA(-4.0, t44 * t129, FMA(-48.0, t52 * t121, softsign_exact_float64_part0(t62,
+        t206, t77, t209, t89, t213, t99, t219, t105, t224, t115, t229, t124, t234, t135, t239, t143, t244, t155,
+        t249))));
+    double t269 = (t60 * t193) * 0.008333333333333333;
+    double t270 = FMA(t62, t197, 2.0 * (t8 * FMA(-4.0, t44 * t137, FMA(-48.0, t52 * t123,
+        softsign_exact_float64_part0(t62, t204, t77, t205, t89, t211, t99, t216, t105, t221, t115, t226, t124, t231,
+        t135, t236, t143, t241, t155, t246)))));
+    double t271 = (t62 * t197) * 0.001388888888888889;
+    double t272 = FMA(t69, t192, 2.0 * FMA(-4.0, t44 * t148, FMA(-48.0, t52 * t129, softsign_exact_float64_part0(t62,
+        t121, t77, t206, t89, t209, t99, t213, t105, t219, t115, t224, t124, t229, t135, t234, t143, t239, t155,
+        t244))));
+    double t273 = (t69 * t192) * 0.0001984126984126984;
+    double t274 = FMA(t77, t196, 2.0 * (t8 * FMA(-4.0, t44 * t157, FMA(-48.0, t52 * t137,
+        softsign_exact_float64_part0(t62, t123, t77, t204, t89, t205, t99, t211, t105, t216, t115, t221, t124, t226,
+        t135, t231, t143, t236, t155, t241)))));
+    double t275 = (t77 * t196) * 2.48015873015873e-05;
+    double t276 = FMA(t83, t191, 2.0 * FMA(-4.0, t44 * t167, FMA(-48.0, t52 * t148, softsign_exact_float64_part0(t62,
+        t129, t77, t121, t89, t206, t99, t209, t105, t213, t115, t219, t124, t224, t135, t229, t143, t234, t155,
+        t239))));
+    double t277 = (t83 * t191) * 0x1.71de3a556c734p-19;
+    double t278 = FMA(t89, t195, 2.0 * (t8 * FMA(-4.0, t44 * t174, FMA(-48.0, t52 * t157,
+        softsign_exact_float64_part0(t137, t62, t77, t123, t89, t204, t99, t205, t105, t211, t115, t216, t124, t221,
+        t135, t226, t143, t231, t155, t236)))));
+    double t279 = (t89 * t195) * 2.755731922398589e-07;
+    double t280 = FMA(t91, t190, 2.0 * FMA(-4.0, t44 * t189, FMA(-48.0, t52 * t167, softsign_exact_float64_part0(t148,
+        t62, t77, t129, t89, t121, t99, t206, t105, t209, t115, t213, t124, t219, t135, t224, t143, t229, t155,
+        t234))));
+    double t281 = (t91 * t190) * 2.505210838544172e-08;
+    double t282 = FMA(t99, t194, 2.0 * (t8 * FMA(-4.0, t44 * FMA(t174, -8.0, t59 * t189), FMA(-48.0, t52 * t174,
         softsign_exact_float64_part0(t157, t62, t137, t77, t89, t123, t99, t204, t105, t205, t115, t211, t124, t216,
-        t135, t221, t143, t226, t155, t231))), t198);
-    double t283 = t1 ? 96.0 : (-96.0), t284 = t1 ? 5760.0 : (-5760.0), t285 = t1 ? 483840.0 : (-483840.0);
-    double t286 = t1 ? 58060800.0 : (-58060800.0), t287 = t1 ? 9580032000.0 : (-9580032000.0);
-    double t288 = t1 ? 0x1.e7258bcp40 : (-0x1.e7258bcp40), t289 = t1 ? 0x1.0a68886dp49 : (-0x1.0a68886dp49);
-    double t290 = t1 ? 0x1.6beecca73p57 : (-0x1.6beecca73p57);
-    double t291 = t1 ? 0x1.2fdea3609854p66 : (-0x1.2fdea3609854p66);
-    double t292 = t1 ? 0x1.30a937cd83644p75 : (-0x1.30a937cd83644p75);
-    double t293 = t1 ? 0x1.694f14fa869f4p84 : (-0x1.694f14fa869f4p84);
-    double t294 = FMA(t197, t260, FMA(t261, t262, FMA(t263, t264, FMA(t265, t266, FMA(t267, t268, FMA(t269, t270,
-        FMA(t271, t272, FMA(t273, t274, FMA(t275, t276, FMA(t277, t278, FMA(t279, t280, FMA(t281, t282, (t8 * FMA(t213,
-        t283, FMA(t217, t284, FMA(t222, t285, FMA(t227, t286, FMA(t232, t287, FMA(t237, t288, FMA(t242, t289, FMA(t247,
-        t290, FMA(t252, t291, FMA(t258, t292, t257 * t293))))))))))) - (t259 * t259)))))))))))));
-    double t295 = FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(t188, t6 * 0.041666666666666664, t181), t21, t171), t19,
+        t135, t221, t143, t226, t155, t231)))));
+    double t283 = (t99 * t194) * 2.08767569878681e-09, t284 = t1 ? 96.0 : (-96.0), t285 = t1 ? 5760.0 : (-5760.0);
+    double t286 = t1 ? 483840.0 : (-483840.0), t287 = t1 ? 58060800.0 : (-58060800.0);
+    double t288 = t1 ? 9580032000.0 : (-9580032000.0), t289 = t1 ? 0x1.e7258bcp40 : (-0x1.e7258bcp40);
+    double t290 = t1 ? 0x1.0a68886dp49 : (-0x1.0a68886dp49), t291 = t1 ? 0x1.6beecca73p57 : (-0x1.6beecca73p57);
+    double t292 = t1 ? 0x1.2fdea3609854p66 : (-0x1.2fdea3609854p66);
+    double t293 = t1 ? 0x1.30a937cd83644p75 : (-0x1.30a937cd83644p75);
+    double t294 = t1 ? 0x1.694f14fa869f4p84 : (-0x1.694f14fa869f4p84);
+    double t295 = FMA(t260, t261, FMA(t262, t263, FMA(t264, t265, FMA(t266, t267, FMA(t268, t269, FMA(t270, t271,
+        FMA(t272, t273, FMA(t274, t275, FMA(t276, t277, FMA(t278, t279, FMA(t280, t281, FMA(t282, t283, (t8 * FMA(t215,
+        t284, FMA(t218, t285, FMA(t223, t286, FMA(t228, t287, FMA(t233, t288, FMA(t237, t289, FMA(t242, t290, FMA(t247,
+        t291, FMA(t253, t292, FMA(t258, t293, t257 * t294))))))))))) - (t259 * t259)))))))))))));
+    double t296 = FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(t188, t6 * 0.041666666666666664, t181), t21, t171), t19,
         t160), t17, t146), t15, t133), t13, t119), t12, t108), t14, t94), t16, t81), t18, t65), t20, t50);
-    double t296 = (-1.0) - t10, t297 = 1.0 - t26, t298 = t1 ? t296 : t297, t299 = FMA(t295, t22, t298) + t259;
-    double t300 = (1.0 < t150) ? 1.0 : t150, t301 = t0 ? t299 : t300, t302 = t4 ? t301 : mean;
-    double t303 = (t294 < 0.0) ? 0.0 : t294, t304 = (r1 < 0.0) ? 0.0 : r1, t305 = t0 ? t303 : t304;
-    double t306 = t4 ? t305 : mean;
-    *out_mean = t302;
-    *out_var = t306;
+    double t297 = (-1.0) - t10, t298 = 1.0 - t26, t299 = t1 ? t297 : t298, t300 = FMA(t296, t22, t299) + t259;
+    double t301 = (1.0 < t150) ? 1.0 : t150, t302 = t0 ? t300 : t301, t303 = t4 ? t302 : mean;
+    double t304 = (t295 < 0.0) ? 0.0 : t295, t305 = (r1 < 0.0) ? 0.0 : r1, t306 = t0 ? t304 : t305;
+    double t307 = t4 ? t306 : mean;
+    *out_mean = t303;
+    *out_var = t307;
 }
 
 INLINE void softsign_exact_float64_backward_points_element(
@@ -689,249 +692,254 @@ INLINE void softsign_exact_float64_backward_element(
     double t64 = t1 ? t62 : t63, t65 = -(t45 * t59);
     _Bool t66 = t30 | (37.5 < t51);
     double t67 = t66 ? 37.5 : t51;  // |mean - 0|/sigma
-    double t68 = t48 * t61, t69 = -(t29 * t60), t70 = t57 * 24.0, t71 = 24.0 * t65, t72 = t1 ? t70 : t71;
-    double t73 = -(t45 * t65), t74 = t48 * t68, t75 = -(t29 * t69), t76 = t67 * t67, t77 = -t67, t78 = t48 * t74;
-    double t79 = t60 * 120.0, t80 = 120.0 * t73, t81 = t1 ? t79 : t80, t82 = -(t45 * t73), t83 = -(t29 * t75);
+    double t68 = t48 * t61, t69 = -(t29 * t60), t70 = t48 * t68, t71 = t57 * 24.0, t72 = 24.0 * t65;
+    double t73 = t1 ? t71 : t72, t74 = -(t45 * t65), t75 = -(t29 * t69), t76 = t67 * t67, t77 = -t67, t78 = t48 * t70;
+    double t79 = t60 * 120.0, t80 = 120.0 * t74, t81 = t1 ? t79 : t80, t82 = -(t45 * t74), t83 = -(t29 * t75);
     double t84 = exp64(t76 * (-0.5)), t85 = t66 ? 0.0 : t84, t86 = t48 * t78, t87 = t69 * 720.0, t88 = 720.0 * t82;
     double t89 = t1 ? t87 : t88, t90 = -(t45 * t82), t91 = -(t29 * t83), t92 = t48 * t86, t93 = t75 * 5040.0;
     double t94 = 5040.0 * t90, t95 = t1 ? t93 : t94, t96 = -(t45 * t90), t97 = t48 * t92, t98 = -(t29 * t91);
-    double t99 = t83 * 40320.0, t100 = 40320.0 * t96, t101 = t1 ? t99 : t100, t102 = -(t45 * t96), t103 = t48 * t97;
+    double t99 = t48 * t97, t100 = t83 * 40320.0, t101 = 40320.0 * t96, t102 = t1 ? t100 : t101, t103 = -(t45 * t96);
     double t104 = -(t29 * t98), t105 = softsign_exact_float64_part4(t67);
-    double t106 = FMA(t105, -(2.0 * t67), 0.3989422804014327) / (1.0 + t76), t107 = t48 * t103, t108 = t91 * 362880.0;
-    double t109 = 362880.0 * t102, t110 = t1 ? t108 : t109, t111 = -(t45 * t102), t112 = -(t29 * t104);
+    double t106 = FMA(t105, -(2.0 * t67), 0.3989422804014327) / (1.0 + t76), t107 = t48 * t99, t108 = t91 * 362880.0;
+    double t109 = 362880.0 * t103, t110 = t1 ? t108 : t109, t111 = -(t45 * t103), t112 = -(t29 * t104);
     double t113 = t48 * t107, t114 = t98 * 3628800.0, t115 = 3628800.0 * t111, t116 = t1 ? t114 : t115;
     double t117 = -(t45 * t111), t118 = -(t29 * t112), t119 = t48 * t113, t120 = t104 * 39916800.0;
     double t121 = 39916800.0 * t117, t122 = t1 ? t120 : t121, t123 = -(t45 * t117), t124 = t48 * t119;
-    double t125 = -(t29 * t118), t126 = t112 * 479001600.0, t127 = 479001600.0 * t123, t128 = t1 ? t126 : t127;
-    double t129 = -(t45 * t123), t130 = t48 * t124, t131 = -(t29 * t125), t132 = t48 * t130;
-    double t133 = t118 * 6227020800.0, t134 = 6227020800.0 * t129, t135 = t1 ? t133 : t134, t136 = -(t45 * t129);
+    double t125 = -(t29 * t118), t126 = t48 * t124, t127 = t112 * 479001600.0, t128 = 479001600.0 * t123;
+    double t129 = t1 ? t127 : t128, t130 = -(t45 * t123), t131 = -(t29 * t125), t132 = t48 * t126;
+    double t133 = t118 * 6227020800.0, t134 = 6227020800.0 * t130, t135 = t1 ? t133 : t134, t136 = -(t45 * t130);
     double t137 = -(t29 * t131), t138 = t48 * t132, t139 = t125 * 87178291200.0, t140 = 87178291200.0 * t136;
     double t141 = t1 ? t139 : t140, t142 = -(t45 * t136), t143 = -(t29 * t137), t144 = t48 * t138;
     double t145 = t85 * 0.3989422804014327, t146 = t131 * 1307674368000.0, t147 = 1307674368000.0 * t142;
     double t148 = t1 ? t146 : t147, t149 = -(t45 * t142), t150 = t48 * t144, t151 = -(t29 * t143), t152 = t67 * t145;
-    double t153 = t92 * t145, t154 = t78 * t145, t155 = t68 * t145, t156 = t58 * t145, t157 = t54 * t145;
+    double t153 = t126 * t145, t154 = t107 * t145, t155 = t86 * t145, t156 = t61 * t145, t157 = t48 * t150;
     double t158 = t137 * 0x1.30777758p44, t159 = 0x1.30777758p44 * t149, t160 = t1 ? t158 : t159, t161 = -(t45 * t149);
-    double t162 = t48 * t150, t163 = (t67 * t152) - t145, t164 = -(t29 * t151), t165 = t92 * t152, t166 = t78 * t152;
-    double t167 = t68 * t152, t168 = t58 * t152, t169 = t54 * t152, t170 = t48 * t162, t171 = t143 * 0x1.437eeecd8p48;
-    double t172 = 0x1.437eeecd8p48 * t161, t173 = t1 ? t171 : t172, t174 = -(t45 * t161), t175 = -(t29 * t164);
-    double t176 = FMA(-2.0, t152, t67 * t163), t177 = t78 * t163, t178 = t68 * t163, t179 = t58 * t163;
-    double t180 = t54 * t163, t181 = t48 * t170, t182 = t151 * 0x1.6beecca73p52, t183 = 0x1.6beecca73p52 * t174;
-    double t184 = t1 ? t182 : t183, t185 = -(t45 * t174), t186 = -(t29 * t175), t187 = FMA(t163, -3.0, t67 * t176);
-    double t188 = t78 * t176, t189 = t68 * t176, t190 = t58 * t176, t191 = t54 * t176, t192 = t164 * 0x1.b02b930689p56;
-    double t193 = 0x1.b02b930689p56 * t185, t194 = t1 ? t192 : t193, t195 = -(t45 * t185), t196 = -(t29 * t186);
-    double t197 = FMA(-4.0, t176, t67 * t187), t198 = t68 * t187, t199 = t58 * t187, t200 = t54 * t187;
-    double t201 = t175 * 0x1.0e1b3be415ap61, t202 = 0x1.0e1b3be415ap61 * t195, t203 = t1 ? t201 : t202;
-    double t204 = -(t45 * t195), t205 = -(t29 * t196), t206 = FMA(t187, -5.0, t67 * t197), t207 = t68 * t197;
-    double t208 = t58 * t197, t209 = t54 * t197, t210 = t186 * 0x1.6283be9b5c62p65, t211 = 0x1.6283be9b5c62p65 * t204;
-    double t212 = t1 ? t210 : t211, t213 = -(t45 * t204), t214 = FMA(t197, -6.0, t67 * t206), t215 = t58 * t206;
-    double t216 = t54 * t206, t217 = t196 * 0x1.e77526159f06cp69, t218 = 0x1.e77526159f06cp69 * t213;
-    double t219 = t1 ? t217 : t218, t220 = -(t45 * t213), t221 = t205 * 0x1.5e5c335f8a4cep74;
-    double t222 = 0x1.5e5c335f8a4cep74 * t220, t223 = t1 ? t221 : t222, t224 = (-(t29 * t205)) * 0x1.06c52687a7b9ap79;
-    double t225 = 0x1.06c52687a7b9ap79 * (-(t45 * t220)), t226 = t1 ? t224 : t225, t227 = FMA(t206, -7.0, t67 * t214);
-    double t228 = t58 * t214, t229 = t54 * t214;
-    double t230 = FMA(t36, FMA(t35, FMA(t34, FMA(t33, FMA(t223, t32, t212), t194), t173), t148), t135);
-    double t231 = FMA(t36, FMA(t35, FMA(t34, FMA(t33, FMA(t32, FMA(t223, t31, t212), t194), t173), t148), t135), t122);
-    double t232 = softsign_exact_float64_part3(t37, t223, t212, t31, t194, t32, t173, t33, t148, t34, t135, t35, t122,
+    double t162 = t150 * t145, t163 = (t67 * t152) - t145, t164 = -(t29 * t151), t165 = t132 * t152;
+    double t166 = t113 * t152, t167 = t92 * t152, t168 = t68 * t152, t169 = t48 * t157, t170 = t157 * t152;
+    double t171 = t143 * 0x1.437eeecd8p48, t172 = 0x1.437eeecd8p48 * t161, t173 = t1 ? t171 : t172;
+    double t174 = -(t45 * t161), t175 = -(t29 * t164), t176 = FMA(-2.0, t152, t67 * t163), t177 = t138 * t163;
+    double t178 = t119 * t163, t179 = t97 * t163, t180 = t70 * t163, t181 = t48 * t169, t182 = t151 * 0x1.6beecca73p52;
+    double t183 = 0x1.6beecca73p52 * t174, t184 = t1 ? t182 : t183, t185 = -(t45 * t174), t186 = -(t29 * t175);
+    double t187 = FMA(t163, -3.0, t67 * t176), t188 = t144 * t176, t189 = t124 * t176, t190 = t99 * t176;
+    double t191 = t78 * t176, t192 = t48 * t181, t193 = t164 * 0x1.b02b930689p56, t194 = 0x1.b02b930689p56 * t185;
+    double t195 = t1 ? t193 : t194, t196 = -(t45 * t185), t197 = -(t29 * t186), t198 = FMA(-4.0, t176, t67 * t187);
+    double t199 = t126 * t187, t200 = t107 * t187, t201 = t86 * t187, t202 = t48 * t192;
+    double t203 = t175 * 0x1.0e1b3be415ap61, t204 = 0x1.0e1b3be415ap61 * t196, t205 = t1 ? t203 : t204;
+    double t206 = -(t45 * t196), t207 = -(t29 * t197), t208 = FMA(t187, -5.0, t67 * t198), t209 = t132 * t198;
+    double t210 = t113 * t198, t211 = t92 * t198, t212 = t48 * t202, t213 = t186 * 0x1.6283be9b5c62p65;
+    double t214 = 0x1.6283be9b5c62p65 * t206, t215 = t1 ? t213 : t214, t216 = -(t45 * t206);
+    double t217 = FMA(t198, -6.0, t67 * t208), t218 = t119 * t208, t219 = t97 * t208, t220 = t48 * t212;
+    double t221 = t197 * 0x1.e77526159f06cp69, t222 = 0x1.e77526159f06cp69 * t216, t223 = t1 ? t221 : t222;
+    double t224 = -(t45 * t216), t225 = t207 * 0x1.5e5c335f8a4cep74, t226 = 0x1.5e5c335f8a4cep74 * t224;
+    double t227 = t1 ? t225 : t226, t228 = (-(t29 * t207)) * 0x1.06c52687a7b9ap79;
+    double t229 = 0x1.06c52687a7b9ap79 * (-(t45 * t224)), t230 = t1 ? t228 : t229, t231 = t48 * t220;
+    double t232 = FMA(t208, -7.0, t67 * t217), t233 = t124 * t217, t234 = t99 * t217, t235 = t48 * t231;
+    double t236 = FMA(t36, FMA(t35, FMA(t34, FMA(t33, FMA(t227, t32, t215), t195), t173), t148), t135);
+    double t237 = FMA(t36, FMA(t35, FMA(t34, FMA(t33, FMA(t32, FMA(t227, t31, t215), t195), t173), t148), t135), t122);
+    double t238 = softsign_exact_float64_part3(t37, t227, t215, t31, t195, t32, t173, t33, t148, t34, t135, t35, t122,
         t36, t110);
-    double t233 = FMA(t36, softsign_exact_float64_part3(t38, t223, t212, t37, t194, t31, t173, t32, t148, t33, t135,
+    double t239 = FMA(t36, softsign_exact_float64_part3(t38, t227, t215, t37, t195, t31, t173, t32, t148, t33, t135,
         t34, t122, t35, t110), t95);
-    double t234 = FMA(t36, FMA(t35, softsign_exact_float64_part3(t39, t223, t212, t38, t194, t37, t173, t31, t148, t32,
+    double t240 = FMA(t36, FMA(t35, softsign_exact_float64_part3(t39, t227, t215, t38, t195, t37, t173, t31, t148, t32,
         t135, t33, t122, t34, t110), t95), t81);
-    double t235 = softsign_exact_float64_part3(t37, t226, t219, t31, t203, t32, t184, t33, t160, t34, t141, t35, t128,
+    double t241 = softsign_exact_float64_part3(t37, t230, t223, t31, t205, t32, t184, t33, t160, t34, t141, t35, t129,
         t36, t116);
-    double t236 = FMA(FMA(FMA(FMA(FMA(FMA(t226, t31, t219), t32, t203), t33, t184), t34, t160), t35, t141), t36, t128);
-    double t237 = FMA(t36, softsign_exact_float64_part3(t38, t226, t219, t37, t203, t31, t184, t32, t160, t33, t141,
-        t34, t128, t35, t116), t101);
-    double t238 = FMA(t36, FMA(t35, softsign_exact_float64_part3(t39, t226, t219, t38, t203, t37, t184, t31, t160, t32,
-        t141, t33, t128, t34, t116), t101), t89);
-    double t239 = FMA(t36, FMA(t35, FMA(t34, softsign_exact_float64_part3(t40, t223, t212, t39, t194, t38, t173, t37,
+    double t242 = FMA(FMA(FMA(FMA(FMA(FMA(t230, t31, t223), t32, t205), t33, t184), t34, t160), t35, t141), t36, t129);
+    double t243 = FMA(t36, softsign_exact_float64_part3(t38, t230, t223, t37, t205, t31, t184, t32, t160, t33, t141,
+        t34, t129, t35, t116), t102);
+    double t244 = FMA(t36, FMA(t35, softsign_exact_float64_part3(t39, t230, t223, t38, t205, t37, t184, t31, t160, t32,
+        t141, t33, t129, t34, t116), t102), t89);
+    double t245 = FMA(t36, FMA(t35, FMA(t34, softsign_exact_float64_part3(t40, t227, t215, t39, t195, t38, t173, t37,
         t148, t31, t135, t32, t122, t33, t110), t95), t81), t64);
-    double t240 = FMA(t36, FMA(t35, FMA(t34, softsign_exact_float64_part3(t40, t226, t219, t39, t203, t38, t184, t37,
-        t160, t31, t141, t32, t128, t33, t116), t101), t89), t72);
-    double t241 = FMA(t35, FMA(t34, FMA(t33, softsign_exact_float64_part3(t41, t223, t212, t40, t194, t39, t173, t38,
+    double t246 = FMA(t36, FMA(t35, FMA(t34, softsign_exact_float64_part3(t40, t230, t223, t39, t205, t38, t184, t37,
+        t160, t31, t141, t32, t129, t33, t116), t102), t89), t73);
+    double t247 = FMA(t35, FMA(t34, FMA(t33, softsign_exact_float64_part3(t41, t227, t215, t40, t195, t39, t173, t38,
         t148, t37, t135, t31, t122, t32, t110), t95), t81), t64);
-    double t242 = t1 ? t46 : t52, t243 = FMA(t36, t241, t242);
-    double t244 = FMA(t35, FMA(t34, FMA(t33, softsign_exact_float64_part3(t41, t226, t219, t40, t203, t39, t184, t38,
-        t160, t37, t141, t31, t128, t32, t116), t101), t89), t72);
-    double t245 = 2.0 * t47, t246 = 2.0 * t53, t247 = t1 ? t245 : t246, t248 = FMA(t36, t244, t247);
-    double t249 = FMA(t214, -8.0, t67 * t227), t250 = t54 * t227, t251 = t85 * FMA(t67, t106, 2.0 * t105);
-    double t252 = t85 * t105, t253 = t103 * t230, t254 = t97 * t231, t255 = t92 * t231, t256 = t85 * t106;
-    double t257 = FMA(t105, t77, t106) * 0.3333333333333333, t258 = 0.25 * FMA(t77, t257, t105), t259 = t86 * t232;
-    double t260 = t78 * t232, t261 = t74 * t233, t262 = t68 * t233, t263 = t61 * t234, t264 = t58 * t234;
-    double t265 = t56 * t239, t266 = t54 * t239, t267 = t92 * t235, t268 = t86 * t235, t269 = t78 * t237;
-    double t270 = t74 * t237, t271 = t103 * t236, t272 = t97 * t236, t273 = t68 * t238, t274 = t61 * t238;
-    double t275 = t58 * t240, t276 = t56 * t240, t277 = t48 * t243, t278 = t54 * t248, t279 = t48 * t248;
-    double t280 = t113 * t252, t281 = t54 * t252, t282 = FMA(t227, -9.0, t67 * t249), t283 = t54 * t249;
-    double t284 = t103 * t252, t285 = t92 * t252, t286 = t78 * t252, t287 = t68 * t252, t288 = t58 * t252;
-    double t289 = t103 * t256, t290 = t92 * t256, t291 = t78 * t256, t292 = t68 * t256, t293 = t58 * t256;
-    double t294 = t54 * t256, t295 = t54 * t251, t296 = t103 * t251, t297 = t92 * t251, t298 = t78 * t251;
-    double t299 = t68 * t251, t300 = t58 * t251, t301 = t85 * t257, t302 = t56 * t301;
-    double t303 = FMA(t77, t258, t257) * 0.2, t304 = t85 * t258, t305 = FMA(t77, t303, t258) * 0.16666666666666666;
-    double t306 = t113 * t301, t307 = t103 * t301, t308 = t92 * t301, t309 = t78 * t301, t310 = t68 * t301;
-    double t311 = t58 * t301, t312 = t58 * t304, t313 = t85 * t303, t314 = FMA(t77, t305, t303) * 0.14285714285714285;
-    double t315 = t124 * t304, t316 = t113 * t304, t317 = t103 * t304, t318 = t92 * t304, t319 = t78 * t304;
-    double t320 = t68 * t304, t321 = t61 * t313, t322 = t85 * t305, t323 = FMA(t77, t314, t305) * 0.125;
-    double t324 = t124 * t313, t325 = t113 * t313, t326 = t103 * t313, t327 = t92 * t313, t328 = t78 * t313;
-    double t329 = t68 * t313, t330 = t68 * t322, t331 = t85 * t314, t332 = FMA(t77, t323, t314) * 0.1111111111111111;
-    double t333 = t132 * t322, t334 = t124 * t322, t335 = t113 * t322, t336 = t103 * t322, t337 = t92 * t322;
-    double t338 = t78 * t322, t339 = t74 * t331, t340 = t85 * t323, t341 = FMA(t77, t332, t323) * 0.1;
-    double t342 = t132 * t331, t343 = t124 * t331, t344 = t113 * t331, t345 = t103 * t331, t346 = t92 * t331;
-    double t347 = t78 * t331, t348 = t78 * t340, t349 = t85 * t332, t350 = FMA(t77, t341, t332) * 0.09090909090909091;
-    double t351 = t144 * t340, t352 = t132 * t340, t353 = t124 * t340, t354 = t113 * t340, t355 = t103 * t340;
-    double t356 = t92 * t340, t357 = t86 * t349, t358 = t85 * t341, t359 = FMA(t77, t350, t341) * 0.08333333333333333;
-    double t360 = t144 * t349, t361 = t132 * t349, t362 = t124 * t349, t363 = t113 * t349, t364 = t103 * t349;
-    double t365 = t92 * t349, t366 = t92 * t358, t367 = t85 * t350, t368 = FMA(t77, t359, t350) * 0.07692307692307693;
-    double t369 = t162 * t358, t370 = t144 * t358, t371 = t132 * t358, t372 = t124 * t358, t373 = t113 * t358;
-    double t374 = t103 * t358, t375 = t97 * t367, t376 = t85 * t359, t377 = FMA(t77, t368, t359) * 0.07142857142857142;
-    double t378 = FMA(-4.0, t48 * t282, FMA(-48.0, t56 * t227, softsign_exact_float64_part0(t206, t61, t187, t74, t86,
-        t163, t97, t145, t107, t256, t119, t301, t130, t313, t138, t331, t150, t349, t170, t367)));
-    double t379 = t162 * t367, t380 = t144 * t367, t381 = t132 * t367, t382 = t124 * t367, t383 = t113 * t367;
-    double t384 = t103 * t367, t385 = t103 * t376, t386 = t85 * t368;
-    double t387 = FMA(t77, t377, t368) * 0.06666666666666667;
-    double t388 = t27 * softsign_exact_float64_part2(t283, t228, t207, t188, t165, t296, t280, t315, t333, t351, t369,
-        t181, t376);
-    double t389 = t27 * FMA(-4.0, t48 * t249, FMA(-48.0, t56 * t214, softsign_exact_float64_part0(t197, t61, t176, t74,
-        t86, t152, t97, t251, t107, t252, t119, t304, t130, t322, t138, t340, t150, t358, t170, t376)));
-    double t390 = t162 * t376, t391 = t144 * t376, t392 = t132 * t376, t393 = t124 * t376, t394 = t113 * t376;
-    double t395 = t107 * t386, t396 = t85 * t377, t397 = FMA(t77, t387, t377) * 0.0625;
-    double t398 = softsign_exact_float64_part2(t250, t215, t198, t177, t153, t289, t306, t324, t342, t360, t379, t181,
-        t386);
-    double t399 = FMA(-4.0, t48 * t227, FMA(-48.0, t56 * t206, softsign_exact_float64_part0(t187, t61, t74, t163, t86,
-        t145, t97, t256, t107, t301, t119, t313, t130, t331, t138, t349, t150, t367, t170, t386)));
-    double t400 = t162 * t386, t401 = t144 * t386, t402 = t132 * t386, t403 = t124 * t386, t404 = t113 * t386;
-    double t405 = t113 * t396, t406 = t85 * t387, t407 = FMA(t77, t397, t387) * 0.058823529411764705;
-    double t408 = t27 * softsign_exact_float64_part2(t229, t208, t189, t166, t297, t284, t316, t334, t352, t370, t390,
-        t181, t396);
-    double t409 = t27 * FMA(-4.0, t48 * t214, FMA(-48.0, t56 * t197, softsign_exact_float64_part0(t176, t61, t74, t152,
-        t86, t251, t97, t252, t107, t304, t119, t322, t130, t340, t138, t358, t150, t376, t170, t396)));
-    double t410 = t162 * t396, t411 = t144 * t396, t412 = t132 * t396, t413 = t124 * t396, t414 = t119 * t406;
-    double t415 = t85 * t397, t416 = FMA(t77, t407, t397) * 0.05555555555555555;
-    double t417 = softsign_exact_float64_part2(t216, t199, t178, t154, t290, t307, t325, t343, t361, t380, t400, t181,
-        t406);
-    double t418 = FMA(-4.0, t48 * t206, FMA(-48.0, t56 * t187, softsign_exact_float64_part0(t61, t163, t74, t145, t86,
-        t256, t97, t301, t107, t313, t119, t331, t130, t349, t138, t367, t150, t386, t170, t406)));
-    double t419 = t162 * t406, t420 = t144 * t406, t421 = t132 * t406, t422 = t124 * t406, t423 = t124 * t415;
-    double t424 = t85 * t407, t425 = FMA(t77, t416, t407) * 0.05263157894736842;
-    double t426 = t27 * softsign_exact_float64_part2(t209, t190, t167, t298, t285, t317, t335, t353, t371, t391, t410,
-        t181, t415);
-    double t427 = t27 * FMA(-4.0, t48 * t197, FMA(-48.0, t56 * t176, softsign_exact_float64_part0(t61, t152, t74, t251,
-        t86, t252, t97, t304, t107, t322, t119, t340, t130, t358, t138, t376, t150, t396, t170, t415)));
-    double t428 = t162 * t415, t429 = t144 * t415, t430 = t132 * t415, t431 = t130 * t424, t432 = t85 * t416;
-    double t433 = FMA(t77, t425, t416) * 0.05;
-    double t434 = softsign_exact_float64_part2(t200, t179, t155, t291, t308, t326, t344, t362, t381, t401, t419, t181,
-        t424);
-    double t435 = FMA(-4.0, t48 * t187, FMA(-48.0, t56 * t163, softsign_exact_float64_part0(t61, t145, t74, t256, t86,
-        t301, t97, t313, t107, t331, t119, t349, t130, t367, t138, t386, t150, t406, t170, t424)));
-    double t436 = t162 * t424, t437 = t144 * t424, t438 = t132 * t424, t439 = t132 * t432, t440 = t85 * t425;
-    double t441 = FMA(t77, t433, t425) * 0.047619047619047616;
-    double t442 = t27 * softsign_exact_float64_part2(t191, t168, t299, t286, t318, t336, t354, t372, t392, t411, t428,
-        t181, t432);
-    double t443 = t27 * FMA(-4.0, t48 * t176, FMA(-48.0, t56 * t152, softsign_exact_float64_part0(t61, t251, t74, t252,
-        t86, t304, t97, t322, t107, t340, t119, t358, t130, t376, t138, t396, t150, t415, t170, t432)));
-    double t444 = t162 * t432, t445 = t144 * t432, t446 = t138 * t440, t447 = t85 * t433;
-    double t448 = FMA(t77, t441, t433) * 0.045454545454545456;
-    double t449 = softsign_exact_float64_part2(t180, t156, t292, t309, t327, t345, t363, t382, t402, t420, t436, t181,
-        t440);
-    double t450 = FMA(-4.0, t48 * t163, FMA(-48.0, t56 * t145, softsign_exact_float64_part0(t61, t256, t74, t301, t86,
-        t313, t97, t331, t107, t349, t119, t367, t130, t386, t138, t406, t150, t424, t170, t440)));
-    double t451 = t162 * t440, t452 = t144 * t440, t453 = t144 * t447, t454 = t85 * t441;
-    double t455 = FMA(t77, t448, t441) * 0.043478260869565216, t456 = t85 * t448, t457 = t85 * t455;
-    double t458 = t27 * softsign_exact_float64_part2(t169, t300, t287, t319, t337, t355, t373, t393, t412, t429, t444,
-        t181, t447);
-    double t459 = t27 * FMA(-4.0, t48 * t152, FMA(-48.0, t56 * t251, softsign_exact_float64_part0(t61, t252, t74, t304,
-        t86, t322, t97, t340, t107, t358, t119, t376, t130, t396, t138, t415, t150, t432, t170, t447)));
-    double t460 = t162 * t447, t461 = t150 * t454;
-    double t462 = softsign_exact_float64_part2(t157, t293, t310, t328, t346, t364, t383, t403, t421, t437, t451, t181,
-        t454);
-    double t463 = t162 * t454, t464 = t162 * t456;
-    double t465 = FMA(-4.0, t48 * t145, FMA(-48.0, t56 * t256, softsign_exact_float64_part0(t61, t301, t74, t313, t86,
-        t331, t97, t349, t107, t367, t119, t386, t130, t406, t138, t424, t150, t440, t170, t454)));
-    double t466 = t27 * FMA(-4.0, t281, FMA(-48.0, t312, FMA(-1440.0, t330, FMA(-80640.0, t348, FMA(-7257600.0, t366,
-        FMA(-958003200.0, t385, FMA(-174356582400.0, t405, FMA(-0x1.30777758p45, t423, FMA(-0x1.6beecca73p53, t439,
-        FMA(-0x1.0e1b3be415ap62, t453, FMA(-0x1.e77526159f06cp70, t464, (-0x1.06c52687a7b9ap80) * (t181 * (t85 *
-        (FMA(t77, t455, t448) * 0.041666666666666664))))))))))))));
-    double t467 = t170 * t457;
-    double t468 = softsign_exact_float64_part2(t294, t311, t329, t347, t365, t384, t404, t422, t438, t452, t463, t181,
-        t457);
-    double t469 = t27 * FMA(-4.0, t48 * t251, FMA(-48.0, t56 * t252, softsign_exact_float64_part0(t61, t304, t74, t322,
-        t86, t340, t97, t358, t107, t376, t119, t396, t130, t415, t138, t432, t150, t447, t170, t456)));
-    double t470 = t27 * softsign_exact_float64_part2(t295, t288, t320, t338, t356, t374, t394, t413, t430, t445, t460,
-        t181, t456);
-    double t471 = FMA(-4.0, t48 * t256, softsign_exact_float64_part1(t302, t321, t339, t357, t375, t395, t414, t431,
-        t446, t461, t467));
-    double t472 = t27 * FMA(-4.0, t251, softsign_exact_float64_part1(t281, t312, t330, t348, t366, t385, t405, t423,
-        t439, t453, t464));
-    double t473 = t471 + t243, t474 = (s3 * t11) + t13, t475 = t0 ? t473 : t474, t476 = 2.0 * t279, t477 = 2.0 * t277;
-    double t478 = t279 + t469, t479 = t266 + t465, t480 = 0.3333333333333333 * t276, t481 = 0.3333333333333333 * t265;
-    double t482 = t276 + t459, t483 = 0.08333333333333333 * t264, t484 = 0.08333333333333333 * t275;
-    double t485 = t264 + t450, t486 = t274 * 0.016666666666666666, t487 = t263 * 0.016666666666666666;
-    double t488 = t274 + t443, t489 = t262 * 0.002777777777777778;
-    double t490 = FMA(t273 * 0.002777777777777778, t262 + t435, FMA(t434, t270 * 0.0003968253968253968, FMA(t261 *
-        0.0003968253968253968, t270 + t427, FMA(t426, t260 * 4.96031746031746e-05, FMA(t269 * 4.96031746031746e-05,
-        t260 + t418, FMA(t417, t268 * 0x1.71de3a556c734p-18, FMA(t259 * 0x1.71de3a556c734p-18, t268 + t409, FMA(t408,
-        t255 * 5.511463844797178e-07, FMA(t267 * 5.511463844797178e-07, t255 + t399, FMA(t398, t272 *
-        5.010421677088344e-08, FMA(t254 * 5.010421677088344e-08, t272 + t389, FMA(t388, t253 * 4.17535139757362e-09,
-        FMA(t271 * 4.17535139757362e-09, t253 + t378, FMA(t466 * (-2.0), t471, FMA(t302, t26, FMA(t321, t25, FMA(t339,
-        t24, FMA(t357, t23, FMA(t375, t22, FMA(t395, t21, FMA(t414, t20, FMA(t431, t19, FMA(t446, t18, FMA(t461, t17,
-        t467 * t16))))))))))))))))))))))));
-    double t491 = FMA(t468, t476, FMA(t477, t478, FMA(t266, t470, FMA(t278, t479, FMA(t462, t480, FMA(t481, t482,
-        FMA(t458, t483, FMA(t484, t485, FMA(t449, t486, FMA(t487, t488, FMA(t442, t489, t490)))))))))));
-    double t492 = s3 * t12, t493 = t0 ? t491 : t492, t494 = FMA(t475, grad_mean, t493 * grad_var);
-    double t495 = 0.5 * (t472 + t248), t496 = (-0.5) * (s3 * t13), t497 = 2.0 * (s8 * r2), t498 = t5 ? 0.0 : t497;
-    double t499 = FMA(s5, t496, t6 * FMA(s5, t11, s10 * t498)), t500 = t0 ? t495 : t499, t501 = FMA(2.0, t471, t243);
-    double t502 = FMA(-4.0, t145, softsign_exact_float64_part1(t294, t311, t329, t347, t365, t384, t404, t422, t438,
-        t452, t463));
-    double t503 = t48 * t239, t504 = t277 + t468, t505 = FMA(2.0, t469, t279), t506 = 0.5 * t278;
-    double t507 = t27 * FMA(-4.0, t152, softsign_exact_float64_part1(t295, t288, t320, t338, t356, t374, t394, t413,
-        t430, t445, t460));
-    double t508 = 0.5 * (t54 * t240), t509 = t278 + t470, t510 = 0.5 * t266, t511 = FMA(2.0, t465, t266);
-    double t512 = 0.16666666666666666 * t265;
-    double t513 = FMA(-4.0, t163, softsign_exact_float64_part1(t157, t293, t310, t328, t346, t364, t383, t403, t421,
-        t437, t451));
-    double t514 = 0.16666666666666666 * (t56 * t234), t515 = t265 + t462, t516 = 0.16666666666666666 * t276;
-    double t517 = FMA(2.0, t459, t276), t518 = 0.041666666666666664 * t275;
-    double t519 = t27 * FMA(-4.0, t176, softsign_exact_float64_part1(t169, t300, t287, t319, t337, t355, t373, t393,
-        t412, t429, t444));
-    double t520 = 0.041666666666666664 * (t58 * t238), t521 = t275 + t458, t522 = 0.041666666666666664 * t264;
-    double t523 = FMA(2.0, t450, t264), t524 = 0.008333333333333333 * t263;
-    double t525 = FMA(-4.0, t187, softsign_exact_float64_part1(t180, t156, t292, t309, t327, t345, t363, t382, t402,
-        t420, t436));
-    double t526 = 0.008333333333333333 * (t61 * t233), t527 = t263 + t449, t528 = 0.008333333333333333 * t274;
-    double t529 = FMA(2.0, t443, t274), t530 = 0.001388888888888889 * t273;
-    double t531 = t27 * FMA(-4.0, t197, softsign_exact_float64_part1(t191, t168, t299, t286, t318, t336, t354, t372,
-        t392, t411, t428));
-    double t532 = 0.001388888888888889 * (t68 * t237), t533 = t273 + t442, t534 = 0.001388888888888889 * t262;
-    double t535 = FMA(2.0, t435, t262), t536 = 0.0001984126984126984 * t261;
-    double t537 = FMA(-4.0, t206, softsign_exact_float64_part1(t200, t179, t155, t291, t308, t326, t344, t362, t381,
-        t401, t419));
-    double t538 = 0.0001984126984126984 * (t74 * t232), t539 = t261 + t434, t540 = 0.0001984126984126984 * t270;
-    double t541 = FMA(2.0, t427, t270), t542 = 2.48015873015873e-05 * t269;
-    double t543 = t27 * FMA(-4.0, t214, softsign_exact_float64_part1(t209, t190, t167, t298, t285, t317, t335, t353,
-        t371, t391, t410));
-    double t544 = 2.48015873015873e-05 * (t78 * t235), t545 = t269 + t426, t546 = 2.48015873015873e-05 * t260;
-    double t547 = FMA(2.0, t418, t260), t548 = 0x1.71de3a556c734p-19 * t259;
-    double t549 = FMA(-4.0, t227, softsign_exact_float64_part1(t216, t199, t178, t154, t290, t307, t325, t343, t361,
-        t380, t400));
-    double t550 = FMA(0x1.71de3a556c734p-19 * (t86 * t231), t259 + t417, FMA(0x1.71de3a556c734p-19 * t268, FMA(2.0,
-        t409, t268), FMA(2.755731922398589e-07 * t267, t27 * FMA(-4.0, t249, softsign_exact_float64_part1(t229, t208,
-        t189, t166, t297, t284, t316, t334, t352, t370, t390)), FMA(2.755731922398589e-07 * (t92 * t236), t267 + t408,
-        FMA(2.755731922398589e-07 * t255, FMA(2.0, t399, t255), FMA(2.505210838544172e-08 * t254, FMA(-4.0, t282,
-        softsign_exact_float64_part1(t250, t215, t198, t177, t153, t289, t306, t324, t342, t360, t379)),
-        FMA(2.505210838544172e-08 * (t97 * t230), t254 + t398, FMA(2.505210838544172e-08 * t272, FMA(2.0, t389, t272),
-        FMA(2.08767569878681e-09 * t271, t27 * FMA(-4.0, FMA(t249, -10.0, t67 * t282),
-        softsign_exact_float64_part1(t283, t228, t207, t188, t165, t296, t280, t315, t333, t351, t369)),
-        FMA(2.08767569878681e-09 * (t103 * FMA(t36, FMA(t35, FMA(t34, FMA(t33, FMA(t226, t32, t219), t203), t184),
-        t160), t141)), t271 + t388, FMA(2.08767569878681e-09 * t253, FMA(2.0, t378, t253), FMA(-t466, t472, 0.5 * (t27
-        * FMA(t281, t26, FMA(t312, t25, FMA(t330, t24, FMA(t348, t23, FMA(t366, t22, FMA(t385, t21, FMA(t405, t20,
-        FMA(t423, t19, FMA(t439, t18, FMA(t453, t17, t464 * t16)))))))))))))))))))))));
-    double t551 = FMA(t277, t502, FMA(t503, t504, FMA(t279, t505, FMA(t506, t507, FMA(t508, t509, FMA(t510, t511,
+    double t248 = t1 ? t46 : t52, t249 = FMA(t36, t247, t248);
+    double t250 = FMA(t35, FMA(t34, FMA(t33, softsign_exact_float64_part3(t41, t230, t223, t40, t205, t39, t184, t38,
+        t160, t37, t141, t31, t129, t32, t116), t102), t89), t73);
+    double t251 = 2.0 * t47, t252 = 2.0 * t53, t253 = t1 ? t251 : t252, t254 = FMA(t36, t250, t253), t255 = t48 * t235;
+    double t256 = FMA(t217, -8.0, t67 * t232), t257 = t107 * t232, t258 = t85 * FMA(t67, t106, 2.0 * t105);
+    double t259 = t85 * t105, t260 = t85 * t106, t261 = FMA(t105, t77, t106) * 0.3333333333333333;
+    double t262 = 0.25 * FMA(t77, t261, t105), t263 = t48 * t255, t264 = FMA(t232, -9.0, t67 * t256);
+    double t265 = t113 * t256, t266 = t259 * t202, t267 = t54 * t259, t268 = t157 * t259, t269 = t132 * t259;
+    double t270 = t113 * t259, t271 = t92 * t259, t272 = t68 * t259, t273 = t169 * t260, t274 = t138 * t260;
+    double t275 = t119 * t260, t276 = t97 * t260, t277 = t70 * t260, t278 = t56 * t260, t279 = t85 * t261;
+    double t280 = t56 * t279, t281 = FMA(t77, t262, t261) * 0.2, t282 = t181 * t258, t283 = t144 * t258;
+    double t284 = t124 * t258, t285 = t99 * t258, t286 = t78 * t258, t287 = t58 * t258, t288 = t85 * t262;
+    double t289 = FMA(t77, t281, t262) * 0.16666666666666666, t290 = t48 * t263, t291 = t279 * t192;
+    double t292 = t150 * t279, t293 = t126 * t279, t294 = t107 * t279, t295 = t86 * t279, t296 = t61 * t279;
+    double t297 = t85 * t281, t298 = t61 * t297, t299 = FMA(t77, t289, t281) * 0.14285714285714285, t300 = t288 * t220;
+    double t301 = t58 * t288, t302 = t181 * t288, t303 = t144 * t288, t304 = t124 * t288, t305 = t99 * t288;
+    double t306 = t78 * t288, t307 = t48 * t290, t308 = t85 * t289, t309 = FMA(t77, t299, t289) * 0.125;
+    double t310 = t297 * t212, t311 = t169 * t297, t312 = t138 * t297, t313 = t119 * t297, t314 = t97 * t297;
+    double t315 = t70 * t297, t316 = t85 * t299, t317 = t70 * t316, t318 = FMA(t77, t309, t299) * 0.1111111111111111;
+    double t319 = t48 * t307, t320 = t308 * t235, t321 = t68 * t308, t322 = t308 * t202, t323 = t157 * t308;
+    double t324 = t132 * t308, t325 = t113 * t308, t326 = t92 * t308, t327 = t85 * t309;
+    double t328 = FMA(t77, t318, t309) * 0.1, t329 = t316 * t231, t330 = t316 * t192, t331 = t150 * t316;
+    double t332 = t126 * t316, t333 = t107 * t316, t334 = t86 * t316, t335 = t85 * t318, t336 = t86 * t335;
+    double t337 = FMA(t77, t328, t318) * 0.09090909090909091, t338 = t327 * t263, t339 = t78 * t327;
+    double t340 = t327 * t220, t341 = t181 * t327, t342 = t144 * t327, t343 = t124 * t327, t344 = t99 * t327;
+    double t345 = t85 * t328, t346 = FMA(t77, t337, t328) * 0.08333333333333333, t347 = t335 * t255;
+    double t348 = t335 * t212, t349 = t169 * t335, t350 = t138 * t335, t351 = t119 * t335, t352 = t97 * t335;
+    double t353 = t85 * t337, t354 = t97 * t353, t355 = FMA(t77, t346, t337) * 0.07692307692307693, t356 = t345 * t307;
+    double t357 = t92 * t345, t358 = t345 * t235, t359 = t345 * t202, t360 = t157 * t345, t361 = t132 * t345;
+    double t362 = t113 * t345, t363 = t85 * t346, t364 = FMA(t77, t355, t346) * 0.07142857142857142;
+    double t365 = t27 * FMA(-4.0, t265, FMA(-48.0, t233, FMA(-1440.0, t209, FMA(-80640.0, t188, FMA(-7257600.0, t170,
+        FMA(-958003200.0, t282, FMA(-174356582400.0, t266, FMA(-0x1.30777758p45, t300, FMA(-0x1.6beecca73p53, t320,
+        FMA(-0x1.0e1b3be415ap62, t338, FMA(-0x1.e77526159f06cp70, t356, (-0x1.06c52687a7b9ap80) * (t363 * (t48 *
+        t319)))))))))))));
+    double t366 = FMA(-4.0, t107 * t264, FMA(-48.0, t119 * t232, softsign_exact_float64_part0(t208, t126, t187, t138,
+        t150, t163, t169, t145, t260, t192, t279, t212, t297, t231, t316, t255, t335, t290, t353, t319)));
+    double t367 = t353 * t290, t368 = t353 * t231, t369 = t353 * t192, t370 = t150 * t353, t371 = t126 * t353;
+    double t372 = t107 * t353, t373 = t85 * t355, t374 = t107 * t373;
+    double t375 = FMA(t77, t364, t355) * 0.06666666666666667;
+    double t376 = softsign_exact_float64_part2(t257, t218, t199, t177, t162, t273, t291, t310, t329, t347, t367, t373,
+        t319);
+    double t377 = t27 * FMA(-4.0, t99 * t256, FMA(-48.0, t113 * t217, softsign_exact_float64_part0(t198, t124, t176,
+        t132, t144, t152, t157, t258, t181, t259, t288, t202, t308, t220, t327, t235, t345, t263, t363, t307)));
+    double t378 = t99 * t363, t379 = t363 * t263, t380 = t363 * t220, t381 = t181 * t363, t382 = t144 * t363;
+    double t383 = t124 * t363, t384 = t85 * t364, t385 = FMA(t77, t375, t364) * 0.0625;
+    double t386 = t27 * softsign_exact_float64_part2(t234, t210, t189, t165, t283, t268, t302, t322, t340, t358, t379,
+        t384, t307);
+    double t387 = FMA(-4.0, t97 * t232, FMA(-48.0, t107 * t208, softsign_exact_float64_part0(t187, t119, t126, t163,
+        t138, t145, t150, t260, t169, t279, t297, t192, t316, t212, t335, t231, t353, t255, t373, t290)));
+    double t388 = t373 * t255, t389 = t373 * t212, t390 = t169 * t373, t391 = t138 * t373, t392 = t119 * t373;
+    double t393 = t85 * t375, t394 = t119 * t393, t395 = FMA(t77, t385, t375) * 0.058823529411764705;
+    double t396 = softsign_exact_float64_part2(t219, t200, t178, t153, t274, t292, t311, t330, t348, t368, t388, t393,
+        t290);
+    double t397 = t113 * t384;
+    double t398 = t27 * FMA(-4.0, t92 * t217, FMA(-48.0, t99 * t198, softsign_exact_float64_part0(t176, t113, t124,
+        t152, t132, t258, t144, t259, t157, t288, t181, t308, t327, t202, t345, t220, t363, t235, t384, t263)));
+    double t399 = t384 * t235, t400 = t384 * t202, t401 = t157 * t384, t402 = t132 * t384, t403 = t85 * t385;
+    double t404 = FMA(t77, t395, t385) * 0.05555555555555555;
+    double t405 = t27 * softsign_exact_float64_part2(t211, t190, t166, t284, t269, t303, t323, t341, t359, t380, t399,
+        t403, t263);
+    double t406 = FMA(-4.0, t86 * t208, FMA(-48.0, t97 * t187, softsign_exact_float64_part0(t107, t163, t119, t145,
+        t126, t260, t138, t279, t150, t297, t169, t316, t335, t192, t353, t212, t373, t231, t393, t255)));
+    double t407 = t393 * t231, t408 = t393 * t192, t409 = t150 * t393, t410 = t126 * t393, t411 = t85 * t395;
+    double t412 = t126 * t411, t413 = FMA(t77, t404, t395) * 0.05263157894736842;
+    double t414 = softsign_exact_float64_part2(t201, t179, t154, t275, t293, t312, t331, t349, t369, t389, t407, t411,
+        t255);
+    double t415 = t124 * t403;
+    double t416 = t27 * FMA(-4.0, t78 * t198, FMA(-48.0, t92 * t176, softsign_exact_float64_part0(t99, t152, t113,
+        t258, t124, t259, t132, t288, t144, t308, t157, t327, t181, t345, t363, t202, t384, t220, t403, t235)));
+    double t417 = t403 * t220, t418 = t181 * t403, t419 = t144 * t403, t420 = t85 * t404;
+    double t421 = FMA(t77, t413, t404) * 0.05;
+    double t422 = t27 * softsign_exact_float64_part2(t191, t167, t285, t270, t304, t324, t342, t360, t381, t400, t417,
+        t420, t235);
+    double t423 = FMA(-4.0, t70 * t187, FMA(-48.0, t86 * t163, softsign_exact_float64_part0(t97, t145, t107, t260,
+        t119, t279, t126, t297, t138, t316, t150, t335, t169, t353, t373, t192, t393, t212, t411, t231)));
+    double t424 = t411 * t212, t425 = t169 * t411, t426 = t138 * t411, t427 = t85 * t413, t428 = t138 * t427;
+    double t429 = FMA(t77, t421, t413) * 0.047619047619047616;
+    double t430 = softsign_exact_float64_part2(t180, t155, t276, t294, t313, t332, t350, t370, t390, t408, t424, t427,
+        t231);
+    double t431 = t132 * t420;
+    double t432 = t27 * FMA(-4.0, t68 * t176, FMA(-48.0, t78 * t152, softsign_exact_float64_part0(t92, t258, t99, t259,
+        t113, t288, t124, t308, t132, t327, t144, t345, t157, t363, t181, t384, t403, t202, t420, t220)));
+    double t433 = t420 * t202, t434 = t157 * t420, t435 = t85 * t421, t436 = t144 * t435;
+    double t437 = FMA(t77, t429, t421) * 0.045454545454545456;
+    double t438 = t27 * softsign_exact_float64_part2(t168, t286, t271, t305, t325, t343, t361, t382, t401, t418, t433,
+        t435, t220);
+    double t439 = FMA(-4.0, t61 * t163, FMA(-48.0, t70 * t145, softsign_exact_float64_part0(t86, t260, t97, t279, t107,
+        t297, t119, t316, t126, t335, t138, t353, t150, t373, t169, t393, t411, t192, t427, t212)));
+    double t440 = t427 * t192, t441 = t150 * t427, t442 = t85 * t429, t443 = t150 * t442;
+    double t444 = FMA(t77, t437, t429) * 0.043478260869565216, t445 = t85 * t437, t446 = t85 * t444;
+    double t447 = softsign_exact_float64_part2(t156, t277, t295, t314, t333, t351, t371, t391, t409, t425, t440, t442,
+        t212);
+    double t448 = t27 * FMA(-4.0, t58 * t152, FMA(-48.0, t68 * t258, softsign_exact_float64_part0(t78, t259, t92, t288,
+        t99, t308, t113, t327, t124, t345, t132, t363, t144, t384, t157, t403, t181, t420, t435, t202)));
+    double t449 = t181 * t435, t450 = t157 * t445;
+    double t451 = t27 * softsign_exact_float64_part2(t287, t272, t306, t326, t344, t362, t383, t402, t419, t434, t449,
+        t445, t202);
+    double t452 = t27 * FMA(-4.0, t267, FMA(-48.0, t301, FMA(-1440.0, t321, FMA(-80640.0, t339, FMA(-7257600.0, t357,
+        FMA(-958003200.0, t378, FMA(-174356582400.0, t397, FMA(-0x1.30777758p45, t415, FMA(-0x1.6beecca73p53, t431,
+        FMA(-0x1.0e1b3be415ap62, t436, FMA(-0x1.e77526159f06cp70, t450, (-0x1.06c52687a7b9ap80) * (t181 * (t85 *
+        (FMA(t77, t444, t437) * 0.041666666666666664))))))))))))));
+    double t453 = t27 * FMA(-4.0, t54 * t258, FMA(-48.0, t58 * t259, softsign_exact_float64_part0(t68, t288, t78, t308,
+        t92, t327, t99, t345, t113, t363, t124, t384, t132, t403, t144, t420, t157, t435, t181, t445)));
+    double t454 = t169 * t442, t455 = t169 * t446;
+    double t456 = FMA(-4.0, t56 * t145, FMA(-48.0, t61 * t260, softsign_exact_float64_part0(t70, t279, t86, t297, t97,
+        t316, t107, t335, t119, t353, t126, t373, t138, t393, t150, t411, t169, t427, t442, t192)));
+    double t457 = softsign_exact_float64_part2(t278, t296, t315, t334, t352, t372, t392, t410, t426, t441, t454, t446,
+        t192);
+    double t458 = FMA(-4.0, t48 * t260, softsign_exact_float64_part1(t280, t298, t317, t336, t354, t374, t394, t412,
+        t428, t443, t455));
+    double t459 = t27 * FMA(-4.0, t258, softsign_exact_float64_part1(t267, t301, t321, t339, t357, t378, t397, t415,
+        t431, t436, t450));
+    double t460 = t458 + t249, t461 = (s3 * t11) + t13, t462 = t0 ? t460 : t461, t463 = 2.0 * t254, t464 = 2.0 * t249;
+    double t465 = FMA(t54, t254, t453), t466 = FMA(t58, t245, t456), t467 = 0.3333333333333333 * t246;
+    double t468 = 0.3333333333333333 * t245, t469 = FMA(t68, t246, t448), t470 = 0.08333333333333333 * t240;
+    double t471 = 0.08333333333333333 * t246, t472 = FMA(t78, t240, t439), t473 = t244 * 0.016666666666666666;
+    double t474 = t240 * 0.016666666666666666, t475 = FMA(t92, t244, t432), t476 = t239 * 0.002777777777777778;
+    double t477 = FMA(t244 * 0.002777777777777778, FMA(t99, t239, t423), FMA(t414, t243 * 0.0003968253968253968,
+        FMA(t239 * 0.0003968253968253968, FMA(t113, t243, t416), FMA(t405, t238 * 4.96031746031746e-05, FMA(t243 *
+        4.96031746031746e-05, FMA(t124, t238, t406), FMA(t396, t241 * 0x1.71de3a556c734p-18, FMA(t238 *
+        0x1.71de3a556c734p-18, FMA(t132, t241, t398), FMA(t386, t237 * 5.511463844797178e-07, FMA(t241 *
+        5.511463844797178e-07, FMA(t144, t237, t387), FMA(t376, t242 * 5.010421677088344e-08, FMA(t237 *
+        5.010421677088344e-08, FMA(t157, t242, t377), FMA(t365, t236 * 4.17535139757362e-09, FMA(t242 *
+        4.17535139757362e-09, FMA(t181, t236, t366), FMA(t452 * (-2.0), t458, FMA(t280, t26, FMA(t298, t25, FMA(t317,
+        t24, FMA(t336, t23, FMA(t354, t22, FMA(t374, t21, FMA(t394, t20, FMA(t412, t19, FMA(t428, t18, FMA(t443, t17,
+        t455 * t16))))))))))))))))))))))));
+    double t478 = FMA(t457, t463, FMA(t464, t465, FMA(t245, t451, FMA(t254, t466, FMA(t447, t467, FMA(t468, t469,
+        FMA(t438, t470, FMA(t471, t472, FMA(t430, t473, FMA(t474, t475, FMA(t422, t476, t477)))))))))));
+    double t479 = s3 * t12, t480 = t0 ? t478 : t479, t481 = FMA(t462, grad_mean, t480 * grad_var);
+    double t482 = 0.5 * (t459 + t254), t483 = (-0.5) * (s3 * t13), t484 = 2.0 * (s8 * r2), t485 = t5 ? 0.0 : t484;
+    double t486 = FMA(s5, t483, t6 * FMA(s5, t11, s10 * t485)), t487 = t0 ? t482 : t486, t488 = t249 + (2.0 * t458);
+    double t489 = FMA(-4.0, t48 * t145, softsign_exact_float64_part1(t278, t296, t315, t334, t352, t372, t392, t410,
+        t426, t441, t454));
+    double t490 = FMA(t54, t249, t457), t491 = FMA(t54, t254, 2.0 * t453), t492 = 0.5 * t254;
+    double t493 = t27 * FMA(-4.0, t54 * t152, softsign_exact_float64_part1(t287, t272, t306, t326, t344, t362, t383,
+        t402, t419, t434, t449));
+    double t494 = 0.5 * t246, t495 = FMA(t58, t254, t451), t496 = FMA(t58, t245, 2.0 * t456), t497 = 0.5 * t245;
+    double t498 = 0.16666666666666666 * t245;
+    double t499 = FMA(-4.0, t56 * t163, softsign_exact_float64_part1(t156, t277, t295, t314, t333, t351, t371, t391,
+        t409, t425, t440));
+    double t500 = 0.16666666666666666 * t240, t501 = FMA(t68, t245, t447), t502 = FMA(t68, t246, 2.0 * t448);
+    double t503 = 0.16666666666666666 * t246, t504 = 0.041666666666666664 * t246;
+    double t505 = t27 * FMA(-4.0, t58 * t176, softsign_exact_float64_part1(t168, t286, t271, t305, t325, t343, t361,
+        t382, t401, t418, t433));
+    double t506 = 0.041666666666666664 * t244, t507 = FMA(t78, t246, t438), t508 = FMA(t78, t240, 2.0 * t439);
+    double t509 = 0.041666666666666664 * t240, t510 = t240 * 0.008333333333333333;
+    double t511 = FMA(-4.0, t61 * t187, softsign_exact_float64_part1(t180, t155, t276, t294, t313, t332, t350, t370,
+        t390, t408, t424));
+    double t512 = t239 * 0.008333333333333333, t513 = FMA(t92, t240, t430), t514 = FMA(t92, t244, 2.0 * t432);
+    double t515 = t244 * 0.008333333333333333, t516 = t244 * 0.001388888888888889;
+    double t517 = t27 * FMA(-4.0, t68 * t198, softsign_exact_float64_part1(t191, t167, t285, t270, t304, t324, t342,
+        t360, t381, t400, t417));
+    double t518 = t243 * 0.001388888888888889, t519 = FMA(t99, t244, t422), t520 = FMA(t99, t239, 2.0 * t423);
+    double t521 = t239 * 0.001388888888888889, t522 = t239 * 0.0001984126984126984;
+    double t523 = FMA(-4.0, t70 * t208, softsign_exact_float64_part1(t201, t179, t154, t275, t293, t312, t331, t349,
+        t369, t389, t407));
+    double t524 = t238 * 0.0001984126984126984, t525 = FMA(t113, t239, t414), t526 = FMA(t113, t243, 2.0 * t416);
+    double t527 = t243 * 0.0001984126984126984, t528 = t243 * 2.48015873015873e-05;
+    double t529 = t27 * FMA(-4.0, t78 * t217, softsign_exact_float64_part1(t211, t190, t166, t284, t269, t303, t323,
+        t341, t359, t380, t399));
+    double t530 = t241 * 2.48015873015873e-05, t531 = FMA(t124, t243, t405), t532 = FMA(t124, t238, 2.0 * t406);
+    double t533 = t238 * 2.48015873015873e-05, t534 = t238 * 0x1.71de3a556c734p-19;
+    double t535 = FMA(-4.0, t86 * t232, softsign_exact_float64_part1(t219, t200, t178, t153, t274, t292, t311, t330,
+        t348, t368, t388));
+    double t536 = FMA(t237 * 0x1.71de3a556c734p-19, FMA(t132, t238, t396), FMA(FMA(t132, t241, 2.0 * t398), t241 *
+        0x1.71de3a556c734p-19, FMA(t241 * 2.755731922398589e-07, t27 * FMA(-4.0, t92 * t256,
+        softsign_exact_float64_part1(t234, t210, t189, t165, t283, t268, t302, t322, t340, t358, t379)), FMA(t242 *
+        2.755731922398589e-07, FMA(t144, t241, t386), FMA(FMA(t144, t237, 2.0 * t387), t237 * 2.755731922398589e-07,
+        FMA(t237 * 2.505210838544172e-08, FMA(-4.0, t97 * t264, softsign_exact_float64_part1(t257, t218, t199, t177,
+        t162, t273, t291, t310, t329, t347, t367)), FMA(t236 * 2.505210838544172e-08, FMA(t157, t237, t376),
+        FMA(FMA(t157, t242, 2.0 * t377), t242 * 2.505210838544172e-08, FMA(t242 * 2.08767569878681e-09, t27 * FMA(-4.0,
+        t99 * FMA(t256, -10.0, t67 * t264), softsign_exact_float64_part1(t265, t233, t209, t188, t170, t282, t266,
+        t300, t320, t338, t356)), FMA(FMA(t36, FMA(t35, FMA(t34, FMA(t33, FMA(t230, t32, t223), t205), t184), t160),
+        t141) * 2.08767569878681e-09, FMA(t181, t242, t365), FMA(FMA(t181, t236, 2.0 * t366), t236 *
+        2.08767569878681e-09, FMA(-t452, t459, 0.5 * (t27 * FMA(t267, t26, FMA(t301, t25, FMA(t321, t24, FMA(t339, t23,
+        FMA(t357, t22, FMA(t378, t21, FMA(t397, t20, FMA(t415, t19, FMA(t431, t18, FMA(t436, t17, t450 *
+        t16)))))))))))))))))))))));
+    double t537 = FMA(t249, t489, FMA(t245, t490, FMA(t254, t491, FMA(t492, t493, FMA(t494, t495, FMA(t496, t497,
+        FMA(t498, t499, FMA(t500, t501, FMA(t502, t503, FMA(t504, t505, FMA(t506, t507, FMA(t508, t509, FMA(t510, t511,
         FMA(t512, t513, FMA(t514, t515, FMA(t516, t517, FMA(t518, t519, FMA(t520, t521, FMA(t522, t523, FMA(t524, t525,
-        FMA(t526, t527, FMA(t528, t529, FMA(t530, t531, FMA(t532, t533, FMA(t534, t535, FMA(t536, t537, FMA(t538, t539,
-        FMA(t540, t541, FMA(t542, t543, FMA(t544, t545, FMA(t546, t547, FMA(t548, t549, t550)))))))))))))))))))))))));
-    double t552 = FMA(t243, t501, t551), t553 = 2.0 * r4, t554 = t5 ? 0.0 : t553, t555 = t6 * FMA(s5, t12, s10 * t554);
-    double t556 = t0 ? t552 : t555, t557 = FMA(t500, grad_mean, t556 * grad_var);
-    *out_grad_mean = t494;
-    *out_grad_var = t557;
+        FMA(t526, t527, FMA(t528, t529, FMA(t530, t531, FMA(t532, t533, FMA(t534, t535, t536)))))))))))))))))))))))));
+    double t538 = FMA(t249, t488, t537), t539 = 2.0 * r4, t540 = t5 ? 0.0 : t539, t541 = t6 * FMA(s5, t12, s10 * t540);
+    double t542 = t0 ? t538 : t541, t543 = FMA(t487, grad_mean, t542 * grad_var);
+    *out_grad_mean = t481;
+    *out_grad_var = t543;
 }
 
 static void softsign_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const

@@ -93,6 +93,36 @@ class _Writer(PiecewiseWriter):
     def p(self, k: int) -> Real:
         return self.scaled(k, 0)
 
+    def local_variance(self) -> Real:
+        two, d0 = self.g.const(2), self.dd(0)
+        total = self.ss(0) - d0 * d0
+        for k in range(self.branches.terms, 0, -1):
+            p = self.scaled(k, k)
+            total = madd(self.weight(k) * p, madd(two, self.dd(k, k), p), total)
+        return select(total < 0, 0, total)
+
+    def local_partials(self) -> dict[str, Real]:
+        g, two, half, d0 = self.g, self.g.const(2), self.g.const(0.5), self.dd(0)
+        by_mu = madd(-2 * d0, self.dd(1), self.ss(1))
+        by_v = madd(-d0, self.dd(2), half * self.ss(2))
+        for k in range(self.branches.terms, -1, -1):
+            w = g.const(self.weight(k))
+            p, p1, p2 = (self.scaled(k + n, k) for n in range(3))
+            d, d1, d2 = (self.dd(k + n, k) for n in range(3))
+            by_v = madd(w * p1, madd(two, d1, p1), by_v)
+            if k == 0:
+                continue
+            by_v = madd(w * p2, p + d, by_v)
+            by_v = madd(w * p, d2, by_v)
+            by_mu = madd(two * w * p, p1 + d1, by_mu)
+            by_mu = madd(two * w * p1, d, by_mu)
+        return {
+            "dmean_dmu": self.p(1) + self.dd(1),
+            "dmean_dvar": half * (self.p(2) + self.dd(2)),
+            "dvar_dmu": by_mu,
+            "dvar_dvar": by_v,
+        }
+
     def write_held(self, outputs: tuple[str, ...], largest: float) -> None:
         """All outputs named, at most ``largest`` in size: that of their sign far out where terms leave no number."""
         g, values = self.g, self.local(outputs)

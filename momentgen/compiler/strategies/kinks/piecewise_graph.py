@@ -258,18 +258,16 @@ class PiecewiseWriter:
     def weight(self, k: int) -> Any:
         return mpmath.mpf(1) / math.factorial(k)
 
-    def scaled(self, k: int, n: int) -> Real:
-        """sigma^n P_k."""
-        p = self.p(k)
-        return p if p.constant == 0 else self.power(n) * p
-
     def local_variance(self) -> Real:
         two, d0 = self.g.const(2), self.dd(0)
         total = self.ss(0) - d0 * d0
         for k in range(self.branches.terms, 0, -1):
-            p = self.scaled(k, k)
-            if p.constant != 0:  # v^k/k! P_k (P_k + 2 D_k), the powers of sigma shared out so that none is negative
-                total = madd(self.weight(k) * p, madd(two, self.dd(k, k), p), total)
+            p = self.p(k)
+            if p.constant == 0:
+                continue
+            # v^k/k! P_k (P_k + 2 D_k), the powers of sigma shared out so that none is negative
+            inner = madd(self.power(k), p, two * self.dd(k, k))
+            total = madd(self.weight(k) * (self.power(k) * p), inner, total)
         return select(total < 0, 0, total)
 
     def local_partials(self) -> dict[str, Real]:
@@ -278,20 +276,22 @@ class PiecewiseWriter:
         by_mu = madd(-2 * d0, self.dd(1), self.ss(1))
         by_v = madd(-d0, self.dd(2), half * self.ss(2))
         for k in range(self.branches.terms, -1, -1):
+            p, p1, p2 = self.p(k), self.p(k + 1), self.p(k + 2)
             w = g.const(self.weight(k))
-            p, p1, p2 = (self.scaled(k + n, k) for n in range(3))
+            power = self.power(2 * k)
             # by_v: v^k/k! (P_k+1 (P_k+1 + 2 D_k+1) + P_k P_k+2 + P_k+2 D_k + P_k D_k+2), the last three for k >= 1
             if p1.constant != 0:
-                by_v = madd(w * p1, madd(two, self.dd(k + 1, k), p1), by_v)
+                inner = madd(power, p1, two * self.dd(k + 1, 2 * k))
+                by_v = madd(w * p1, inner, by_v)
             if k == 0:
                 continue
             if p2.constant != 0:
-                by_v = madd(w * p2, p + self.dd(k, k), by_v)
+                by_v = madd(w * p2, madd(power, p, self.dd(k, 2 * k)), by_v)
             if p.constant != 0:
-                by_v = madd(w * p, self.dd(k + 2, k), by_v)
-                by_mu = madd(two * w * p, p1 + self.dd(k + 1, k), by_mu)
+                by_v = madd(w * p, self.dd(k + 2, 2 * k), by_v)
+                by_mu = madd(two * w * p, madd(power, p1, self.dd(k + 1, 2 * k)), by_mu)
             if p1.constant != 0:
-                by_mu = madd(two * w * p1, self.dd(k, k), by_mu)
+                by_mu = madd(two * w * p1, self.dd(k, 2 * k), by_mu)
         return {
             "dmean_dmu": self.p(1) + self.dd(1),
             "dmean_dvar": half * (self.p(2) + self.dd(2)),
