@@ -60,31 +60,33 @@ def tolerance_in_a_line(certificate: Mapping[str, Any]) -> str:
 
 def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: Mapping[str, Any]) -> list[str]:
     against = tolerance.get("against", "the exact moments")
-    of = f" from {against}" if against not in ("the exact moments", "the exact covariance") else ""
+    of = [] if against in ("the exact moments", "the exact covariance") else [f"Errors are measured from {against}."]
     if unit == "ulp":
-        within = (
-            f"{goal:g} ulp of the exact value, relatively {goal * 2**-23:.2g}, where that is a normal float32 number"
-        )
+        within = f"{goal:g} ulp of the exact value, relatively {goal * 2**-23:.2g}"
         except_ = tolerance.get("except")
-        return [f"Errors{of} are at most {within}.", _ULP, f"Except {except_}." if except_ else ""]
+        said = f"Errors are at most {within}, where that is a normal float32 number."
+        return [*of, said, _ULP, f"Except {except_}." if except_ else ""]
     if unit == "ulp of the terms":
         within = f"{goal:g} ulp of the sum of the magnitudes of an output's terms, at least of 2^-118"
-        return [f"Errors{of} are at most {within}.", _ULP, "Where terms cancel, the relative error is larger."]
+        return [*of, f"Errors are at most {within}.", _ULP, "Where terms cancel, the relative error is larger."]
     if unit == "tolerance" and "covariance" in tolerance:
         return [
-            f"Errors{of} are at most {tolerance['covariance']} in the covariance and, of each partial derivative, "
-            f"{tolerance['partials']}.",
+            *of,
+            f"Errors of the covariance are at most {tolerance['covariance']}.",
+            f"Errors of each partial derivative are at most {tolerance['partials']}.",
             f"The allowed error is no less than {tolerance['least']}.",
             _symbols(certificate, tolerance),
             _SMALL_COVARIANCES,
         ]
     if unit != "tolerance" or "mean" not in tolerance:
         unsaid = "this certificate does not say what that is: build the rule again"
-        return [f"Errors{of} are at most {goal:g} {unit}; {unsaid}."]
+        return [*of, f"Errors are at most {goal:g} {unit}; {unsaid}."]
     times = "" if goal == 1 else f"{goal:g} times "
     return [
-        f"Errors{of} are at most {times}{tolerance['mean']} in the mean, {times}{tolerance['var']} in the variance "
-        f"and, of each partial derivative, {times}{tolerance['partials']}.",
+        *of,
+        f"Errors of the mean are at most {times}{tolerance['mean']}.",
+        f"Errors of the variance are at most {times}{tolerance['var']}.",
+        f"Errors of each partial derivative are at most {times}{tolerance['partials']}.",
         f"The allowed error is no less than {tolerance['least']}.",
         _symbols(certificate, tolerance),
         *([_SMALL_MEANS] if tolerance["var"].endswith("*V") else [RELATIVE, _TAILS]),

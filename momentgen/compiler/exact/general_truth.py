@@ -137,7 +137,7 @@ class GeneralTruth(ActivationTruth):
             branches.append(sp.lambdify(x, expr, known))
         return branches
 
-    def rests(self, points: F64) -> F64:
+    def beside_line(self, points: F64) -> F64:
         """f in float64, less the line that it nears on either side."""
         home = self.f.homes(points)
         result = np.zeros(points.shape)
@@ -202,7 +202,7 @@ class GeneralTruth(ActivationTruth):
         return np.zeros((0, mean.size)) if sums is None else sums
 
     def _sums(self, mean: F64, var: F64) -> dict[str, F64]:
-        sigma, rest = np.sqrt(var), self.rests(mean)
+        sigma, rest = np.sqrt(var), self.beside_line(mean)
         slope, offset, here = 0.0, 0.0, rest
         if self.line is not None:  # of a wide sigma the rest at mu is nearly all of what the differences would be
             slope, offset = self.line.slope, self.line.offset
@@ -210,7 +210,7 @@ class GeneralTruth(ActivationTruth):
 
         def terms(points: F64, z: F64, index: npt.NDArray[np.int64]) -> list[F64]:
             # Apart from the line, whose odd moments are zero and would only leave their rounding.
-            r, line, h = self.rests(points) - here[index][:, None], slope * sigma[index][:, None] * z, z * z - 1
+            r, line, h = self.beside_line(points) - here[index][:, None], slope * sigma[index][:, None] * z, z * z - 1
             d = r + line
             return [r, d * d, d * z, r * h, r * (d + line) * z, d * d * h]
 

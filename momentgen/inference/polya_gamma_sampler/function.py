@@ -34,7 +34,7 @@ __all__ = ["polya_gamma"]
 #: b of one element: the draws are numbered in 32 bits.
 _MOST = 2**31 - 1
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-#: private in torch; where it is gone, transforms are not refused in words
+#: private in torch; without it a transform fails with torch's message, not ours
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 

@@ -190,9 +190,9 @@ def estimated(rows: Rows) -> Estimate:
 
 
 def left_out(rows: Rows, groups: int) -> list[Estimate]:
-    """Moments of the outputs without one of so many groups of pairs at a time; their errors are 0.
+    """Moments of the outputs, each time without one of so many groups of pairs; their errors are 0.
 
-    Pairs of the rows of which A was made are in no group.
+    Pairs that A was made from are never left out.
     """
     size, centre, rows = _scaled(rows)
     exact, pairs, first = rows.root.square().sum(-2), _halves(rows), rows.fresh // 2

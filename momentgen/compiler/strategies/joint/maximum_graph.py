@@ -87,7 +87,8 @@ class _Maximum:
         one = self.g.const(1)
         v1, v2 = self.var
         usable = (v1 >= 0) & (v2 >= 0)
-        self.c, back = c, _ = scaling(select(v1 < v2, v2, v1), self.precision.scaled)
+        c, back = scaling(select(v1 < v2, v2, v1), self.precision.scaled)
+        self.c = c
         w1, w2 = (v * c * c for v in (v1, v2))
         if self.cov is None:
             w = w1 + w2
