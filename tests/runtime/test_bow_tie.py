@@ -74,7 +74,7 @@ def test_parameters_beyond_their_range_are_refused(params: dict[str, float]) -> 
 
 def test_the_certificate_says_what_is_allowed_to_the_variance_and_what_it_is_at_0() -> None:
     certificate = bow_tie.certificate()
-    assert "1e-05*L^2*v + 1e-06*max(A^2, V) in the variance" in " ".join(certificate.words)
+    assert "Errors of the variance are at most 1e-05*L^2*v + 1e-06*max(A^2, V)." in certificate.words
     checked = certificate.method["promises"]["checked"]
     assert "v = 0 gives the variance given x = mu" in checked
     assert "v = 0 gives variance 0" not in checked
