@@ -282,7 +282,7 @@ def test_a_fork_during_a_first_compile_does_not_hang_the_child(cache: Path, tmp_
     compiler, log = counting_compiler(tmp_path / "cc", 2)
     program = """
 import torch
-from runtime.fixture_rules import square
+from momentgen.generated import square
 def compute():
     print(square(torch.tensor([3.0]), torch.tensor([0.5])).mean.item(), flush=True)
 thread = threading.Thread(target=compute)
@@ -377,7 +377,7 @@ def without_privileges() -> None:
 
 OPS = """
 import torch
-from runtime.fixture_rules import square
+from momentgen.generated import square
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     print(square(torch.tensor([3.0]), torch.tensor([0.5])).mean.item())

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from runtime.fixture_rules import scaled_square, square
+from other_processes import environment
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from momentgen.generated import leaky_relu, square
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,6 @@ def operator(op: object, which: str) -> object:
 
 
 SAMPLES = {
-    "vector": (torch.randn(7), torch.rand(7)),
     "scalar": (torch.randn(()), torch.rand(())),
     "empty": (torch.randn(0, 3), torch.rand(0, 3)),
     "channels last": (torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.rand(2, 3, 4, 5)),
@@ -48,8 +47,8 @@ def test_opcheck(sample: str) -> None:
     torch.library.opcheck(operator(square, "backward"), (mean, var, var.clone(), mean.clone(), []))
 
 
-def network(mean: Tensor, var: Tensor, scale: float) -> Tensor:
-    out = scaled_square(*square(mean * 2, var), scale=scale)
+def network(mean: Tensor, var: Tensor, slope: float) -> Tensor:
+    out = leaky_relu(*square(mean * 2, var), negative_slope=slope)
     return out.mean.sum() + out.var.sum()
 
 
@@ -58,12 +57,12 @@ def network(mean: Tensor, var: Tensor, scale: float) -> Tensor:
 )
 def test_fullgraph_compilation_with_gradients(backend: str) -> None:
     compiled = torch.compile(network, fullgraph=True, backend=backend)
-    for size, scale in ((4, 1.5), (4, 2.0), (9, 2.5), (17, 0.75)):  # shapes and parameters turn dynamic
+    for size, slope in ((4, 0.5), (4, 0.2), (9, 0.25), (17, 0.75)):  # shapes and parameters turn dynamic
         base = torch.randn(size), torch.rand(size)
         results = []
         for function in (network, compiled):
             mean, var = (t.clone().requires_grad_() for t in base)
-            value = function(mean, var, scale)
+            value = function(mean, var, slope)
             value.backward()
             results.append((value.detach(), mean.grad, var.grad))
         torch.testing.assert_close(*results)
@@ -97,15 +96,13 @@ def test_compilation_is_the_first_thing_a_process_does() -> None:
     """Nothing is compiled, imported or loaded by an earlier call."""
     code = (
         "import torch\n"
-        "from runtime.fixture_rules import square\n"
+        "from momentgen.generated import square\n"
         "x = torch.ones(3)\n"
         "for function in (square, torch.func.grad(lambda m, v: square(m, v).var.sum())):\n"
         "    compiled = torch.compile(function, fullgraph=True, backend='aot_eager')\n"
         "    print(compiled(x, x)[0].tolist())\n"
     )
-    tests = Path(__file__).parents[1]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tests), str(tests.parent)]))
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=300)
     assert done.stdout.split("\n") == ["[2.0, 2.0, 2.0]", "8.0", ""], done.stderr
 
 

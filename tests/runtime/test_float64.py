@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime.fixture_rules import scaled_square, square
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 
 import momentgen
 import momentgen.generated
+from momentgen.generated import leaky_relu, square
 from momentgen.runtime import FallbackWarning, autograd, kernel, slices, toolchain
 from momentgen.runtime.slices import Steps, in_cells, in_slices
 
@@ -218,12 +218,10 @@ def test_slices_are_bounded_and_in_proportion(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_parameters_reach_the_c_in_float64_whole() -> None:
-    mean, var = torch.tensor([3.0], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
-    scale = 1.1  # no float32 number
-    by_c = scaled_square.kernel("forward", backend="c")(mean, var, scale=scale)
-    torch.testing.assert_close(
-        by_c, (scale * (mean**2 + var), scale**2 * (2 * var**2 + 4 * mean**2 * var)), rtol=1e-15, atol=0
-    )
+    mean, var = torch.tensor([-3.0], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
+    slope = 0.1  # no float32 number
+    by_c = leaky_relu.kernel("forward", variant="identity_delta", backend="c")(mean, var, negative_slope=slope)
+    torch.testing.assert_close(by_c, (slope * mean, slope**2 * var), rtol=1e-15, atol=0)
 
 
 def test_a_package_from_before_there_was_c_in_float64_is_served_by_pytorch_and_says_so(
@@ -233,10 +231,10 @@ def test_a_package_from_before_there_was_c_in_float64_is_served_by_pytorch_and_s
     monkeypatch.setattr(
         "momentgen.runtime.native.importlib.resources.files", lambda package: Path("/nowhere") / package
     )
-    old = kernel.Kernel("square", "runtime.fixture_rules.square", "linearised", 1, ())
+    old = kernel.Kernel("square", "momentgen.generated.square", "exact", 1, ())
     mean = torch.tensor([3.0], dtype=torch.float64)
-    with pytest.warns(FallbackWarning, match=r"no linearised_float64\.c; build it again"):
-        assert old.run("forward", [mean, mean], ())[0].tolist() == [9.0]
+    with pytest.warns(FallbackWarning, match=r"no exact_float64\.c; build it again"):
+        assert old.run("forward", [mean, mean], ())[0].tolist() == [12.0]
 
 
 # No machine of the tests has MPS or XPU: what follows shows the way such tensors take, not such a device.

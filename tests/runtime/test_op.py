@@ -8,62 +8,26 @@ import inspect
 import pickle
 import shutil
 import sys
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from runtime.fixture_rules import scaled_square, square
 
 from momentgen import Moments
 from momentgen.errors import InputError
+from momentgen.generated import leaky_relu, relu, square
 from momentgen.runtime import Op, Parameter
-
-HALF_ULP = Fraction(1, 2**24)
-floats = st.floats(-1e6, 1e6, width=32).filter(lambda x: x == 0 or abs(x) > 1e-6)
-
-
-def exact_square(mean: float, var: float, scale: float = 1.0) -> tuple[Fraction, Fraction]:
-    m, v, s = Fraction(mean), Fraction(var), Fraction(scale)
-    return s * (m * m + v), s * s * (2 * v * v + 4 * m * m * v)
-
-
-def assert_close(got: float, want: Fraction, roundings: int) -> None:
-    # Sums of positive terms: each rounding adds at most half an ulp.
-    assert abs(Fraction(got) - want) <= want * roundings * HALF_ULP * Fraction(101, 100)
-
-
-@given(floats, floats.map(abs))
-@settings(deadline=None, max_examples=50)
-def test_float32_is_exact_up_to_the_roundings_of_the_kernel(mean: float, var: float) -> None:
-    out = square(torch.tensor([mean]), torch.tensor([var]))
-    assert isinstance(out, Moments)
-    for got, want in zip(out, exact_square(mean, var), strict=True):
-        assert_close(got.item(), want, roundings=8)
-
-
-@given(floats, floats.map(abs), st.floats(0.25, 4.0))
-@settings(deadline=None, max_examples=50)
-def test_parameter_reaches_the_kernels_with_its_value(mean: float, var: float, scale: float) -> None:
-    want = exact_square(mean, var, scale)
-    narrow = scaled_square(torch.tensor([mean]), torch.tensor([var]), scale=scale)
-    wide = scaled_square(torch.tensor([mean]).double(), torch.tensor([var]).double(), scale=scale)
-    for single, double, exact in zip(narrow, wide, want, strict=True):
-        assert_close(single.item(), exact, roundings=12)
-        assert_close(double.item(), exact, roundings=1)
 
 
 def test_parameter_defaults() -> None:
     m, v = torch.randn(9), torch.rand(9)
-    assert torch.equal(scaled_square(m, v).mean, scaled_square(m, v, scale=1.5).mean)
+    assert torch.equal(leaky_relu(m, v).mean, leaky_relu(m, v, negative_slope=0.01).mean)
 
 
 def test_variants_are_chosen_by_name() -> None:
     m, v = torch.tensor([3.0]), torch.tensor([0.5])
-    assert square(m, v, variant="linearised").mean.item() == 9.0
-    assert square(m, v, variant="exact").mean.item() == square(m, v).mean.item() == 9.5
+    assert relu(m, v, variant="identity_delta").mean.item() == 3.0
+    assert relu(m, v, variant="exact").mean.item() == relu(m, v).mean.item() > 3.0
 
 
 @pytest.mark.parametrize("size", [1, 31, 8191, 8193, 100_001])
@@ -112,7 +76,6 @@ x = torch.ones(3)
 REFUSED = {
     "a pair": (lambda: square(Moments(x, x)), "expected tensors mean, var, got 1: Moments"),
     "unknown parameter": (lambda: square(x, x, slope=1.0), "unknown parameter 'slope'; its parameters: none"),
-    "tensor parameter": (lambda: scaled_square(x, x, scale=x[0]), "got Tensor"),
 }
 
 
@@ -124,13 +87,13 @@ def test_wrong_input_is_refused_with_what_was_expected_and_what_came(case: str) 
 
 
 def test_required_and_unbounded_parameters() -> None:
-    needy = Op("scaled_square", "runtime.fixture_rules.scaled_square", parameters=(Parameter("scale"),))
-    with pytest.raises(InputError, match=r"parameter scale is required \(scale in \(-inf, inf\), required\)"):
+    needy = Op("leaky_relu", "momentgen.generated.leaky_relu", parameters=(Parameter("negative_slope"),))
+    with pytest.raises(InputError, match=r"negative_slope is required \(negative_slope in \(-inf, inf\), required\)"):
         needy(x, x)
     with pytest.raises(InputError, match="got inf"):
-        needy(x, x, scale=float("inf"))
+        needy(x, x, negative_slope=float("inf"))
     with pytest.raises(InputError, match="beyond the range of float32"):
-        needy(x, x, scale=1e300)
+        needy(x, x, negative_slope=1e300)
 
 
 def test_an_op_copies_and_pickles_by_name() -> None:
@@ -139,22 +102,23 @@ def test_an_op_copies_and_pickles_by_name() -> None:
 
 
 def test_an_op_documents_itself() -> None:
-    signature = inspect.signature(scaled_square)
-    assert list(signature.parameters) == ["mean", "var", "variant", "scale"]
-    assert signature.parameters["scale"].default == 1.5
-    assert "factor of the square; a float in [0.25, 4]" in scaled_square.__doc__
-    assert "linearised" in square.__doc__
-    assert scaled_square.__name__ == "scaled_square"
-    assert repr(square).startswith("<op runtime.fixture_rules.square.square(mean")
+    signature = inspect.signature(leaky_relu)
+    assert list(signature.parameters) == ["mean", "var", "variant", "negative_slope"]
+    assert signature.parameters["negative_slope"].default == 0.01
+    assert "negative_slope: slope for negative inputs; a float or a tensor" in leaky_relu.__doc__
+    assert "in [0, 1]." in leaky_relu.__doc__
+    assert "identity_delta" in relu.__doc__
+    assert leaky_relu.__name__ == "leaky_relu"
+    assert repr(square).startswith("<op momentgen.generated.square.square(mean")
 
 
 def test_ops_of_one_name_in_two_packages_live_side_by_side() -> None:
-    other = Op("square", "runtime.fixture_rules.square", variants=("linearised",), default="linearised")
-    again = Op("square", "runtime.fixture_rules.square", variants=("exact", "linearised"))
-    foreign = Op("square", "elsewhere.square", variants=("exact",))
+    other = Op("relu", "momentgen.generated.relu", variants=("identity_delta",), default="identity_delta")
+    again = Op("relu", "momentgen.generated.relu", variants=("exact", "identity_delta"))
+    foreign = Op("relu", "elsewhere.relu", variants=("exact",))
     m, v = torch.tensor([3.0]), torch.tensor([0.5])
-    assert other(m, v).mean.item() == 9.0
-    assert again(m, v).mean.item() == square(m, v).mean.item() == 9.5
+    assert other(m, v).mean.item() == 3.0
+    assert again(m, v).mean.item() == relu(m, v).mean.item() > 3.0
     with pytest.raises(ModuleNotFoundError, match="elsewhere"):
         foreign(m, v)
 
@@ -163,18 +127,13 @@ def test_a_package_built_anew_and_imported_again_serves_the_new_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "rebuilt_rules" / "square"
-    shutil.copytree(Path(sys.modules["runtime.fixture_rules.square"].__file__).parent, folder)
+    shutil.copytree(Path(sys.modules["momentgen.generated.square"].__file__).parent, folder)
     monkeypatch.syspath_prepend(tmp_path)
     m, v = torch.tensor([3.0]), torch.tensor([0.5])
     means = []
-    for text in ("mean * mean + var", "mean * mean + var + 1"):
-        for file, new in (
-            ("exact.c", text),
-            ("exact_float64.c", text),
-            ("exact_torch.py", text.replace("mean", "size")),
-        ):
-            old = folder / file
-            replaced = old.read_text().replace("mean * mean + var", new).replace("size * size + var", new)
+    for text in ("mean * mean", "mean * mean + 1"):
+        for old in (folder / "exact.c", folder / "exact_float64.c", folder / "exact_torch.py"):
+            replaced = old.read_text().replace("mean * mean", text)
             old.unlink()
             old.write_text(replaced + "\n")
         for name in [name for name in sys.modules if name.startswith("rebuilt_rules")]:
@@ -188,9 +147,11 @@ def test_a_package_built_anew_and_imported_again_serves_the_new_code(
 @pytest.mark.parametrize("backend", ["c", "torch"])
 def test_bare_kernels_agree_with_the_op(backend: str) -> None:
     m, v = torch.randn(100), torch.rand(100)
-    bare = scaled_square.kernel("forward", backend=backend)(m, v, scale=2.0)
-    torch.testing.assert_close(bare, tuple(scaled_square(m, v, scale=2.0)), rtol=1e-6, atol=0)
-    grads = scaled_square.kernel("backward", backend=backend)(m, v, torch.ones(100), torch.zeros(100), scale=2.0)
-    torch.testing.assert_close(grads, (4 * m, torch.full_like(v, 2.0)))
+    chosen = {"variant": "identity_delta", "negative_slope": 0.25}
+    bare = leaky_relu.kernel("forward", backend=backend, variant="identity_delta")(m, v, negative_slope=0.25)
+    torch.testing.assert_close(bare, tuple(leaky_relu(m, v, **chosen)), rtol=1e-6, atol=0)
+    pull = leaky_relu.kernel("backward", backend=backend, variant="identity_delta")
+    grads = pull(m, v, torch.ones(100), torch.zeros(100), negative_slope=0.25)
+    torch.testing.assert_close(grads, (torch.where(m > 0, 1.0, 0.25), torch.zeros_like(v)))
     with pytest.raises(InputError, match="backend"):
         square.kernel("forward", backend="cuda")

@@ -22,16 +22,17 @@ import warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import torch
-    from runtime.fixture_rules import product, scaled_square, square
-    m, v = torch.tensor([3.0]), torch.tensor([0.5])
-    out = [*square(m, v), *scaled_square(m, v, scale=2.0), *square(m, v, variant="linearised")]
+    from momentgen.generated import leaky_relu, relu, square
+    m, v = torch.tensor([3.0]), torch.tensor([0.25])
+    step = {"variant": "identity_delta"}
+    out = [*square(m, v), *leaky_relu(-m, v, negative_slope=0.5, **step), *relu(m, v, **step)]
     print([t.item() for t in out])
 from momentgen.runtime import FallbackWarning
 for warning in caught:
     if issubclass(warning.category, FallbackWarning):
         print("WARNING", warning.message)
 """
-RIGHT = "[9.5, 18.5, 19.0, 74.0, 9.0, 18.0]"
+RIGHT = "[9.25, 9.125, -1.5, 0.0625, 3.0, 0.25]"
 
 
 def report(**changes: str | Path | None) -> tuple[str, list[str]]:

@@ -14,11 +14,11 @@ import momentgen
 pytest.importorskip("triton")
 CHECK = """
 import torch
-from runtime.fixture_rules import product, scaled_square, square
+from momentgen.generated import leaky_relu, product, square
 
 for shape in ((), (0,), (1,), (7, 3), (1500,)):
     m, v, g, h = torch.randn(shape), torch.rand(shape), torch.rand(shape), torch.rand(shape)
-    for op, params in ((square, {}), (scaled_square, {"scale": 2.0})):
+    for op, params in ((square, {}), (leaky_relu, {"negative_slope": 0.25})):
         for which, tensors in (("forward", (m, v)), ("backward", (m, v, g, h))):
             got = op.kernel(which, backend="triton")(*tensors, **params)
             torch.testing.assert_close(got, op.kernel(which, backend="c")(*tensors, **params), rtol=1e-6, atol=1e-6)
@@ -50,12 +50,12 @@ from momentgen.errors import MomentgenError
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.toolchain import Unavailable
 try:
-    TritonKernels("runtime.fixture_rules.square", "square", "nothing")
+    TritonKernels("momentgen.generated.square", "square", "nothing")
 except MomentgenError as error:
     print(error)
 sys.modules["triton"] = None
 try:
-    TritonKernels("runtime.fixture_rules.square", "square", "exact")
+    TritonKernels("momentgen.generated.square", "square", "exact")
 except Unavailable as error:
     print(error)
 """

@@ -6,9 +6,9 @@ import pydoc
 from typing import Any
 
 import pytest
-from runtime.fixture_rules import square
 
 import momentgen.generated
+from momentgen.generated import relu
 from momentgen.promise import RELATIVE, promise, tolerance_in_a_line
 from momentgen.runtime import Op
 from momentgen.runtime.certificate import Certificate
@@ -82,22 +82,22 @@ def test_a_certificate_without_words_for_its_unit_says_so() -> None:
 
 
 def test_the_documentation_has_the_words_of_every_variant() -> None:
-    for text in (square.__doc__, pydoc.render_doc(square, renderer=pydoc.plaintext)):
+    for text in (relu.__doc__, pydoc.render_doc(relu, renderer=pydoc.plaintext)):
         flat = " ".join(text.split())
-        for variant in square.variants:
-            assert f"``{variant}``: {' '.join(' '.join(square.certificate(variant).words).split())}" in flat
+        for variant in relu.variants:
+            assert f"``{variant}``: {' '.join(' '.join(relu.certificate(variant).words).split())}" in flat
     assert Op.__doc__.startswith("The moments of one activation")
-    assert " ".join(square.certificate().words[0].split())[:60] in " ".join(repr(square.certificate()).split())
+    assert " ".join(relu.certificate().words[0].split())[:60] in " ".join(repr(relu.certificate()).split())
 
 
 def test_importing_an_op_reads_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     real = Certificate.read
     monkeypatch.setattr(Certificate, "read", lambda *args: (read.append(args[2]), real(*args))[1])
-    op = Op("square", "runtime.fixture_rules.square", variants=("exact", "linearised"))
+    op = Op("relu", "momentgen.generated.relu", variants=("exact", "tight"))
     assert read == []
     assert "Accuracy:" in op.__doc__
-    assert read == ["exact", "linearised"]
+    assert read == ["exact", "tight"]
 
 
 def test_a_missing_certificate_is_said_in_the_documentation() -> None:
