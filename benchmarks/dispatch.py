@@ -1,8 +1,8 @@
 """What the machinery around the ops costs: small layers, where arithmetic takes no time, and one large linear map.
 
 Small: a network of three layers of 32 units, batch 32 (1,024 values), in evaluation mode without gradients, plain and
-over moments; and single layers of 1,000 values.  Large: a linear map from 25088 to 4096 at batch 1, whose squared
-weights are kept while the weight stays the same.
+over moments; and single layers of 1,000 values.  Large: a linear map from 25088 to 4096 at batch 1, whose weights
+are squared at each call.
 
     python benchmarks/dispatch.py [--rounds 200] [--against DIR]
 

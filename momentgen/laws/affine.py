@@ -6,9 +6,8 @@ arguments, by their names in torch.  Exact where the inputs are independent (She
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +21,11 @@ from momentgen.runtime.inputs import transforming
 
 __all__ = [
     "VARIANCE", "bind", "bind_norm", "check", "dense", "for_each", "linear", "linear_variance", "once_a_batch",
-    "pooled_to_one", "squared", "squares", "window_starts",
+    "pooled_to_one", "squared", "window_starts",
 ]  # fmt: skip
 
-#: id of a weight -> (the weight, its version, its address, its squares), where no gradient is asked for: they last
-#: while the weight stays the same
-_kept: dict[int, tuple[weakref.ref[Tensor], int, int, Tensor]] = {}
+#: a weight of more values than this has its squares made in parts: 8 MB of float32, which stay in a cache
+_PART: Final = 2**21
 
 _CONV = ("weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -130,22 +128,6 @@ def dense(value: Any) -> Any:
         ) from error
 
 
-def squares(weight: Tensor) -> Tensor:
-    """``weight∘weight``; in evaluation kept while the weight stays the same, which costs the weight's memory again."""
-    if (torch.is_grad_enabled() and weight.requires_grad) or torch.compiler.is_compiling():
-        return squared(weight)
-    kept = _kept.get(id(weight))
-    if kept is not None and kept[0]() is weight and kept[1] == weight._version and kept[2] == weight.data_ptr():
-        return kept[3]
-    if not isinstance(weight, torch.nn.Parameter) or transforming() or weight.is_inference():
-        return squared(weight)
-    key = id(weight)
-    with torch.no_grad():
-        found = squared(weight.detach())
-    _kept[key] = (weakref.ref(weight, lambda _: _kept.pop(key, None)), weight._version, weight.data_ptr(), found)
-    return found
-
-
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``, forward and backward without values that are nothing beside the largest."""
     if _is_plain(values, weight):
@@ -194,17 +176,28 @@ def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
 # ------------------------------------------------------- variances, by function
 
 
+def _by_squares(var: Tensor, weight: Tensor) -> Tensor:
+    """``var @ (weight∘weight)ᵀ``; of large weights without gradients part by part, so that squares take no memory."""
+    recorded = torch.is_grad_enabled() and (weight.requires_grad or var.requires_grad)
+    traced = torch.compiler.is_compiling() or transforming()
+    if weight.numel() <= _PART or weight.dim() != 2 or weight.layout is not torch.strided or recorded or traced:
+        return linear(var, squared(weight))
+    values, parts = without_dust(var), weight.split(max(_PART // weight.shape[1], 1))
+    room = torch.empty_like(parts[0])
+    return torch.cat([F.linear(values, torch.square(part, out=room[: len(part)])) for part in parts], -1)
+
+
 def linear_variance(var: Tensor, weight: Tensor) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; what ``var`` repeats by expansion, in rows or columns, is computed once."""
     if 0 not in var.stride():
-        return linear(var, squares(weight))
+        return _by_squares(var, weight)
     shape = (*var.shape[:-1], weight.shape[0])
     for dim in range(var.dim() - 1):
         if var.stride(dim) == 0 and var.shape[dim] > 1:
             var = var.narrow(dim, 0, 1)
     if var.stride(-1) == 0 and var.shape[-1] > 1:
-        return (var[..., :1] * squares(weight).sum(dim=1)).expand(shape)
-    return linear(var, squares(weight)).expand(shape)
+        return (var[..., :1] * squared(weight).sum(dim=1)).expand(shape)
+    return _by_squares(var, weight).expand(shape)
 
 
 def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -212,10 +205,10 @@ def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 
 def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **options: Any) -> Tensor:
-    squared = squares(weight)
+    squares = squared(weight)
     if var.dim() < weight.dim():  # without a batch: dimension 0 is that of channels
-        return product(call, var, squared, None, **options)
-    return once_a_batch(lambda part: product(call, part, squared, None, **options), var)
+        return product(call, var, squares, None, **options)
+    return once_a_batch(lambda part: product(call, part, squares, None, **options), var)
 
 
 def _mean(call: Any, var: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:

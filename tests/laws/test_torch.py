@@ -185,6 +185,25 @@ def test_squares_of_small_weights_do_not_vanish_in_float16() -> None:
     torch.testing.assert_close(out.std.float(), expected.std, rtol=0.01, atol=0)
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.Conv1d(1, 2, 3)], ids=["linear", "conv1d"])
+def test_a_write_that_torch_does_not_count_changes_the_next_answer(layer: nn.Module) -> None:
+    network, x = momentgen.convert(layer.eval(), "ap2"), moments(4, 1, 3)
+    with torch.no_grad():
+        before = network(x)
+        layer.weight.data.mul_(10)  # as averages of weights and clipping do; no version changes
+        torch.testing.assert_close(network(x).std, 10 * before.std)
+
+
+@pytest.mark.parametrize("shape", [(1, 1025), (7, 1025), (2, 3, 1025), (1025,)])
+def test_the_variance_of_a_large_linear_map_is_that_of_its_rows(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(1025, 4100).eval()  # 4.2 million weights, which are squared in parts
+    x = moments(*shape)
+    with torch.no_grad():
+        found = momentgen.convert(plain, "ap2")(x).var
+    torch.testing.assert_close(found, x.var @ plain.weight.detach().square().T)
+
+
 # ------------------------------------------------------------------------ hooks
 
 
