@@ -22,330 +22,68 @@ _INDEX = torch.tensor([2, 0])
 _MASK = torch.tensor([[True, False, True], [False, False, True]])
 
 
-def view_add(x: Any) -> Any:
-    y = x * 2
-    y.view(-1).add_(1)
-    return y
-
-
-def chunk_relu(x: Any) -> Any:
-    y = x + 0
-    a, _, c = y.chunk(3, 1)
-    F.relu(a, inplace=True)
-    c.mul_(3)
-    return y
-
-
-def unbind_mul(x: Any) -> Any:
-    y = x.clone()
-    for k, row in enumerate(y.unbind(0)):
-        row.mul_(k + 1)
-    return y
-
-
-def iterate(x: Any) -> Any:
-    y = x.clone()
-    for row in y:
-        row += 1
-    return y
-
-
-def setitem_slice(x: Any) -> Any:
-    y = torch.zeros_like(x)
-    y[:, 1:] = x[:, :2] * 2
-    return y
-
-
-def setitem_integer(x: Any) -> Any:
-    y = x.clone()
-    y[0] = y[1]
-    y[1, -1] = 4.0
-    return y
-
-
-def setitem_mask(x: Any) -> Any:
-    y = x.clone()
-    y[_MASK] = 0.5
-    return y
-
-
-def setitem_mask_by_values(x: Any) -> Any:
-    y = torch.zeros_like(x)
-    y[_MASK] = x[_MASK] * 3
-    return y
-
-
-def setitem_index(x: Any) -> Any:
-    y = x.new_zeros(2, 4)
-    y[:, _INDEX] = x[:, 1:]
-    return y
-
-
-def setitem_tensors(x: Any) -> Any:
-    y = x.clone()
-    y[torch.tensor([0, 1]), _INDEX] = x[:, 1] + 1
-    return y
-
-
-def setitem_ellipsis(x: Any) -> Any:
-    y = x.clone()
-    y[..., None, 0] = 2.0
-    y[...] += 1
-    return y
-
-
-def augmented_slice(x: Any) -> Any:
-    y = x.clone()
-    y[:, 0] += 5
-    y[:, 1] *= _C[:, 0]
-    y[1] -= y[0]
-    return y
-
-
-def augmented_view(x: Any) -> Any:
-    y = x.clone()
-    view = y[:, :2]
-    view += 1
-    view *= 2
-    return y
-
-
-def after_a_view(x: Any) -> Any:
-    y = x * 1
-    view = y[0]
-    y += 10
-    return torch.cat([view, y[1]])
-
-
-def after_a_view_rebound(x: Any) -> Any:
-    y = x * 1
-    view = y.t()
-    y = y + 10
-    return torch.cat([view, y.t()], 1)
-
-
-def view_of_view(x: Any) -> Any:
-    y = x.clone()
-    y.view(3, 2)[1:][0, 1].fill_(7.0)
-    y.view(6)[::2].zero_()
-    return y
-
-
-def two_views(x: Any) -> Any:
-    y = x.clone()
-    a, b = y[:, :2], y[:, 1:]
-    a.mul_(2)
-    b.add_(1)
-    return torch.stack([a, b, y[:, ::2]])
-
-
-def transposed(x: Any) -> Any:
-    y = x.clone()
-    y.t()[0].copy_(y.t()[2])
-    return y
-
-
-def fill_zero(x: Any) -> Any:
-    y = x.clone()
-    y[0].zero_()
-    y[1, :2].fill_(3)
-    return y
-
-
-def copy(x: Any) -> Any:
-    y = torch.empty_like(x)
-    y.copy_(x)
-    y[:, 0].copy_(_C[:, 0])
-    return y
-
-
-def masked_fill(x: Any) -> Any:
-    y = x.clone()
-    y.masked_fill_(_MASK, -1.0)
-    y[0].masked_fill_(_MASK[1], 2.0)
-    return y
-
-
-def buffer_of_rows(x: Any) -> Any:
-    y = x.new_zeros(2, 3)
-    for k in range(2):
-        y[k] = torch.tanh(x[k])
-    return y
-
-
-def buffer_by_view(x: Any) -> Any:
-    y = torch.zeros_like(x)
-    first, second = y[0], y[1]
-    first.add_(x[0])
-    second.copy_(x[1]).mul_(2)
-    return y + first
-
-
-def buffer_seen_early(x: Any) -> Any:
-    y = x.new_zeros(2, 3)
-    early = y[1]
-    y[1] = x[1]
-    return early + 0
-
-
-def relu_in_place(x: Any) -> Any:
-    y = x + 1
-    torch.relu_(y)
-    torch.nn.ReLU(inplace=True)(y[:, 1])
-    torch.nn.Hardtanh(inplace=True)(y)
-    return y
-
-
-def residual_in_place(x: Any) -> Any:
-    y = F.linear(x, _C.T @ _C)
-    y += x
-    return F.relu(y, inplace=True)
-
-
-def pending_in_place(x: Any) -> Any:
-    y = torch.expm1(x * 0.1)
-    y.add_(1)
-    y[0].mul_(2)
-    return y
-
-
-def pending_self(x: Any) -> Any:
-    y = torch.asinh(x)
-    y *= 2
-    return y + 1
-
-
-def index_put(x: Any) -> Any:
-    y = x.clone()
-    y.index_put_((torch.tensor([0, 0]), _INDEX), x[1, :2])
-    return y
-
-
-def index_add(x: Any) -> Any:
-    y = x.new_zeros(2, 3)
-    y.index_add_(1, _INDEX, x[:, :2])
-    y.scatter_add_(1, torch.tensor([[0], [2]]), x[:, 2:])
-    return y
-
-
-def scatter(x: Any) -> Any:
-    y = x.clone()
-    y.scatter_(1, torch.tensor([[2], [0]]), x[:, 1:2])
-    y.index_fill_(1, torch.tensor([1]), 0.25)
-    return y
-
-
-def shapes(x: Any) -> Any:
-    y = x.clone()
-    y.unsqueeze_(1)
-    y.add_(1)
-    y.squeeze_(1).mul_(2)
-    return y.t_()
-
-
-def shape_of_view(x: Any) -> Any:
-    y = x.clone()
-    view = y[0]
-    view.unsqueeze_(0)
-    view.mul_(3)
-    return y
-
-
-def flattened(x: Any) -> Any:
-    y = x.clone()
-    y.flatten()[1] = 9.0
-    y.t().reshape(-1)[0] = 5.0  # a copy: nothing is written
-    y.reshape(3, 2)[0].mul_(2)
-    return y
-
-
-def broadcast(x: Any) -> Any:
-    y = x.clone()
-    y.add_(_C[0]).mul_(_C[:, :1])
-    y[:] = y[0] * 2
-    return y
-
-
-def unfolded(x: Any) -> Any:
-    image = x.view(1, 1, 2, 3)
-    patches = F.unfold(image, (1, 2))
-    patches.mul_(2)
-    return torch.cat([patches.flatten(), image.flatten()])
-
-
-def rolled(x: Any) -> Any:
-    state = x.new_zeros(3)
-    outputs = []
-    for k in range(2):
-        state.mul_(0.5).add_(x[k])
-        outputs.append(state.clone())
-    return torch.stack(outputs)
-
-
-def diagonal_of(x: Any) -> Any:
-    y = x.clone()
-    y.diagonal().fill_(1.0)
-    y.narrow(1, 2, 1).add_(2)
-    y.select(1, 1).neg_()
-    return y
-
-
-def data_of(x: Any) -> Any:
-    y = x.clone()
-    y.detach().mul_(2)
-    y.data[0] = 1.0
-    return y
-
-
-def split_of(x: Any) -> Any:
-    y = x.clone()
-    a, b = y.split([1, 2], dim=1)
-    b[:, 0] = a[:, 0]
-    a.sub_(b[:, 1:])
-    return y
-
-
-def dropped(x: Any) -> Any:
-    y = x.clone()
-    F.dropout(y[0], 0.5, training=False, inplace=True).add_(1)
-    return y
-
-
-#: programs without anything nonlinear, and in which no two values that depend on each other are added
-LINEAR = [
-    view_add, unbind_mul, iterate, setitem_slice, setitem_integer, setitem_mask, setitem_mask_by_values, setitem_index,
-    setitem_ellipsis, augmented_view, after_a_view, after_a_view_rebound, view_of_view, two_views, transposed,
-    fill_zero, copy, masked_fill, buffer_seen_early, index_put, index_add, scatter, shapes, shape_of_view, flattened,
-    broadcast, unfolded, rolled, diagonal_of, split_of, setitem_tensors, dropped,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("program", LINEAR, ids=lambda program: program.__name__)
-def test_a_linear_program_has_the_variance_of_its_jacobian(program: Callable[[Any], Any]) -> None:
-    x = normal_input(2, 3)
-    law = law_of(x)
-    found = program(law).moments()
-    origin = program(torch.zeros(2, 3).double())
-    columns = [program(unit.view(2, 3)) - origin for unit in torch.eye(6).double()]
-    torch.testing.assert_close(found.mean, program(x.mean.clone()))
-    torch.testing.assert_close(found.var, torch.stack(columns, -1).square() @ x.var.flatten())
-    assert torch.equal(law.moments().mean, x.mean)
-    assert torch.equal(law.moments().var, x.var)
-
-
+#: programs that bind ``y``, without anything nonlinear, and in which no two values that depend on each other are added
+LINEAR = {
+    "view": "y = x * 2; y.view(-1).add_(1)",
+    "unbind": "y = x.clone()\nfor k, row in enumerate(y.unbind(0)): row.mul_(k + 1)",
+    "iterate": "y = x.clone()\nfor row in y: row += 1",
+    "setitem, slice": "y = torch.zeros_like(x); y[:, 1:] = x[:, :2] * 2",
+    "setitem, integer": "y = x.clone(); y[0] = y[1]; y[1, -1] = 4.0",
+    "setitem, mask": "y = x.clone(); y[_MASK] = 0.5",
+    "setitem, mask by values": "y = torch.zeros_like(x); y[_MASK] = x[_MASK] * 3",
+    "setitem, index": "y = x.new_zeros(2, 4); y[:, _INDEX] = x[:, 1:]",
+    "setitem, tensors": "y = x.clone(); y[torch.tensor([0, 1]), _INDEX] = x[:, 1] + 1",
+    "setitem, ellipsis": "y = x.clone(); y[..., None, 0] = 2.0; y[...] += 1",
+    "augmented view": "y = x.clone(); view = y[:, :2]; view += 1; view *= 2",
+    "after a view": "y = x * 1; view = y[0]; y += 10; y = torch.cat([view, y[1]])",
+    "after a view, rebound": "y = x * 1; view = y.t(); y = y + 10; y = torch.cat([view, y.t()], 1)",
+    "view of a view": "y = x.clone(); y.view(3, 2)[1:][0, 1].fill_(7.0); y.view(6)[::2].zero_()",
+    "two views": "y = x.clone(); a, b = y[:, :2], y[:, 1:]; a.mul_(2); b.add_(1); y = torch.stack([a, b, y[:, ::2]])",
+    "transposed": "y = x.clone(); y.t()[0].copy_(y.t()[2])",
+    "fill, zero": "y = x.clone(); y[0].zero_(); y[1, :2].fill_(3)",
+    "copy": "y = torch.empty_like(x); y.copy_(x); y[:, 0].copy_(_C[:, 0])",
+    "masked_fill": "y = x.clone(); y.masked_fill_(_MASK, -1.0); y[0].masked_fill_(_MASK[1], 2.0)",
+    "buffer seen early": "y = x.new_zeros(2, 3); early = y[1]; y[1] = x[1]; y = early + 0",
+    "index_put": "y = x.clone(); y.index_put_((torch.tensor([0, 0]), _INDEX), x[1, :2])",
+    "index_add": """y = x.new_zeros(2, 3); y.index_add_(1, _INDEX, x[:, :2])
+y.scatter_add_(1, torch.tensor([[0], [2]]), x[:, 2:])""",
+    "scatter": """y = x.clone(); y.scatter_(1, torch.tensor([[2], [0]]), x[:, 1:2])
+y.index_fill_(1, torch.tensor([1]), 0.25)""",
+    "shapes": "y = x.clone(); y.unsqueeze_(1); y.add_(1); y.squeeze_(1).mul_(2); y = y.t_()",
+    "shape of a view": "y = x.clone(); view = y[0]; view.unsqueeze_(0); view.mul_(3)",
+    "flattened": """y = x.clone(); y.flatten()[1] = 9.0; y.reshape(3, 2)[0].mul_(2)
+y.t().reshape(-1)[0] = 5.0  # a copy: nothing is written""",
+    "broadcast": "y = x.clone(); y.add_(_C[0]).mul_(_C[:, :1]); y[:] = y[0] * 2",
+    "unfolded": """image = x.view(1, 1, 2, 3); patches = F.unfold(image, (1, 2)); patches.mul_(2)
+y = torch.cat([patches.flatten(), image.flatten()])""",
+    "rolled": """state, outputs = x.new_zeros(3), []
+for k in range(2): state.mul_(0.5).add_(x[k]); outputs.append(state.clone())
+y = torch.stack(outputs)""",
+    "diagonal": "y = x.clone(); y.diagonal().fill_(1.0); y.narrow(1, 2, 1).add_(2); y.select(1, 1).neg_()",
+    "split": "y = x.clone(); a, b = y.split([1, 2], dim=1); b[:, 0] = a[:, 0]; a.sub_(b[:, 1:])",
+    "dropped": "y = x.clone(); F.dropout(y[0], 0.5, training=False, inplace=True).add_(1)",
+}
 #: program -> the same without a write
-SAME: dict[Callable[[Any], Any], Callable[[Any], Any]] = {
-    chunk_relu: lambda x: torch.cat([x[:, :1].relu(), x[:, 1:2], 3 * x[:, 2:]], 1),
-    augmented_slice: lambda x: (lambda y: torch.stack([y[0], y[1] - y[0]]))(
-        torch.stack([x[:, 0] + 5, x[:, 1] * _C[:, 0], x[:, 2]], 1)
+SAME: dict[str, Callable[[Any], Any]] = {
+    "y = x + 0; a, _, c = y.chunk(3, 1); F.relu(a, inplace=True); c.mul_(3)": lambda x: torch.cat(
+        [x[:, :1].relu(), x[:, 1:2], 3 * x[:, 2:]], 1
     ),
-    buffer_of_rows: torch.tanh,
-    buffer_by_view: lambda x: torch.stack([x[0], 2 * x[1]]) + x[0].clone(),
-    relu_in_place: lambda x: F.hardtanh(_relu_again(F.relu(x + 1))),
-    residual_in_place: lambda x: F.relu(F.linear(x, _C.T @ _C) + x),
-    pending_in_place: lambda x: (torch.expm1(x * 0.1) + 1) * torch.tensor([[2.0], [1.0]]).double(),
-    pending_self: lambda x: 2 * torch.asinh(x) + 1,
-    data_of: lambda x: torch.stack([x[0] * 0 + 1, x[1] * 2]),
+    "y = x.clone(); y[:, 0] += 5; y[:, 1] *= _C[:, 0]; y[1] -= y[0]": lambda x: (
+        lambda y: torch.stack([y[0], y[1] - y[0]])
+    )(torch.stack([x[:, 0] + 5, x[:, 1] * _C[:, 0], x[:, 2]], 1)),
+    "y = x.new_zeros(2, 3)\nfor k in range(2): y[k] = torch.tanh(x[k])": torch.tanh,
+    "y = torch.zeros_like(x); one, two = y[0], y[1]; one.add_(x[0]); two.copy_(x[1]).mul_(2); y = y + one": lambda x: (
+        torch.stack([x[0], 2 * x[1]]) + x[0].clone()
+    ),
+    "y = x + 1; torch.relu_(y); torch.nn.ReLU(True)(y[:, 1]); torch.nn.Hardtanh(inplace=True)(y)": lambda x: F.hardtanh(
+        _relu_again(F.relu(x + 1))
+    ),
+    "y = F.linear(x, _C.T @ _C); y += x; y = F.relu(y, inplace=True)": lambda x: F.relu(F.linear(x, _C.T @ _C) + x),
+    "y = torch.expm1(x * 0.1); y.add_(1); y[0].mul_(2)": lambda x: (
+        (torch.expm1(x * 0.1) + 1) * torch.tensor([[2.0], [1.0]]).double()
+    ),
+    "y = torch.asinh(x); y *= 2; y = y + 1": lambda x: 2 * torch.asinh(x) + 1,
+    "y = x.clone(); y.detach().mul_(2); y.data[0] = 1.0": lambda x: torch.stack([x[0] * 0 + 1, x[1] * 2]),
 }
 
 
@@ -354,23 +92,39 @@ def _relu_again(x: Any) -> Any:
     return torch.stack([first, F.relu(second), third], 1)
 
 
-@pytest.mark.parametrize("program", [*LINEAR, *SAME], ids=lambda one: one.__name__)
-def test_a_program_on_points_is_the_program_on_tensors_bit_for_bit(program: Callable[[Any], Any]) -> None:
+def run(program: str, x: Any) -> Any:
+    """``y`` of a program of ``x``."""
+    known = {**globals(), "x": x}
+    exec(program, known)
+    return known["y"]
+
+
+@pytest.mark.parametrize("program", LINEAR.values(), ids=LINEAR)
+def test_a_linear_program_has_the_variance_of_its_jacobian(program: str) -> None:
+    x = normal_input(2, 3)
+    law = law_of(x)
+    found = run(program, law).moments()
+    origin = run(program, torch.zeros(2, 3).double())
+    columns = [run(program, unit.view(2, 3)) - origin for unit in torch.eye(6).double()]
+    torch.testing.assert_close(found.mean, run(program, x.mean.clone()))
+    torch.testing.assert_close(found.var, torch.stack(columns, -1).square() @ x.var.flatten())
+    assert torch.equal(law.moments().mean, x.mean)
+    assert torch.equal(law.moments().var, x.var)
+
+
+@pytest.mark.parametrize("program", [*LINEAR.values(), *SAME])
+def test_a_program_on_points_is_the_program_on_tensors_bit_for_bit(program: str) -> None:
     x = normal_input(2, 3).mean
     before = x.clone()
-    found = program(point(x))
-    assert torch.equal(found.value, program(before))
+    assert torch.equal(run(program, point(x)).value, run(program, before))
     assert torch.equal(x, before)  # laws never write to the tensors that they were made of
 
 
-@pytest.mark.parametrize("in_place", SAME, ids=lambda program: program.__name__)
-def test_a_program_in_place_has_the_moments_of_the_program_out_of_place(in_place: Callable[[Any], Any]) -> None:
-    out_of_place = SAME[in_place]
+@pytest.mark.parametrize("program", SAME)
+def test_a_program_in_place_has_the_moments_of_the_program_out_of_place(program: str) -> None:
     x = normal_input(2, 3)
-    torch.testing.assert_close(in_place(x.mean.clone()), out_of_place(x.mean.clone()))
-    found, want = in_place(law_of(x)).moments(), out_of_place(law_of(x)).moments()
-    torch.testing.assert_close(found.mean, want.mean)
-    torch.testing.assert_close(found.var, want.var)
+    torch.testing.assert_close(run(program, x.mean.clone()), SAME[program](x.mean.clone()))
+    torch.testing.assert_close(tuple(run(program, law_of(x)).moments()), tuple(SAME[program](law_of(x)).moments()))
 
 
 def test_a_buffer_of_points_becomes_random_with_what_is_written_to_it() -> None:
@@ -458,46 +212,34 @@ CUTS = {
 
 @pytest.mark.parametrize("name", CUTS)
 def test_a_write_through_one_of_several_views_reaches_the_whole_by_adjoint(name: str) -> None:
-    class Scales(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            whole = x * 1
-            for k, part in enumerate(CUTS[name](whole)):
-                part.mul_(k + 2)
-            return whole
+    def scaled(x: Any) -> Any:
+        whole = x * 1
+        for k, part in enumerate(CUTS[name](whole)):
+            part.mul_(k + 2)
+        return whole
 
     mean = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 2, 3)
-    scale = Scales()(torch.ones_like(mean))
-    found = convert(Scales().eval(), "adjoint")(noisy(mean, std=0.3))
+    scale = scaled(torch.ones_like(mean))
+    found = convert(Of(scaled).eval(), "adjoint")(noisy(mean, std=0.3))
     torch.testing.assert_close(found.mean, scale * mean)
     torch.testing.assert_close(found.var, scale.square() * 0.09)
 
 
-def _by_copy(x: Any) -> Any:
-    found = torch.empty_like(x)
-    found.copy_(x)
-    return found
-
-
-def _by_all(x: Any) -> Any:
-    found = torch.zeros_like(x)
-    found[:] = x
-    return found
-
-
-def _by_ellipsis(x: Any) -> Any:
-    found = x.new_empty(x.shape)
-    found[...] = x
-    return found
+COPIES = [
+    "y = torch.empty_like(x); y.copy_(x)",
+    "y = torch.zeros_like(x); y[:] = x",
+    "y = x.new_empty(x.shape); y[...] = x",
+]
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
-@pytest.mark.parametrize("copied", [_by_copy, _by_all, _by_ellipsis])
-def test_what_is_copied_whole_stays_the_function_of_its_source_that_it_is(copied: Any, method: Any) -> None:
+@pytest.mark.parametrize("copied", COPIES)
+def test_what_is_copied_whole_stays_the_function_of_its_source_that_it_is(copied: str, method: Any) -> None:
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     powers = np.cos(0.4 + 0.3 * nodes) ** 6
     mean = np.average(powers, weights=weights)
     std = np.average((powers - mean) ** 2, weights=weights) ** 0.5
-    found = convert(Of(lambda x: copied(torch.cos(x).square()) ** 3).eval(), method)(
+    found = convert(Of(lambda x: run(copied, torch.cos(x).square()) ** 3).eval(), method)(
         noisy(torch.full((1, 1), 0.4, dtype=torch.float64), std=0.3)
     )
     assert abs(found.mean.item() - mean) < 1e-3 * std
