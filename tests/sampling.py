@@ -130,3 +130,25 @@ def assert_agrees(
         of_mean, of_sd = biases_of(found, truth)
         assert of_mean < bias[0], f"mean: off by {of_mean:.4f} standard deviations, allowed {bias[0]}"
         assert of_sd < bias[1], f"standard deviation: off by {of_sd:.2%}, allowed {bias[1]:.2%}"
+
+
+def draws_of(network: Callable[..., Any], x: Moments, count: int = 2048, *rest: Any) -> Tensor:
+    """Outputs of a plain network for draws of its input, one after another: shape ``(count, ...)``."""
+    with torch.no_grad():
+        return torch.stack([network(x.mean + x.std * torch.randn_like(x.mean), *rest) for _ in range(count)]).double()
+
+
+def assert_within(found: Moments, drawn: Tensor, errors: float = 4.0, share: float = 0.0) -> None:
+    """Mean and σ are those of draws but for the stated errors, those of the draws, and this share of σ."""
+    mean, std, root = drawn.mean(0), drawn.std(0), len(drawn) ** 0.5
+    spread = (drawn - mean).square().std(0) / (2 * std).clamp_min(1e-30)
+    assert found.std_error is not None
+    assert found.mean_error is not None
+    assert found.mean.shape == mean.shape
+    for own, wanted, stated, of_draws in (
+        (found.mean, mean, found.mean_error, std),
+        (found.std, std, found.std_error, spread),
+    ):
+        allowed = errors * (stated.square() + (of_draws / root).square()).sqrt() + share * std + 1e-6
+        off = (own - wanted).abs() / allowed
+        assert (off < 1).all(), off.max()

@@ -93,14 +93,16 @@ def differentiable(name: str) -> tuple[nn.Module, Moments]:
 
 
 class Of(nn.Module):
-    """A function as a network."""
+    """A function as a network; beside parts of a network's own, by name, the function is first given the network."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.has_parts = function, bool(parts)
+        for name, part in parts.items():
+            setattr(self, name, part)
 
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs) if self.has_parts else self.function(*args, **kwargs)
 
 
 @functools.cache

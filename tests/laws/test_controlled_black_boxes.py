@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from laws.small_networks import Of
+from sampling import assert_within, draws_of
 from torch import Tensor, nn
 
 import momentgen
@@ -22,31 +23,15 @@ def _plain() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 30), nn.Tanh(), nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
 
 
-class Around(nn.Module):
+def _around(net: nn.Module, x: Tensor) -> Tensor:
     """A scripted part among others, beside which the value goes on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.part = nn.Linear(6, 6), torch.jit.script(_plain())
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x).relu()
-        found: Tensor = torch.softmax(self.part(x) + x[:, :3], -1)
-        return found
+    x = net.first(x).relu()
+    found: Tensor = torch.softmax(net.part(x) + x[:, :3], -1)
+    return found
 
 
 def _function(x: Tensor) -> Tensor:
     return torch.tanh(x) * x.exp()
-
-
-class Calls(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.functions = nn.Linear(6, 3), [torch.jit.script(_function)]
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.functions[0](self.linear(x))
-        return found
 
 
 class Forces(nn.Module):
@@ -66,8 +51,10 @@ class Forces(nn.Module):
 NETWORKS: dict[str, Callable[[], Any]] = {
     "a scripted module": lambda: torch.jit.script(_plain()),
     "a traced module": lambda: torch.jit.trace(_plain(), torch.randn(16, 6)),  # type: ignore[no-untyped-call]
-    "a scripted part": Around,
-    "a scripted function": Calls,
+    "a scripted part": lambda: Of(_around, first=nn.Linear(6, 6), part=torch.jit.script(_plain())),
+    "a scripted function": lambda: Of(
+        lambda net, x: net.functions[0](net.linear(x)), linear=nn.Linear(6, 3), functions=[torch.jit.script(_function)]
+    ),
     "an inner gradient": Forces,
 }
 
@@ -76,8 +63,8 @@ NETWORKS: dict[str, Callable[[], Any]] = {
 def test_sixteen_rows_know_sigma_better_than_sampling(name: str) -> None:
     network = NETWORKS[name]().eval()
     x = noisy(torch.randn(16, 6), std=0.1)
+    drawn = draws_of(network, x, 4000)
     with torch.no_grad():
-        drawn = torch.stack([network(x.mean + x.std * torch.randn(16, 6)) for _ in range(4000)]).double()
         found = momentgen.convert(network, max_rows=16)(x)
     std = drawn.std(0)
     assert found.rows == 16
@@ -86,34 +73,23 @@ def test_sixteen_rows_know_sigma_better_than_sampling(name: str) -> None:
 
 
 def test_an_inner_gradient_without_a_graph_of_its_own_is_sampled() -> None:
-    class Plain(Forces):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x).detach()
-
-    network, x = Plain().eval(), noisy(torch.randn(8, 6), std=0.1)
+    forces = Forces()
+    network, x = Of(lambda net, x: net.forces(x).detach(), forces=forces).eval(), noisy(torch.randn(8, 6), std=0.1)
     with torch.no_grad():
-        drawn = torch.stack([network(x.mean + x.std * torch.randn(8, 6)) for _ in range(4000)])
-        found = momentgen.convert(network)(x)
-    assert ((found.std - drawn.std(0)).abs() < 5 * found.std_error).all()
+        assert_within(momentgen.convert(network)(x), draws_of(network, x, 4000), 5)
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_other_methods_refuse_an_inner_gradient_vmap_and_functional_call_by_name(method: Any) -> None:
-    class Made(nn.Module):
+    def made(net: Any, x: Tensor) -> Any:
         """Weights that depend on the input."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.part = nn.Linear(6, 6, bias=False)
-
-        def forward(self, x: Tensor) -> Any:
-            return torch.func.functional_call(self.part, {"weight": x[:1] * x[0, :, None]}, (x,))
+        return torch.func.functional_call(net.part, {"weight": x[:1] * x[0, :, None]}, (x,))
 
     x = noisy(torch.randn(2, 6), std=0.1)
     for network, name in (
         (Forces(), "grad"),
         (Of(lambda x: torch.vmap(torch.tanh)(x)), "vmap"),
-        (Made(), "functional_call"),
+        (Of(made, part=nn.Linear(6, 6, bias=False)), "functional_call"),
     ):
         with pytest.raises(UnsupportedError, match=name):
             momentgen.convert(network.eval(), method)(x)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from laws.small_networks import Of
+from sampling import assert_within, draws_of
 from torch import Tensor, nn
 
 import momentgen
@@ -52,28 +53,15 @@ class Recurrent(nn.Module):
 def test_every_draw_starts_from_the_state_before_the_call(keep: str, batched: bool) -> None:
     network, x = Recurrent(keep).eval(), noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
     given = x if batched else momentgen.Moments(x.mean.reshape(-1), x.var.reshape(-1))
+    drawn = draws_of(network.begun, x)
     with torch.no_grad(), momentgen.laws.listening() as notes:
-        drawn = torch.stack([network.begun(x.mean + x.std * torch.randn(2, 4)) for _ in range(2000)])
-        converted = momentgen.convert(network if batched else _Alone(network).eval())
-        found = converted(given)
+        alone = Of(lambda net, x: net.network(x.view(2, 4)), network=network)
+        found = momentgen.convert(network if batched else alone.eval())(given)
     assert any("keeps what depends on the draw" in text for text in notes)
     found, state = found if keep == "buffer" else (found, None)
-    mean, std = drawn.mean(0), drawn.std(0)
-    assert ((found.mean - mean).abs() < 4 * (found.mean_error + std / 45)).all()
-    assert ((found.std - std).abs() < 4 * (found.std_error + std / 63)).all()
+    assert_within(found, drawn)
     assert state is None or (state.std > 0.01).all()
     assert len(network.states) <= 2
-
-
-class _Alone(nn.Module):
-    """A network whose input is one vector."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Any:
-        return self.network(x.view(2, 4))
 
 
 def test_a_batch_norm_in_training_sees_one_batch_by_one_call() -> None:
@@ -84,18 +72,13 @@ def test_a_batch_norm_in_training_sees_one_batch_by_one_call() -> None:
 
 
 def test_a_cache_that_the_first_call_fills_stays() -> None:
-    class Positions(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.cache, self.made = nn.Linear(4, 3), None, 0
+    def placed(net: Any, x: Tensor) -> Tensor:
+        if net.cache is None:
+            net.cache, net.made = torch.arange(4.0), net.made + 1
+        found: Tensor = net.linear(x + net.cache).tanh()
+        return found
 
-        def forward(self, x: Tensor) -> Tensor:
-            if self.cache is None:
-                self.cache, self.made = torch.arange(4.0), self.made + 1
-            found: Tensor = self.linear(x + self.cache).tanh()
-            return found
-
-    network = momentgen.convert(Positions().eval())
+    network = momentgen.convert(Of(placed, linear=nn.Linear(4, 3), cache=None, made=0).eval())
     with torch.no_grad(), momentgen.laws.listening() as notes:
         for _ in range(2):
             network(noisy(torch.randn(2, 4), std=0.1))
@@ -103,110 +86,82 @@ def test_a_cache_that_the_first_call_fills_stays() -> None:
     assert not any("keeps" in text for text in notes)
 
 
-def _state_written(state: Tensor, x: Tensor) -> Tensor:
-    return state.mul_(0.5).add_(x)
-
-
-def _state_scaled(state: Tensor, x: Tensor) -> Tensor:
-    state *= 1.3
-    return state * x
-
-
-def _index_moved(state: Tensor, x: Tensor) -> Tensor:
-    state[:, 0] += 1
-    return state + x * state[:, :1]
-
-
 @pytest.mark.parametrize("inference", [False, True], ids=["", "inference mode"])
-@pytest.mark.parametrize("written", [_state_written, _state_scaled, _index_moved])
-def test_a_certain_argument_that_is_written_to_is_the_same_for_every_draw(
-    written: Callable[[Tensor, Tensor], Tensor], inference: bool
-) -> None:
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+@pytest.mark.parametrize(
+    "written",
+    [
+        "found = state.mul_(0.5).add_(y)",
+        "state *= 1.3; found = state * y",
+        "state[:, 0] += 1; found = state + y * state[:, :1]",
+    ],
+)
+def test_a_certain_argument_that_is_written_to_is_the_same_for_every_draw(written: str, inference: bool) -> None:
+    def writes(net: Any, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        known = {"y": torch.tanh(net.first(x)), "state": state}
+        exec(written, known)
+        return net.last(known["found"]), known["found"]
 
-        def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-            found = written(state, torch.tanh(self.first(x)))
-            return self.last(found), found
-
-    network, x = Network().eval(), noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
+    torch.manual_seed(1)
+    network = Of(writes, first=nn.Linear(4, 3), last=nn.Linear(3, 2)).eval()
+    x = noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
     with torch.inference_mode(inference), torch.no_grad():
         state = torch.linspace(0, 2, 6).view(2, 3)
-        drawn = [network(x.mean + x.std * torch.randn(2, 4), state.clone()) for _ in range(2000)]
+        drawn = [network(x.mean + x.std * torch.randn(2, 4), state.clone()) for _ in range(2048)]
         found = momentgen.convert(network)(x, state)
         assert torch.equal(state, torch.linspace(0, 2, 6).view(2, 3))
     for one, rows in zip(found, map(torch.stack, zip(*drawn, strict=True)), strict=True):
-        mean, std = rows.mean(0), rows.std(0)
-        assert ((one.mean - mean).abs() < 4 * (one.mean_error + std / 45) + 1e-6).all()
-        assert ((one.std - std).abs() < 4 * (one.std_error + std / 63) + 1e-6).all()
+        assert_within(one, rows)
 
 
 def test_what_is_known_of_a_network_is_known_of_its_settings() -> None:
-    class Mixes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.linear, self.mixes = nn.Linear(4, 3), False
+    def mixed(net: Any, x: Tensor, mixes: bool = False) -> Tensor:
+        found: Tensor = net.linear(x)
+        return found + 3 * found.mean(0) if mixes or net.mixes else found
 
-        def forward(self, x: Tensor, mixes: bool = False) -> Tensor:
-            found: Tensor = self.linear(x)
-            return found + 3 * found.mean(0) if mixes or self.mixes else found
-
-    network, x = momentgen.convert(Mixes().eval()), noisy(torch.randn(4, 4), std=0.3)
+    torch.manual_seed(1)
+    network = momentgen.convert(Of(mixed, linear=nn.Linear(4, 3), mixes=False).eval())
+    x = noisy(torch.randn(4, 4), std=0.3)
     with torch.no_grad():
         alone = network(x).var
-        mixed = network(x, mixes=True).var
+        together = network(x, mixes=True).var
         network.mixes = True
-        assert torch.equal(mixed, network(x).var)
-    torch.testing.assert_close(mixed, alone * ((1 + 3 / 4) ** 2 + 3 * (3 / 4) ** 2), rtol=1e-3, atol=0)
+        assert torch.equal(together, network(x).var)
+    torch.testing.assert_close(together, alone * ((1 + 3 / 4) ** 2 + 3 * (3 / 4) ** 2), rtol=1e-3, atol=0)
 
 
 def test_all_draws_go_one_way_through_torchs_encoder() -> None:
-    class Pooled(nn.Module):
-        """A mean over all places, padded ones too, which torch computes only where it may be asked for a gradient."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-            self.encoder, self.last = nn.TransformerEncoder(layer, 1), nn.Linear(8, 2)
-
-        def forward(self, x: Tensor, padded: Tensor) -> Tensor:
-            found: Tensor = self.last(self.encoder(x, src_key_padding_mask=padded).mean(1))
-            return found
-
-    network, x = Pooled().eval(), noisy(torch.randn(2, 5, 8), std=0.2)
+    """A mean over all places, padded ones too, which torch computes only where it may be asked for a gradient."""
+    torch.manual_seed(1)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    network = Of(
+        lambda net, x, padded: net.last(net.encoder(x, src_key_padding_mask=padded).mean(1)),
+        encoder=encoder,
+        last=nn.Linear(8, 2),
+    ).eval()
+    x = noisy(torch.randn(2, 5, 8), std=0.2)
     padded = torch.tensor([[False] * 5, [False] * 2 + [True] * 3])
     torch.backends.mha.set_fastpath_enabled(True)
-    drawn = torch.stack([network(x.mean + x.std * torch.randn(2, 5, 8), padded).detach() for _ in range(600)])
+    with torch.enable_grad():
+        drawn = torch.stack([network(x.mean + x.std * torch.randn(2, 5, 8), padded).detach() for _ in range(600)])
     with torch.no_grad():
         found = momentgen.convert(network, rtol=1e-3, max_rows=64)(x, padded)
-    mean, std = drawn.mean(0), drawn.std(0)
-    assert ((found.mean - mean).abs() < 4 * (found.mean_error + std / 24)).all()
-    assert ((found.std - std).abs() < 4 * (found.std_error + std / 34)).all()
+    assert_within(found, drawn)
 
 
 @pytest.mark.parametrize("counts", [True, False], ids=["a counter", "a state"])
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
 def test_methods_that_run_a_network_twice_find_it_as_it_was(method: Any, counts: bool) -> None:
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.cell, self.state, self.calls = nn.GRUCell(4, 3), torch.full((1, 3), 0.5), 0
+    def counted(net: Any, x: Tensor) -> Tensor:
+        net.calls += 1
+        found: Tensor = net.cell(x, net.state)
+        if counts:
+            return found * net.calls
+        net.state = found
+        return found
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            found: Tensor = self.cell(x, self.state)
-            if counts:
-                return found * self.calls
-            self.state = found
-            return found
-
-    network, x = Network().eval(), noisy(torch.linspace(-1, 1, 4).view(1, 4), std=0.2)
+    torch.manual_seed(1)
+    network = Of(counted, cell=nn.GRUCell(4, 3), state=torch.full((1, 3), 0.5), calls=0).eval()
+    x = noisy(torch.linspace(-1, 1, 4).view(1, 4), std=0.2)
     with torch.no_grad():
         numbers = torch.randn(4000, 4)
         drawn = network.cell(x.mean + x.std * numbers, network.state.expand(4000, 3))
@@ -234,17 +189,10 @@ def _largest(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [_limited, _largest])
 def test_examples_that_interact_in_some_draws_do_not_share_their_noise(function: Callable[[Tensor], Tensor]) -> None:
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.linear = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return function(self.linear(x))
-
+    torch.manual_seed(1)
+    network = Of(lambda net, x: function(net.linear(x)), linear=nn.Linear(6, 3)).eval()
     torch.manual_seed(2)
-    network, x = Network().eval(), noisy(torch.randn(6, 6), std=0.5)
+    x = noisy(torch.randn(6, 6), std=0.5)
     with torch.no_grad():
         drawn = torch.stack([network(x.mean + x.std * torch.randn(6, 6)) for _ in range(4000)])
         found = momentgen.convert(network)(x)
@@ -286,18 +234,14 @@ def test_a_network_that_refuses_what_no_draw_is_runs(function: Callable[[Tensor]
 
 
 def test_a_network_that_begins_to_keep_a_state_starts_every_draw_from_the_same() -> None:
-    class Begins(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.map, self.state, self.share = nn.Linear(6, 3), torch.zeros(4, 3), torch.tensor(0.0)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out = torch.tanh(self.map(x) + self.state)
-            self.state = self.share * out
-            return out
+    def begins(net: Any, x: Tensor) -> Tensor:
+        out = torch.tanh(net.map(x) + net.state)
+        net.state = net.share * out
+        return out
 
     torch.manual_seed(0)
-    network: Any = momentgen.convert(Begins().eval())
+    own = {"map": nn.Linear(6, 3), "state": torch.zeros(4, 3), "share": torch.tensor(0.0)}
+    network: Any = momentgen.convert(Of(begins, **own).eval())
     x = noisy(torch.randn(4, 6), std=0.5)
     with torch.no_grad():
         expected = network(x)

@@ -10,23 +10,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
+from sampling import assert_within, draws_of
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments, noisy
 
 
-class Of(nn.Module):
-    """A function of a linear layer's values, and a layer behind it."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.function, self.first, self.last = function, nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.last(self.function(self.first(x)))
-        return found
+def between(function: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A function between two linear layers."""
+    torch.manual_seed(1)
+    first, last = nn.Linear(6, 6), nn.Linear(6, 3)
+    return nn.Sequential(first, Of(function), last).eval()
 
 
 def _own_generator(x: Tensor) -> Tensor:
@@ -50,23 +46,14 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _drawn(network: nn.Module, x: Moments, count: int) -> Tensor:
-    """Outputs for draws of a batch of one."""
-    numbers = torch.randn(count, *x.mean.shape, generator=torch.Generator().manual_seed(3))
-    with torch.random.fork_rng(), torch.no_grad():
-        return torch.stack([network(x.mean + x.std * number) for number in numbers])
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_a_network_draws_by_itself_has_the_moments_of_plain_calls(name: str) -> None:
-    network, x = Of(FUNCTIONS[name]).eval(), noisy(torch.linspace(-1, 1, 12).view(2, 6), std=0.3)
-    drawn = _drawn(network, x, 600)
+    network, x = between(FUNCTIONS[name]), noisy(torch.linspace(-1, 1, 12).view(2, 6), std=0.3)
+    with torch.random.fork_rng():
+        drawn = draws_of(network, x, 600)
     with torch.no_grad():
         found = momentgen.convert(network, max_rows=512, rtol=0.04)(x)
-    mean, std = drawn.mean(0), drawn.std(0)
-    spread = (drawn - mean).square().std(0) / (2 * std) / len(drawn) ** 0.5
-    assert ((found.mean - mean).abs() < 4 * (found.mean_error.square() + std.square() / len(drawn)).sqrt() + 1e-6).all()
-    assert ((found.std - std).abs() < 4 * (found.std_error.square() + spread.square()).sqrt() + 1e-6).all()
+    assert_within(found, drawn)
 
 
 @pytest.mark.parametrize(
@@ -79,18 +66,11 @@ def test_what_a_network_draws_by_itself_has_the_moments_of_plain_calls(name: str
     ids=["normal", "dropout", "in common"],
 )
 def test_noise_of_a_part_of_the_draws_counts_in_these(noise: Callable[[Tensor], Tensor]) -> None:
-    class AtTimes(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return noise(x) if torch.rand(()) < 0.5 else x
-
+    network = Of(lambda x: noise(x) if torch.rand(()) < 0.5 else x).eval()
     x = noisy(torch.zeros(2, 20), std=1e-3)
     for seed in range(6):  # the last of the first rows, which makes the linear part, draws in some of them
-        found = momentgen.convert(AtTimes().eval(), seed=seed, max_rows=64)(x)
+        found = momentgen.convert(network, seed=seed, max_rows=64)(x)
         assert ((found.std - 0.5**0.5).abs() < 5 * found.std_error + 1e-3).all()
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 @pytest.mark.filterwarnings("ignore:dropout[23]d")
@@ -110,16 +90,14 @@ def _same(x: Tensor) -> Tensor:
 def test_channels_fall_as_torch_has_them_fall(
     function: Any, shape: tuple[int, ...], channels: int, method: Any
 ) -> None:
-    class Dropped(nn.Module):
+    def dropped(x: Tensor) -> tuple[Tensor, Tensor]:
         """The sums of each channel, which falls as a whole or not at all, and of all channels of an example."""
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            sums = function(x, 0.4).flatten(channels).sum(-1)
-            return sums, sums.sum(-1) if channels == 2 else sums
+        sums = function(x, 0.4).flatten(channels).sum(-1)
+        return sums, sums.sum(-1) if channels == 2 else sums
 
     x = Moments(torch.rand(shape) + 1, torch.full(shape, 1e-6))
     with torch.no_grad():
-        sums, total = momentgen.convert(Dropped().eval(), method)(x)
+        sums, total = momentgen.convert(Of(dropped).eval(), method)(x)
     expected = x.mean.flatten(channels).sum(-1).square() * 0.4 / 0.6
     for part, var in ((sums, expected), (total, expected.sum(-1) if channels == 2 else expected)):
         error = part.std_error if method == "controlled" else 0
@@ -129,18 +107,17 @@ def test_channels_fall_as_torch_has_them_fall(
 def test_the_noise_of_an_input_is_not_drawn_again_by_the_network() -> None:
     seen: list[tuple[Tensor, Tensor]] = []
 
-    class Watched(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            own = torch.randn_like(x)
-            seen.append((x, own))
-            return x * own
+    def watched(x: Tensor) -> Tensor:
+        own = torch.randn_like(x)
+        seen.append((x, own))
+        return x * own
 
-    momentgen.convert(Watched().eval(), max_rows=16)(noisy(torch.zeros(1, 100), std=1.0))
+    momentgen.convert(Of(watched).eval(), max_rows=16)(noisy(torch.zeros(1, 100), std=1.0))
     assert not any(torch.equal(x, own) for x, own in seen)
 
 
 def test_a_large_seed_is_one_as_any_other() -> None:
-    network = Of(_same).eval()
+    network = between(lambda x: x)
     x = noisy(torch.ones(2, 6), std=0.3)
     first, second = (momentgen.convert(network, seed=seed)(x).std for seed in (2**40, 2**40))
     assert torch.equal(first, second)
@@ -158,16 +135,11 @@ UNSEEN: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", UNSEEN)
 def test_numbers_of_other_generators_count_where_the_input_is_certain(name: str) -> None:
-    class Draws(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
+    def draws(net: Any, x: Tensor) -> Tensor:
+        net.calls += 1
+        return x + UNSEEN[name]()
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x + UNSEEN[name]()
-
-    network: Any = momentgen.convert(Draws().eval(), rtol=0.02, max_rows=1024)
+    network: Any = momentgen.convert(Of(draws, calls=0).eval(), rtol=0.02, max_rows=1024)
     with torch.no_grad():
         found = network(torch.zeros(2, 1))
     assert found.std_error is not None

@@ -6,67 +6,45 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from laws.small_networks import trained
+from laws.small_networks import Of, trained
+from sampling import assert_within, draws_of
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments, noisy
 
 
-class After(nn.Module):
+def after(network: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
     """A network, and a function of its logits."""
-
-    def __init__(self, network: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.network, self.function = network, function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.network(x))
+    return nn.Sequential(network, Of(function)).eval()
 
 
-def _scaled(logits: Tensor) -> Tensor:
-    return logits.softmax(1).mul_(3)
-
-
-def _assigned(logits: Tensor) -> Tensor:
-    probabilities = logits.softmax(1)
-    probabilities[:, 0] = 0
-    return probabilities
-
-
-def _clamped(logits: Tensor) -> Tensor:
-    probabilities = logits.log_softmax(1)
-    probabilities.clamp_(max=-0.8)
-    return probabilities
-
-
-def _logits_changed(logits: Tensor) -> Tensor:
-    probabilities = logits.softmax(1)
-    logits.mul_(3)
-    return probabilities
-
-
-def _by_decision(logits: Tensor) -> Tensor:
-    probabilities = logits.softmax(1)
-    if float(logits[0, 0]) > 0:
-        probabilities *= 2
-    return probabilities
+#: what is written after a softmax of logits
+WRITTEN = [
+    "p = logits.softmax(1).mul_(3)",
+    "p = logits.softmax(1); p[:, 0] = 0",
+    "p = logits.log_softmax(1); p.clamp_(max=-0.8)",
+    "p = logits.softmax(1); logits.mul_(3)",
+    "p = logits.softmax(1)\nif float(logits[0, 0]) > 0: p *= 2",
+]
 
 
 @pytest.mark.parametrize("inference", [False, True], ids=["", "inference mode"])
-@pytest.mark.parametrize("function", [_scaled, _assigned, _clamped, _logits_changed, _by_decision])
-def test_what_is_written_into_after_a_softmax_counts(function: Callable[[Tensor], Tensor], inference: bool) -> None:
+@pytest.mark.parametrize("written", WRITTEN)
+def test_what_is_written_into_after_a_softmax_counts(written: str, inference: bool) -> None:
+    def writes(logits: Tensor) -> Tensor:
+        known = {"logits": logits}
+        exec(written, known)
+        return known["p"]
+
     linear = nn.Linear(4, 3)
-    network = After(linear, function).eval()
+    network = after(linear, writes)
     with torch.no_grad():
         linear.bias[0] = 0
     x = noisy(0.3 * torch.randn(1, 4), std=0.3)
     with torch.inference_mode(inference), torch.no_grad():
-        drawn = torch.cat([network(x.mean + x.std * torch.randn(1, 4)) for _ in range(8000)])
-        found = momentgen.convert(network)(x)
-    mean, std = drawn.mean(0), drawn.std(0)
-    assert ((found.mean[0] - mean).abs() < 5 * (found.mean_error[0] + std / 90) + 1e-6).all()
-    assert ((found.std[0] - std).abs() < 5 * (found.std_error[0] + std / 120) + 1e-6).all()
+        drawn, found = draws_of(network, x, 8000), momentgen.convert(network)(x)
+    assert_within(found, drawn, 5)
 
 
 def test_the_error_of_two_classes_of_one_example_is_not_understated() -> None:
@@ -132,8 +110,8 @@ def test_masked_classes_are_certain_and_the_others_are_those_of_a_network_withou
 
     x = noisy(torch.randn(3, 6), std=0.3)
     with momentgen.laws.listening() as notes:
-        found = momentgen.convert(After(plain, lambda logits: ended(masked(logits))).eval(), max_rows=32)(x)
-    expected = momentgen.convert(After(without, ended).eval(), max_rows=32)(x)
+        found = momentgen.convert(after(plain, lambda logits: ended(masked(logits))), max_rows=32)(x)
+    expected = momentgen.convert(after(without, ended), max_rows=32)(x)
     assert not any("not finite" in text for text in notes)
     assert (found.mean[:, 0] == (0 if end == "softmax" else -torch.inf)).all()
     torch.testing.assert_close(found.std[:, 0], torch.zeros(3), rtol=0, atol=1e-3)
@@ -148,13 +126,9 @@ def test_a_softmax_of_the_largest_logits_of_each_draw_has_the_moments_of_its_dra
         return logits.masked_fill(logits < logits.topk(2, -1).values[:, -1:], -torch.inf).softmax(-1)
 
     torch.manual_seed(0)
-    network = After(nn.Linear(6, 3), largest).eval()
-    x = noisy(torch.randn(3, 6), std=0.3)
+    network, x = after(nn.Linear(6, 3), largest), noisy(torch.randn(3, 6), std=0.3)
     with torch.no_grad():
-        drawn = torch.stack([network(x.mean + x.std * torch.randn(3, 6)) for _ in range(8000)])
-        found = momentgen.convert(network)(x)
-    assert ((found.mean - drawn.mean(0)).abs() < 4 * (found.mean_error + drawn.std(0) / 90) + 1e-6).all()
-    assert ((found.std - drawn.std(0)).abs() < 4 * (found.std_error + drawn.std(0) / 120) + 1e-6).all()
+        assert_within(momentgen.convert(network)(x), draws_of(network, x, 8000))
 
 
 @pytest.mark.parametrize("gap", [0.0, 6.0, 10.0])
