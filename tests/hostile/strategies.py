@@ -18,21 +18,8 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAN, INF = float("nan"), float("inf")
 #: numbers that arithmetic goes wrong at first: zeros, the ends of float32, subnormal ones, and none at all
 SPECIAL = (
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    2.0**-126,
-    -(2.0**-126),
-    2.0**-149,
-    3.4028235e38,
-    -3.4028235e38,
-    1e-20,
-    1e20,
-    NAN,
-    INF,
-    -INF,
-)
+    0.0, -0.0, 1.0, -1.0, 2.0**-126, -(2.0**-126), 2.0**-149, 3.4028235e38, -3.4028235e38, 1e-20, 1e20, NAN, INF, -INF,
+)  # fmt: skip
 
 
 class Subclass(torch.Tensor):

@@ -60,18 +60,9 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "Threshold": (0.1, 20.0),
 }
 FEW = [
-    "ReLU",
-    "LeakyReLU",
-    "GELU",
-    "Sigmoid",
-    "Abs",
-    "Linear",
-    "LayerNorm",
-    "Softmax",
-    "LogisticBernoulli",
+    "ReLU", "LeakyReLU", "GELU", "Sigmoid", "Abs", "Linear", "LayerNorm", "Softmax", "LogisticBernoulli", "BowTie",
     "InjectedNoise",
-    "BowTie",
-]
+]  # fmt: skip
 #: random by themselves
 RANDOM = ("BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli")
 LAYERS = sorted({*ACTIVATIONS, *OTHERS})
@@ -245,17 +236,8 @@ def is_or_says(make: Callable[[], torch.nn.Module], twin: Callable[[], torch.nn.
 
 
 PARAMETRIC = [
-    "LeakyReLU",
-    "ELU",
-    "CELU",
-    "Softplus",
-    "Softshrink",
-    "Hardshrink",
-    "Hardtanh",
-    "Threshold",
-    "GELU",
-    "RReLU",
-]
+    "LeakyReLU", "ELU", "CELU", "Softplus", "Softshrink", "Hardshrink", "Hardtanh", "Threshold", "GELU", "RReLU",
+]  # fmt: skip
 
 
 @settings(max_examples=150)

@@ -25,17 +25,7 @@ from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.reduction import compile_reduction
 from momentgen.errors import RuleError
-from momentgen.rule import (
-    Formula,
-    Noise,
-    Parameter,
-    Reduction,
-    Rule,
-    Score,
-    mu,
-    v,
-    x,
-)
+from momentgen.rule import Formula, Noise, Parameter, Reduction, Rule, Score, mu, v, x
 from momentgen.rule.files import load_rule_sources
 from momentgen.rule.symbols import mu1
 
@@ -43,23 +33,10 @@ ROOT = Path(__file__).parents[2]
 
 # ---------------------------------------------------------------- names
 
-NAMES = ["größe", "x²", "", " ", "a b", "a-b", "1st", "_", "__init__", "lambda", "None", "a\0b", "a\n", "\ud800", "ﬁ"]
-NAMES += [
-    "con",
-    "NUL",
-    "com1",
-    "manifest",
-    "n" * 65,
-    "n" * 10_000,
-    'a"b',
-    "a'",
-    "a\\",
-    "*/",
-    "../a",
-    "a/b",
-    "a.py",
-    "日本",
-]
+NAMES = [
+    "größe", "x²", "", " ", "a b", "a-b", "1st", "_", "__init__", "lambda", "None", "a\0b", "a\n", "\ud800", "ﬁ",
+    "con", "NUL", "com1", "manifest", "n" * 65, "n" * 10_000, 'a"b', "a'", "a\\", "*/", "../a", "a/b", "a.py", "日本",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
@@ -95,6 +72,12 @@ def test_names_that_differ_by_case_alone_are_refused_since_their_files_may_be_on
         load_rule_sources(tmp_path)
 
 
+OTHERS = [
+    "double", "restrict", "int", "exp", "sqrt", "fmaf", "p_hi", "p_lo", "t0", "c17", "self", "variant", "mean", "mu",
+    "x", "a", "m", "Phi", "params", "n", "i", "out_mean", "grad_var", "mean_ptr", "BLOCK", "FMA", "arb",
+]  # fmt: skip
+
+
 def parameter_names() -> Iterator[str]:
     """What generated functions with parameters call things by, the parameters left out; keywords; builtins; C."""
     for rule in ("leaky_relu", "bernoulli_noise", "softplus"):
@@ -107,23 +90,8 @@ def parameter_names() -> Iterator[str]:
             yield from (arg.arg for arg in function.args.args)
     yield from keyword.kwlist
     yield from (name for name in dir(builtins) if not name.startswith("_"))
-    yield from (
-        "double",
-        "restrict",
-        "int",
-        "exp",
-        "sqrt",
-        "fmaf",
-        "p_hi",
-        "p_lo",
-        "t0",
-        "c17",
-        "self",
-        "variant",
-        "mean",
-        "mu",
-    )
-    yield from ("x", "a", "m", "Phi", "params", "n", "i", "out_mean", "grad_var", "mean_ptr", "BLOCK", "FMA", "arb")
+
+    yield from OTHERS
 
 
 def test_a_parameter_cannot_have_a_name_that_generated_code_or_formulas_use() -> None:
@@ -149,31 +117,10 @@ def test_any_name_is_ascii_or_refused(name: Any) -> None:
 # ---------------------------------------------------------------- texts
 
 TEXTS = [
-    '"""',
-    '""""',
-    '\\"""',
-    "\\",
-    'ends with "',
-    "'''",
-    "*/ int x;",
-    "// \\",
-    "??/",
-    "{}",
-    "{call}",
-    "%s",
-    "\\N{x}",
-    "\\x",
-]
-TEXTS += [
-    "two\nlines",
-    "a\ttab",
-    "\u2028\u2029\xa0",
-    "#!",
-    "-*- coding: utf-16 -*-",
-    "x" * 4000,
-    "日本 Größe 🙂",
+    '"""', '""""', '\\"""', "\\", 'ends with "', "'''", "*/ int x;", "// \\", "??/", "{}", "{call}", "%s", "\\N{x}",
+    "\\x", "two\nlines", "a\ttab", "\u2028\u2029\xa0", "#!", "-*- coding: utf-16 -*-", "x" * 4000, "日本 Größe 🙂",
     "<b>&amp;",
-]
+]  # fmt: skip
 REFUSED_TEXTS = ["\0", "a\x07", "\x1b[31m", "\r", "\ud800", "\u202e", "x" * 4001, 3, None, b"bytes"]
 
 

@@ -23,15 +23,7 @@ from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import ways
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.rule import (
-    Accuracy,
-    Parameter,
-    Phi,
-    Rule,
-    S,
-    phi,
-    x,
-)
+from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, phi, x
 from momentgen.rule.checks import MOST_PARAMETERS
 
 # ---------------------------------------------------------------- functions
@@ -129,53 +121,18 @@ def test_a_step_builds_with_its_own_value_at_the_jump(f: Expr, at_zero: float) -
 
 LEAVES = [x, x, x, Integer(0), Integer(1), Integer(-2), Rational(1, 3), sympy.pi, Float("0.1"), sympy.sqrt(2)]
 HOSTILE = [
-    oo,
-    -oo,
-    sympy.nan,
-    sympy.zoo,
-    sympy.I,
-    Integer(10) ** 50,
-    Rational(1, 10**50),
-    Float("1e300"),
-    Integer(10) ** 9,
-]
+    oo, -oo, sympy.nan, sympy.zoo, sympy.I, Integer(10) ** 50, Rational(1, 10**50), Float("1e300"), Integer(10**9),
+]  # fmt: skip
 ONE: list[Callable[..., Any]] = [
-    exp,
-    sin,
-    cos,
-    sympy.tanh,
-    sympy.atan,
-    log,
-    sympy.sqrt,
-    Abs,
-    sign,
-    Heaviside,
-    Phi,
-    phi,
-    S,
-]
-ONE += [
-    lambda z: Heaviside(z, 0),
-    lambda z: z**2,
-    lambda z: z**3,
-    lambda z: 1 / z,
-    lambda z: -z,
-    sympy.erf,
+    exp, sin, cos, sympy.tanh, sympy.atan, log, sympy.sqrt, Abs, sign, Heaviside, Phi, phi, S,
+    lambda z: Heaviside(z, 0), lambda z: z**2, lambda z: z**3, lambda z: 1 / z, lambda z: -z, sympy.erf,
     lambda z: z**60 if z.has(x) else z,
-]
+]  # fmt: skip
 TWO: list[Callable[..., Any]] = [
-    lambda a, b: a + b,
-    lambda a, b: a * b,
-    lambda a, b: a**b if a.has(x) or b.has(x) else a,
-    Max,
-    Min,
-    lambda a, b: a - b,
-]
-TWO += [
-    lambda a, b: Piecewise((a, x > 0), (b, True)),
+    lambda a, b: a + b, lambda a, b: a * b, lambda a, b: a - b, lambda a, b: a / b, Max, Min,
+    lambda a, b: a**b if a.has(x) or b.has(x) else a, lambda a, b: Piecewise((a, x > 0), (b, True)),
     lambda a, b: Piecewise((a, x > b), (x, True)),
-    lambda a, b: a / b,
-]
+]  # fmt: skip
 
 
 def functions(leaves: list[Expr], depth: int) -> st.SearchStrategy[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor
 
 import momentgen
@@ -153,17 +154,10 @@ def test_gradients_of_the_bound_equal_differences(family: Any, method: Any) -> N
 
 
 def test_a_shared_parameter_has_one_posterior_and_one_draw() -> None:
-    class Tied(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode = torch.nn.Linear(3, 3, bias=False)
-            self.decode = torch.nn.Linear(3, 3, bias=False)
-            self.decode.weight = self.encode.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.encode(x) - self.decode(x)
-
-    bayes = randomise(Tied(), MeanField(std=1.0))
+    encode, decode = (torch.nn.Linear(3, 3, bias=False) for _ in range(2))
+    decode.weight = encode.weight
+    tied = Of(lambda net, x: net.encode(x) - net.decode(x), encode=encode, decode=decode)
+    bayes = randomise(tied, MeanField(std=1.0))
     assert list(bayes.posteriors) == ["encode/weight"]
     with momentgen.method("sample"):
         assert torch.equal(bayes(torch.randn(2, 3)).mean, torch.zeros(2, 3))
@@ -221,15 +215,10 @@ def test_state_and_pickle_carry_the_posterior() -> None:
 
 
 def test_a_recomputed_block_meets_the_same_draw() -> None:
-    class Checkpointed(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = torch.nn.Linear(3, 3)
+    def checkpointed(net: Any, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(lambda z: torch.tanh(net.fc(z)), x, use_reentrant=False)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.utils.checkpoint.checkpoint(lambda z: torch.tanh(self.fc(z)), x, use_reentrant=False)
-
-    bayes = randomise(Checkpointed(), MeanField(std=0.5))
+    bayes = randomise(Of(checkpointed, fc=torch.nn.Linear(3, 3)), MeanField(std=0.5))
     x = torch.randn(2, 3)
     with momentgen.method("sample"):
         torch.manual_seed(0)
@@ -320,27 +309,18 @@ def test_what_cannot_be_made_random_is_refused_with_its_cause(call: Any, message
         call()
 
 
-class _Tokens(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.last = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 2)
-
-    def forward(self, tokens: Any) -> Any:
-        return self.last(self.table(tokens).sum(-2))
+def _tokens() -> torch.nn.Module:
+    parts = {"table": torch.nn.Embedding(5, 3), "last": torch.nn.Linear(3, 2)}
+    return Of(lambda net, tokens: net.last(net.table(tokens).sum(-2)), **parts)
 
 
-class _Pairs(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.meet = torch.nn.Bilinear(4, 4, 2)
-
-    def forward(self, x: Any) -> Any:
-        return self.meet(x, x.flip(-1))
+def _pairs() -> torch.nn.Module:
+    return Of(lambda net, x: net.meet(x, x.flip(-1)), meet=torch.nn.Bilinear(4, 4, 2))
 
 
 @pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "local"])
 @pytest.mark.parametrize(
-    ("make", "x"), [(_Tokens, torch.tensor([[0, 1, 2], [3, 4, 0]])), (_Pairs, torch.linspace(-1, 1, 8).view(2, 4))]
+    ("make", "x"), [(_tokens, torch.tensor([[0, 1, 2], [3, 4, 0]])), (_pairs, torch.linspace(-1, 1, 8).view(2, 4))]
 )
 def test_embeddings_and_bilinear_maps_with_random_weights_have_the_moments_of_samples(
     make: Any, x: Tensor, method: Any
@@ -364,24 +344,18 @@ def test_embeddings_and_bilinear_maps_with_random_weights_have_the_moments_of_sa
         torch.testing.assert_close(out.var.sqrt(), drawn.std(0), rtol=0.06, atol=0)
 
 
-class _Meeting(torch.nn.Module):
-    def __init__(self, with_itself: bool) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(2, 4, 4))
-        self.bias = torch.nn.Parameter(torch.randn(2))
-        self.with_itself = with_itself
-
-    def forward(self, x: Any) -> Any:
-        if self.with_itself:
-            return torch.nn.functional.bilinear(x, x, self.weight, self.bias)
-        return torch.nn.functional.bilinear(x[..., :4], x[..., 4:], weight=self.weight, bias=self.bias)
-
-
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("with_itself", [True, False])
 def test_a_bilinear_map_of_random_values_and_weights_has_the_spread_of_samples(with_itself: bool, method: Any) -> None:
     torch.manual_seed(0)
-    plain, size = _Meeting(with_itself).double(), 4 if with_itself else 8
+
+    def meeting(net: Any, x: Any) -> Any:
+        if with_itself:
+            return F.bilinear(x, x, net.weight, net.bias)
+        return F.bilinear(x[..., :4], x[..., 4:], weight=net.weight, bias=net.bias)
+
+    parts = {"weight": torch.nn.Parameter(torch.randn(2, 4, 4)), "bias": torch.nn.Parameter(torch.randn(2))}
+    plain, size = Of(meeting, **parts).double(), 4 if with_itself else 8
     x = momentgen.Moments(torch.randn(1, size).double(), 0.2 + torch.rand(1, size).double())
     n = 200_000
     at = x.mean + x.std * torch.randn(n, size).double()
@@ -397,26 +371,20 @@ def test_a_bilinear_map_of_random_values_and_weights_has_the_spread_of_samples(w
     torch.testing.assert_close(out.var[0].sqrt(), drawn.std(0), rtol=0.015, atol=0)
 
 
-class _ReadsParameters(torch.nn.Module):
+def _reading(net: torch.nn.Module, tokens: Tensor) -> Tensor:
     """Asks its parameters for a dtype and by name, and has integer inputs only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        weights = dict(self.named_parameters())
-        assert list(weights) == ["embedding.weight", "head.weight", "head.bias"]
-        mask = (tokens > 0).to(next(self.parameters()).dtype)
-        hidden = (self.embedding(tokens) * mask[..., None]).mean(1)
-        return F.linear(hidden, weights["head.weight"], weights["head.bias"])
+    weights = dict(net.named_parameters())
+    assert list(weights) == ["embedding.weight", "head.weight", "head.bias"]
+    mask = (tokens > 0).to(next(net.parameters()).dtype)
+    hidden = (net.embedding(tokens) * mask[..., None]).mean(1)
+    return F.linear(hidden, weights["head.weight"], weights["head.bias"])
 
 
 @pytest.mark.parametrize("how", ["ap1", "ap2", "sample", "local", "covariance", "adjoint", "controlled"])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool) -> None:
     torch.manual_seed(0)
-    net = _ReadsParameters().double()
+    net = Of(_reading, embedding=torch.nn.Embedding(10, 4), head=torch.nn.Linear(4, 2)).double()
     bayes = randomise(net, MeanField(std=0.1)).train(training)
     tokens = torch.tensor([[0, 3, 5], [1, 1, 9]])
     with momentgen.method(how):

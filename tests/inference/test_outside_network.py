@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 from momentgen.inference import BayesianNetwork, Categorical, MeanField, elbo, randomise, sampled_outputs
 
 pytest.importorskip("transformers")
-
-
-class Logits(nn.Module):
-    """The scores alone, of what a classifier of Hugging Face answers."""
-
-    def __init__(self, classifier: nn.Module) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.classifier(pixel_values=pixels).logits
 
 
 @pytest.fixture
@@ -45,7 +35,8 @@ def transformer() -> nn.Module:
 
 @pytest.fixture
 def bayes(transformer: nn.Module) -> BayesianNetwork:
-    return randomise(Logits(transformer), MeanField(std=0.1), only="classifier.classifier.*")
+    logits = Of(lambda net, pixels: net.classifier(pixel_values=pixels).logits, classifier=transformer)
+    return randomise(logits, MeanField(std=0.1), only="classifier.classifier.*")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -149,15 +150,8 @@ def test_adjoint_refuses_correlations_within_several_layers_which_covariance_tak
 def test_parameters_that_share_noise_move_together(how: Any) -> None:
     """y = (1 + ξ)·x - ξ·x for noise ξ that two weights have in common: certain, whatever ξ is."""
 
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.zeros(1, 1))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ self.a.T + x @ self.b.T
-
-    plain, one = Two(), torch.ones(1, 1, 1)
+    parts = {"a": nn.Parameter(torch.ones(1, 1)), "b": nn.Parameter(torch.zeros(1, 1))}
+    plain, one = Of(lambda net, x: x @ net.a.T + x @ net.b.T, **parts), torch.ones(1, 1, 1)
     noise = Noise(one, (1, 1))
     posteriors = {
         "a": Affine(plain.a, [Blocks(one, (1, 1), noise)]), "b": Affine(plain.b, [Blocks(-one, (1, 1), noise)]),
@@ -355,17 +349,13 @@ def test_weights_of_a_token_model_that_ivon_trained_are_random() -> None:
     ivon = pytest.importorskip("ivon")
     torch.manual_seed(4)
 
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(12, 8)
-            self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-            self.head = nn.Linear(8, 3)
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.head(self.block(self.embedding(tokens)).mean(1))
-
-    plain = Tokens()
+    embedding, block = nn.Embedding(12, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    plain = Of(
+        lambda net, tokens: net.head(net.block(net.embedding(tokens)).mean(1)),
+        embedding=embedding,
+        block=block,
+        head=nn.Linear(8, 3),
+    )
     tokens = torch.randint(12, (64, 6))
     labels = tokens[:, 0] % 3
     optimizer = ivon.IVON(plain.parameters(), lr=0.05, ess=64, hess_init=1.0)

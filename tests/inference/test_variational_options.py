@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.small_networks import Of
 from sklearn.datasets import load_diabetes, load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
@@ -208,17 +209,13 @@ def test_a_likelihood_without_heads_is_refused_beside_noise_that_depends_on_the_
 
 
 def test_heads_of_ones_own_begin_as_they_are_where_they_are_two_layers_or_not_the_last() -> None:
-    class Heads(nn.Module):
-        def __init__(self, features: int) -> None:
-            super().__init__()
-            self.mean, self.log_var, self.body = nn.Linear(8, 2), nn.Linear(8, 2), nn.Linear(features, 8)
+    def heads(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        hidden = net.body(x).relu()
+        return torch.cat([net.mean(hidden), net.log_var(hidden)], 1)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden = self.body(x).relu()
-            return torch.cat([self.mean(hidden), self.log_var(hidden)], 1)
-
+    own = Of(heads, mean=nn.Linear(8, 2), log_var=nn.Linear(8, 2), body=nn.Linear(1, 8))
     x, y = fan(40)
-    model = VBPRegressor(**{**QUICK, "lr": 1e-9}, module=(own := Heads(1)), noise="input", epochs=1)
+    model = VBPRegressor(**{**QUICK, "lr": 1e-9}, module=own, noise="input", epochs=1)
     model.fit(x, np.stack([y, -y], 1))
     assert torch.allclose(model.network_.posteriors["body/bias"].mean.float(), own.body.bias)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws.small_networks import differentiable
+from laws.small_networks import Of, differentiable
 from torch import Tensor, nn
 
 import momentgen
@@ -83,22 +83,16 @@ def test_gradients_of_a_pool_over_points_are_finite_at_subnormal_variances(seed:
     assert all(torch.isfinite(part.grad).all() for part in (var, *net.parameters()) if part.grad is not None)
 
 
-class Beside(nn.Module):
+def _beside(net: nn.Module, x: Tensor) -> Tensor:
     """An arc tangent, and a multiple of it beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv2d(1, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.atan(x)
-        return torch.cat([y, self.inner(y)], dim=1)
+    y = torch.atan(x)
+    return torch.cat([y, net.inner(y)], dim=1)
 
 
 def test_gradients_of_a_pool_over_points_are_finite_where_little_of_a_tiny_variance_is_left_to_them() -> None:
     """Derivatives by what directions leave unexplained of 1e-38 are beyond float32, those by its root are not."""
     torch.manual_seed(0)
-    layers = [Beside(), nn.Conv2d(2, 1, 3, padding=1, bias=False), nn.BatchNorm2d(1)]
+    layers = [Of(_beside, inner=nn.Conv2d(1, 1, 1)), nn.Conv2d(2, 1, 3, padding=1, bias=False), nn.BatchNorm2d(1)]
     torch.nn.init.constant_(layers[-1].running_var, 0.0)
     plain = nn.Sequential(*layers, nn.LPPool2d(1, 2), nn.Flatten(), nn.Linear(16, 3)).eval()
     net = momentgen.convert(plain)

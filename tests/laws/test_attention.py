@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -206,19 +207,12 @@ def test_a_softmax_without_keys_is_nan_as_in_torch(method: Any) -> None:
     assert bool(momentgen.convert(network, method=method)(Moments(x, torch.ones_like(x))).mean.isnan().all())
 
 
-class _WithMask(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.encoder(x, src_mask=mask)
-
-
 @pytest.mark.parametrize("method", ["ap2", "covariance"])
 def test_a_mask_of_numbers_is_that_of_flags_as_an_argument_too(method: Any) -> None:
     torch.manual_seed(0)
-    network = momentgen.convert(_WithMask().eval(), method)
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    network = Of(lambda net, x, mask: net.encoder(x, src_mask=mask), encoder=encoder)
+    network = momentgen.convert(network.eval(), method)
     x, flags = momentgen.noisy(torch.randn(2, 5, 8), std=0.1), torch.ones(5, 5, dtype=torch.bool).triu(1)
     with torch.no_grad():
         expected = network(x, flags)

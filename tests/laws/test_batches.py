@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from laws.small_networks import Of
-from torch import Tensor, nn
+from torch import nn
 
 import momentgen
 from momentgen import Moments
@@ -20,18 +20,9 @@ KNOWING = ("ap2", "adjoint", "covariance", None)
 ANALYTIC = ("ap2", "adjoint", "covariance")
 
 
-class Regressor(nn.Module):
-    def __init__(self, *dims: int) -> None:
-        super().__init__()
-        self.linear, self.dims = nn.Linear(3, 1), dims
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x).squeeze(*self.dims)
-
-
-def regressor(*dims: int) -> Regressor:
+def regressor(*dims: int) -> nn.Module:
     torch.manual_seed(0)
-    return Regressor(*dims).eval()
+    return Of(lambda net, x: net.linear(x).squeeze(*dims), linear=nn.Linear(3, 1)).eval()
 
 
 def given(*shape: int) -> Moments:
@@ -118,16 +109,9 @@ def test_an_output_that_is_1_whatever_the_vector_is_no_batch_of_numbers(method: 
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
 def test_a_vector_of_examples_is_a_batch(method: Any) -> None:
-    class OfNumbers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(1, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x[:, None])
-
     torch.manual_seed(0)
-    net, x = OfNumbers().eval(), given(200)  # as one example it would have 400 outputs
+    net = Of(lambda net, x: net.linear(x[:, None]), linear=nn.Linear(1, 2)).eval()
+    x = given(200)  # as one example it would have 400 outputs
     found = momentgen.convert(net, method)(x)
     assert found.covariance.shape == (200, 2, 2)
     torch.testing.assert_close(found.var, x.var[:, None] * net.linear.weight[:, 0].square())

@@ -154,15 +154,8 @@ def test_tuples_of_random_values_are_joined() -> None:
 
 
 def test_a_checkpoint_within_the_network_has_the_same_gradients() -> None:
-    class Checkpointed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mlp()
-
-        def forward(self, x: Any) -> Any:
-            return checkpoint(self.inner, x, use_reentrant=False)
-
-    plain, x = Checkpointed(), moments(5, 4)
+    plain = Of(lambda net, x: checkpoint(net.inner, x, use_reentrant=False), inner=mlp())
+    x = moments(5, 4)
     network = momentgen.convert(plain, "ap2")
     close(gradients(compiled(network), x, plain.parameters()), gradients(network, x, plain.parameters()))
 
@@ -188,20 +181,16 @@ _NEEDED: dict[str, tuple[Any, ...]] = {
 _OTHERS = ("Softmax2d", "MultiheadAttention")
 
 
-class Activations(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        names = [name for name in torch.nn.modules.activation.__all__ if name not in _OTHERS]
-        self.linear = nn.Linear(4, 4)
-        self.layers = nn.ModuleDict({name: getattr(nn, name)(*_NEEDED.get(name, ())) for name in names})
-
-    def forward(self, x: Any) -> dict[str, Any]:
-        x = self.linear(x)
-        return {name: layer(x) for name, layer in self.layers.items()}
-
-
 def test_every_activation_compiles_into_the_same_graph() -> None:
-    network, x = momentgen.convert(Activations().eval(), method="ap2"), moments(3, 4)
+    names = [name for name in torch.nn.modules.activation.__all__ if name not in _OTHERS]
+    layers = nn.ModuleDict({name: getattr(nn, name)(*_NEEDED.get(name, ())) for name in names})
+
+    def each(net: Any, x: Any) -> dict[str, Any]:
+        x = net.linear(x)
+        return {name: layer(x) for name, layer in net.layers.items()}
+
+    network = momentgen.convert(Of(each, linear=nn.Linear(4, 4), layers=layers).eval(), method="ap2")
+    x = moments(3, 4)
     found, wanted = compiled(network, "eager")(x), network(x)
     assert found.keys() == wanted.keys()
     for name, want in wanted.items():

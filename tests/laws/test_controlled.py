@@ -10,6 +10,7 @@ import torch
 import torch.distributions as td
 import torch.nn.functional as F
 from laws.small_networks import Of, TwoHeads, convolutional
+from sampling import draws_of
 from torch import Tensor, nn
 from torch_networks import Recurrent
 
@@ -22,32 +23,22 @@ from momentgen.laws import listening
 DRAWS = 20_000
 
 
-class Written(nn.Module):
-    """Writes into its tensors."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = torch.zeros_like(x)
-        z[:, 0] = x[:, 1]
-        z[:, 1:].add_(x[:, 1:].tanh())
-        z.mul_(2.0)
-        return F.relu_(z - 0.1)
+def _written(x: Tensor) -> Tensor:
+    z = torch.zeros_like(x)
+    z[:, 0] = x[:, 1]
+    z[:, 1:].add_(x[:, 1:].tanh())
+    z.mul_(2.0)
+    return F.relu_(z - 0.1)
 
 
-class Experts(nn.Module):
+def _routed(net: nn.Module, x: Tensor) -> Tensor:
     """Each example goes to the expert that its largest value says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(4, 2) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        chosen = x.argmax(1)
-        out = x.new_zeros(len(x), 2)
-        for place, expert in enumerate(self.experts):
-            mine = chosen == place
-            if bool(mine.any()):
-                out[mine] = expert(x[mine])
-        return out
+    chosen, out = x.argmax(1), x.new_zeros(len(x), 2)
+    for place, expert in enumerate(net.experts):
+        mine = chosen == place
+        if bool(mine.any()):
+            out[mine] = expert(x[mine])
+    return out
 
 
 GRAPH = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
@@ -60,9 +51,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "convolutional": (convolutional, (6, 1, 8, 8)),
     "attention": (TwoHeads, (6, 5, 16)),
-    "writes": (Written, (6, 4)),
+    "writes": (lambda: Of(_written), (6, 4)),
     "recurrent": (lambda: Recurrent(nn.LSTM), (6, 5, 4)),
-    "decisions": (Experts, (6, 4)),
+    "decisions": (lambda: Of(_routed, experts=nn.ModuleList(nn.Linear(4, 2) for _ in range(4))), (6, 4)),
     "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 4)),
     "no batch": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), (4,)),
     "sequence first": (lambda: Of(lambda x: x.transpose(0, 1).exp().mean(1)), (6, 3, 4)),
@@ -80,8 +71,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def _draws(network: nn.Module, x: Moments, count: int = DRAWS) -> Tensor:
-    with torch.no_grad():
-        return torch.stack([network(x.mean + x.std * torch.randn_like(x.mean)) for _ in range(count // 10)]).double()
+    return draws_of(network, x, count // 10)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -272,16 +262,14 @@ def test_a_function_that_refuses_its_derivative_runs_without_a_linear_part_and_a
 def test_a_network_that_hands_noise_on_in_one_direction_of_the_batch_is_one_example(reverse: bool) -> None:
     """Time is in dimension 0, and later steps depend on earlier ones only."""
     torch.manual_seed(0)
-    inner = nn.GRU(4, 2).requires_grad_(False).eval()
 
-    class TimeFirst(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = inner(x.flip(0))[0].flip(0) if reverse else inner(x)[0]
-            return out
+    def time_first(net: Any, x: Tensor) -> Tensor:
+        out: Tensor = net.inner(x.flip(0))[0].flip(0) if reverse else net.inner(x)[0]
+        return out
 
+    network = Of(time_first, inner=nn.GRU(4, 2)).requires_grad_(False).eval()
     x = Moments(torch.randn(5, 3, 4), 0.1 * torch.rand(5, 3, 4))
-    found = momentgen.convert(TimeFirst().eval())(x)
-    drawn = torch.stack([TimeFirst()(x.mean + x.std * torch.randn(5, 3, 4)) for _ in range(4000)])
+    found, drawn = momentgen.convert(network)(x), draws_of(network, x, 4000)
     off = (found.std - drawn.std(0)) / (found.std_error**2 + (drawn.std(0) / 8000**0.5) ** 2).sqrt()
     assert off.square().mean() < 2.5
 

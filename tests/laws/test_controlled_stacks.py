@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from laws.small_networks import Of, TwoHeads, convolutional
+from sampling import draws_of
 from torch import Tensor, nn
 
 import momentgen
@@ -21,16 +22,11 @@ from momentgen.laws.controlled import facts as facts_module
 def _sizes(network: nn.Module, calls: list[int]) -> nn.Module:
     """The network, which writes the number of examples of each call into a list."""
 
-    class Counted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
+    def counted(net: Any, x: Tensor, *rest: Any) -> Any:
+        calls.append(len(x))
+        return net.network(x, *rest)
 
-        def forward(self, x: Tensor, *rest: Any) -> Any:
-            calls.append(len(x))
-            return self.network(x, *rest)
-
-    return Counted()
+    return Of(counted, network=network)
 
 
 def _answers(
@@ -55,22 +51,17 @@ def _same(found: Any, alone: Any) -> None:
         torch.testing.assert_close(getattr(found, name), getattr(alone, name), rtol=2e-4, atol=1e-6)
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind: Any, **settings: Any) -> None:
-        super().__init__()
-        self.kind, self.out = kind(3, 6, 2, **settings), nn.Linear(6, 2)
-        self.first = settings.get("batch_first", False)
+def recurrent(kind: Any, first: bool) -> nn.Module:
+    def last(net: Any, x: Tensor) -> Tensor:
+        return net.out(net.kind(x)[0][:, -1] if first else net.kind(x.transpose(0, 1))[0][-1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.kind(x)[0][:, -1] if self.first else self.kind(x.transpose(0, 1))[0][-1])
+    return Of(last, kind=kind(3, 6, 2, batch_first=first), out=nn.Linear(6, 2))
 
 
-class Folded(nn.Module):
+def _folded(x: Tensor) -> Tensor:
     """Heads before examples, in one dimension."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.unflatten(1, (3, 2)).transpose(0, 1).flatten(0, 1).tanh() * x.new_tensor([1.0, 2.0])
-        return y.unflatten(0, (3, -1)).transpose(0, 1).flatten(1).exp()
+    y = x.unflatten(1, (3, 2)).transpose(0, 1).flatten(0, 1).tanh() * x.new_tensor([1.0, 2.0])
+    return y.unflatten(0, (3, -1)).transpose(0, 1).flatten(1).exp()
 
 
 def perceptron(*ends: nn.Module) -> nn.Module:
@@ -82,8 +73,8 @@ TOGETHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "softmax": (lambda: perceptron(nn.Softmax(-1)), (6, 6)),
     "convolutional": (convolutional, (6, 1, 8, 8)),
     "attention": (TwoHeads, (6, 5, 16)),
-    "lstm": (lambda: Recurrent(nn.LSTM, batch_first=True), (5, 4, 3)),
-    "gru, time in front": (lambda: Recurrent(nn.GRU), (5, 4, 3)),
+    "lstm": (lambda: recurrent(nn.LSTM, True), (5, 4, 3)),
+    "gru, time in front": (lambda: recurrent(nn.GRU, False), (5, 4, 3)),
     "one example": (perceptron, (1, 6)),
     "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 4)),
     "writes": (lambda: Of(lambda x: F.relu_(torch.zeros_like(x).add_(x.tanh()) - 0.1)), (6, 4)),
@@ -120,43 +111,25 @@ def test_gradients_of_rows_together_are_those_of_rows_one_by_one(monkeypatch: py
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-class Stateful(nn.Module):
+def _stateful(net: Any, x: Tensor) -> Tensor:
     """Hands its last values on to the next call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: Any = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = x.tanh() if self.last is None or self.last.shape != x.shape else x.tanh() + 0.1 * self.last
-        self.last = x.detach()
-        return out
+    out = x.tanh() if net.last is None or net.last.shape != x.shape else x.tanh() + 0.1 * net.last
+    net.last = x.detach()
+    return out
 
 
-class Averages(nn.Module):
+def _averages(net: Any, x: Tensor) -> Tensor:
     """Keeps a running mean in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
-        return x.exp()
+    net.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+    return x.exp()
 
 
-class Rare(nn.Module):
+def _rare(x: Tensor, reads: bool = False) -> Tensor:
     """Another function of all examples where any value is large, which hardly any draw is."""
-
-    def __init__(self, reads: bool) -> None:
-        super().__init__()
-        self.reads = reads
-
-    def forward(self, x: Tensor) -> Tensor:
-        large = x.abs().max() > 3.5
-        if self.reads:
-            return x * 3 if bool(large) else x.sin()
-        return torch.where(large, x * 3, x.sin())
+    large = x.abs().max() > 3.5
+    if reads:
+        return x * 3 if bool(large) else x.sin()
+    return torch.where(large, x * 3, x.sin())
 
 
 APART: dict[str, Callable[[], nn.Module]] = {
@@ -164,10 +137,10 @@ APART: dict[str, Callable[[], nn.Module]] = {
     "counts many examples": lambda: Of(lambda x: x.tanh() if len(x) < 20 else x.sin()),
     "of a fixed size": lambda: Of(lambda x: x.view(6, 2, 2).exp().flatten(1)),
     "a table of examples": lambda: Of(lambda x: x.tanh() + torch.arange(6.0)[:, None]),
-    "decides for all": lambda: Rare(True),
-    "decides for all, unread": lambda: Rare(False),
-    "state": Stateful,
-    "a running mean": Averages,
+    "decides for all": lambda: Of(lambda x: _rare(x, True)),
+    "decides for all, unread": lambda: Of(_rare),
+    "state": lambda: Of(_stateful, last=None),
+    "a running mean": lambda: Of(_averages, mean=nn.Buffer(torch.zeros(4))),
     "draws": lambda: Of(lambda x: x.tanh() + 0.3 * torch.randn_like(x)),
     "draws for all": lambda: Of(lambda x: x.tanh() + 0.3 * torch.randn(4)),
     "dropout": lambda: nn.Dropout(0.3).train(),
@@ -191,8 +164,8 @@ def test_networks_that_know_of_their_batch_run_row_by_row(
 
 
 def test_a_decision_that_is_rare_has_the_moments_of_its_draws() -> None:
-    network, x = Rare(False), noisy(torch.zeros(2, 2), std=1.6)
-    drawn = torch.cat([network(1.6 * torch.randn(2, 2))[None] for _ in range(20_000)])
+    network, x = Of(_rare), noisy(torch.zeros(2, 2), std=1.6)
+    drawn = draws_of(network, x, 20_000)
     with torch.no_grad():
         found = momentgen.convert(network, "controlled", rtol=1e-3, max_rows=1024)(x)
     assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error + 0.03).all()
@@ -201,25 +174,22 @@ def test_a_decision_that_is_rare_has_the_moments_of_its_draws() -> None:
 def test_slopes_whose_rows_are_not_in_front_of_examples_are_found_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     x = noisy(torch.randn(5, 6), std=0.3)
     with torch.no_grad():
-        found, alone, calls = _answers(Folded(), x, monkeypatch=monkeypatch, max_rows=48, rtol=1e-3)
+        found, alone, calls = _answers(Of(_folded), x, monkeypatch=monkeypatch, max_rows=48, rtol=1e-3)
     assert calls[:16] == [5] * 16
     assert max(calls) == 5 * 32  # the rows after the first sixteen
     _same(found, alone)
 
 
 def test_a_network_that_begins_to_draw_runs_row_by_row() -> None:
-    class Switched(nn.Module):
-        level = 0.0
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x.tanh() if not self.level else x.tanh() + self.level * torch.randn_like(x)
+    def switched(net: Any, x: Tensor) -> Tensor:
+        return x.tanh() if not net.level else x.tanh() + net.level * torch.randn_like(x)
 
     x, calls = noisy(torch.zeros(6, 4), std=0.01), []
-    network = Switched()
+    network = Of(switched, level=0.0)
     converted = momentgen.convert(_sizes(network, calls), "controlled", max_rows=64)
     with torch.no_grad():
         converted(x)
-        next(part for part in converted.modules() if isinstance(part, Switched)).level = 0.5
+        converted.network.level = 0.5
         calls.clear()
         found = converted(x)
     assert set(calls[-found.rows :]) == {6}
@@ -295,15 +265,8 @@ def test_products_of_a_recurrent_network_go_together(layer: Any, monkeypatch: py
     monkeypatch.setattr(torch.autograd, "grad", grad)
     torch.manual_seed(0)
 
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer(2, 5, batch_first=True)
-
-        def forward(self, x: Any) -> Any:
-            return self.layer(x)[0][:, -1]
-
-    found = momentgen.convert(Recurrent().eval(), max_rows=16)(momentgen.noisy(torch.randn(4, 6, 2), std=0.1))
+    network = Of(lambda net, x: net.layer(x)[0][:, -1], layer=layer(2, 5, batch_first=True)).eval()
+    found = momentgen.convert(network, max_rows=16)(momentgen.noisy(torch.randn(4, 6, 2), std=0.1))
     assert found.std.shape == (4, 5)
     assert not refused
 
@@ -311,18 +274,12 @@ def test_products_of_a_recurrent_network_go_together(layer: Any, monkeypatch: py
 @pytest.mark.parametrize("draws", [False, True])
 @pytest.mark.parametrize("name", ["buffer", "attribute", "count", "setting", "argument"])
 def test_examples_that_begin_to_interact_are_found_by_the_next_call(name: str, draws: bool) -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("buffer", torch.zeros(()))
-            self.attribute, self.count, self.settings = torch.zeros(()), 0, {"share": 0.0}
+    def mixed(net: Any, x: Tensor, argument: Tensor) -> Tensor:
+        x = F.dropout(x, 0.1) if draws else x
+        return x + (net.buffer + net.attribute + net.count + net.settings["share"] + argument) * x.mean(0)
 
-        def forward(self, x: Tensor, argument: Tensor) -> Tensor:
-            x = F.dropout(x, 0.1) if draws else x
-            share = self.buffer + self.attribute + self.count + self.settings["share"] + argument
-            return x + share * x.mean(0)
-
-    network: Any = momentgen.convert(Mixed().eval(), max_rows=1024)
+    own = {"attribute": torch.zeros(()), "count": 0, "settings": {"share": 0.0}}
+    network: Any = momentgen.convert(Of(mixed, buffer=nn.Buffer(torch.zeros(())), **own).eval(), max_rows=1024)
     x, number = noisy(torch.zeros(8, 3), std=1.0), torch.zeros(())
     with torch.no_grad():
         assert network(x, number).covariance.shape == (8, 3, 3)
@@ -351,15 +308,10 @@ def test_two_examples_that_interact_are_found_whichever_they_are(groups: list[in
 
 @pytest.mark.parametrize("name", ["share", "weight"])
 def test_examples_that_interact_by_a_number_that_was_0_are_found(name: str) -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.share, self.weight = 0.0, nn.Parameter(torch.zeros(()))
+    def mixed(net: Any, x: Tensor) -> Tensor:
+        return x + (net.share + net.weight) * x.mean(0)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return x + (self.share + self.weight) * x.mean(0)
-
-    network: Any = momentgen.convert(Mixed().eval())
+    network: Any = momentgen.convert(Of(mixed, share=0.0, weight=nn.Parameter(torch.zeros(()))).eval())
     x = noisy(torch.zeros(8, 3), std=1.0)
     with torch.no_grad():
         assert network(x).covariance.shape == (8, 3, 3)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from laws.small_networks import convolutional
+from laws.small_networks import Of, convolutional
 from torch import Tensor, nn
 
 import momentgen
@@ -26,30 +27,22 @@ FAMILIES: dict[str, Callable[[], Posterior]] = {
 }
 
 
-class Recurrent(nn.Module):
+def _recurrent(net: Any, x: Tensor) -> Tensor:
     """Uses its weight three times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step, self.out = nn.Linear(8, 8), nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = self.step(x).tanh()
-        found: Tensor = self.out(x)
-        return found
+    for _ in range(3):
+        x = net.step(x).tanh()
+    found: Tensor = net.out(x)
+    return found
 
 
-class Tied(nn.Module):
+def recurrent() -> nn.Module:
+    return Of(_recurrent, step=nn.Linear(8, 8), out=nn.Linear(8, 2))
+
+
+def _tied(net: Any, x: Tensor) -> Tensor:
     """Uses its weight turned and scaled besides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(6, 5) / 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = F.linear(x, 2 * self.weight).sigmoid()
-        return torch.cat([hidden @ self.weight, x * self.weight.exp().sum()], 1)
+    hidden = F.linear(x, 2 * net.weight).sigmoid()
+    return torch.cat([hidden @ net.weight, x * net.weight.exp().sum()], 1)
 
 
 def perceptron() -> nn.Module:
@@ -66,8 +59,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (16, 5, 8),
     ),
-    "recurrent": (Recurrent, (16, 8)),
-    "tied": (Tied, (16, 5)),
+    "recurrent": (recurrent, (16, 8)),
+    "tied": (lambda: Of(_tied, weight=nn.Parameter(torch.randn(6, 5) / 2)), (16, 5)),
 }
 
 
@@ -158,17 +151,13 @@ def test_without_gradients_nothing_is_recorded() -> None:
     assert not found.var.requires_grad
 
 
-class BayesianLinear(nn.Module):
+def bayesian_linear(inputs: int, outputs: int, noise: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
     """As people write them by hand."""
-
-    def __init__(self, inputs: int, outputs: int, noise: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.mean = nn.Parameter(torch.randn(outputs, inputs) / inputs**0.5)
-        self.rho = nn.Parameter(torch.full((outputs, inputs), -3.0))
-        self.noise = noise
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.noise(self.mean, F.softplus(self.rho)))
+    own = {"mean": torch.randn(outputs, inputs) / inputs**0.5, "rho": torch.full((outputs, inputs), -3.0)}
+    return Of(
+        lambda net, x: F.linear(x, noise(net.mean, F.softplus(net.rho))),
+        **{name: nn.Parameter(value) for name, value in own.items()},
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +171,7 @@ class BayesianLinear(nn.Module):
     ids=["randn_like", "randn", "distribution", "DropConnect"],
 )
 def test_bayesian_layers_by_hand_are_as_cheap(noise: Callable[[Tensor, Tensor], Tensor]) -> None:
-    network = nn.Sequential(BayesianLinear(8, 24, noise), nn.Tanh(), BayesianLinear(24, 3, noise)).eval()
+    network = nn.Sequential(bayesian_linear(8, 24, noise), nn.Tanh(), bayesian_linear(24, 3, noise)).eval()
     x = torch.randn(16, 8)
     drawn = _drawn(network, x)
     with torch.no_grad():
@@ -192,7 +181,7 @@ def test_bayesian_layers_by_hand_are_as_cheap(noise: Callable[[Tensor, Tensor], 
 
 def test_weights_beyond_what_may_be_held_stay_in_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "LARGEST", 100)
-    network, x = randomise(Recurrent().eval(), MeanField(std=0.03)), torch.randn(16, 8)
+    network, x = randomise(recurrent().eval(), MeanField(std=0.03)), torch.randn(16, 8)
     drawn = _drawn(network, x)
     with torch.no_grad(), listening() as notes, momentgen.method("controlled", max_rows=64):
         found = network(x)

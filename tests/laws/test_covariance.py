@@ -220,52 +220,39 @@ class Residual(nn.Module):
         return self.head(F.gelu(x))
 
 
-class Convolutional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.MaxPool2d(2))
-        self.head = nn.Linear(12, 3)
-        self.body[1].running_mean.uniform_(-0.3, 0.3)
-        self.body[1].running_var.uniform_(0.2, 1.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x).flatten(1))
+def convolutional() -> nn.Module:
+    layers = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten()
+    net = nn.Sequential(*layers, nn.Linear(12, 3))
+    net[1].running_mean.uniform_(-0.3, 0.3)
+    net[1].running_var.uniform_(0.2, 1.0)
+    return net
 
 
-class Attention(nn.Module):
+def _attending(net: nn.Module, x: Tensor) -> Tensor:
     """Attention by torch's function and by hand, each with its input added."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 12), nn.Linear(4, 12)
-        self.norm = nn.LayerNorm(4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.first(x).chunk(3, -1)
-        x = x + F.scaled_dot_product_attention(q, k, v)
-        q, k, v = self.second(x).chunk(3, -1)
-        return self.norm(x + (q @ k.mT / 2).softmax(-1) @ v)
+    q, k, v = net.first(x).chunk(3, -1)
+    x = x + F.scaled_dot_product_attention(q, k, v)
+    q, k, v = net.second(x).chunk(3, -1)
+    return net.norm(x + (q @ k.mT / 2).softmax(-1) @ v)
 
 
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.LSTMCell(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = (x[:, 0, :3], x[:, 1, 1:])
-        for step in range(3):
-            state = self.cell(x[:, step], state)
-        return torch.cat(state, 1)
+def _stepping(net: nn.Module, x: Tensor) -> Tensor:
+    state = (x[:, 0, :3], x[:, 1, 1:])
+    for step in range(3):
+        state = net.cell(x[:, step], state)
+    return torch.cat(state, 1)
 
 
 @pytest.mark.parametrize(
     ("make", "shape", "spread", "off", "of_sd", "of_mean"),
     [
         (Residual, (8,), 0.05, 0.02, 0.005, 0.01),
-        (Convolutional, (1, 6, 6), 0.05, 0.04, 0.015, 0.1),
-        (Attention, (3, 4), 0.05, 0.05, 0.01, 0.06),
-        (Cell, (3, 4), 0.05, 0.015, 0.005, 0.01),
+        (convolutional, (1, 6, 6), 0.05, 0.04, 0.015, 0.1),
+        (
+            lambda: Of(_attending, first=nn.Linear(4, 12), second=nn.Linear(4, 12), norm=nn.LayerNorm(4)),
+            *((3, 4), 0.05, 0.05, 0.01, 0.06),
+        ),
+        (lambda: Of(_stepping, cell=nn.LSTMCell(4, 3)), (3, 4), 0.05, 0.015, 0.005, 0.01),
     ],
 )
 def test_a_network_agrees_with_sampling(

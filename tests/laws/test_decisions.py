@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from sampling import law_of, normal_input
 
 from momentgen.errors import UnsupportedError
@@ -119,33 +120,16 @@ DECISIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-class Network(torch.nn.Module):
-    def __init__(self, call: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.inner = torch.nn.Sequential(torch.nn.Identity(), _Part(call))
-
-    def forward(self, x: Any) -> Any:
-        return self.inner(x)
-
-
-class _Part(torch.nn.Module):
-    def __init__(self, call: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(self, x: Any) -> Any:
-        return self.call(x)
-
-
 @pytest.mark.parametrize("name", DECISIONS)
 def test_a_decision_names_function_law_module_and_line(name: str) -> None:
     call, function = DECISIONS[name]
+    network = Of(lambda net, x: net.inner(x), inner=torch.nn.Sequential(torch.nn.Identity(), Of(call)))
     with pytest.raises(UnsupportedError) as caught:
-        Network(call)(law_of(normal_input(3, 3)))
+        network(law_of(normal_input(3, 3)))
     text = str(caught.value)
     assert function in text.split(" of a random value")[0]
     assert "Diagonal of shape (" in text
-    assert "in inner.1 (_Part)" in text
+    assert "in inner.1 (Of)" in text
     line = inspect.getsourcelines(call)[1]
     assert f"{__file__}:{line}:" in text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws.small_networks import noisy, same, small, trained
+from laws.small_networks import Of, noisy, same, small, trained
 from torch import Tensor, nn
 
 import momentgen
@@ -102,21 +102,12 @@ def test_networks_of_our_own_layers_have_the_same_default_and_single_layers_ap2(
     assert type(relu(x)) is type(momentgen.nn.functional.relu(x)) is Moments
 
 
-class Counted(nn.Module):
-    """Counts the passes through it, on whatever."""
-
-    def __init__(self, noise: bool) -> None:
-        super().__init__()
-        self.net, self.noise, self.passes = small(), noise, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes += 1
-        x = self.net(x)
-        return x + torch.randn_like(x) if self.noise else x
-
-
 def test_what_is_certain_costs_one_pass() -> None:
-    plain, x = Counted(noise=False).eval(), noisy(3, 4).mean
+    def counted(net: Any, x: Tensor) -> Tensor:
+        net.passes += 1
+        return net.net(x)
+
+    plain, x = Of(counted, net=small(), passes=0).eval(), noisy(3, 4).mean
     network = momentgen.convert(plain)
     found = network(x)
     assert network.passes == 1

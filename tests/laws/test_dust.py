@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -57,15 +58,10 @@ def lenet() -> nn.Module:
     )
 
 
-class HandWritten(nn.Module):
+def hand_written() -> nn.Module:
     """A product that is written as one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(784, 64), nn.Parameter(torch.randn(64, 10) / 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.first(x.flatten(1))) @ self.second
+    parts = {"first": nn.Linear(784, 64), "second": nn.Parameter(torch.randn(64, 10) / 8)}
+    return Of(lambda net, x: torch.relu(net.first(x.flatten(1))) @ net.second, **parts)
 
 
 def images(noise: float, batch: int = 8) -> tuple[Moments, Tensor]:
@@ -76,7 +72,7 @@ def images(noise: float, batch: int = 8) -> tuple[Moments, Tensor]:
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.03, 0.01])
-@pytest.mark.parametrize("make", [mlp, lenet, HandWritten])
+@pytest.mark.parametrize("make", [mlp, lenet, hand_written])
 def test_no_product_of_a_training_step_is_given_a_number_below_the_normal_range(
     make: Callable[[], nn.Module], noise: float
 ) -> None:
@@ -201,28 +197,21 @@ def test_what_a_network_returns_is_not_cut() -> None:
     assert 0 < found.var[0, 1] < 1e-30
 
 
-class Units(nn.Module):
-    """ReLUs of one value, each some standard deviations off, then a sum; adds the law of the ReLUs to ``laws``."""
-
-    def __init__(self, noise: float, laws: list[Any]) -> None:
-        super().__init__()
-        self.see = laws.append
-        self.first, self.last = nn.Linear(1, 400), nn.Linear(400, 3)
-        nn.init.ones_(self.first.weight)
-        with torch.no_grad():
-            self.first.bias.copy_(-noise * torch.linspace(0, 16, 400))
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.relu(self.first(x))
-        self.see(hidden)
-        return self.last(hidden)
-
-
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
     torch.manual_seed(0)
     laws: list[Any] = []
-    net = Units(0.01, laws).eval()
+
+    def units(net: Any, x: Tensor) -> Tensor:
+        """ReLUs of one value, each some standard deviations off, then a sum."""
+        hidden = torch.relu(net.first(x))
+        laws.append(hidden)
+        return net.last(hidden)
+
+    net = Of(units, first=nn.Linear(1, 400), last=nn.Linear(400, 3)).eval()
+    nn.init.ones_(net.first.weight)
+    with torch.no_grad():
+        net.first.bias.copy_(-0.01 * torch.linspace(0, 16, 400))
     x = Moments(torch.zeros(1, 1), torch.full((1, 1), 1e-4))
     with torch.no_grad():
         converted = momentgen.convert(net, method=method)
@@ -239,15 +228,7 @@ def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
 def test_a_small_value_of_an_exponential_keeps_its_mean() -> None:
     """A value of 1e-35 beside one of about 1 is an answer; ``exp`` has it to a relative error."""
 
-    class Exponential(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(2, 2, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x).exp()
-
-    net = Exponential()
+    net = Of(lambda net, x: net.linear(x).exp(), linear=nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         net.linear.weight.copy_(torch.eye(2))
     x = Moments(torch.tensor([[0.0, -80.0]]), torch.full((1, 2), 1e-4))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from fuzz.functions import TEMPLATES, Template
 from fuzz.generate import _Maker
+from laws import linear_cases
+from laws.sampled_cases import APPROXIMATE, EXACT
 from sampling import assert_agrees, law_of, moments_of, normal_input
 from torch import Tensor
 
@@ -45,15 +48,18 @@ WITHOUT_RULE = (
 
 
 class Call(NamedTuple):
-    """A call of torch on operands of these shapes."""
+    """A call of torch on operands of these shapes, made with these options of :func:`sampling.normal_input`."""
 
     function: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 @cache
-def made(name: str, template: Template) -> Call:
+def made(name: str, template: Template | Call) -> Call:
     """The call of the first seed whose values the template fits, its operands apart."""
+    if isinstance(template, Call):
+        return template
     with torch.no_grad(), torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for seed in range(400):
@@ -92,12 +98,17 @@ def calls(*effects: str) -> list[Any]:
     ]
 
 
+def written(*tables: Mapping[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]) -> list[Any]:
+    """The calls of tables that are written out."""
+    return [pytest.param(name, Call(*row), id=name) for table in tables for name, row in table.items()]
+
+
 def inputs(call: Call) -> list[Moments]:
-    return [normal_input(*shape, seed=seed) for seed, shape in enumerate(call.shapes)]
+    return [normal_input(*shape, seed=seed, **call.options) for seed, shape in enumerate(call.shapes)]
 
 
-@pytest.mark.parametrize(("name", "template"), calls(*LINEAR))
-def test_what_is_linear_has_the_mean_of_torch_and_the_variance_of_its_jacobian(name: str, template: Template) -> None:
+@pytest.mark.parametrize(("name", "template"), [*calls(*LINEAR), *written(linear_cases.LINEAR, linear_cases.MOVED)])
+def test_what_is_linear_has_the_mean_of_torch_and_the_variance_of_its_jacobian(name: str, template: Any) -> None:
     call = made(name, template)
     given = inputs(call)
     with torch.no_grad():
@@ -110,7 +121,7 @@ def test_what_is_linear_has_the_mean_of_torch_and_the_variance_of_its_jacobian(n
                 own[place] = unit.view(x.mean.shape)
                 want = want + (call.function(*own) - origin).square() * var
     torch.testing.assert_close(found.mean, call.function(*(x.mean.clone() for x in given)), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found.var, want, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(found.var, want, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(("name", "template"), calls("pointwise"))
@@ -136,13 +147,27 @@ def test_a_function_of_several_values_has_the_moments_of_draws(name: str, templa
     assert_agrees(call.function, *inputs(call), bias=SAMPLED[template.effect], batched=False, n=400_000)
 
 
+#: calls of random values whose draws are compared elsewhere
+_SAMPLED = {
+    f"{kind} {name}": (case.plain or case.function, case.shapes, dict(case.options))
+    for kind, table in (("exact", EXACT), ("approximate", APPROXIMATE))
+    for name, case in table.items()
+    if not case.noise
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "template"), calls(*LINEAR, *("pointwise", "mul", "larger", "product", "largest", "statistic", "joint"))
+    ("name", "template"),
+    [
+        *calls(*LINEAR, "pointwise", "mul", "larger", "product", "largest", "statistic", "joint"),
+        *written(linear_cases.LINEAR, linear_cases.MOVED, _SAMPLED),
+    ],
 )
-def test_a_point_has_the_result_of_the_plain_function_bit_for_bit(name: str, template: Template) -> None:
+def test_a_point_has_the_result_of_the_plain_function_bit_for_bit(name: str, template: Any) -> None:
     call = made(name, template)
     given: list[Tensor] = [x.mean for x in inputs(call)]
     with torch.no_grad():
         found, want = call.function(*(point(x.clone()) for x in given)), call.function(*(x.clone() for x in given))
-    assert isinstance(found, Point)
-    assert torch.equal(found.value.nan_to_num(7.5), want.nan_to_num(7.5))
+    for got, plain in zip(*(part if isinstance(part, tuple) else (part,) for part in (found, want)), strict=True):
+        assert isinstance(got, Point)
+        assert torch.equal(got.value.nan_to_num(7.5), plain.nan_to_num(7.5))

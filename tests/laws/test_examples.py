@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws.small_networks import differentiable
+from laws.small_networks import Of, differentiable
 from torch import Tensor, nn
 
 import momentgen
@@ -57,13 +57,13 @@ def test_a_second_call_runs_a_network_once_and_one_of_another_shape_is_right_too
     torch.manual_seed(0)
     runs = 0
 
-    class Counting(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            nonlocal runs
-            runs += isinstance(x, Adjoint)
-            return torch.tanh(x)
+    def counting(x: Tensor) -> Tensor:
+        nonlocal runs
+        runs += isinstance(x, Adjoint)
+        return torch.tanh(x)
 
-    net = momentgen.convert(nn.Sequential(Counting(), nn.AdaptiveAvgPool1d(4), nn.Linear(4, 3)).eval(), "adjoint")
+    layers = Of(counting), nn.AdaptiveAvgPool1d(4), nn.Linear(4, 3)
+    net = momentgen.convert(nn.Sequential(*layers).eval(), "adjoint")
     wide, narrow = (Moments(torch.randn(2, 1, size), torch.rand(2, 1, size)) for size in (8, 5))
     with torch.no_grad():
         first = net(wide)
@@ -84,9 +84,8 @@ def test_a_second_call_runs_a_network_once_and_one_of_another_shape_is_right_too
 def test_examples_that_interact_behind_the_first_ones_are_seen(size: int, method: Any) -> None:
     group = torch.cat([torch.arange(8), 8 + torch.arange(56) // size])
 
-    class Grouped(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.zeros(100, 3).index_add(0, group[: len(x)], x)[group[: len(x)]]
+    def grouped(x: Tensor) -> Tensor:
+        return torch.zeros(100, 3).index_add(0, group[: len(x)], x)[group[: len(x)]]
 
     with pytest.raises(InputError, match="another result within the batch"):
-        momentgen.convert(Grouped().eval(), method)(momentgen.noisy(torch.randn(64, 3), std=1.0))
+        momentgen.convert(Of(grouped).eval(), method)(momentgen.noisy(torch.randn(64, 3), std=1.0))

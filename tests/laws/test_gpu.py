@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 from torch_networks import Recurrent
 
@@ -17,18 +18,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 DEVICE = "cuda"
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.heads, self.head = (
-            nn.LayerNorm(16),
-            nn.MultiheadAttention(16, 4, batch_first=True),
-            nn.Linear(16, 3),
-        )
+def attention() -> nn.Module:
+    def attending(net: nn.Module, x: Tensor) -> Tensor:
+        x = net.norm(x)
+        return net.head((x + net.heads(x, x, x)[0]).mean(1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x)
-        return self.head((x + self.heads(x, x, x)[0]).mean(1))
+    heads = nn.MultiheadAttention(16, 4, batch_first=True)
+    return Of(attending, norm=nn.LayerNorm(16), heads=heads, head=nn.Linear(16, 3))
 
 
 def perceptron() -> nn.Module:
@@ -44,7 +40,7 @@ def convolutional() -> nn.Module:
 NETWORKS = {
     "perceptron": (perceptron, (12,)),
     "convolutional": (convolutional, (1, 8, 8)),
-    "attention": (Attention, (5, 16)),
+    "attention": (attention, (5, 16)),
     "recurrent": (lambda: Recurrent(nn.GRU), (6, 4)),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_networks import Recurrent, ResidualCNN, ViT, encoder_layer
@@ -21,17 +22,10 @@ HALVES = [torch.float16, torch.bfloat16]
 ANALYTIC = ["ap2", "adjoint", "covariance"]
 
 
-class Net(nn.Module):
+def net_of(line: Callable[[Any, Any], Any]) -> nn.Module:
     """A network of one line, with layers."""
-
-    def __init__(self, line: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
-        self.embedding, self.norm, self.drop = nn.Embedding(5, 6), nn.LayerNorm(6), nn.Dropout(0.3)
-        self.line = line
-
-    def forward(self, x: Any) -> Any:
-        return self.line(self, x)
+    layers = {"first": nn.Linear(4, 6), "last": nn.Linear(6, 2), "embedding": nn.Embedding(5, 6)}
+    return Of(line, **layers, norm=nn.LayerNorm(6), drop=nn.Dropout(0.3))
 
 
 def pair(plain: nn.Module, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
@@ -54,15 +48,15 @@ def assert_rounded(found: Moments, expected: Moments, dtype: torch.dtype) -> Non
 
 
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "mlp": (lambda: Net(lambda net, x: net.last(net.norm(F.gelu(net.first(x))))), (5, 4)),
+    "mlp": (lambda: net_of(lambda net, x: net.last(net.norm(F.gelu(net.first(x))))), (5, 4)),
     "cnn": (lambda: ResidualCNN().eval(), (3, 3, 6, 6)),
     "encoder layer": (lambda: encoder_layer().eval(), (2, 4, 8)),
     "vit": (lambda: ViT().eval(), (2, 3, 8, 8)),
     "lstm": (lambda: Recurrent(nn.LSTM).eval(), (2, 3, 4)),
     "max pool": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), (2, 1, 6, 6)),
-    "gates": (lambda: Net(lambda net, x: torch.sigmoid(net.first(x)) * torch.tanh(net.first(x)) / 2 - 1), (3, 4)),
+    "gates": (lambda: net_of(lambda net, x: torch.sigmoid(net.first(x)) * torch.tanh(net.first(x)) / 2 - 1), (3, 4)),
     "a tensor of its dtype": (
-        lambda: Net(lambda net, x: net.first(x) @ torch.ones(6, 2, dtype=x.dtype) + net.last.bias), (3, 4)
+        lambda: net_of(lambda net, x: net.first(x) @ torch.ones(6, 2, dtype=x.dtype) + net.last.bias), (3, 4)
     ),
 }  # fmt: skip
 
@@ -99,7 +93,7 @@ def test_outputs_have_the_dtypes_of_the_plain_network(method: Any, dtype: torch.
             "certain": net.last.bias.expand(len(x), 2),
         }
 
-    narrow, _ = pair(Net(line), dtype)
+    narrow, _ = pair(net_of(line), dtype)
     x, _ = given((3, 4), dtype)
     plain = narrow(x.mean)
     found = momentgen.convert(narrow, method)(x)
@@ -119,7 +113,7 @@ def test_a_summary_leaves_the_layers_of_the_network_in_their_dtype(dtype: torch.
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("method", ANALYTIC)
 def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
-    narrow, wide = pair(Net(lambda net, x: net.last(net.norm(net.drop(net.embedding(x))))).train(), dtype)
+    narrow, wide = pair(net_of(lambda net, x: net.last(net.norm(net.drop(net.embedding(x))))).train(), dtype)
     tokens = torch.tensor([[0, 1], [2, 4]])
     for network in (narrow, wide):
         if method != "ap2":
@@ -165,7 +159,7 @@ def test_a_training_step_has_the_gradients_and_statistics_of_float32(dtype: torc
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype: torch.dtype) -> None:
-    narrow, wide = pair(Net(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
+    narrow, wide = pair(net_of(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
     mean, cov = torch.randn(3, 4).to(dtype), (torch.eye(4) / 4 + 0.25).to(dtype)
     x, same = noisy(mean, cov=cov), noisy(mean.float(), cov=cov.float())
     for found, expected in (
@@ -180,7 +174,7 @@ def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype
 
 @pytest.mark.parametrize("method", ANALYTIC)
 def test_a_variance_beyond_the_range_of_float16_is_neither_0_nor_infinite(method: Any) -> None:
-    net = Net(lambda net, x: torch.cat([net.first(x) * 3e4, net.first(x) * 1e-4], -1)).half()
+    net = net_of(lambda net, x: torch.cat([net.first(x) * 3e4, net.first(x) * 1e-4], -1)).half()
     found = momentgen.convert(net, method)(noisy(torch.zeros(2, 4, dtype=torch.float16), std=0.5))
     assert (found.var > 0).all()
     assert found.var.isfinite().all()
@@ -195,14 +189,14 @@ def test_draws_and_writes_of_half_precision_have_the_moments_of_float32(dtype: t
         y.mul_(2)
         return y + 0.1 * torch.randn(4, dtype=x.dtype)
 
-    narrow, wide = pair(Net(line).eval(), dtype)
+    narrow, wide = pair(net_of(line).eval(), dtype)
     x, same = given((3, 4), dtype)
     assert_rounded(momentgen.convert(narrow, "ap2")(x), momentgen.convert(wide, "ap2")(same), dtype)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_methods_that_run_the_plain_network_compute_in_its_dtype(dtype: torch.dtype) -> None:
-    narrow, _ = pair(Net(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
+    narrow, _ = pair(net_of(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
     x, _ = given((3, 4), dtype)
     with torch.no_grad():
         assert torch.equal(momentgen.convert(narrow, "ap1")(x).mean, narrow(x.mean))
@@ -221,7 +215,7 @@ def test_compiled_code_has_the_moments_of_eager_code(dtype: torch.dtype) -> None
 
 
 def test_a_float32_network_meets_half_precision_as_torch_does() -> None:
-    net = Net(lambda net, x: F.linear(x, net.first.weight.half()))
+    net = net_of(lambda net, x: F.linear(x, net.first.weight.half()))
     with pytest.raises(RuntimeError, match="dtype"):
         momentgen.convert(net, "ap2")(noisy(torch.zeros(2, 4), std=0.1))
 
@@ -232,8 +226,8 @@ def test_nothing_is_left_behind_by_an_error() -> None:
 
     x, _ = given((3, 4), torch.float16)
     with pytest.raises(ValueError, match="the network's own"):
-        momentgen.convert(Net(line).half(), "ap2")(x)
-    wide, same = Net(lambda net, x: net.first(x)), noisy(torch.zeros(2, 4), std=0.1)
+        momentgen.convert(net_of(line).half(), "ap2")(x)
+    wide, same = net_of(lambda net, x: net.first(x)), noisy(torch.zeros(2, 4), std=0.1)
     assert momentgen.convert(wide, "ap2")(same).mean.dtype is torch.float32
 
 
@@ -243,7 +237,7 @@ def test_a_checkpoint_in_half_precision_has_the_gradients_of_the_network(dtype: 
         block = lambda x: torch.relu(net.first(x)) + net.last.weight[0]  # noqa: E731
         return net.last(checkpoint(block, x, use_reentrant=False) if net.checkpointed else block(x))
 
-    net, _ = pair(Net(line), dtype)
+    net, _ = pair(net_of(line), dtype)
     x, _ = given((3, 4), dtype)
     found = []
     for net.checkpointed in (True, False):
@@ -256,10 +250,10 @@ def test_a_checkpoint_in_half_precision_has_the_gradients_of_the_network(dtype: 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("method", ["ap2", "adjoint"])
 def test_a_float32_network_may_compute_in_half_precision_inside(method: Any, dtype: torch.dtype) -> None:
-    net = Net(lambda net, x: net.last(torch.relu(net.first(x.to(dtype))).float()))
+    net = net_of(lambda net, x: net.last(torch.relu(net.first(x.to(dtype))).float()))
     net.first.to(dtype)
     wide = copy.deepcopy(net).float()
-    wide.line = lambda net, x: net.last(torch.relu(net.first(x)))
+    wide.function = lambda net, x: net.last(torch.relu(net.first(x)))
     x, _ = given((3, 4), torch.float32, std=1e-3)
     found, expected = momentgen.convert(net, method)(x), momentgen.convert(wide, method)(x)
     torch.testing.assert_close(found, expected)

@@ -36,15 +36,10 @@ def test_adjoint_is_output_covariance_in_the_shape_of_the_output() -> None:
 
 @pytest.mark.parametrize("method", ["adjoint", None])
 def test_outputs_of_any_structure_have_their_blocks_of_the_covariance(method: Any) -> None:
-    class Several(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 2), nn.Linear(4, 3)
+    def several(net: Any, x: Tensor) -> Any:
+        return {"both": (net.a(x), [net.b(x)]), "ones": torch.ones(len(x), 2), "name": "x", "place": None}
 
-        def forward(self, x: Tensor) -> Any:
-            return {"both": (self.a(x), [self.b(x)]), "ones": torch.ones(len(x), 2), "name": "x", "place": None}
-
-    net, x = Several().eval(), noisy(3, 4)
+    net, x = Of(several, a=nn.Linear(4, 2), b=nn.Linear(4, 3)).eval(), noisy(3, 4)
     found = momentgen.convert(net, method)(x)
     assert found["name"] == "x"
     assert found["place"] is None
@@ -84,13 +79,8 @@ def test_one_value_given_twice_is_one_value_and_two_are_independent(method: Any)
 # ------------------------------------------------------------------ what fails
 
 
-class TimeFirst(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.GRU(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)[0]
+def time_first() -> nn.Module:
+    return Of(lambda net, x: net.net(x)[0], net=nn.GRU(4, 2))
 
 
 def with_batch_statistics() -> nn.Module:
@@ -106,7 +96,7 @@ def with_batch_statistics() -> nn.Module:
             (3, 4),
             "another result within the batch.*draws numbers outside of torch",
         ),
-        (TimeFirst, (5, 3, 4), "another result within the batch.*dimension 0 is not the batch"),
+        (time_first, (5, 3, 4), "another result within the batch.*dimension 0 is not the batch"),
         (with_batch_statistics, (3, 4), "1 is a batch norm without running statistics"),
         (
             lambda: Of(lambda x: x.view(3, 4) * 2),
@@ -198,12 +188,11 @@ def test_a_certain_vector_of_zeros_is_one_example_where_its_values_meet(method: 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("named", [True, False])
 def test_a_scatter_takes_what_its_index_has_room_for(method: Any, named: bool) -> None:
-    class Scatters(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            index = torch.zeros(len(x), 1, dtype=torch.long)
-            return x.scatter(1, index=index, src=2 * x) if named else x.scatter(1, index, 2 * x)
+    def scatters(x: Tensor) -> Tensor:
+        index = torch.zeros(len(x), 1, dtype=torch.long)
+        return x.scatter(1, index=index, src=2 * x) if named else x.scatter(1, index, 2 * x)
 
-    found = momentgen.convert(Scatters().eval(), method)(momentgen.noisy(torch.zeros(2, 4), std=0.3))
+    found = momentgen.convert(Of(scatters).eval(), method)(momentgen.noisy(torch.zeros(2, 4), std=0.3))
     torch.testing.assert_close(found.std, torch.tensor([0.6, 0.3, 0.3, 0.3]).expand(2, 4))
 
 
@@ -253,16 +242,8 @@ def test_noise_of_weights_is_refused_rather_than_lost() -> None:
 
 
 def test_a_network_that_vmap_cannot_run_is_run_one_example_after_another() -> None:
-    class Asks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = small()
-
-        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-            return self.net(x) * scale.max().item()
-
+    plain = Of(lambda net, x, scale: net.net(x) * scale.max().item(), net=small()).eval()
     x, scale = noisy(3, 4), torch.full((3, 1), 2.0)
-    plain = Asks().eval()
     with listening() as notes:
         found = momentgen.convert(plain, "adjoint")(x, scale)
     assert any("one example after another" in text for text in notes)

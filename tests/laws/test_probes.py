@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -162,25 +163,17 @@ def test_variances_of_wide_correlated_layers_come_out_within_a_few_per_cent(imag
     assert off < 0.1
 
 
-class Dropped(nn.Module):
-    """Adds the law behind dropout to ``laws``."""
-
-    def __init__(self, inputs: int, laws: list[Any]) -> None:
-        super().__init__()
-        self.see = laws.append
-        self.first, self.drop, self.last = nn.Linear(inputs, 8), nn.Dropout(0.5), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.drop(self.first(x))
-        self.see(hidden)
-        return self.last(hidden)
-
-
 def test_networks_of_many_inputs_have_few_probes_and_those_of_few_inputs_many() -> None:
     """Inputs count that are certain, too, where the noise is the network's own."""
     for inputs, random, expected in ((10, True, 16), (10, False, 16), (100, True, 4), (100, False, 4)):
         laws: list[Any] = []
-        net = Dropped(inputs, laws).eval()
+
+        def dropped(net: Any, x: Tensor) -> Tensor:
+            hidden = net.drop(net.first(x))
+            laws.append(hidden)  # noqa: B023
+            return net.last(hidden)
+
+        net = Of(dropped, first=nn.Linear(inputs, 8), drop=nn.Dropout(0.5), last=nn.Linear(8, 1)).eval()
         net.drop.train()
         converted = momentgen.convert(net, method="adjoint")
         x = torch.zeros(1, inputs)
@@ -208,19 +201,14 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-class Attending(nn.Module):
-    def __init__(self, form: dict[str, Any]) -> None:
-        super().__init__()
-        self.first, self.form = nn.Linear(4, 12), form
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.scaled_dot_product_attention(*self.first(x).chunk(3, -1), **self.form).flatten(1)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_torch_differentiates_every_form_of_attention_forwards(form: str) -> None:
     torch.manual_seed(7)
-    net = momentgen.convert(Attending(FORMS[form]), method="adjoint")
+
+    def attending(net: Any, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(*net.first(x).chunk(3, -1), **FORMS[form]).flatten(1)
+
+    net = momentgen.convert(Of(attending, first=nn.Linear(4, 12)), method="adjoint")
     with listening() as notes:
         found = net(Moments(torch.randn(3, 5, 4), torch.rand(3, 5, 4) / 10))
     assert found.var.isfinite().all()

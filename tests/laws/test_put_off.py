@@ -16,22 +16,11 @@ from momentgen import Moments
 from momentgen.errors import InputError
 
 
-class Written(nn.Module):
-    """A convolution, and what is written after it."""
-
-    def __init__(self, written: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.head = nn.Conv2d(1, 2, 3, padding=1), nn.LazyLinear(2)
-        self.written = written
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.written(self.conv(x)).flatten(1))
-        return out
-
-
 def found(written: Callable[[Tensor], Tensor], batch: int = 3) -> tuple[Tensor, ...]:
-    net = Written(written).eval()
+    """Moments of a convolution, what is written after it, and a linear layer."""
+    torch.manual_seed(0)
+    layers = {"conv": nn.Conv2d(1, 2, 3, padding=1), "head": nn.LazyLinear(2)}
+    net = Of(lambda net, x: net.head(written(net.conv(x)).flatten(1)), **layers).eval()
     torch.manual_seed(1)
     x = torch.randn(batch, 1, 6, 6)
     torch.manual_seed(2)
@@ -94,14 +83,13 @@ def test_writing_to_the_argument_changes_no_function_of_what_it_was() -> None:
 def test_gradients_flow_through_what_was_put_off_and_asked_for_without() -> None:
     weight = torch.full((1, 4), 0.5, requires_grad=True)
 
-    class Asks(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = F.softplus(x * weight)
-            with torch.no_grad():
-                (y + 1).sum()
-            return y * 2
+    def asks(x: Tensor) -> Tensor:
+        y = F.softplus(x * weight)
+        with torch.no_grad():
+            (y + 1).sum()
+        return y * 2
 
-    out = momentgen.convert(Asks().eval(), "adjoint")(Moments(torch.zeros(2, 4), torch.ones(2, 4)))
+    out = momentgen.convert(Of(asks).eval(), "adjoint")(Moments(torch.zeros(2, 4), torch.ones(2, 4)))
     (by_mean,) = torch.autograd.grad(out.mean.sum(), weight, retain_graph=True)
     (by_var,) = torch.autograd.grad(out.var.sum(), weight)
     assert by_mean.abs().min() > 0
@@ -120,19 +108,17 @@ def test_a_network_may_end_in_what_was_put_off() -> None:
 # -------------------------------------------- examples that are looked at alone
 
 
-class OfTwenty(nn.Module):
+def _of_twenty(x: Tensor) -> Tensor:
     """Written for batches of twenty, in which neighbours share their mean."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        pairs = x.view(10, 2, 4) if len(x) != 1 else x.view(1, 1, 4)
-        return (pairs - pairs.mean(1, keepdim=True)).view(-1, 4)
+    pairs = x.view(10, 2, 4) if len(x) != 1 else x.view(1, 1, 4)
+    return (pairs - pairs.mean(1, keepdim=True)).view(-1, 4)
 
 
-@pytest.mark.parametrize("make", [lambda: Of(lambda x: x + 0.5 * x.roll(1, 0)), OfTwenty])
-def test_examples_that_interact_are_seen_in_a_batch_of_many(make: type[nn.Module]) -> None:
+@pytest.mark.parametrize("function", [lambda x: x + 0.5 * x.roll(1, 0), _of_twenty])
+def test_examples_that_interact_are_seen_in_a_batch_of_many(function: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     with pytest.raises(InputError, match="another result within the batch"):
-        momentgen.convert(make().eval(), "adjoint")(Moments(torch.randn(20, 4), 0.1))
+        momentgen.convert(Of(function).eval(), "adjoint")(Moments(torch.randn(20, 4), 0.1))
 
 
 def test_one_output_of_adjoint_is_computed_for_a_whole_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -26,23 +27,10 @@ def relu(x: Tensor, slope: float = 0.01) -> Tensor:
     return torch.where(x > 0, x, slope * x)
 
 
-class Net(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.last, self.function = nn.Linear(6, 12), nn.Linear(12, 3), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.function(self.first(x)))
-
-
-class Only(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+def net_of(function: Callable[[Tensor], Tensor]) -> nn.Module:
+    torch.manual_seed(0)
+    first, last = nn.Linear(6, 12), nn.Linear(12, 3)
+    return nn.Sequential(first, Of(function), last).eval()
 
 
 def x() -> momentgen.Moments:
@@ -55,8 +43,8 @@ def x() -> momentgen.Moments:
     [(own, nn.functional.silu), (lambda x: relu(x, 0.2), lambda x: nn.functional.leaky_relu(x, 0.2))],
 )
 def test_a_function_made_known_has_the_moments_of_its_op(function: Any, same: Any, method: str) -> None:
-    found = momentgen.convert(Net(function).eval(), method)(x())
-    expected = momentgen.convert(Net(same).eval(), method)(x())
+    found = momentgen.convert(net_of(function), method)(x())
+    expected = momentgen.convert(net_of(same), method)(x())
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.std, expected.std, rtol=2e-3, atol=0)  # covariance: Hermite terms for an op
 
@@ -72,7 +60,7 @@ def made(op: Any) -> Callable[[Tensor], Tensor]:
 def test_functions_that_are_made_in_one_place_have_the_moments_of_their_own_ops() -> None:
     first, second = made(momentgen.generated.silu), made(momentgen.generated.tanh)
     for function, op in ((first, momentgen.generated.silu), (second, momentgen.generated.tanh)):
-        found = momentgen.convert(Only(function), "ap2")(x())
+        found = momentgen.convert(Of(function), "ap2")(x())
         assert torch.equal(found.mean, op(x().mean, x().var).mean)
 
 
@@ -87,7 +75,7 @@ def steep(x: Tensor, slope: float = 0.3, offset: float = 0.0) -> Tensor:
 def test_parameters_are_those_of_the_function_by_place_by_name_and_by_default(
     call: Callable[[Tensor], Tensor], slope: float
 ) -> None:
-    found = momentgen.convert(Only(call), "ap2")(x())
+    found = momentgen.convert(Of(call), "ap2")(x())
     expected = momentgen.generated.leaky_relu(x().mean, x().var, negative_slope=slope)
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.var, expected.var)
@@ -95,7 +83,7 @@ def test_parameters_are_those_of_the_function_by_place_by_name_and_by_default(
 
 def test_an_argument_that_the_op_does_not_know_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"leaky_relu was made known without a parameter for 1\.0"):
-        momentgen.convert(Only(lambda x: steep(x, 0.3, 1.0)), "ap2")(x())
+        momentgen.convert(Of(lambda x: steep(x, 0.3, 1.0)), "ap2")(x())
 
 
 def test_a_function_made_known_computes_as_before_on_tensors() -> None:
@@ -110,7 +98,7 @@ def test_a_function_of_a_name_that_torch_has_leaves_torchs_alone() -> None:
 
 
 def test_the_default_samples_a_function_made_known() -> None:
-    net = Net(own).eval()
+    net = net_of(own)
     found = momentgen.convert(net)(x())
     draws = momentgen.monte_carlo(net, x(), 20_000).output
     off = (found.std - draws.std).abs() / (found.std_error + 0.01 * draws.std)

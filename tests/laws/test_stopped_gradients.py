@@ -7,21 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import nn
 
 import momentgen
 from momentgen import Moments
-
-
-class Net(nn.Module):
-    """Two layers, of which the first may be run in a way that stops gradients."""
-
-    def __init__(self, frozen: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
-        super().__init__()
-        self.first, self.last, self.frozen = nn.Linear(3, 4), nn.Linear(4, 2), frozen
-
-    def forward(self, x: Any) -> Any:
-        return self.last(self.frozen(x, lambda x: torch.tanh(self.first(x))))
 
 
 def no_grad(x: Any, function: Callable[[Any], Any]) -> Any:
@@ -41,31 +31,28 @@ def inference_mode(x: Any, function: Callable[[Any], Any]) -> Any:
         return function(x)
 
 
-def detach(x: Any, function: Callable[[Any], Any]) -> Any:
-    return function(x).detach()
-
-
-def data(x: Any, function: Callable[[Any], Any]) -> Any:
-    return function(x).data
-
-
-def detach_in_place(x: Any, function: Callable[[Any], Any]) -> Any:
-    return function(x).detach_()
-
-
 def through_a_detached_view(x: Any, function: Callable[[Any], Any]) -> Any:
     y = function(x)
     y.detach().mul_(2)
     return y / 2
 
 
-STOPPED = [no_grad, no_grad_in_place, detach, data, detach_in_place]
+#: ways to run a function
+STOPPED: list[Callable[[Any, Callable[[Any], Any]], Any]] = [
+    no_grad,
+    no_grad_in_place,
+    lambda x, function: function(x).detach(),
+    lambda x, function: function(x).data,
+    lambda x, function: function(x).detach_(),
+]
 X = Moments(torch.linspace(-1, 1, 15).view(5, 3), torch.full((5, 3), 0.1))
 
 
 def _made(frozen: Callable[..., Any]) -> nn.Module:
+    """Two layers, of which the first may be run in a way that stops gradients."""
     torch.manual_seed(0)
-    return Net(frozen).eval()
+    layers = {"first": nn.Linear(3, 4), "last": nn.Linear(4, 2)}
+    return Of(lambda net, x: net.last(frozen(x, lambda x: torch.tanh(net.first(x)))), **layers).eval()
 
 
 @pytest.mark.parametrize("frozen", [*STOPPED, inference_mode, through_a_detached_view])

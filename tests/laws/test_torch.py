@@ -27,20 +27,15 @@ from momentgen.laws import Diagonal, Law, diagonal
 # ------------------------------------------------------------------ checkpoints
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, inner: nn.Module, reentrant: bool = False) -> None:
-        super().__init__()
-        self.inner, self.reentrant = inner, reentrant
-
-    def forward(self, x: Any) -> Any:
-        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+def checkpointed(inner: nn.Module, reentrant: bool = False) -> nn.Module:
+    return Of(lambda net, x: checkpoint(net.inner, x, use_reentrant=reentrant), inner=inner)
 
 
 @pytest.mark.parametrize("method", ["ap1", "ap2", "sample"])
 @pytest.mark.parametrize("make", [mlp, lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Dropout(0.5))])
 def test_a_checkpoint_has_the_same_gradients(make: Callable[[], nn.Module], method: Any) -> None:
     plain, x = make(), moments(5, 4)
-    network, checked = momentgen.convert(plain), momentgen.convert(Checkpointed(plain))
+    network, checked = momentgen.convert(plain), momentgen.convert(checkpointed(plain))
     found = []
     for run in (network, checked):
         torch.manual_seed(3)
@@ -52,7 +47,7 @@ def test_a_checkpoint_has_the_same_gradients(make: Callable[[], nn.Module], meth
 def test_a_backward_outside_of_the_method_context_has_the_same_gradients() -> None:
     plain, x = mlp(), moments(5, 4)
     found = []
-    for network in (momentgen.convert(plain), momentgen.convert(Checkpointed(plain))):
+    for network in (momentgen.convert(plain), momentgen.convert(checkpointed(plain))):
         with momentgen.method("ap1"):
             out = network(x)
         found.append(torch.autograd.grad(out.mean.sum(), list(plain.parameters())))
@@ -69,7 +64,7 @@ def test_a_checkpoint_around_a_converted_network_has_the_same_gradients() -> Non
 @pytest.mark.filterwarnings("ignore:None of the inputs")
 def test_a_reentrant_checkpoint_is_refused_where_it_would_lose_gradients() -> None:
     plain, x = mlp(), moments(5, 4)
-    network = momentgen.convert(Checkpointed(plain, reentrant=True))
+    network = momentgen.convert(checkpointed(plain, reentrant=True))
     for method in ("ap1", "ap2"):
         with momentgen.method(method), pytest.raises(UnsupportedError, match="use_reentrant=False"):  # type: ignore[arg-type]
             network(x)
@@ -111,17 +106,12 @@ def test_a_function_with_a_backward_of_its_own_is_refused_where_it_would_not_be_
 
 
 def test_parts_of_a_network_may_run_without_gradients() -> None:
-    class Frozen(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.head = mlp(), nn.Linear(3, 1)
+    def frozen(net: Any, x: Any) -> Any:
+        with torch.no_grad():
+            x = net.inner(x)
+        return net.head(x)
 
-        def forward(self, x: Any) -> Any:
-            with torch.no_grad():
-                x = self.inner(x)
-            return self.head(x)
-
-    plain = Frozen()
+    plain = Of(frozen, inner=mlp(), head=nn.Linear(3, 1))
     out = momentgen.convert(plain)(moments(2, 4))
     out.var.sum().backward()
     assert plain.head.weight.grad is not None
@@ -277,20 +267,10 @@ def test_scripted_parts_say_that_they_take_tensors_only() -> None:
 
     with pytest.raises(UnsupportedError, match="needs the Python function"):
         momentgen.convert(Of(lambda x: scripted_function(x)))(moments(2, 4))
-    of_parameters = randomise(Scripted(scripted_function), MeanField())
+    of_weights = Of(lambda net, x: x @ scripted_function(net.weight).t(), weight=nn.Parameter(torch.ones(3, 4)))
+    of_parameters = randomise(of_weights, MeanField())
     with pytest.raises(UnsupportedError, match="Local, needs the Python function"):
         momentgen.convert(of_parameters, "local")(torch.ones(2, 4))
-
-
-class Scripted(nn.Module):
-    """A linear map whose weight a function computes."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.weight, self.function = nn.Parameter(torch.ones(3, 4)), function
-
-    def forward(self, x: Any) -> Any:
-        return x @ self.function(self.weight).t()
 
 
 def _double(x: Tensor) -> Tensor:
@@ -301,15 +281,10 @@ def test_einops_rearrange_laws() -> None:
     einops = pytest.importorskip("einops")
     from einops.layers.torch import Rearrange
 
-    class Einops(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.split = Rearrange("b (h w) -> b h w", h=2)
+    def arranged(net: Any, x: Any) -> Any:
+        return einops.reduce(einops.rearrange(net.split(x), "b h w -> b w h"), "b w h -> b w", "mean")
 
-        def forward(self, x: Any) -> Any:
-            return einops.reduce(einops.rearrange(self.split(x), "b h w -> b w h"), "b w h -> b w", "mean")
-
-    network, x = momentgen.convert(Einops()), moments(3, 4)
+    network, x = momentgen.convert(Of(arranged, split=Rearrange("b (h w) -> b h w", h=2))), moments(3, 4)
     expected = (x.mean.view(3, 2, 2).mean(1), x.var.view(3, 2, 2).mean(1) / 2)
     close(network(x), expected)
     torch._dynamo.reset()

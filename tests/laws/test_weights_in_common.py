@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from laws.random_parameters import MAPS, Bayes, Posterior, given, of_draws, posterior, weights_of
+from laws.small_networks import Of
 from torch import Tensor, nn
 from torch_networks import Recurrent, encoder_layer
 
@@ -206,12 +207,10 @@ def test_gradients_reach_mean_variance_and_covariance(method: str) -> None:
     own, x = posterior(3, 4, correlated=True), given(2, 4).mean
     parts = [part.clone().requires_grad_() for part in (own.mean, own.var, own.neighbour)]
 
-    class Net(nn.Module):
-        def forward(self, x: Any) -> Any:
-            weight = random_weight(*parts[:2], neighbour=parts[2], draw=lambda: own.mean, method=method)
-            return F.linear(x, weight)
+    def run(x: Any) -> Any:
+        return F.linear(x, random_weight(*parts[:2], neighbour=parts[2], draw=lambda: own.mean, method=method))
 
-    found = momentgen.convert(Net(), method)(x)  # type: ignore[arg-type]
+    found = momentgen.convert(Of(run), method)(x)  # type: ignore[arg-type]
     grads = torch.autograd.grad(found.var.sum(), parts, allow_unused=True)
     assert grads[0] is None or not grads[0].any()
     torch.testing.assert_close(grads[1], x.square().sum(0).expand(3, 4))
@@ -224,13 +223,11 @@ def test_correlations_that_no_pairs_of_noise_have_are_refused() -> None:
     own = Posterior(mean, torch.ones(3), torch.zeros(2))
     neighbour = torch.tensor([0.6, 0.6], dtype=torch.float64)
 
-    class Net(nn.Module):
-        def forward(self, x: Any) -> Any:
-            weight = random_weight(mean, var, neighbour=neighbour, draw=lambda: own.mean, method="adjoint")
-            return F.linear(x, weight)
+    def run(x: Any) -> Any:
+        return F.linear(x, random_weight(mean, var, neighbour=neighbour, draw=lambda: own.mean, method="adjoint"))
 
     with pytest.raises(InputError, match="must not add up to more than 1"):
-        propagated(Net(), given(1, 2, 3), "adjoint")
+        propagated(Of(run), given(1, 2, 3), "adjoint")
 
 
 def test_a_propagation_without_a_run_is_refused() -> None:
@@ -289,16 +286,9 @@ def test_uses_without_a_rule_for_neighbours_are_refused_by_adjoint() -> None:
     ids=["linear", "matmul", "einsum"],
 )
 def test_a_weight_that_is_used_again_in_another_way_is_one_noise(again: Callable[[Any, Any], Any]) -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.map = nn.Linear(4, 4, bias=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return again(self.map(x), self.map.weight)
-
     torch.manual_seed(0)
-    plain, x = Tied().eval(), torch.randn(2, 4)
+    plain = Of(lambda net, x: again(net.map(x), net.map.weight), map=nn.Linear(4, 4, bias=False)).eval()
+    x = torch.randn(2, 4)
     with torch.no_grad():
         found = momentgen.convert(randomise(plain, MeanField(std=0.02)), "covariance")(x)
     jacobian = torch.func.jacrev(lambda w: again(F.linear(x, w), w))(plain.map.weight.detach()).reshape(2, 4, -1)

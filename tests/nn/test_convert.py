@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from laws.small_networks import Of
 from plain_networks import Functional
 from torch import Tensor
 
@@ -45,18 +46,10 @@ def test_functional_code_is_converted_over_the_same_parameters():
         assert torch.equal(net(x).mean, plain(x))
 
 
-class Strange(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = torch.nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.linalg.inv(self.fc(x))
-
-
 def test_a_function_without_a_rule_is_named_with_its_place():
-    net = momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), Strange()))
-    with pytest.raises(UnsupportedError, match=r"inv.* of a random value, Diagonal .*, in 1 \(Strange\), at .*:\d+"):
+    strange = Of(lambda net, x: torch.linalg.inv(net.fc(x)), fc=torch.nn.Linear(3, 3))
+    net = momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), strange))
+    with pytest.raises(UnsupportedError, match=r"inv.* of a random value, Diagonal .*, in 1 \(Of\), at .*:\d+"):
         net(noisy(torch.randn(2, 3)))
 
 
@@ -72,15 +65,7 @@ def test_a_subclass_with_another_forward_is_not_taken_for_its_base():
 
 
 def test_networks_of_another_graph_in_training_run_in_both_modes():
-    class Auxiliary(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = torch.nn.Linear(3, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.fc(x) + x if self.training else self.fc(x)
-
-    plain = Auxiliary().eval()
+    plain = Of(lambda net, x: net.fc(x) + x if net.training else net.fc(x), fc=torch.nn.Linear(3, 3)).eval()
     net = momentgen.convert(plain)
     x = torch.randn(2, 3)
     torch.testing.assert_close(net(x).mean, plain(x))

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch.nn import functional as F
 
 import momentgen
@@ -113,16 +114,9 @@ def test_monte_carlo_agrees_with_ap2_where_ap2_is_exact(training):
 
 
 def test_monte_carlo_draws_plain_networks_too_and_names_repeated_calls():
-    class Twice(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.act = torch.nn.ReLU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.act(self.act(x) - 1)
-
+    twice = Of(lambda net, x: net.act(net.act(x) - 1), act=torch.nn.ReLU())
     x = Moments(torch.zeros(3, 2), torch.ones(3, 2))
-    found = momentgen.monte_carlo(Twice(), x, 100, seed=0, functions={"square": torch.square})
+    found = momentgen.monte_carlo(twice, x, 100, seed=0, functions={"square": torch.square})
     assert list(found.layers) == ["act", "act:1"]
     mean, var = found.output
     torch.testing.assert_close(found.expected["square"].mean, mean**2 + var * 99 / 100, rtol=1e-5, atol=1e-6)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from laws.small_networks import noisy, trained
-from torch import Tensor, nn
+from laws.small_networks import Of, noisy, trained
+from torch import nn
 
 import momentgen
 from momentgen import Moments
@@ -51,11 +51,8 @@ def test_errors_of_layers_in_a_summary_are_those_of_other_draws() -> None:
 
 
 def test_summary_of_a_network_that_ap2_cannot_run_says_why() -> None:
-    class Picks(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * (x.argmax(1, keepdim=True) + 1)
-
-    found = momentgen.summary(momentgen.convert(nn.Sequential(nn.Linear(4, 4), Picks(), nn.ReLU()).eval()), noisy(3, 4))
+    picks = Of(lambda x: x * (x.argmax(1, keepdim=True) + 1))
+    found = momentgen.summary(momentgen.convert(nn.Sequential(nn.Linear(4, 4), picks, nn.ReLU()).eval()), noisy(3, 4))
     assert [row.name for row in found.rows] == ["0", "1", "2"]
     assert all(row.ratio is None for row in found.rows)
     by_name = {row.method: row for row in found.methods}
