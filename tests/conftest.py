@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -33,5 +34,25 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
             main()
         code = exit_info.value.code
         return code if isinstance(code, int) else 0
+
+    return run
+
+
+class Said(NamedTuple):
+    """What a command exits with, and what it prints."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def said(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command line as a function of its arguments, which returns what it says."""
+
+    def run(*arguments: object) -> Said:
+        capsys.readouterr()
+        code = command(*arguments)
+        return Said(code, *capsys.readouterr())
 
     return run

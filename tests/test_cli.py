@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,7 +21,7 @@ from momentgen.build import RuleResult, build
 from momentgen.commands.cli import app
 from momentgen.commands.display import BuildDisplay, short
 
-Command = Callable[..., int]
+Command = Callable[..., Any]
 
 
 @pytest.fixture
@@ -36,15 +37,12 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_build_prints_a_table_of_bounds_operations_and_time(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command("build", "rules", "--jobs", "1") == 0
-    shown = capsys.readouterr()
-    row = next(line for line in shown.out.splitlines() if "exact" in line)
+def test_build_prints_a_table_of_bounds_operations_and_time(rules: Path, said: Command) -> None:
+    code, out, err = said("build", "rules", "--jobs", "1")
+    row = next(line for line in out.splitlines() if "exact" in line)
     assert re.split(r"  +", row.strip())[:6] == ["abs", "exact", "2.5 ulp", "3 ulp", "10 ulp", "120 / 150"]
-    assert "generated: 2 built, 0 fresh" in shown.out
-    assert shown.err == ""
+    assert "generated: 2 built, 0 fresh" in out
+    assert (code, err) == (0, "")
 
 
 def test_off_a_terminal_a_long_build_says_what_runs(tmp_path: Path) -> None:
@@ -72,59 +70,49 @@ def test_an_interrupted_build_says_what_was_written(tmp_path: Path) -> None:
     assert "interrupted: 1 of 2 rules were written (abs); the others are as before" in console.export_text()
 
 
-def test_a_second_build_says_that_all_is_fresh(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command("build", "rules", "--jobs", "1")
-    assert command("build", "rules") == 0
-    assert "generated: 0 built, 2 fresh" in capsys.readouterr().out
+def test_a_second_build_says_that_all_is_fresh(rules: Path, said: Command) -> None:
+    said("build", "rules", "--jobs", "1")
+    code, out, _ = said("build", "rules")
+    assert code == 0
+    assert "generated: 0 built, 2 fresh" in out
 
 
-def test_a_failing_rule_gives_one_line_and_exit_code_1(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_rule_gives_one_line_and_exit_code_1(rules: Path, said: Command) -> None:
     (rules / "abs.py").write_text("fail")
-    assert command("build", "rules", "--jobs", "1") == 1
-    shown = capsys.readouterr()
-    assert shown.err == "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
-    assert "generated: 1 built, 0 fresh" in shown.out
+    code, out, err = said("build", "rules", "--jobs", "1")
+    assert (code, err) == (1, "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n")
+    assert "generated: 1 built, 0 fresh" in out
 
 
-def test_verbose_gives_the_reason_of_every_strategy(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbose_gives_the_reason_of_every_strategy(rules: Path, said: Command) -> None:
     (rules / "abs.py").write_text("fail twice")
     first = "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
     hint = "  2 other strategies were tried: momentgen build --verbose says why they do not serve\n"
     reasons = "  halves: expected a line\n  smooth: expected no kink\n"
-    for arguments, said in (((), hint), (("--verbose",), reasons)):
-        assert command("build", "rules", *arguments) == 1
-        assert capsys.readouterr().err == first + said
+    for arguments, more in (((), hint), (("--verbose",), reasons)):
+        code, _, err = said("build", "rules", *arguments)
+        assert (code, err) == (1, first + more)
 
 
-def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command("build", "rules", "--jobs", "1")
-    assert command("build", "rules", "--check") == 0
+def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(rules: Path, said: Command) -> None:
+    said("build", "rules", "--jobs", "1")
+    assert said("build", "rules", "--check").code == 0
     (rules / "abs.py").write_text("changed")
     (rules.parent / "generated/relu/exact.c").write_text("edited")
     (rules.parent / "generated/gelu").mkdir()
     (rules.parent / "generated/relu/exact.json").unlink()
-    capsys.readouterr()
-    assert command("build", "rules", "--check") == 1
-    shown = capsys.readouterr()
-    assert shown.out.splitlines() == [
+    code, out, err = said("build", "rules", "--check")
+    assert out.splitlines() == [
         "stale   generated/abs: the rule file or its evidence has changed since",
         "touched generated/relu/exact.c: it is not as the build wrote it",
         "missing generated/relu/exact.json: the build wrote it, it is gone",
         "orphan  generated/gelu: no rule produces it",
     ]
-    assert shown.err == "error: generated is not what `momentgen build rules` would write (4 finding(s))\n"
+    assert (code, err) == (1, "error: generated is not what `momentgen build rules` would write (4 finding(s))\n")
 
 
-def test_check_writes_nothing(rules: Path, command: Command) -> None:
-    assert command("build", "rules", "--check") == 1
+def test_check_writes_nothing(rules: Path, said: Command) -> None:
+    assert said("build", "rules", "--check").code == 1
     assert not (rules.parent / "generated").exists()
 
 
@@ -137,47 +125,40 @@ def test_check_writes_nothing(rules: Path, command: Command) -> None:
     ],
 )
 def test_expected_errors_are_one_line_on_stderr(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    rules: Path, said: Command, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert command("build", *arguments) == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith(message)
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
+    code, out, err = said("build", *arguments)
+    assert err.startswith(message)
+    assert (code, out, err.count("\n")) == (1, "", 1)
 
 
-def test_near_names_are_suggested(rules: Path, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_near_names_are_suggested(rules: Path, said: Command) -> None:
     for arguments in (("build", "--only", "reluu"), ("derive", "reluu", "--rules", "rules")):
-        assert command(*arguments) == 1
-        assert capsys.readouterr().err.endswith("did you mean relu?\n")
+        code, _, err = said(*arguments)
+        assert code == 1
+        assert err.endswith("did you mean relu?\n")
 
 
-def test_a_function_over_an_axis_is_no_unknown_rule(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_over_an_axis_is_no_unknown_rule(said: Command) -> None:
     installed = str(Path(momentgen.__file__).parents[1] / "rules")
+    expected = "error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
     for name in ("report", "verify"):
-        assert command(name, installed, "--only", "softmax") == 1
-        error = capsys.readouterr().err
-        assert error == (
-            "error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
-        )
+        code, _, err = said(name, installed, "--only", "softmax")
+        assert (code, err) == (1, expected)
 
 
-def test_a_directory_that_is_not_there_is_no_rule(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_is_not_there_is_no_rule(rules: Path, said: Command) -> None:
     for name in ("build", "verify", "report", "exhaust"):
-        assert command(name, "nowhere") == 2
-        error = " ".join(capsys.readouterr().err.replace("│", " ").split())
-        assert "expected a directory of rules; there is no nowhere" in error
-        assert "rule nowhere" not in error
+        code, _, err = said(name, "nowhere")
+        assert code == 2
+        assert "expected a directory of rules; there is no nowhere" in " ".join(err.replace("│", " ").split())
+        assert "rule nowhere" not in err
 
 
-def test_tables_on_a_narrow_terminal_are_whole(
-    rules: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_on_a_narrow_terminal_are_whole(rules: Path, monkeypatch: pytest.MonkeyPatch, said: Command) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert command("build", "rules", "--jobs", "1") == 0
-    out = capsys.readouterr().out
+    code, out, _ = said("build", "rules", "--jobs", "1")
+    assert code == 0
     assert "…" not in out
     assert "abs exact" in out
     assert "mean 2.5 ulp, var or cov 3 ulp, partials 10 ulp" in out
@@ -186,37 +167,38 @@ def test_tables_on_a_narrow_terminal_are_whole(
 
 
 @pytest.mark.parametrize("arguments", [("build", "rules", "--jobs", "0"), ("bild",)])
-def test_wrong_usage_exits_2(rules: Path, command: Command, arguments: tuple[str, ...]) -> None:
-    assert command(*arguments) == 2
+def test_wrong_usage_exits_2(rules: Path, said: Command, arguments: tuple[str, ...]) -> None:
+    assert said(*arguments).code == 2
 
 
-def test_rules_are_those_of_the_working_directory_where_nobody_says(
-    rules: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command("build", "--jobs", "1") == 0
-    assert "generated: 2 built, 0 fresh" in capsys.readouterr().out
+def test_rules_are_those_of_the_working_directory_where_nobody_says(rules: Path, said: Command) -> None:
+    code, out, _ = said("build", "--jobs", "1")
+    assert code == 0
+    assert "generated: 2 built, 0 fresh" in out
 
 
 def test_what_writes_never_takes_the_installed_rules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in (("build",), ("exhaust",)):
-        assert command(*arguments) == 2
-        assert "Invalid value for RULES" in capsys.readouterr().err
+    for name in ("build", "exhaust"):
+        code, _, err = said(name)
+        assert code == 2
+        assert "Invalid value for RULES" in err
     assert not any(tmp_path.iterdir())
 
 
 def test_what_only_reads_takes_the_installed_rules_outside_of_a_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Command
 ) -> None:
     installed = tmp_path / "site" / "rules"
     installed.mkdir(parents=True)
     (installed / "mine.py").write_text("text")
     monkeypatch.setattr("momentgen.commands.cli.known_rules", lambda: [installed])
     monkeypatch.chdir(tmp_path)
-    assert command("build", "--check") == 1
-    assert f"{short(installed.parent / 'generated')}/mine: the rule has not been built" in capsys.readouterr().out
+    code, out, _ = said("build", "--check")
+    assert code == 1
+    assert f"{short(installed.parent / 'generated')}/mine: the rule has not been built" in out
 
 
 def test_out_is_the_package_of_the_rules_in_every_command_that_has_it() -> None:
@@ -231,9 +213,8 @@ def test_out_is_the_package_of_the_rules_in_every_command_that_has_it() -> None:
     assert len(set(outs.values())) == 1
 
 
-def test_version(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("--version") == 0
-    assert capsys.readouterr().out == f"momentgen {momentgen.__version__}\n"
+def test_version(said: Command) -> None:
+    assert said("--version") == (0, f"momentgen {momentgen.__version__}\n", "")
 
 
 def test_a_build_with_nothing_to_do_imports_neither_the_compiler_nor_torch(rules: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import pytest
@@ -144,10 +145,9 @@ def test_what_is_neither_rule_nor_expression_is_refused(what: str, cause: str) -
         find_rule(what, RULES)
 
 
-def test_the_command_prints_or_fails_in_one_line(
-    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command("derive", "Abs(x)", "--latex") == 0
-    assert capsys.readouterr().out.startswith(r"f(x) = \left|{x}\right|")
-    assert command("derive", "exp(x**2)") == 1
-    assert capsys.readouterr().err.count("\n") == 1
+def test_the_command_prints_or_fails_in_one_line(said: Callable[..., Any]) -> None:
+    code, out, _ = said("derive", "Abs(x)", "--latex")
+    assert code == 0
+    assert out.startswith(r"f(x) = \left|{x}\right|")
+    code, _, err = said("derive", "exp(x**2)")
+    assert (code, err.count("\n")) == (1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import load_rules
 
-Command = Callable[..., int]
+Command = Callable[..., Any]
 
 
 def test_a_scaffold_is_a_rule_that_loads_and_derives(tmp_path: Path) -> None:
@@ -50,24 +51,21 @@ def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> Non
         scaffold("swish", tmp_path / "rules")
 
 
-def test_the_command_says_what_to_do_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Command) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command("new", "swish") == 0
-    shown = capsys.readouterr().out
-    assert "momentgen derive swish\n" in shown
-    assert "momentgen build rules --only swish\n" in shown
-    assert command("new", "swish") == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    code, out, _ = said("new", "swish")
+    assert code == 0
+    assert "momentgen derive swish\n" in out
+    assert "momentgen build rules --only swish\n" in out
+    code, _, err = said("new", "swish")
+    assert (code, err.count("\n")) == (1, 1)
 
 
 def test_a_name_that_an_installed_rule_has_is_written_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command("new", "relu") == 0
     note = "note: momentgen has a rule relu of its own; where rules is read, yours stands in its place\n"
-    assert capsys.readouterr().err == note
-    assert command("new", "swish") == 0
-    assert capsys.readouterr().err == ""
+    for name, expected in (("relu", note), ("swish", "")):
+        code, _, err = said("new", name)
+        assert (code, err) == (0, expected)

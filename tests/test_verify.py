@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -39,6 +40,14 @@ def check(package: Path, variant: str = "exact", points: int = 400) -> VariantCh
 def package(tmp_path: Path) -> Path:
     shutil.copytree(GENERATED / "heaviside", tmp_path / "generated" / "heaviside")
     return tmp_path / "generated"
+
+
+def stated(package: Path, change: Callable[[dict[str, Any]], object], variant: str = "exact") -> None:
+    """Change a certificate."""
+    file = package / "heaviside" / f"{variant}.json"
+    certificate = json.loads(file.read_text())
+    change(certificate)
+    file.write_text(json.dumps(certificate))
 
 
 def edit(file: Path, pattern: str, replacement: str) -> None:
@@ -86,10 +95,7 @@ def test_a_kernel_that_would_read_beyond_what_it_is_given_is_refused(package: Pa
 
 
 def test_a_bound_that_is_too_good_to_be_true_is_found(package: Path) -> None:
-    file = package / "heaviside" / "exact.json"
-    certificate = json.loads(file.read_text())
-    certificate["bounds"]["dvar_dmu"]["ulp"] /= 2
-    file.write_text(json.dumps(certificate))
+    stated(package, lambda found: found["bounds"]["dvar_dmu"].update(ulp=found["bounds"]["dvar_dmu"]["ulp"] / 2))
     (line,) = check(package).broken
     assert re.match(r"heaviside exact dvar_dmu: \S+ ulp at mean = .*; certified ", line)
 
@@ -100,12 +106,9 @@ def test_an_error_put_into_the_committed_c_is_found(package: Path) -> None:
     assert any(line.startswith("heaviside exact mean: ") and "the goal is 8" in line for line in broken)
 
 
-@pytest.mark.parametrize(("stated", "lines"), [(2e-9, 0), (1e-9, 1)])
-def test_a_proven_error_that_another_proof_does_not_give_is_found(package: Path, stated: float, lines: int) -> None:
-    file = package / "heaviside" / "exact.json"
-    certificate = json.loads(file.read_text())
-    certificate["facts"]["float64"] = {"mean": {"constant_proven": stated}}
-    file.write_text(json.dumps(certificate))
+@pytest.mark.parametrize(("size", "lines"), [(2e-9, 0), (1e-9, 1)])
+def test_a_proven_error_that_another_proof_does_not_give_is_found(package: Path, size: float, lines: int) -> None:
+    stated(package, lambda found: found["facts"].update(float64={"mean": {"constant_proven": size}}))
     (built,) = [b for b in read_built(package, "heaviside") if b.variant == "exact"]
     found = {"float64": {"mean": {"constant_proven": 2e-9}}}
     broken = verify_variant(built, stables()["exact"], points=50, proven=found).broken
@@ -161,21 +164,17 @@ def test_the_command_prints_a_table_and_exits_1_on_a_broken_bound(
     package: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    command: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
+    said: Callable[..., Any],
     halved: bool,
     code: int,
 ) -> None:
     (tmp_path / "rules").mkdir()
     shutil.copy(RULES / "heaviside.py", tmp_path / "rules")
     if halved:
-        file = package / "heaviside" / "tight.json"
-        certificate = json.loads(file.read_text())
-        certificate["bounds"]["mean"]["ulp"] /= 2
-        file.write_text(json.dumps(certificate))
+        stated(package, lambda found: found["bounds"]["mean"].update(ulp=found["bounds"]["mean"]["ulp"] / 2), "tight")
     monkeypatch.setenv("COLUMNS", "140")
-    assert command("verify", tmp_path / "rules", "--out", package) == code
-    shown = capsys.readouterr()
+    shown = said("verify", tmp_path / "rules", "--out", package)
+    assert shown.code == code
     assert "3 variants measured at" in shown.out
     assert re.search(r"heaviside +exact +mean +\d", shown.out)
     assert (re.search(r"mean .*\+\d+ %", shown.out) and "tight mean" in shown.err) or not halved

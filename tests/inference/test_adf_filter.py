@@ -38,9 +38,14 @@ def data(likelihood, outputs: int, replicates: int, n: int, dtype=torch.float64,
     return x, torch.randn(replicates, n, outputs, generator=generator, dtype=dtype)
 
 
-def without_compiler(net: DensityFilter) -> DensityFilter:
-    net._native = lambda: None
-    return net
+@pytest.fixture(params=[True, False])
+def _native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates by C, and by torch."""
+    if not request.param:
+        monkeypatch.setattr(DensityFilter, "_native", lambda self: None)
+
+
+each_code = pytest.mark.usefixtures("_native")
 
 
 def test_the_outputs_moments_are_those_of_sampled_weights() -> None:
@@ -127,7 +132,7 @@ def test_c_and_torch_are_one_filter(likelihood, outputs, rule, dtype) -> None:
     compiled, plain = (
         DensityFilter((5, 8, 7, outputs), likelihood, rule=rule, samples=7, replicates=3, dtype=dtype) for _ in range(2)
     )
-    without_compiler(plain)
+    plain._native = lambda: None
     tolerance = {"rtol": 1e-11, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-6}
     torch.testing.assert_close(compiled.update(x, y), plain.update(x, y), **tolerance)
     torch.testing.assert_close(tuple(compiled.weights), tuple(plain.weights), **tolerance)
@@ -135,9 +140,9 @@ def test_c_and_torch_are_one_filter(likelihood, outputs, rule, dtype) -> None:
     assert compiled.skipped.tolist() == plain.skipped.tolist()
 
 
-@pytest.mark.parametrize("native", [True, False])
+@each_code
 @pytest.mark.parametrize(("likelihood", "outputs"), LIKELIHOODS)
-def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs, native) -> None:
+def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs) -> None:
     x, y = data(likelihood, outputs, 3, 10)
     sampled = isinstance(likelihood, Categorical) and likelihood.expectation != "bound"
     draws = torch.randn(3, 10, 100, outputs, dtype=torch.float64) if sampled else None
@@ -145,9 +150,6 @@ def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs, native
     singles = [DensityFilter((5, 6, outputs), likelihood) for _ in range(3)]
     for place, single in enumerate(singles):
         single.weights = type(batch.weights)(*(part[place : place + 1].clone() for part in batch.weights))
-    for net in (batch, *singles):
-        if not native:
-            without_compiler(net)
     batch.update(x, y, draws)
     for place, single in enumerate(singles):
         at = slice(place, place + 1)
@@ -157,12 +159,10 @@ def test_a_batch_of_replicates_is_each_of_them_alone(likelihood, outputs, native
         torch.testing.assert_close(batch.noise[at], single.noise, rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_replicates_may_share_their_data(native) -> None:
+@each_code
+def test_replicates_may_share_their_data() -> None:
     x, y = data(NOISY, 1, 1, 10)
     shared, own = (DensityFilter((5, 6, 1), NOISY, replicates=3) for _ in range(2))
-    if not native:
-        without_compiler(shared)
     shared.update(x, y)
     own.update(x.expand(3, -1, -1), y.expand(3, -1, -1))
     torch.testing.assert_close(tuple(shared.weights), tuple(own.weights), rtol=1e-11, atol=1e-13)
@@ -179,15 +179,13 @@ def test_going_on_is_as_if_it_had_not_stopped() -> None:
     torch.testing.assert_close(tuple(once.weights), tuple(twice.weights), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("native", [True, False])
+@each_code
 @pytest.mark.parametrize("rule", ["pbp", "ebp"])
-def test_a_step_that_would_make_a_variance_negative_is_skipped_and_counted(rule, native) -> None:
+def test_a_step_that_would_make_a_variance_negative_is_skipped_and_counted(rule) -> None:
     """The bound's curvature is not that of an exact log Z: a wide weight would lose more than its variance."""
     net = DensityFilter((1, 2), Categorical("bound"), rule=rule)
     net.weights.mean.zero_()
     net.weights.var.copy_(torch.tensor([[50.0, 0.5, 0.5, 0.5]]))
-    if not native:
-        without_compiler(net)
     before = net.weights.mean.clone(), net.weights.var.clone()
     net.update(torch.ones(1, 1, 1), torch.ones(1, 1))
     if rule == "pbp":
@@ -197,15 +195,13 @@ def test_a_step_that_would_make_a_variance_negative_is_skipped_and_counted(rule,
     assert (net.weights.var[0, 1:] < before[1][0, 1:]).all()
 
 
-@pytest.mark.parametrize("native", [True, False])
+@each_code
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("rule", ["pbp", "ebp"])
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_extreme_targets_leave_positive_finite_variances(scale, rule, dtype, native) -> None:
+def test_extreme_targets_leave_positive_finite_variances(scale, rule, dtype) -> None:
     x, y = data(NOISY, 1, 2, 30, dtype)
     net = DensityFilter((5, 8, 8, 1), NOISY, rule=rule, replicates=2, dtype=dtype)
-    if not native:
-        without_compiler(net)
     log_z = net.fit(x, scale * y, 2)
     assert log_z.isfinite().all()
     assert net.weights.mean.isfinite().all()
@@ -214,12 +210,10 @@ def test_extreme_targets_leave_positive_finite_variances(scale, rule, dtype, nat
     assert net.output(x).mean.isfinite().all()
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_outputs_beyond_the_range_of_the_dtype_are_refused(native) -> None:
+@each_code
+def test_outputs_beyond_the_range_of_the_dtype_are_refused() -> None:
     x, y = data(NOISY, 1, 1, 30, torch.float32)
     net = DensityFilter((5, 8, 8, 1), NOISY, rule="ebp", dtype=torch.float32)
-    if not native:
-        without_compiler(net)
     with pytest.raises(InputError, match=r"left the range of torch.float32"):
         net.fit(x, 1e18 * y, 2)
 

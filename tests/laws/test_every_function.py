@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,7 +51,7 @@ class Call(NamedTuple):
 
     function: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 @cache
@@ -104,7 +103,7 @@ def written(*tables: Mapping[str, tuple[Callable[..., Any], tuple[tuple[int, ...
 
 
 def inputs(call: Call) -> list[Moments]:
-    return [normal_input(*shape, seed=seed, **call.options) for seed, shape in enumerate(call.shapes)]
+    return [normal_input(*shape, seed=seed, **dict(call.options)) for seed, shape in enumerate(call.shapes)]
 
 
 @pytest.mark.parametrize(("name", "template"), [*calls(*LINEAR), *written(linear_cases.LINEAR, linear_cases.MOVED)])
@@ -149,7 +148,7 @@ def test_a_function_of_several_values_has_the_moments_of_draws(name: str, templa
 
 #: calls of random values whose draws are compared elsewhere
 _SAMPLED = {
-    f"{kind} {name}": (case.plain or case.function, case.shapes, dict(case.options))
+    f"{kind} {name}": (case.plain or case.function, case.shapes, case.options)
     for kind, table in (("exact", EXACT), ("approximate", APPROXIMATE))
     for name, case in table.items()
     if not case.noise

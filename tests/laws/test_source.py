@@ -21,8 +21,7 @@ def assert_is_the_op(by_hand: Callable[..., Any], op: Callable[..., Any], *shape
     x = normal_input(*shape, **options)
     with torch.no_grad(), listening() as notes:
         found, want = by_hand(law_of(x)).moments(), op(law_of(x)).moments()
-    torch.testing.assert_close(found.mean, want.mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found.var, want.var, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
     assert not any("quadrature" in note for note in notes), notes
 
 
@@ -166,78 +165,57 @@ def _channel_norm(x: Any) -> Any:
 
 _W = torch.linspace(0.5, 1.5, 6).double()
 _N = 6
+_ROWS, _IMAGES = (3, _N), (2, _N, 2, 1)
+
+
+def _rms(eps: float, weight: Any = None) -> Callable[[Any], Any]:
+    return lambda x: F.rms_norm(x, (_N,), weight, eps)
+
+
 #: what is written by hand -> the same by torch's functions, and the shape
 NORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], tuple[int, ...]]] = {
-    "layer norm, var": (lambda x: _by_var(x, -1, False), _layer_norm, (3, _N)),
+    "layer norm, var": (lambda x: _by_var(x, -1, False), _layer_norm, _ROWS),
     "layer norm, var unbiased": (
-        lambda x: _by_var(x, -1, True),
-        lambda x: F.layer_norm(x, (_N,), eps=1e-5 * 5 / 6) * (5 / 6) ** 0.5,
-        (3, _N),
+        lambda x: _by_var(x, -1, True), lambda x: F.layer_norm(x, (_N,), eps=1e-5 * 5 / 6) * (5 / 6) ** 0.5, _ROWS
     ),
-    "layer norm, squares": (_by_square, _layer_norm, (3, _N)),
-    "layer norm, centred twice": (_by_two, _layer_norm, (3, _N)),
+    "layer norm, squares": (_by_square, _layer_norm, _ROWS),
+    "layer norm, centred twice": (_by_two, _layer_norm, _ROWS),
     "layer norm, unsqueezed": (
         lambda x: (x - x.mean(-1).unsqueeze(-1)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt(),
-        _layer_norm,
-        (3, _N),
+        _layer_norm, _ROWS,
     ),
     "layer norm, scaled, by std": (
-        _by_std,
-        lambda x: F.layer_norm(x, (_N,), eps=0.0) * (5 / 6) ** 0.5 * _W + _W,
-        (3, _N),
+        _by_std, lambda x: F.layer_norm(x, (_N,), eps=0.0) * (5 / 6) ** 0.5 * _W + _W, _ROWS
     ),
     "layer norm, one over": (
-        lambda x: (x - x.mean(-1, True)) * (1.0 / torch.sqrt(x.var(-1, False, True) + 1e-5)),
-        _layer_norm,
-        (3, _N),
+        lambda x: (x - x.mean(-1, True)) * (1.0 / torch.sqrt(x.var(-1, False, True) + 1e-5)), _layer_norm, _ROWS
     ),
-    "over channels, var": (lambda x: _by_var(x, 1, False), _channel_norm, (2, _N, 2, 1)),
+    "over channels, var": (lambda x: _by_var(x, 1, False), _channel_norm, _IMAGES),
     "over channels, convnext": (
-        lambda x: (
-            (x - x.mean(1, keepdim=True))
-            / torch.sqrt((x - x.mean(1, keepdim=True)).pow(2).mean(1, keepdim=True) + 1e-5)
-        ),
-        _channel_norm,
-        (2, _N, 2, 1),
+        lambda x: (x - x.mean(1, keepdim=True))
+        / torch.sqrt((x - x.mean(1, keepdim=True)).pow(2).mean(1, keepdim=True) + 1e-5),
+        _channel_norm, _IMAGES,
     ),
-    "over several dims": (
-        lambda x: _by_var(x, (1, 2, 3), False),
-        lambda x: F.layer_norm(x, x.shape[1:]),
-        (2, _N, 2, 1),
-    ),
-    "rms norm, pow": (
-        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
-        lambda x: F.rms_norm(x, (_N,), None, 1e-6),
-        (3, _N),
-    ),
+    "over several dims": (lambda x: _by_var(x, (1, 2, 3), False), lambda x: F.layer_norm(x, x.shape[1:]), _IMAGES),
+    "rms norm, pow": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), _rms(1e-6), _ROWS),
     "rms norm, by weight": (
         lambda x: _W * (x * torch.rsqrt(x.to(torch.float64).square().mean(dim=-1, keepdim=True) + 1e-6)),
-        lambda x: F.rms_norm(x, (_N,), _W, 1e-6),
-        (3, _N),
+        _rms(1e-6, _W), _ROWS,
     ),
-    "rms norm, product, sqrt": (
-        lambda x: x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6),
-        lambda x: F.rms_norm(x, (_N,), None, 1e-6),
-        (3, _N),
-    ),
+    "rms norm, product, sqrt": (lambda x: x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6), _rms(1e-6), _ROWS),
     "rms norm, by the norm": (
-        lambda x: x / (x.norm(2, dim=-1, keepdim=True) * _N**-0.5 + 1e-8),
-        lambda x: F.rms_norm(x, (_N,), None, 1e-16),
-        (3, _N),
+        lambda x: x / (x.norm(2, dim=-1, keepdim=True) * _N**-0.5 + 1e-8), _rms(1e-16), _ROWS
     ),
-    "l2 norm": (lambda x: x / x.norm(dim=-1, keepdim=True), lambda x: F.normalize(x, dim=-1), (3, _N)),
+    "l2 norm": (lambda x: x / x.norm(dim=-1, keepdim=True), lambda x: F.normalize(x, dim=-1), _ROWS),
     "l2 norm, clamped": (
-        lambda x: x / x.norm(p=2, dim=1, keepdim=True).clamp(min=1e-12),
-        lambda x: F.normalize(x, dim=1),
-        (3, _N),
+        lambda x: x / x.norm(p=2, dim=1, keepdim=True).clamp(min=1e-12), lambda x: F.normalize(x, dim=1), _ROWS
     ),
     "l2 norm, linalg, expanded": (
         lambda x: x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + 1e-12).expand_as(x),
-        lambda x: F.normalize(x, dim=-1),
-        (3, _N),
+        lambda x: F.normalize(x, dim=-1), _ROWS,
     ),
-    "centred": (lambda x: x - x.mean(1, keepdim=True), lambda x: -(x.mean(1, keepdim=True) - x), (3, _N)),
-}
+    "centred": (lambda x: x - x.mean(1, keepdim=True), lambda x: -(x.mean(1, keepdim=True) - x), _ROWS),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -302,12 +280,12 @@ _BIAS = torch.linspace(-1, 1, 8).double().view(2, 4)
 _SHAPES = ((2, 3, 2, 5), (2, 3, 4, 5), (2, 3, 4, 2))
 
 
-def _finish(scores: Any, v: Any) -> Any:
-    return torch.softmax(scores, dim=-1) @ v
-
-
 def _reference(mask: Tensor | None = None, scale: float | None = None, drop: float = 0.0) -> Callable[..., Any]:
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, drop, scale=scale)
+
+
+def _finish(scores: Any, v: Any) -> Any:
+    return torch.softmax(scores, dim=-1) @ v
 
 
 def _windows(q: Any, k: Any, v: Any) -> Any:
@@ -329,66 +307,59 @@ def _float(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -math.inf)
 
 
-#: what is written by hand -> the same by scaled_dot_product_attention
-ATTENTION: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "scaled after": (lambda q, k, v: _finish(q @ k.transpose(-2, -1) / math.sqrt(5), v), _reference()),
-    "scaled before": (lambda q, k, v: _finish(torch.matmul(q * 5**-0.5, k.mT), v), _reference()),
-    "scaled by a tensor": (
-        lambda q, k, v: _finish(q @ k.mT / torch.full([], 5**0.5, dtype=torch.float64), v),
-        _reference(),
-    ),
-    "scaled per head": (
-        lambda q, k, v: _finish(q @ k.mT * torch.full((3, 1, 1), 5**-0.5, dtype=torch.float64), v),
-        _reference(),
-    ),
-    "not scaled": (lambda q, k, v: _finish(q @ k.transpose(2, 3), v), _reference(scale=1.0)),
-    "masked_fill": (lambda q, k, v: _finish((q @ k.mT * 5**-0.5).masked_fill(~_MASK, -math.inf), v), _reference(_MASK)),
-    "masked_fill, a low number": (
-        lambda q, k, v: _finish((q @ k.mT).masked_fill(_MASK == 0, -1e9) * 5**-0.5, v),
-        _reference(_MASK),
-    ),
-    "masked_fill, in place": (
-        lambda q, k, v: _finish((q @ k.mT * 5**-0.5).masked_fill_(~_MASK, float("-inf")), v),
-        _reference(_MASK),
-    ),
-    "where": (
-        lambda q, k, v: _finish(torch.where(_MASK, q @ k.mT * 5**-0.5, torch.finfo(torch.float64).min), v),
-        _reference(_MASK),
-    ),
+#: scores that a softmax and a product with the values follow -> what scaled_dot_product_attention is given
+SCORES: dict[str, tuple[Callable[[Any, Any], Any], dict[str, Any]]] = {
+    "scaled after": (lambda q, k: q @ k.transpose(-2, -1) / math.sqrt(5), {}),
+    "scaled before": (lambda q, k: torch.matmul(q * 5**-0.5, k.mT), {}),
+    "scaled by a tensor": (lambda q, k: q @ k.mT / torch.full([], 5**0.5, dtype=torch.float64), {}),
+    "scaled per head": (lambda q, k: q @ k.mT * torch.full((3, 1, 1), 5**-0.5, dtype=torch.float64), {}),
+    "not scaled": (lambda q, k: q @ k.transpose(2, 3), {"scale": 1.0}),
+    "masked_fill": (lambda q, k: (q @ k.mT * 5**-0.5).masked_fill(~_MASK, -math.inf), {"mask": _MASK}),
+    "masked_fill, a low number": (lambda q, k: (q @ k.mT).masked_fill(_MASK == 0, -1e9) * 5**-0.5, {"mask": _MASK}),
+    "masked_fill, in place": (lambda q, k: (q @ k.mT * 5**-0.5).masked_fill_(~_MASK, float("-inf")), {"mask": _MASK}),
+    "where": (lambda q, k: torch.where(_MASK, q @ k.mT * 5**-0.5, torch.finfo(torch.float64).min), {"mask": _MASK}),
     "where, a tensor": (
-        lambda q, k, v: _finish(torch.where(_MASK, q @ k.mT * 5**-0.5, torch.full([], -1e10).double()), v),
-        _reference(_MASK),
+        lambda q, k: torch.where(_MASK, q @ k.mT * 5**-0.5, torch.full([], -1e10).double()),
+        {"mask": _MASK},
     ),
-    "where, the other way": (
-        lambda q, k, v: _finish(torch.where(~_MASK, -math.inf, q @ k.mT * 5**-0.5), v),
-        _reference(_MASK),
-    ),
-    "additive": (lambda q, k, v: _finish(q @ k.mT * 5**-0.5 + _float(_MASK), v), _reference(_MASK)),
-    "additive, a point": (lambda q, k, v: _finish(q @ k.mT * 5**-0.5 + point(_float(_MASK)), v), _reference(_MASK)),
-    "additive, in place": (lambda q, k, v: _finish((q @ k.mT).mul_(5**-0.5).add_(_BIAS), v), _reference(_BIAS)),
-    "a bias table": (lambda q, k, v: _finish(q @ k.mT * 5**-0.5 + _BIAS[None], v), _reference(_BIAS)),
-    "a bias before the scale": (lambda q, k, v: _finish((q @ k.mT + _BIAS) / 5**0.5, v), _reference(_BIAS * 5**-0.5)),
+    "where, the other way": (lambda q, k: torch.where(~_MASK, -math.inf, q @ k.mT * 5**-0.5), {"mask": _MASK}),
+    "additive": (lambda q, k: q @ k.mT * 5**-0.5 + _float(_MASK), {"mask": _MASK}),
+    "additive, a point": (lambda q, k: q @ k.mT * 5**-0.5 + point(_float(_MASK)), {"mask": _MASK}),
+    "additive, in place": (lambda q, k: (q @ k.mT).mul_(5**-0.5).add_(_BIAS), {"mask": _BIAS}),
+    "a bias table": (lambda q, k: q @ k.mT * 5**-0.5 + _BIAS[None], {"mask": _BIAS}),
+    "a bias before the scale": (lambda q, k: (q @ k.mT + _BIAS) / 5**0.5, {"mask": _BIAS * 5**-0.5}),
     "baddbmm": (
-        lambda q, k, v: _finish(
-            torch.baddbmm(_BIAS, q.reshape(6, 2, 5), k.reshape(6, 4, 5).mT, beta=1, alpha=5**-0.5).view(2, 3, 2, 4), v
+        lambda q, k: torch.baddbmm(_BIAS, q.reshape(6, 2, 5), k.reshape(6, 4, 5).mT, beta=1, alpha=5**-0.5).view(
+            2, 3, 2, 4
         ),
-        _reference(_BIAS),
+        {"mask": _BIAS},
     ),
+    "einsum, then matmul": (lambda q, k: torch.einsum("bhid,bhjd->bhij", q, k) * 5**-0.5, {}),
+}
+
+
+def _weights(q: Any, k: Any) -> Any:
+    return torch.softmax(q @ k.mT * 5**-0.5, -1)
+
+
+#: what is written by hand otherwise -> the same by scaled_dot_product_attention
+ATTENTION: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    **{
+        name: (lambda q, k, v, scores=scores: _finish(scores(q, k), v), _reference(**given))
+        for name, (scores, given) in SCORES.items()
+    },
     "softmax of a module, cast": (
         lambda q, k, v: torch.nn.Softmax(-1)((q @ k.mT * 5**-0.5).double()).type_as(v) @ v,
         _reference(),
     ),
     "windows": (_windows, _reference(_BIAS)),
     "flat": (_flat, _reference(_MASK)),
-    "dropout on the weights": (
-        lambda q, k, v: F.dropout(torch.softmax(q @ k.mT * 5**-0.5, -1), 0.3) @ v,
-        _reference(drop=0.3),
-    ),
+    "dropout on the weights": (lambda q, k, v: F.dropout(_weights(q, k), 0.3) @ v, _reference(drop=0.3)),
     "dropout of a module in evaluation": (
-        lambda q, k, v: torch.nn.Dropout(0.3).eval()(torch.softmax(q @ k.mT * 5**-0.5, -1)) @ v,
+        lambda q, k, v: torch.nn.Dropout(0.3).eval()(_weights(q, k)) @ v,
         _reference(),
     ),
-    "transposed": (lambda q, k, v: (v.mT @ torch.softmax(q @ k.mT * 5**-0.5, -1).transpose(-2, -1)).mT, _reference()),
+    "transposed": (lambda q, k, v: (v.mT @ _weights(q, k).transpose(-2, -1)).mT, _reference()),
     "einsum": (
         lambda q, k, v: torch.einsum(
             "bhij,bhjd->bhid", torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) * 5**-0.5, -1), v
@@ -419,10 +390,6 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         ),
         _reference(_MASK, drop=0.2),
     ),
-    "einsum, then matmul": (
-        lambda q, k, v: torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) * 5**-0.5, -1) @ v,
-        _reference(),
-    ),
     "by a softmax by hand": (lambda q, k, v: _by_maximum(q @ k.mT * 5**-0.5) @ v, _reference()),
 }
 
@@ -433,8 +400,7 @@ def test_attention_written_by_hand_is_its_op(name: str) -> None:
     x = [normal_input(*shape, seed=seed) for seed, shape in enumerate(_SHAPES)]
     with torch.no_grad():
         found, want = by_hand(*map(law_of, x)).moments(), op(*map(law_of, x)).moments()
-    torch.testing.assert_close(found.mean, want.mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found.var, want.var, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
 
 
 def test_a_constant_in_place_of_logits_is_not_taken_for_a_mask() -> None:
