@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import momentgen
 
@@ -36,3 +42,20 @@ def counting_compiler(path: Path, seconds: float = 0) -> tuple[Path, Path]:
     log.touch()
     text = f'case " $* " in *momentgen-probe-*) ;; *" -c "*) echo x >> "{log}"; sleep {seconds};; esac\nexec cc "$@"'
     return script(path, text), log
+
+
+def noise_images(folder: Path) -> Path:
+    """A folder with what passes for MNIST: 300 images of noise."""
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (300, 28, 28), dtype=np.uint8)
+    labels = draw.integers(0, 10, 300).astype(np.uint8)
+    np.savez(folder / "mnist.npz", x_train=pixels, y_train=labels, x_test=pixels[:50], y_test=labels[:50])
+    return folder
+
+
+def run_example(name: str, folder: Path, out: Path, *settings: str) -> tuple[dict[str, Any], str]:
+    """What an example on the data of a folder writes into ``out``, and what it prints."""
+    command = [sys.executable, str(ROOT / "examples" / name), "--data", str(folder), "--out", str(out), *settings]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600, env=alone)
+    return json.loads(out.read_text()), done.stdout

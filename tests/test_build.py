@@ -71,9 +71,12 @@ def test_a_build_with_nothing_to_do_changes_nothing(rules: Path) -> None:
     assert kinds(rules) == set()
 
 
-def test_two_builds_are_byte_identical_whatever_the_number_of_jobs(rules: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"jobs": 3}, {"jobs": 2, "timeout": 600.0}])
+def test_builds_are_byte_identical_whatever_the_number_of_jobs_and_a_time_out_that_is_not_reached(
+    rules: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
     run(rules, output=tmp_path / "one", jobs=1)
-    run(rules, output=tmp_path / "two", jobs=3)
+    run(rules, output=tmp_path / "two", **options)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 
@@ -197,11 +200,9 @@ def test_without_a_record_of_the_compiler_all_rules_are_built_again(rules: Path,
     assert snapshot(rules.parent / "generated") == before
 
 
-def test_an_edited_record_of_the_compiler_is_found(rules: Path) -> None:
-    run(rules)
-    record = rules.parent / "generated/compiler.json"
-    record.write_text(record.read_text().replace('"momentgen.rule.rule": "', '"momentgen.rule.rule": "0'))
-    assert ("touched", "compiler.json") in kinds(rules)
+def replace(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -217,6 +218,8 @@ def test_an_edited_record_of_the_compiler_is_found(rules: Path) -> None:
         (lambda out: (out / "relu/extra.c").write_text(""), ("orphan", "relu/extra.c")),
         (lambda out: (out / "__init__.py").unlink(), ("missing", "__init__.py")),
         (lambda out: (out / ".new-relu").mkdir(), ("orphan", ".new-relu")),
+        (lambda out: replace(out / "relu/manifest.json", "2.5 ulp", "0.5 ulp"), ("touched", "relu/manifest.json")),
+        (lambda out: replace(out / "compiler.json", 'rule.rule": "', 'rule.rule": "0'), ("touched", "compiler.json")),
     ],
 )
 def test_check_finds_damage_and_a_build_mends_it(rules: Path, damage, finding) -> None:  # type: ignore[no-untyped-def]
@@ -228,13 +231,6 @@ def test_check_finds_damage_and_a_build_mends_it(rules: Path, damage, finding) -
     run(rules)
     assert snapshot(out) == before
     assert kinds(rules) == set()
-
-
-def test_an_edited_bound_in_a_manifest_is_found(rules: Path) -> None:
-    run(rules)
-    manifest = rules.parent / "generated/relu/manifest.json"
-    manifest.write_text(manifest.read_text().replace("2.5 ulp", "0.5 ulp"))
-    assert kinds(rules) == {("touched", "relu/manifest.json")}
 
 
 def test_the_output_of_a_removed_rule_is_an_orphan_and_goes_with_the_next_build(rules: Path) -> None:
@@ -319,12 +315,6 @@ def test_what_a_stopped_rule_had_started_ends_with_it_and_leaves_no_files(rules:
     assert not Path(scratch).exists()
 
 
-def test_a_time_out_that_is_not_reached_changes_nothing(rules: Path, tmp_path: Path) -> None:
-    run(rules, output=tmp_path / "one")
-    run(rules, output=tmp_path / "two", timeout=600.0, jobs=2)
-    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
-
-
 def test_stages_of_workers_are_reported(rules: Path) -> None:
     told: list[tuple[str, str]] = []
 
@@ -345,28 +335,26 @@ def test_only_builds_one_rule_and_keeps_the_others(rules: Path) -> None:
     assert kinds(rules, only="abs") == set()
 
 
-def test_only_with_an_unknown_name_lists_the_names(rules: Path) -> None:
-    with pytest.raises(RuleError, match="there are: abs, heaviside, relu"):
-        run(rules, only="gelu")
-
-
-def test_rules_that_are_not_there_are_an_error_that_creates_nothing(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file.py").touch()
-    for name in ("absent", "empty", "file.py"):
-        with pytest.raises(RuleError, match=name):
-            run(tmp_path / name, output=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_rules_and_output_must_be_different_directories(rules: Path) -> None:
-    with pytest.raises(MomentgenError, match="another directory"):
-        run(rules, output=rules)
-
-
-def test_an_output_directory_that_cannot_be_made_is_named(rules: Path) -> None:
-    with pytest.raises(MomentgenError, match=r"output directory .*relu.py/out: cannot be made: Not a directory"):
-        run(rules, output=rules / "relu.py" / "out")
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"only": "gelu"}, RuleError, "there are: abs, heaviside, relu"),
+        ({"rules": "absent"}, RuleError, "absent"),
+        ({"rules": "empty"}, RuleError, "empty"),
+        ({"rules": "rules/relu.py"}, RuleError, r"relu\.py"),
+        ({"output": "rules"}, MomentgenError, "another directory"),
+        ({"output": "rules/relu.py/out"}, MomentgenError, r"directory .*relu.py/out: cannot be made: Not a directory"),
+    ],
+)
+def test_what_cannot_be_built_is_an_error_that_creates_nothing(
+    rules: Path, options: dict[str, str], error: type[Exception], said: str
+) -> None:
+    (rules.parent / "empty").mkdir()
+    before = sorted(rules.parent.rglob("*"))
+    given = {name: text if name == "only" else rules.parent / text for name, text in options.items()}
+    with pytest.raises(error, match=said):
+        run(**{"rules": rules, **given})
+    assert sorted(rules.parent.rglob("*")) == before
 
 
 def test_an_unwritable_output_directory_stops_the_build_before_any_work(

@@ -40,31 +40,22 @@ def test_values_come_back_bit_for_bit(value: object) -> None:
         assert json.dumps(kept.get("key")) == json.dumps(value)
 
 
+# Who is trusted is one function's to say, which tests/hostile/test_cache.py asks for every mode and owner.
 @posix
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o775])
 @pytest.mark.parametrize("which", ["cache", "cache/results"])
-def test_a_directory_that_others_can_write_is_not_used(base: Path, which: str, mode: int) -> None:
+def test_a_directory_that_others_can_write_is_not_used(base: Path, which: str) -> None:
     open_kept()
-    (base.parent / which).chmod(mode)
+    (base.parent / which).chmod(0o770)
     with pytest.raises(MomentgenError, match="others may write to"):
         open_kept()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_of_another_user_is_not_used(base: Path) -> None:
-    open_kept()
-    os.chown(base, 12345, -1)
-    with pytest.raises(MomentgenError, match="belongs to user 12345"):
-        open_kept()
-
-
 @posix
-@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
-def test_a_file_that_others_can_write_is_not_read(base: Path, mode: int) -> None:
+def test_a_file_that_others_can_write_is_not_read(base: Path) -> None:
     kept = open_kept()
     kept.put("ab", 1)
     (path,) = (base / "results").iterdir()
-    path.chmod(mode)
+    path.chmod(0o602)
     assert kept.get("ab") is None
 
 

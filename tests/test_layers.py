@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -184,18 +185,24 @@ HIGHEST = (
 )  # fmt: skip
 
 
+def upward(package: str, floor: Callable[[str], int]) -> list[str]:
+    """Imports of a higher floor in a package, of which ``floor`` says where each part of it stands."""
+    drawn = {one: used for one, used in arrows().items() if one.startswith(f"momentgen.{package}.")}
+    return [
+        f"{one} -> {other}"
+        for one, used in drawn.items()
+        for other in used & drawn.keys()
+        if floor(one.split(".")[2]) < floor(other.split(".")[2])
+    ]
+
+
 def test_no_module_of_laws_imports_a_higher_one() -> None:
-    def floor(module: str) -> int:
-        first = module.split(".")[2]
+    def floor(first: str) -> int:
         if first == "numerics" or first in LOWEST:
             return 0
         return 1 if first == "law" else 3 if first in HIGHEST else 2
 
-    drawn = {one: used for one, used in arrows().items() if one.startswith("momentgen.laws.")}
-    upward = [
-        f"{one} -> {other}" for one, used in drawn.items() for other in used & drawn.keys() if floor(one) < floor(other)
-    ]
-    assert not upward
+    assert not upward("laws", floor)
 
 
 #: folders of momentgen.compiler from the lowest up; modules beside them stand above all
@@ -206,13 +213,6 @@ FOLDERS = (
 
 
 def test_no_folder_of_the_compiler_imports_a_higher_one() -> None:
-    def floor(module: str) -> int:
-        folder = module.split(".")[2]
-        return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
-
-    drawn = {one: used for one, used in arrows().items() if one.startswith("momentgen.compiler.")}
-    assert {module.split(".")[2] for module in drawn if module.count(".") > 2} == {*FOLDERS}
-    upward = [
-        f"{one} -> {other}" for one, used in drawn.items() for other in used & drawn.keys() if floor(one) < floor(other)
-    ]
-    assert not upward
+    modules = [module.split(".") for module in arrows() if module.startswith("momentgen.compiler.")]
+    assert {parts[2] for parts in modules if len(parts) > 3} == {*FOLDERS}
+    assert not upward("compiler", lambda folder: FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS))

@@ -83,6 +83,17 @@ def encoder_layer() -> nn.Module:
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
 
 
+#: name -> network, and the shape of an input of two examples
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (mlp, (2, 4)),
+    "cnn": (lambda: ResidualCNN().eval(), (2, 3, 6, 6)),
+    "pooled": (pooled, (2, 3, 6, 6)),
+    "vit": (ViT, (2, 3, 8, 8)),
+    "encoder layer": (encoder_layer, (2, 3, 8)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
+}
+
+
 def moments(*shape: int, noise: float = 0.3, grad: bool = False) -> Moments:
     """A random input."""
     return Moments(torch.randn(shape).requires_grad_(grad), (noise * torch.rand(shape)).requires_grad_(grad))

@@ -105,6 +105,13 @@ def planted(cache: Path, tmp_path: Path) -> tuple[Path, Path]:
     return cache / name, trace
 
 
+def is_not_loaded(trace: Path, said: str) -> None:
+    """A kernel is compiled beside the planted one, which is not run, and a warning says why."""
+    with pytest.warns(FallbackWarning, match=said):
+        assert built() == 7
+    assert not trace.exists()
+
+
 @posix
 def test_a_planted_library_would_run_if_it_were_trusted(planted: tuple[Path, Path]) -> None:
     _, trace = planted
@@ -117,9 +124,7 @@ def test_a_planted_library_would_run_if_it_were_trusted(planted: tuple[Path, Pat
 def test_nothing_is_loaded_from_a_directory_that_others_may_write_to(mode: int, planted: tuple[Path, Path]) -> None:
     file, trace = planted
     file.parent.chmod(mode)
-    with pytest.warns(FallbackWarning, match=rf"others may write to .* `chmod go-w {file.parent}`"):
-        assert built() == 7
-    assert not trace.exists()
+    is_not_loaded(trace, rf"others may write to .* `chmod go-w {file.parent}`")
     assert list(file.parent.iterdir()) == [file]  # nor is anything put there
     with pytest.MonkeyPatch.context() as patch:  # nor is it loaded for want of a compiler
         patch.setenv("CC", "/nowhere/cc")
@@ -133,9 +138,7 @@ def test_nothing_is_loaded_from_a_directory_that_others_may_write_to(mode: int, 
 def test_a_file_that_others_may_write_to_is_not_loaded(mode: int, planted: tuple[Path, Path]) -> None:
     file, trace = planted
     file.chmod(mode)
-    with pytest.warns(FallbackWarning, match=rf"is not loaded: others may write to .* `chmod go-w {file}`"):
-        assert built() == 7
-    assert not trace.exists()
+    is_not_loaded(trace, rf"is not loaded: others may write to .* `chmod go-w {file}`")
 
 
 @posix
@@ -155,10 +158,7 @@ def test_nothing_is_loaded_that_belongs_to_another_user(
         return os.stat_result([*found[:4], 4711, *found[5:]]) if Path(path) == theirs else found
 
     monkeypatch.setattr(kernel_cache.os, "lstat", owned)
-    expected = "is no file" if what == "file through a link" else "belongs to user 4711"
-    with pytest.warns(FallbackWarning, match=expected):
-        assert built() == 7
-    assert not trace.exists()
+    is_not_loaded(trace, "is no file" if what == "file through a link" else "belongs to user 4711")
 
 
 @posix
@@ -170,9 +170,7 @@ def test_a_process_of_another_user_does_not_trust_this_ones_cache(
         os.chown(file.parent, 4711, 4711)
     else:
         monkeypatch.setattr(kernel_cache.os, "geteuid", lambda: 4711)
-    with pytest.warns(FallbackWarning, match=r"set \$MOMENTGEN_CACHE to a directory of your own"):
-        assert built() == 7
-    assert not trace.exists()
+    is_not_loaded(trace, r"set \$MOMENTGEN_CACHE to a directory of your own")
 
 
 @posix
@@ -183,9 +181,7 @@ def test_a_link_to_a_directory_is_judged_by_where_it_leads(
     (tmp_path / "link").symlink_to(file.parent)
     monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path / "link"))
     file.parent.chmod(0o777)
-    with pytest.warns(FallbackWarning, match="others may write"):
-        assert built() == 7
-    assert not trace.exists()
+    is_not_loaded(trace, "others may write")
 
 
 @posix

@@ -72,58 +72,38 @@ def worst(widths: tuple[int, ...], chains: int, sweeps: int, collapsed: tuple[st
 # ------------------------------------------------------------- planted errors
 
 
-def wrong_activations(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Equation (11) as it is printed: the output noise's variance where its inverse belongs."""
-
-    def planted(model: BowTieModel, state: State, data: Data) -> Any:
-        inverse = (*state.precisions[:-1], state.precisions[-1].reciprocal())
-        return original(model, state._replace(precisions=inverse), data)
-
-    return planted
+Conditional = Callable[..., Any]
 
 
-def wrong_weights(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of the hidden layers, at a temperature a fifth too high."""
-
-    def planted(model: BowTieModel, state: State, data: Data, layer: int) -> Any:
-        return original(model.at(1.2 * model.tau), state, data, layer)
-
-    return planted
+def _inverse(state: State) -> State:
+    return state._replace(precisions=(*state.precisions[:-1], state.precisions[-1].reciprocal()))
 
 
-def wrong_precisions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A shape of α₀ + (N + 1)/2."""
-
-    def planted(*given: Any) -> Any:
-        right = original(*given)
-        return GammaConditional(right.shape + 0.5, right.rate)
-
-    return planted
+def _without_prior(right: Conditional) -> Conditional:
+    """Without the gates' prior's log odds u/τ."""
+    return lambda model, *given: right(model.at(1e12), *given)
 
 
-def wrong_gates(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Without their prior's log odds u/τ."""
-
-    def planted(model: BowTieModel, *given: Any) -> Any:
-        return original(model.at(1e12), *given)
-
-    return planted
-
-
-def wrong_gamma(original: Callable[..., Any]) -> Callable[..., Any]:
-    """PG(1, u) for PG(1, u/τ)."""
-    return lambda b, z, **options: original(b, 0.5 * z, **options)
+def _wider(right: GammaConditional) -> GammaConditional:
+    return GammaConditional(right.shape + 0.5, right.rate)
 
 
 #: block -> where the sweep finds it, and the error
-PLANTED = {
-    "activations": ("activations_conditional", wrong_activations),
-    "weights": ("weights_conditional", wrong_weights),
-    "precisions": ("precisions_conditional", wrong_precisions),
-    "gates": ("gates_conditional", wrong_gates),
-    "gamma": ("polya_gamma", wrong_gamma),
-    "collapsed gates": ("draw_collapsed_gates", wrong_gates),
-    "collapsed weights": ("collapsed_weights_conditional", wrong_gates),
+PLANTED: dict[str, tuple[str, Callable[[Conditional], Conditional]]] = {
+    # equation (11) as it is printed: the output noise's variance where its inverse belongs
+    "activations": (
+        "activations_conditional",
+        lambda right: lambda model, state, data: right(model, _inverse(state), data),
+    ),
+    # of the hidden layers, at a temperature a fifth too high
+    "weights": ("weights_conditional", lambda right: lambda model, *given: right(model.at(1.2 * model.tau), *given)),
+    # a shape of α₀ + (N + 1)/2
+    "precisions": ("precisions_conditional", lambda right: lambda *given: _wider(right(*given))),
+    "gates": ("gates_conditional", _without_prior),
+    # PG(1, u) for PG(1, u/τ)
+    "gamma": ("polya_gamma", lambda right: lambda b, z, **options: right(b, 0.5 * z, **options)),
+    "collapsed gates": ("draw_collapsed_gates", _without_prior),
+    "collapsed weights": ("collapsed_weights_conditional", _without_prior),
 }
 
 

@@ -196,34 +196,25 @@ def test_learnt_noise_has_a_gradient_and_stays_positive():
 # ---------------------------------------------------------------------- labels
 
 
+@pytest.mark.parametrize("likelihood", [Probit(), Bernoulli()])
 @pytest.mark.parametrize(("mean", "var"), [(0.7, 2.0), (-4.0, 0.3), (2.0, 9.0)])
-def test_probit_terms_are_the_quadrature(mean, var):
-    likelihood, output = Probit(), Moments(double(mean), double(var))
-    for label in (0, 1):
-        sign = 2 * label - 1
-        y = torch.tensor([label])
-        expected = expectation_of(lambda f, s=sign: scipy.special.log_ndtr(s * f), mean, var)
-        evidence = math.log(expectation_of(lambda f, s=sign: scipy.special.ndtr(s * f), mean, var))
-        assert likelihood.expected_log_prob(output, y).item() == pytest.approx(expected, rel=1e-12)
-        assert likelihood.log_z(output, y).item() == pytest.approx(evidence, rel=1e-12)
-        assert likelihood.log_prob(double(mean), y).item() == pytest.approx(log_phi(sign * mean))
-        p = likelihood.predictive(output).item()
-        assert (p if label else 1 - p) == pytest.approx(float(math.exp(evidence)), abs=1e-9)
-
-
-@pytest.mark.parametrize(("mean", "var"), [(0.7, 2.0), (-4.0, 0.3), (2.0, 9.0)])
-def test_bernoulli_terms_are_the_quadrature(mean, var):
-    likelihood, output = Bernoulli(), Moments(double(mean), double(var))
+def test_terms_of_two_labels_are_the_quadrature(mean, var, likelihood):
+    is_probit, output = isinstance(likelihood, Probit), Moments(double(mean), double(var))
+    log_p = scipy.special.log_ndtr if is_probit else scipy.special.log_expit
+    near, sure = ({"rel": 1e-12}, 1e-9) if is_probit else ({"abs": 1e-6}, 3e-7)  # the op's
     for label in (False, True):
         sign = 1 if label else -1
         y = torch.tensor([label])
-        expected = expectation_of(lambda f, s=sign: scipy.special.log_expit(s * f), mean, var)
-        evidence = true_log_mean_sigmoid(sign * mean, var)
-        assert likelihood.expected_log_prob(output, y).item() == pytest.approx(expected, abs=1e-6)  # the op's
+        expected = expectation_of(lambda f, s=sign: log_p(s * f), mean, var)
+        if is_probit:
+            evidence = math.log(expectation_of(lambda f, s=sign: scipy.special.ndtr(s * f), mean, var))
+        else:
+            evidence = true_log_mean_sigmoid(sign * mean, var)
+        assert likelihood.expected_log_prob(output, y).item() == pytest.approx(expected, **near)
         assert likelihood.log_z(output, y).item() == pytest.approx(evidence, rel=1e-12)
-        assert likelihood.log_prob(double(mean), y).item() == pytest.approx(log_sigmoid(sign * mean))
+        assert likelihood.log_prob(double(mean), y).item() == pytest.approx(float(log_p(sign * mean)))
         p = likelihood.predictive(output).item()
-        assert (p if label else 1 - p) == pytest.approx(float(math.exp(evidence)), abs=3e-7)  # the op's
+        assert (p if label else 1 - p) == pytest.approx(math.exp(evidence), abs=sure)
 
 
 @pytest.mark.parametrize("expectation", ["quadrature", "bound", "mean_predictor"])

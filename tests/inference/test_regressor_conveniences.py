@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from inference.every_estimator import FILTERS, quick
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -26,11 +27,10 @@ from momentgen.inference import (
 )
 
 QUICK: list[Any] = [
-    PBPRegressor(hidden=(10,), passes=10, members=1, random_state=0),
-    EBPRegressor(hidden=(10,), passes=10, members=1, random_state=0),
-    VBPRegressor(hidden=(10,), epochs=60, lr=0.05, propagation="ap2", random_state=0),
-    CorrelatedRegressor(hidden=(10,), epochs=40, lr=0.04, samples=5, random_state=0),
-    BowTieRegressor(hidden=(5,), burn_in=100, draws=40, start="random", random_state=0),
+    *(quick(kind) for kind in FILTERS[:2]),
+    quick(VBPRegressor, hidden=(10,), epochs=60, lr=0.05),
+    quick(CorrelatedRegressor, hidden=(10,), epochs=40),
+    quick(BowTieRegressor, burn_in=100, draws=40),
 ]
 each = pytest.mark.parametrize("estimator", QUICK, ids=lambda one: type(one).__name__)
 

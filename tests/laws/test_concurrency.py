@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -28,29 +30,26 @@ def _expected(network: Any, x: Any) -> dict[str, Any]:
     return found
 
 
+def _in_threads(work: Callable[[Any], None], names: tuple[Any, ...]) -> None:
+    """Run side by side; what fails in a thread fails here."""
+    with ThreadPoolExecutor(len(names)) as threads:
+        for done in [threads.submit(work, name) for name in names]:
+            done.result()
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_threads_have_their_own_methods(compiled: bool) -> None:
     torch._dynamo.reset()
     network, x = _network(compiled), moments(5, 4)
-    expected = _expected(network, x)
-    failures: list[BaseException] = []
-    start = threading.Barrier(6)
+    expected, start = _expected(network, x), threading.Barrier(6)
 
     def work(name: Any) -> None:
-        try:
-            start.wait()
-            for _ in range(50):
-                with momentgen.method(name):
-                    close((part.detach() for part in network(x)), expected[name])
-        except BaseException as error:  # an assertion of a thread is nobody's
-            failures.append(error)
+        start.wait()
+        for _ in range(50):
+            with momentgen.method(name):
+                close((part.detach() for part in network(x)), expected[name])
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in METHODS * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    _in_threads(work, METHODS * 3)
 
 
 def test_tasks_have_their_own_methods() -> None:
@@ -79,10 +78,6 @@ def test_a_network_compiled_by_two_threads_at_once_serves_both() -> None:
         with momentgen.method(name):
             found[name] = tuple(part.detach() for part in fast(x))
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in METHODS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    _in_threads(work, METHODS)
     for name in METHODS:
         close(found[name], expected[name])

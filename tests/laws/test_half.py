@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from laws.small_networks import Of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch_networks import Recurrent, ResidualCNN, ViT, encoder_layer
+from torch_networks import NETWORKS
 
 import momentgen
 from momentgen import Moments, noisy, output_covariance
@@ -49,10 +49,7 @@ def assert_rounded(found: Moments, expected: Moments, dtype: torch.dtype) -> Non
 
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: net_of(lambda net, x: net.last(net.norm(F.gelu(net.first(x))))), (5, 4)),
-    "cnn": (lambda: ResidualCNN().eval(), (3, 3, 6, 6)),
-    "encoder layer": (lambda: encoder_layer().eval(), (2, 4, 8)),
-    "vit": (lambda: ViT().eval(), (2, 3, 8, 8)),
-    "lstm": (lambda: Recurrent(nn.LSTM).eval(), (2, 3, 4)),
+    **{name: NETWORKS[name] for name in ("cnn", "encoder layer", "vit", "lstm")},
     "max pool": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), (2, 1, 6, 6)),
     "gates": (lambda: net_of(lambda net, x: torch.sigmoid(net.first(x)) * torch.tanh(net.first(x)) / 2 - 1), (3, 4)),
     "a tensor of its dtype": (
@@ -66,7 +63,7 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "vit" else []) for n in _NETWORKS])
 def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dtype: torch.dtype) -> None:
     make, shape = _NETWORKS[name]
-    narrow, wide = pair(make(), dtype)
+    narrow, wide = pair(make().eval(), dtype)
     x, same = given(shape, dtype)
     with torch.no_grad():
         found, expected = momentgen.convert(narrow, method)(x), momentgen.convert(wide, method)(same)

@@ -225,14 +225,19 @@ def test_slices_change_nothing(n: int, monkeypatch: pytest.MonkeyPatch, without_
     torch.testing.assert_close(moments_and_gradients(m, v), whole)
 
 
-CODE = pytest.mark.parametrize("code", ["C", "torch"])
-
-
 def use(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if code == "torch":
         monkeypatch.setattr(module, "native_maximum", lambda dtype: None)
     else:
         assert native_maximum(torch.float32) is not None, "no C compiler"
+
+
+@pytest.fixture(params=["C", "torch"])
+def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(request.param, monkeypatch)
+
+
+CODE = pytest.mark.usefixtures("_code")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -256,10 +261,7 @@ def test_the_torch_code_and_the_c_give_the_same_moments(
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 4e-3), (torch.float64, 2e-5)])
 @pytest.mark.parametrize("n", [3, 4, 9])
 @pytest.mark.parametrize("kind", ["equal", "spread means", "unequal", "some certain", "small numbers"])
-def test_gradients_are_those_of_the_exact_integrals(
-    kind: str, n: int, dtype: torch.dtype, tolerance: float, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(code, monkeypatch)
+def test_gradients_are_those_of_the_exact_integrals(kind: str, n: int, dtype: torch.dtype, tolerance: float) -> None:
     for seed in range(4):
         m, s = case(kind, n, seed)
         sd = math.sqrt(expected(m, s)[1])
@@ -275,10 +277,7 @@ def test_gradients_are_those_of_the_exact_integrals(
 
 @CODE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_certain_maximum_but_for_a_tail_has_the_variance_of_the_tail(
-    dtype: torch.dtype, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(code, monkeypatch)
+def test_a_certain_maximum_but_for_a_tail_has_the_variance_of_the_tail(dtype: torch.dtype) -> None:
     z = np.linspace(0, 6, 13)
     m, s = np.stack([np.zeros(13), -z, -z - 2], 1), np.array([0.0, 1.0, 1.0])
     mean, var = maximum_of(*(torch.from_numpy(part).to(dtype) for part in (m, np.tile(s**2, (13, 1)))), 1)
@@ -288,8 +287,7 @@ def test_a_certain_maximum_but_for_a_tail_has_the_variance_of_the_tail(
 
 
 @CODE
-def test_one_wrong_element_makes_its_window_nan_and_no_other(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(code, monkeypatch)
+def test_one_wrong_element_makes_its_window_nan_and_no_other() -> None:
     m, v = torch.zeros(5, 3), torch.ones(5, 3)
     m[0, 1], m[1, 0], v[2, 2], v[3, 0] = math.nan, INF, -1e-3, math.nan
     m, v = m.requires_grad_(), v.requires_grad_()
@@ -301,8 +299,7 @@ def test_one_wrong_element_makes_its_window_nan_and_no_other(code: str, monkeypa
 
 
 @CODE
-def test_overlapping_windows_share_their_elements_and_gradients(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(code, monkeypatch)
+def test_overlapping_windows_share_their_elements_and_gradients() -> None:
     table = torch.tensor([[0, 1, 2], [1, 2, 3], [4, -1, 0]])
     m = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     v = torch.rand(7, 5, generator=torch.Generator().manual_seed(1)).double().requires_grad_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -63,19 +64,15 @@ def test_of_few_inputs_the_variance_behind_two_layers_is_exact(inputs: int, seed
     check(net, maps, random_input(inputs))
 
 
-class Around(nn.Module):
-    """Two layers with something between or around them, to one value."""
+def around(between: Callable[[Tensor, nn.Module], Tensor]) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+    """Two layers with something between or around them, to one value whose ReLU is taken; and without the ReLU."""
+    layers = nn.ModuleDict({"first": nn.Linear(6, 8), "inner": nn.Linear(8, 8), "last": nn.Linear(8, 1)})
 
-    def __init__(self, between: Callable[[Tensor, nn.Module], Tensor]) -> None:
-        super().__init__()
-        self.first, self.inner, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 1)
-        self.between = between
+    def affine(net: Any, x: Tensor) -> Tensor:
+        return net.last(between(net.first(x), net.inner))
 
-    def affine(self, x: Tensor) -> Tensor:
-        return self.last(self.between(self.first(x), self.inner))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.affine(x).relu()
+    exact = copy.deepcopy(layers).double()
+    return Of(lambda net, x: affine(net, x).relu(), **layers), lambda x: affine(exact, x)
 
 
 def _in_place(h: Tensor, inner: nn.Module) -> Tensor:
@@ -104,10 +101,7 @@ AFFINE: dict[str, Callable[[Tensor, nn.Module], Tensor]] = {
 @pytest.mark.parametrize("between", AFFINE)
 def test_probes_go_through_what_adds_scales_and_moves(between: str) -> None:
     torch.manual_seed(1)
-    net = Around(AFFINE[between])
-    exact = Around(AFFINE[between]).double()
-    exact.load_state_dict(net.state_dict())
-    check(net, exact.affine, random_input(6))
+    check(*around(AFFINE[between]), random_input(6))
 
 
 def test_an_input_with_a_covariance_has_it_in_its_probes() -> None:

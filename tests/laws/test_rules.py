@@ -123,46 +123,30 @@ def test_multi_head_attention_as_a_module_on_certain_values_is_torchs() -> None:
 # --------------------------------------------------------------------- forms
 
 CREATED: dict[str, Callable[[Any], Any]] = {
-    "zeros_like": torch.zeros_like,
-    "ones_like": torch.ones_like,
-    "full_like": lambda x: torch.full_like(x, 2.5),
-    "new_zeros": lambda x: x.new_zeros(2, 2),
-    "new_ones": lambda x: x.new_ones((3,)),
-    "new_full": lambda x: x.new_full((3,), 1.5),
-    "new_tensor": lambda x: x.new_tensor([1.0, 2.0]),
-}
+    "zeros_like": torch.zeros_like, "ones_like": torch.ones_like, "full_like": lambda x: torch.full_like(x, 2.5),
+    "new_zeros": lambda x: x.new_zeros(2, 2), "new_ones": lambda x: x.new_ones((3,)),
+    "new_full": lambda x: x.new_full((3,), 1.5), "new_tensor": lambda x: x.new_tensor([1.0, 2.0]),
+}  # fmt: skip
 SHAPED: dict[str, Callable[[Any], Any]] = {
     "empty_like": torch.empty_like,
     "new_empty": lambda x: x.new_empty(3),
     "new_empty_strided": lambda x: x.new_empty_strided((2, 2), (1, 2)),
 }
 QUERIED: dict[str, Callable[[Any], Any]] = {
-    "size": lambda x: (x.size(), x.size(1), x.size(dim=0), x.shape),
-    "dim": lambda x: (x.dim(), x.ndim),
-    "ndimension": lambda x: x.ndimension(),
-    "numel": lambda x: (x.numel(), torch.numel(x)),
-    "nelement": lambda x: x.nelement(),
-    "stride": lambda x: (x.stride(), x.stride(0)),
+    "size": lambda x: (x.size(), x.size(1), x.size(dim=0), x.shape), "dim": lambda x: (x.dim(), x.ndim),
+    "ndimension": lambda x: x.ndimension(), "numel": lambda x: (x.numel(), torch.numel(x)),
+    "nelement": lambda x: x.nelement(), "stride": lambda x: (x.stride(), x.stride(0)),
     "is_floating_point": lambda x: (x.is_floating_point(), torch.is_floating_point(x)),
-    "is_complex": lambda x: x.is_complex(),
-    "element_size": lambda x: (x.element_size(), x.itemsize),
-    "is_contiguous": lambda x: x.is_contiguous(),
-    "get_device": lambda x: x.get_device(),
-    "storage_offset": lambda x: x.storage_offset(),
-    "is_inference": lambda x: x.is_inference(),
-    "is_signed": lambda x: x.is_signed(),
-    "is_conj": lambda x: x.is_conj(),
-    "is_neg": lambda x: x.is_neg(),
-    "isnan": lambda x: x.isnan().tolist(),
-    "isinf": lambda x: torch.isinf(x).tolist(),
-    "isfinite": lambda x: x.isfinite().tolist(),
-    "isposinf": lambda x: x.isposinf().tolist(),
-    "isneginf": lambda x: x.isneginf().tolist(),
-    "is_same_size": lambda x: x.is_same_size(torch.zeros(2, 3)),
-    "dim_order": lambda x: x.dim_order(),
-    "result_type": lambda x: torch.result_type(x, 1.0),
+    "is_complex": lambda x: x.is_complex(), "element_size": lambda x: (x.element_size(), x.itemsize),
+    "is_contiguous": lambda x: x.is_contiguous(), "get_device": lambda x: x.get_device(),
+    "storage_offset": lambda x: x.storage_offset(), "is_inference": lambda x: x.is_inference(),
+    "is_signed": lambda x: x.is_signed(), "is_conj": lambda x: x.is_conj(), "is_neg": lambda x: x.is_neg(),
+    "isnan": lambda x: x.isnan().tolist(), "isinf": lambda x: torch.isinf(x).tolist(),
+    "isfinite": lambda x: x.isfinite().tolist(), "isposinf": lambda x: x.isposinf().tolist(),
+    "isneginf": lambda x: x.isneginf().tolist(), "is_same_size": lambda x: x.is_same_size(torch.zeros(2, 3)),
+    "dim_order": lambda x: x.dim_order(), "result_type": lambda x: torch.result_type(x, 1.0),
     "dtype": lambda x: (x.dtype, x.device, x.layout, x.is_cuda, x.is_cpu, x.requires_grad, len(x)),
-}
+}  # fmt: skip
 #: functions that have a rule or a kind with a rule, and are covered elsewhere
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(KINDS["write"], "test_in_place.py"),

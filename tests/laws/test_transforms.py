@@ -10,19 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch_networks import Recurrent, ResidualCNN, ViT, close, encoder_layer, mlp, moments, pooled
+from torch_networks import NETWORKS, close, mlp, moments, pooled
 
 import momentgen
 from momentgen import Moments
 
-_NETWORKS: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
-    (mlp, (2, 4)),
-    (lambda: ResidualCNN().eval(), (2, 3, 6, 6)),
-    (pooled, (2, 3, 6, 6)),
-    (ViT, (2, 3, 8, 8)),
-    (encoder_layer, (2, 3, 8)),
-    (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
-]
+_NETWORKS = list(NETWORKS.values())
 
 
 def pair_of(network: nn.Module) -> Callable[[Tensor, Tensor], Any]:

@@ -3,33 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def images(folder: Path) -> Path:
-    """A folder with what passes for MNIST: 300 images of noise."""
-    draw = np.random.default_rng(0)
-    pixels = draw.integers(0, 256, (300, 28, 28), dtype=np.uint8)
-    labels = draw.integers(0, 10, 300).astype(np.uint8)
-    np.savez(folder / "mnist.npz", x_train=pixels, y_train=labels, x_test=pixels[:50], y_test=labels[:50])
-    return folder
-
-
-def run(name: str, folder: Path, out: Path, *settings: str) -> tuple[dict[str, Any], str]:
-    command = [sys.executable, str(EXAMPLES / name), "--data", str(folder), "--out", str(out), *settings]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, env=alone)
-    return json.loads(out.read_text()), done.stdout
-
+from other_processes import noise_images, run_example
 
 QUICK = {
     "dropout_training.py": ("networks", "analytic 0.3 | 0", 7),
@@ -43,7 +20,7 @@ QUICK = {
 )
 def test_quick_runs_write_every_row_a_picture_and_what_the_paper_says(name: str, tmp_path: Path):
     section, key, rows = QUICK[name]
-    results, text = run(name, images(tmp_path), tmp_path / "results.json", "--quick")
+    results, text = run_example(name, noise_images(tmp_path), tmp_path / "results.json", "--quick")
     assert len(results[section]) == rows
     assert key in results[section]
     assert "paper" in text
@@ -52,13 +29,13 @@ def test_quick_runs_write_every_row_a_picture_and_what_the_paper_says(name: str,
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path):
     out = tmp_path / "results.json"
-    first, text = run("from_scratch.py", images(tmp_path), out, "--quick")
+    first, text = run_example("from_scratch.py", noise_images(tmp_path), out, "--quick")
     assert "all numbers finite" in text
     rows = first["networks"]
     assert len(rows) == 4
     kept = {name: row for name, row in rows.items() if name != "ReLU, noise 1e-4"}
     out.write_text(json.dumps({**first, "networks": kept}))
-    again, _ = run("from_scratch.py", tmp_path, out, "--quick")
+    again, _ = run_example("from_scratch.py", tmp_path, out, "--quick")
     assert again["networks"].keys() == rows.keys()
     for name, row in kept.items():
         assert again["networks"][name]["seconds"] == row["seconds"]
@@ -69,12 +46,12 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path):
 def test_lenet_writes_every_case_and_resumes(tmp_path: Path):
     settings = ["--samples", "20", "--inputs", "2", "--train", "256", "--epochs", "1", "--statistics", "50"]
     out = tmp_path / "results.json"
-    results, _ = run("lenet_mnist.py", images(tmp_path), out, *settings)
+    results, _ = run_example("lenet_mnist.py", noise_images(tmp_path), out, *settings)
     assert len(results["table2"]) == 12
     assert len(results["table4"]) == 6
     del results["table2"]["LReLU, noise 0.1 | plain"]
     out.write_text(json.dumps(results))
-    again, _ = run("lenet_mnist.py", tmp_path, out, *settings)
+    again, _ = run_example("lenet_mnist.py", tmp_path, out, *settings)
     assert len(again["table2"]) == 12
     for case, row in results["table2"].items():
         assert again["table2"][case]["seconds"] == row["seconds"]
