@@ -15,45 +15,38 @@ import momentgen
 from momentgen import noisy
 from momentgen.errors import InputError
 
+#: where a network keeps a state from call to call -> how it goes on with it
+KEEPS = {
+    "attribute": "net.state = net.cell(x, net.state); now = net.state",
+    "attribute in place": "now = net.state.copy_(net.cell(x, net.state))",
+    "list": "net.states.append(net.cell(x, net.states[-1])); now = net.states[-1]",
+    "dictionary": "net.by_name['state'] = net.cell(x, net.by_name['state']); now = net.by_name['state']",
+    "buffer": "now = net.buffer.copy_(net.cell(x, net.buffer))",
+}
 
-class Recurrent(nn.Module):
-    """Keeps a state from call to call; ``keep`` says where."""
 
-    def __init__(self, keep: str) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.cell, self.last, self.keep = nn.GRUCell(4, 3), nn.Linear(3, 2), keep
-        self.state, self.states = torch.full((2, 3), 0.5), [torch.full((2, 3), 0.5)]
-        self.by_name = {"state": torch.full((2, 3), 0.5)}
-        self.register_buffer("buffer", torch.full((2, 3), 0.5))
+def recurrent(keep: str) -> Any:
+    """A network with a state, which it returns too where it is a buffer."""
+    begun = torch.full((2, 3), 0.5)
 
-    def forward(self, x: Tensor) -> Any:
-        if self.keep == "attribute":
-            self.state = self.cell(x, self.state)
-            return self.last(self.state)
-        if self.keep == "attribute in place":
-            return self.last(self.state.copy_(self.cell(x, self.state)))
-        if self.keep == "list":
-            self.states.append(self.cell(x, self.states[-1]))
-            return self.last(self.states[-1])
-        if self.keep == "dictionary":
-            self.by_name["state"] = self.cell(x, self.by_name["state"])
-            return self.last(self.by_name["state"])
-        self.buffer.copy_(self.cell(x, self.buffer))
-        return self.last(self.buffer), self.buffer
+    def forward(net: Any, x: Tensor) -> Any:
+        known = {"net": net, "x": x}
+        exec(KEEPS[keep], known)
+        out = net.last(known["now"])
+        return (out, net.buffer) if keep == "buffer" else out
 
-    def begun(self, x: Tensor) -> Tensor:
-        """What its first call returns."""
-        found: Tensor = self.last(self.cell(x, torch.full((2, 3), 0.5)))
-        return found
+    torch.manual_seed(1)
+    parts = {"cell": nn.GRUCell(4, 3), "last": nn.Linear(3, 2), "buffer": nn.Buffer(begun.clone())}
+    states = {"state": begun.clone(), "states": [begun.clone()], "by_name": {"state": begun.clone()}}
+    return Of(forward, **parts, **states).eval()
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["", "one example"])
-@pytest.mark.parametrize("keep", ["attribute", "attribute in place", "list", "dictionary", "buffer"])
+@pytest.mark.parametrize("keep", KEEPS)
 def test_every_draw_starts_from_the_state_before_the_call(keep: str, batched: bool) -> None:
-    network, x = Recurrent(keep).eval(), noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
+    network, x = recurrent(keep), noisy(torch.linspace(-1, 1, 8).view(2, 4), std=0.5)
     given = x if batched else momentgen.Moments(x.mean.reshape(-1), x.var.reshape(-1))
-    drawn = draws_of(network.begun, x)
+    drawn = draws_of(lambda x: network.last(network.cell(x, torch.full((2, 3), 0.5))), x)  # what a first call returns
     with torch.no_grad(), momentgen.laws.listening() as notes:
         alone = Of(lambda net, x: net.network(x.view(2, 4)), network=network)
         found = momentgen.convert(network if batched else alone.eval())(given)
@@ -204,7 +197,7 @@ def test_examples_that_interact_in_some_draws_do_not_share_their_noise(function:
 @pytest.mark.parametrize("keep", ["attribute", "list", "dictionary"])
 @pytest.mark.parametrize("method", [None, "adjoint", "covariance"])
 def test_what_ap2_has_left_in_a_network_is_refused(keep: str, method: Any) -> None:
-    network = momentgen.convert(Recurrent(keep).eval(), method)
+    network = momentgen.convert(recurrent(keep), method)
     x = noisy(torch.randn(2, 4), std=0.3)
     with torch.no_grad():
         with momentgen.method("ap2"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -25,24 +26,12 @@ _W = torch.tensor([1.0, -2.0, 0.5])
 _KEYS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, -1.0]])
 
 
-class Net(nn.Module):
+def net(line: Callable[[Any, Any], Any]) -> Any:
     """A network of one line, with parameters."""
-
-    def __init__(self, line: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(_W.clone())
-        self.keys = nn.Parameter(_KEYS.clone())
-        self.embedding = nn.Embedding.from_pretrained(torch.arange(15.0).reshape(5, 3) / 5 - 1, freeze=False)
-        self.drop = nn.Dropout(0.4)
-        self.unit = momentgen.nn.InjectedNoise(0.5, distribution="logistic")
-        self.line = line
-
-    def forward(self, x: Any) -> Any:
-        return self.line(self, x)
-
-
-def net(line: Callable[[Any, Any], Any]) -> Net:
-    return Net(line).eval()
+    parts = {"weight": nn.Parameter(_W.clone()), "keys": nn.Parameter(_KEYS.clone()), "drop": nn.Dropout(0.4)}
+    embedding = nn.Embedding.from_pretrained(torch.arange(15.0).reshape(5, 3) / 5 - 1, freeze=False)
+    unit = momentgen.nn.InjectedNoise(0.5, distribution="logistic")
+    return Of(line, **parts, embedding=embedding, unit=unit).eval()
 
 
 def given() -> Moments:
@@ -201,7 +190,7 @@ _REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize("name", _REFUSED)
 def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any) -> None:
-    sentence = rf"{name} draws numbers that no law meets, in the network \(MomentsNet\), at .*test_draws.py:\d+: .*"
+    sentence = rf"{name} draws numbers that no law meets, in the network \(MomentsOf\), at .*test_draws.py:\d+: .*"
     with pytest.raises(UnsupportedError, match=sentence + re.escape('use method="sample"')):
         momentgen.convert(net(_REFUSED[name]), method)(given())
     with momentgen.method("sample"):
