@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -218,57 +219,43 @@ def test_outputs_beyond_the_range_of_the_dtype_are_refused() -> None:
         net.fit(x, 1e18 * y, 2)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "said"),
-    [
-        (torch.zeros(2, 3, 4), torch.zeros(2, 3), "features of shape"),
-        (torch.zeros(3, 3, 5), torch.zeros(2, 3), "features of shape"),
-        (torch.zeros(2, 3, 5), torch.zeros(2, 4), "3 targets"),
-        (torch.zeros(2, 3, 5), torch.zeros(2, 3, 2), "targets of shape"),
-        (torch.full((2, 3, 5), torch.nan), torch.zeros(2, 3), "finite features"),
-        (torch.zeros(2, 3, 5), torch.full((2, 3), torch.inf), "finite targets"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused(x, y, said) -> None:
+def filtered(net: DensityFilter, *given: torch.Tensor) -> Callable[[], object]:
+    return lambda: net.update(*given)
+
+
+_TWO = DensityFilter((5, 4, 1), NOISY, replicates=2)
+_ONE_ROW = torch.zeros(1, 1, 5), torch.zeros(1, 1)
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (filtered(_TWO, torch.zeros(2, 3, 4), torch.zeros(2, 3)), "features of shape"),
+    (filtered(_TWO, torch.zeros(3, 3, 5), torch.zeros(2, 3)), "features of shape"),
+    (filtered(_TWO, torch.zeros(2, 3, 5), torch.zeros(2, 4)), "3 targets"),
+    (filtered(_TWO, torch.zeros(2, 3, 5), torch.zeros(2, 3, 2)), "targets of shape"),
+    (filtered(_TWO, torch.full((2, 3, 5), torch.nan), torch.zeros(2, 3)), "finite features"),
+    (filtered(_TWO, torch.zeros(2, 3, 5), torch.full((2, 3), torch.inf)), "finite targets"),
+    *(
+        (filtered(DensityFilter((5, 4, outputs), likelihood), _ONE_ROW[0], torch.tensor([[label]])), "labels 0 to")
+        for likelihood, outputs in ((Probit(), 1), (Categorical(), 3), (Categorical("bound"), 3))
+        for label in (-1.0, 3.0, 0.5)
+    ),
+    *(
+        (lambda of=of, outputs=outputs: DensityFilter((5, 4, outputs), of).update(*_ONE_ROW), "expected a network of")
+        for of, outputs in ((Probit(), 2), (Categorical(), 1), (Categorical("bound"), 1))
+    ),
+    (lambda: DensityFilter((5,), NOISY), "two or more widths"),
+    (lambda: DensityFilter((5, 0, 1), NOISY), "two or more widths"),
+    (lambda: DensityFilter((5, 1), NOISY, replicates=0), "replicates of at least 1"),
+    (lambda: DensityFilter((5, 1), NOISY, rule="adf"), "a rule of pbp, ebp"),
+    (lambda: DensityFilter((5, 1), NOISY, dtype=torch.float16), "float32 or float64"),
+    (lambda: DensityFilter((5, 1), NOISY, prior=(1.0, 1.0)), "shape above 1"),
+    (lambda: DensityFilter((5, 1), NOISY, spread=-1.0), "a spread of at least 0"),
+    (filtered(DensityFilter((5, 3), Categorical(), samples=2), *_ONE_ROW, torch.zeros(1, 1, 1, 3)), "draws of shape"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), REFUSED)
+def test_data_and_settings_that_do_not_fit_are_refused(call, said) -> None:
     with pytest.raises(InputError, match=said):
-        DensityFilter((5, 4, 1), NOISY, replicates=2).update(x, y)
-
-
-@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 1), (Categorical(), 3), (Categorical("bound"), 3)])
-@pytest.mark.parametrize("label", [-1, 3, 0.5])
-def test_labels_out_of_range_are_refused(likelihood, outputs, label) -> None:
-    net = DensityFilter((5, 4, outputs), likelihood)
-    with pytest.raises(InputError, match="expected labels 0 to"):
-        net.update(torch.zeros(1, 1, 5), torch.tensor([[float(label)]]))
-
-
-@pytest.mark.parametrize(("likelihood", "outputs"), [(Probit(), 2), (Categorical(), 1), (Categorical("bound"), 1)])
-def test_outputs_that_do_not_fit_the_likelihood_are_refused(likelihood, outputs) -> None:
-    with pytest.raises(InputError, match="expected a network of"):
-        DensityFilter((5, 4, outputs), likelihood).update(torch.zeros(1, 1, 5), torch.zeros(1, 1))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "said"),
-    [
-        ((5,), {}, "two or more widths"),
-        ((5, 0, 1), {}, "two or more widths"),
-        ((5, 1), {"replicates": 0}, "replicates of at least 1"),
-        ((5, 1), {"rule": "adf"}, "a rule of pbp, ebp"),
-        ((5, 1), {"dtype": torch.float16}, "float32 or float64"),
-        ((5, 1), {"prior": (1.0, 1.0)}, "shape above 1"),
-        ((5, 1), {"spread": -1.0}, "a spread of at least 0"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(arguments, options, said) -> None:
-    with pytest.raises(InputError, match=said):
-        DensityFilter(arguments, NOISY, **options)
-
-
-def test_draws_of_another_shape_are_refused() -> None:
-    net = DensityFilter((5, 3), Categorical(), samples=2)
-    with pytest.raises(InputError, match="draws of shape"):
-        net.update(torch.zeros(1, 1, 5), torch.zeros(1, 1), torch.zeros(1, 1, 1, 3))
+        call()
 
 
 def test_first_means_have_the_spread_asked_for() -> None:
