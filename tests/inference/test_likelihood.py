@@ -67,19 +67,17 @@ def true_log_mean_sigmoid(mean: float, var: float) -> float:
 
 
 @pytest.mark.parametrize("var", VARS)
-def test_mean_log_ndtr_is_the_quadrature(var):
+@pytest.mark.parametrize(
+    ("function", "quadrature"),
+    [
+        (mean_log_ndtr, lambda mean, var: expectation_of(scipy.special.log_ndtr, mean, var)),
+        (log_mean_sigmoid, true_log_mean_sigmoid),
+    ],
+)
+def test_expectations_are_the_quadrature_in_the_tails_too(function, quadrature, var):
     for mean in MEANS:
-        truth = expectation_of(scipy.special.log_ndtr, mean, var)
-        found = mean_log_ndtr(double(mean), double(var)).item()
-        assert abs(found - truth) <= 1e-13 * max(1, abs(truth)), (mean, var)
-
-
-@pytest.mark.parametrize("var", VARS)
-def test_log_mean_sigmoid_is_the_quadrature_in_the_tails_too(var):
-    for mean in MEANS:
-        truth = true_log_mean_sigmoid(mean, var)
-        found = log_mean_sigmoid(double(mean), double(var)).item()
-        assert abs(found - truth) <= 1e-13 * max(1, abs(truth)), (mean, var)
+        truth = quadrature(mean, var)
+        assert abs(function(double(mean), double(var)).item() - truth) <= 1e-13 * max(1, abs(truth)), (mean, var)
 
 
 @pytest.mark.parametrize("std", [1e7, 1e15])

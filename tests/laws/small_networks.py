@@ -15,42 +15,49 @@ from momentgen import Moments
 from momentgen.runtime import JointMoments
 
 
-class Residual(nn.Module):
+class Of(nn.Module):
+    """A function as a network; beside parts of a network's own, by name, the function is first given the network."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function, self.has_parts = function, bool(parts)
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs) if self.has_parts else self.function(*args, **kwargs)
+
+
+def residual() -> nn.Module:
     """Two values that share a source meet again."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 3)
+    def run(net: nn.Module, x: Tensor) -> Tensor:
+        x = net.first(x)
+        return net.last(x + torch.relu(net.second(x)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        return self.last(x + torch.relu(self.second(x)))
+    return Of(run, first=nn.Linear(8, 12), second=nn.Linear(12, 12), last=nn.Linear(12, 3))
 
 
-class Gated(nn.Module):
+def gated() -> nn.Module:
     """A product of two values of one source, and SiLU written by hand."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.gate, self.last = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
+    def run(net: nn.Module, x: Tensor) -> Tensor:
+        x = net.first(x)
         x = x * torch.sigmoid(x)
-        return self.last(x * torch.sigmoid(self.gate(x)))
+        return net.last(x * torch.sigmoid(net.gate(x)))
+
+    return Of(run, first=nn.Linear(8, 16), gate=nn.Linear(16, 16), last=nn.Linear(16, 3))
 
 
-class Attention(nn.Module):
+def attending() -> nn.Module:
     """One block of a transformer, pooled."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.qkv, self.out, self.head = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def run(net: nn.Module, x: Tensor) -> Tensor:
         tokens = x.reshape(len(x), -1, 8)
-        q, k, v = self.qkv(self.norm(tokens)).chunk(3, -1)
-        return self.head(tokens.mean(1) + self.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
+        q, k, v = net.qkv(net.norm(tokens)).chunk(3, -1)
+        return net.head(tokens.mean(1) + net.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
+
+    return Of(run, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 24), out=nn.Linear(8, 8), head=nn.Linear(8, 3))
 
 
 class TwoHeads(nn.Module):
@@ -84,25 +91,12 @@ def differentiable(name: str) -> tuple[nn.Module, Moments]:
         "norm": (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2)), 3),
         "softmax": (nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1), nn.Linear(4, 2)), 3),
         "pool": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)), 1, 4, 4),
-        "residual": (nn.Sequential(nn.Linear(3, 8), Residual(), nn.Linear(3, 2)), 3),
-        "gated": (nn.Sequential(nn.Linear(3, 8), Gated(), nn.Linear(3, 2)), 3),
-        "attention": (nn.Sequential(nn.Linear(3, 16), Attention(), nn.Linear(3, 2)), 3),
+        "residual": (nn.Sequential(nn.Linear(3, 8), residual(), nn.Linear(3, 2)), 3),
+        "gated": (nn.Sequential(nn.Linear(3, 8), gated(), nn.Linear(3, 2)), 3),
+        "attention": (nn.Sequential(nn.Linear(3, 16), attending(), nn.Linear(3, 2)), 3),
     }[name]
     x = Moments(torch.randn(1, *shape, dtype=torch.float64), torch.full((1, *shape), 0.2, dtype=torch.float64))
     return net.double().eval(), x
-
-
-class Of(nn.Module):
-    """A function as a network; beside parts of a network's own, by name, the function is first given the network."""
-
-    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
-        super().__init__()
-        self.function, self.has_parts = function, bool(parts)
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self, *args, **kwargs) if self.has_parts else self.function(*args, **kwargs)
 
 
 @functools.cache

@@ -219,16 +219,13 @@ def test_networks_of_half_precision_run(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"rtol": 0.0}, {"max_rows": 2}, {"seed": 0.5}])
-def test_an_accuracy_that_says_nothing_is_refused(asked: dict[str, Any]) -> None:
+def test_an_accuracy_that_says_nothing_or_is_asked_of_other_methods_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(asked))):
         momentgen.convert(nn.Linear(2, 2), "controlled", **asked)
     with pytest.raises(InputError, match=next(iter(asked))):
         momentgen.method("controlled", **asked)
-
-
-def test_an_accuracy_is_asked_of_controlled_alone() -> None:
     with pytest.raises(InputError, match='of method="controlled"'):
-        momentgen.method("ap2", rtol=0.1)
+        momentgen.method("ap2", **asked)
 
 
 def test_deterministic_methods_state_no_error() -> None:

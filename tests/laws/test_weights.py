@@ -275,25 +275,26 @@ def test_a_checkpoint_changes_nothing(method: str) -> None:
     torch.testing.assert_close(results(momentgen.convert(bayes, method), bayes, x), expected)  # type: ignore[arg-type]
 
 
-def test_compiled_networks_of_random_parameters_equal_eager() -> None:
+@pytest.mark.parametrize(
+    ("make", "method", "correlated", "backend"),
+    [
+        (small, "local", True, "eager"),
+        *(
+            pytest.param(make, method, correlated, "aot_eager", marks=pytest.mark.slow)
+            for make in (Convolutional, lambda: Convolutional(True))
+            for method in ("ap1", "ap2", "sample", "local")
+            for correlated in (False, True)
+        ),
+    ],
+)
+def test_compiled_networks_of_random_parameters_equal_eager(
+    make: Callable[[], nn.Module], method: Any, correlated: bool, backend: str
+) -> None:
     torch.manual_seed(2)
     torch._dynamo.reset()
-    bayes, x = Bayes(small(), True).train(), torch.randn(3, 2, 4, 4)
-    network = momentgen.convert(bayes, "local")
-    fast = torch.compile(network, backend="eager", fullgraph=True)
-    torch.testing.assert_close(results(fast, bayes, x), results(network, bayes, x))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("correlated", [False, True])
-@pytest.mark.parametrize("within", [False, True])
-@pytest.mark.parametrize("method", ["ap1", "ap2", "sample", "local"])
-def test_every_network_of_random_parameters_compiles(method: str, within: bool, correlated: bool) -> None:
-    torch.manual_seed(2)
-    torch._dynamo.reset()
-    bayes, x = Bayes(Convolutional(within), correlated).train(), torch.randn(3, 2, 4, 4)
-    network = momentgen.convert(bayes, method)  # type: ignore[arg-type]
-    fast = torch.compile(network, backend="aot_eager", fullgraph=True)
+    bayes, x = Bayes(make(), correlated).train(), torch.randn(3, 2, 4, 4)
+    network = momentgen.convert(bayes, method)
+    fast = torch.compile(network, backend=backend, fullgraph=True)
     if method == "ap1":  # gradients reach the means only
         torch.testing.assert_close(results_without(fast, x), results_without(network, x))
     else:

@@ -22,22 +22,15 @@ ARGUMENTS = {"Threshold": {"threshold": 0.1, "value": 20.0}}  # what torch has n
 MAX_POOLS = ["max"] if "maximum" in momentgen.generated.__all__ else []
 
 
-class Residual(nn.Module):
-    def __init__(self, inner: torch.nn.Module) -> None:
+class Beside(nn.Module):
+    """An input and what a network makes of it, added or side by side."""
+
+    def __init__(self, inner: torch.nn.Module, adds: bool) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.adds = inner, adds
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x)
-
-
-class Concatenated(nn.Module):
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, self.inner(x)], dim=1)
+        return x + self.inner(x) if self.adds else torch.cat([x, self.inner(x)], dim=1)
 
 
 @st.composite
@@ -73,9 +66,9 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
                 draw(st.sampled_from([nn.Dropout(0.3), nn.Dropout2d(0.9), nn.AlphaDropout(0.1), nn.Dropout(1.0)]))
             )
         elif kind == "residual":
-            layers.append(Residual(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.LeakyReLU())))
+            layers.append(Beside(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.LeakyReLU()), True))
         elif kind == "concatenated" and channels < 8:
-            layers.append(Concatenated(nn.Conv2d(channels, channels, 1)))
+            layers.append(Beside(nn.Conv2d(channels, channels, 1), False))
             channels *= 2
         elif kind == "noise":
             layers.append(draw(st.sampled_from([nn.InjectedNoise(0.5), nn.LogisticBernoulli()])))
