@@ -76,11 +76,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
         (NET, zeros(2, 2), ones(2, 2)),
     ),
     "polya_gamma": (checked(inference.polya_gamma), (LABELS, zeros(2, 3)), (zeros(3), zeros(2, 3))),
-    "elbo": (
-        lambda y: checked(inference.elbo)(BAYES, Gaussian(1.0), X, y, size=3),
-        (zeros(3, 2),),
-        ("not a tensor",),
-    ),
+    "elbo": (lambda y: checked(inference.elbo)(BAYES, Gaussian(1.0), X, y, size=3), (zeros(3, 2),), ("not a tensor",)),
     "sampled_outputs": (checked(inference.sampled_outputs), (BAYES, X, 2), (BAYES, X, 0)),
     "credible_prediction": (checked(inference.credible_prediction), (X.expand(2, 3, 4),), (X,)),
     "Prediction.table": (

@@ -84,11 +84,7 @@ def test_a_variant_without_float64_code_of_its_own_is_measured_with_the_scalars_
 
 
 def test_a_kernel_that_would_read_beyond_what_it_is_given_is_refused(package: Path) -> None:
-    edit(
-        package / "heaviside" / "exact.c",
-        r"in_ptr params,",
-        "in_ptr params, // params[3]\n",
-    )
+    edit(package / "heaviside" / "exact.c", r"in_ptr params,", "in_ptr params, // params[3]\n")
     (built,) = [b for b in read_built(package, "heaviside") if b.variant == "exact"]
     with pytest.raises(MomentgenError, match="expected the 4 values that the C reads as params, got 0"):
         built.parameters({})
@@ -161,12 +157,7 @@ def test_an_unbuilt_rule_and_an_unknown_one_are_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("halved", "code"), [(False, 0), (True, 1)])
 def test_the_command_prints_a_table_and_exits_1_on_a_broken_bound(
-    package: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: Callable[..., Any],
-    halved: bool,
-    code: int,
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., Any], halved: bool, code: int
 ) -> None:
     (tmp_path / "rules").mkdir()
     shutil.copy(RULES / "heaviside.py", tmp_path / "rules")

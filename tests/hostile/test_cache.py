@@ -421,10 +421,5 @@ def test_without_compiler_and_cache_the_warning_says_what_it_costs_and_what_to_i
     (tmp_path / "bin").mkdir()
     value, warned = run(OPS, CC=None, PATH=tmp_path / "bin", **home)
     assert value == "9.5"
-    for said in (
-        "the slower PyTorch code serves",
-        "tens of times slower",
-        "apt install gcc",
-        "/compiled-kernels/",
-    ):
+    for said in ("the slower PyTorch code serves", "tens of times slower", "apt install gcc", "/compiled-kernels/"):
         assert said in warned

@@ -13,11 +13,7 @@ from sympy import Expr, Heaviside, Max, Piecewise, exp
 
 from momentgen.commands.expression_text import parse
 from momentgen.errors import RuleError
-from momentgen.rule import (
-    Phi,
-    S,
-    x,
-)
+from momentgen.rule import Phi, S, x
 
 HOSTILE_TEXTS = [
     "__import__('os').system('touch {}')", "open('{}', 'w')", "exec(\"open('{}', 'w')\")",

@@ -263,10 +263,7 @@ def test_arguments_of_other_layers_are_taken_refused_or_torch_s_error(name: str,
 
 
 @settings(max_examples=100)
-@given(
-    st.sampled_from(["Normalize", *RANDOM]),
-    st.lists(OBJECTS, min_size=1, max_size=1),
-)
+@given(st.sampled_from(["Normalize", *RANDOM]), st.lists(OBJECTS, min_size=1, max_size=1))
 def test_arguments_of_our_own_layers_are_taken_or_refused(name: str, arguments: list[Any]) -> None:
     assume(
         name != "Normalize" or not isinstance(arguments[0], int) or abs(arguments[0]) < 64 or abs(arguments[0]) > 2**63

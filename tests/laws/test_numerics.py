@@ -65,11 +65,7 @@ SUBJECTS = {
     "maximum": Subject(lambda m, v: maximum_of(m, v, -1), lambda x: x.amax(-1), (2, 3, 40), (3, 9, 40), 0, True),
     "quadrature": Subject(lambda m, v: quadrature(torch.tanh, m, v), torch.tanh, (4,), (4,)),
     "attention": Subject(
-        _attention,
-        lambda x: F.scaled_dot_product_attention(x, x.flip(-2), 2 * x, scale=0.4),
-        (8,),
-        (),
-        4,
+        _attention, lambda x: F.scaled_dot_product_attention(x, x.flip(-2), 2 * x, scale=0.4), (8,), (), 4
     ),
 }
 

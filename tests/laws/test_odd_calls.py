@@ -184,10 +184,7 @@ _OF_TWO: list[Callable[[Any, Any], Any]] = [
 
 def _expanded(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """The function of a value whose places share memory, and of its copy."""
-    return (
-        lambda x: function(x[:, :1].expand_as(x), x),
-        lambda x: function(x[:, :1].expand_as(x).clone(), x),
-    )
+    return (lambda x: function(x[:, :1].expand_as(x), x), lambda x: function(x[:, :1].expand_as(x).clone(), x))
 
 
 @pytest.mark.parametrize("method", [*ANALYTIC, None])

@@ -146,12 +146,7 @@ def scaled(own: Posterior, by: float) -> Posterior:
 
 #: network -> the function, shapes of its parameters, the size of their noise, and shape of an input
 _DEEP: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], float, tuple[int, ...]]] = {
-    "mlp": (
-        lambda x, w, b, v, c: F.linear(F.relu(F.linear(x, w, b)), v, c),
-        [(6, 4), (6,), (3, 6), (3,)],
-        0.4,
-        (1, 4),
-    ),
+    "mlp": (lambda x, w, b, v, c: F.linear(F.relu(F.linear(x, w, b)), v, c), [(6, 4), (6,), (3, 6), (3,)], 0.4, (1, 4)),
     "three layers": (
         lambda x, w, v, u: F.linear(F.relu(F.linear(F.relu(F.linear(x, w)), v)), u),
         [(20, 4), (20, 20), (3, 20)],
