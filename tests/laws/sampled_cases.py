@@ -232,46 +232,34 @@ def _run(name: str, x: Any, hx: Any, weights: tuple[Tensor, ...]) -> Any:
     return getattr(torch, name)(x, hx, list(weights), True, 1, 0.0, False, False, True)[0]
 
 
+def _attention(**given: Any) -> Callable[..., Any]:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **given)
+
+
+_LOWEST, _SDPA = _FLOAT.nan_to_num(neginf=torch.finfo(torch.float64).min), "scaled_dot_product_attention"
 # Queries, keys and values as independent; the law of the log-odds as normal.
 ATTENTION: dict[str, Case] = {
-    "scaled_dot_product_attention": Case(F.scaled_dot_product_attention, _QKV, bias=(0.03, 0.06)),
-    "scaled_dot_product_attention, bool mask": Case(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, _BOOL), _QKV, bias=(0.03, 0.08)
+    _SDPA: Case(_attention(), _QKV, bias=(0.03, 0.06)),
+    f"{_SDPA}, bool mask": Case(_attention(attn_mask=_BOOL), _QKV, bias=(0.03, 0.08)),
+    f"{_SDPA}, float mask": Case(_attention(attn_mask=_FLOAT), _QKV, bias=(0.03, 0.08)),
+    f"{_SDPA}, lowest numbers": Case(_attention(attn_mask=_LOWEST), _QKV, bias=(0.03, 0.08)),
+    f"{_SDPA}, causal, scale": Case(_attention(is_causal=True, scale=0.5), _QKV, bias=(0.03, 0.08)),
+    f"{_SDPA}, values certain": Case(lambda q, k: _attention()(q, k, fixed(1, 4, 2)), _QKV[:2], bias=(0.05, 0.2)),
+    f"{_SDPA}, only values random": Case(
+        lambda v: _attention()(fixed(1, 2, 3), fixed(1, 4, 3), v), _QKV[2:], bias=(0.005, 0.005)
     ),
-    "scaled_dot_product_attention, float mask": Case(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_FLOAT), _QKV, bias=(0.03, 0.08)
+    f"{_SDPA}, grouped queries": Case(
+        _attention(enable_gqa=True), ((1, 2, 2, 2), (1, 1, 3, 2), (1, 1, 3, 2)), bias=(0.03, 0.08)
     ),
-    "scaled_dot_product_attention, lowest numbers": Case(
-        lambda q, k, v: F.scaled_dot_product_attention(
-            q, k, v, _FLOAT.nan_to_num(neginf=torch.finfo(torch.float64).min)
-        ),
-        _QKV,
-        bias=(0.03, 0.08),
-    ),
-    "scaled_dot_product_attention, causal, scale": Case(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5), _QKV, bias=(0.03, 0.08)
-    ),
-    "scaled_dot_product_attention, values certain": Case(
-        lambda q, k: F.scaled_dot_product_attention(q, k, fixed(1, 4, 2)), _QKV[:2], bias=(0.05, 0.2)
-    ),
-    "scaled_dot_product_attention, only values random": Case(
-        lambda v: F.scaled_dot_product_attention(fixed(1, 2, 3), fixed(1, 4, 3), v), _QKV[2:], bias=(0.005, 0.005)
-    ),
-    "scaled_dot_product_attention, grouped queries": Case(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-        ((1, 2, 2, 2), (1, 1, 3, 2), (1, 1, 3, 2)),
-        bias=(0.03, 0.08),
-    ),
-    "scaled_dot_product_attention, dropout": Case(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3), _QKV, bias=(0.03, 0.08), noise=True
-    ),
-    "multi_head_attention_forward": Case(
-        lambda x: _multi_head(x.transpose(0, 1)).transpose(0, 1), ((1, 3, 4),), bias=(0.6, 0.4), n=200_000
-    ),
-    "multi_head_attention_forward, with weights": Case(
-        lambda x: _multi_head(x.transpose(0, 1), True).transpose(0, 1), ((1, 3, 4),), bias=(0.6, 0.4), n=200_000
-    ),
-}
+    f"{_SDPA}, dropout": Case(_attention(dropout_p=0.3), _QKV, bias=(0.03, 0.08), noise=True),
+    **{
+        f"multi_head_attention_forward{name}": Case(
+            lambda x, weights=weights: _multi_head(x.transpose(0, 1), weights).transpose(0, 1),
+            ((1, 3, 4),), bias=(0.6, 0.4), n=200_000,
+        )
+        for name, weights in (("", False), (", with weights", True))
+    },
+}  # fmt: skip
 
 
 def _multi_head(x: Any, weights: bool = False) -> Any:

@@ -79,10 +79,6 @@ def convolutional() -> nn.Module:
     )
 
 
-def perceptron(activation: type[nn.Module]) -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 16), activation(), nn.Linear(16, 16), activation(), nn.Linear(16, 3))
-
-
 def differentiable(name: str) -> tuple[nn.Module, Moments]:
     """A small network in float64, in evaluation, and its input."""
     torch.manual_seed(0)

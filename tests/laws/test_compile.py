@@ -14,7 +14,7 @@ from networks.third_party import allow_torchvision
 from plain_networks import ResNet18
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_networks import Recurrent, ResidualCNN, ViT, close, encoder_layer, gradients, mlp, moments
+from torch_networks import NETWORKS, Recurrent, ResidualCNN, close, gradients, mlp, moments
 
 import momentgen
 from momentgen import Moments
@@ -34,9 +34,7 @@ def compiled(network: nn.Module, backend: str = "aot_eager") -> Any:
 
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18": (lambda: ResNet18(5, width=4).eval(), (2, 3, 32, 32)),
-    "vit": (ViT, (2, 3, 8, 8)),
-    "encoder layer": (encoder_layer, (2, 4, 8)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (2, 2, 4)),
+    **{name: NETWORKS[name] for name in ("vit", "encoder layer", "lstm")},
     "gru": (lambda: Recurrent(nn.GRU), (2, 2, 4)),
     "cnn in training": (lambda: ResidualCNN().train(), (3, 3, 6, 6)),
 }

@@ -17,14 +17,13 @@ from momentgen.errors import UnsupportedError
 JOINT = ("adjoint", "covariance", "controlled")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _fresh() -> Any:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
-@pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize("method", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in JOINT)])
 def test_compiled_networks_have_the_bits_of_eager_mode(method: Any) -> None:
     network = momentgen.convert(small(), method)
@@ -41,7 +40,6 @@ def test_compiled_networks_have_the_bits_of_eager_mode(method: Any) -> None:
     same(fast(x), network(x))
 
 
-@pytest.mark.usefixtures("_fresh")
 def test_code_around_a_network_is_compiled_and_methods_may_be_entered_in_it() -> None:
     network, x = momentgen.convert(small()), noisy(3, 4)
 
@@ -58,7 +56,6 @@ def test_code_around_a_network_is_compiled_and_methods_may_be_entered_in_it() ->
     same(default, network(x))
 
 
-@pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize("method", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in JOINT)])
 def test_whole_graphs_are_refused_in_our_words(method: Any) -> None:
     network, x = momentgen.convert(small(), method), noisy(3, 4)
@@ -71,7 +68,6 @@ def test_whole_graphs_are_refused_in_our_words(method: Any) -> None:
             torch.export.export(network, (x,), strict=strict)
 
 
-@pytest.mark.usefixtures("_fresh")
 def test_what_goes_by_ap2_compiles_as_a_whole() -> None:
     network, x = momentgen.convert(small(), "ap2"), noisy(3, 4)
     fast: Any = torch.compile(network, backend="eager", fullgraph=True)

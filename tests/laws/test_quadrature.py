@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import pytest
@@ -32,15 +33,18 @@ def expected(function: Callable[[mpmath.mpf], mpmath.mpf], mean: float, var: flo
     return float(first), float(second)
 
 
+def agrees(function: Any, exact: Any, mean: float, var: float, tolerance: float, *how: Any, **more: Any) -> None:
+    got = quadrature(function, torch.tensor(mean).double(), torch.tensor(var).double(), *how, **more)
+    e, v = expected(exact, mean, var)
+    assert got[0].item() == pytest.approx(e, abs=tolerance * math.sqrt(v))
+    assert math.sqrt(got[1].item() / v) == pytest.approx(1, abs=tolerance)
+
+
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize(("mean", "var"), [(0.3, 0.01), (-1.0, 0.5), (0.0, 1.0), (2.0, 2.0)])
 def test_smooth_functions_agree_with_adaptive_integrals(name: str, mean: float, var: float) -> None:
-    function, exact = SMOOTH[name]
-    got = quadrature(function, torch.tensor(mean).double(), torch.tensor(var).double())
-    e, v = expected(exact, mean, var)
     # A thousandth; functions with poles at ±iπ/2 or so from the real line converge slowest.
-    assert got[0].item() == pytest.approx(e, abs=1e-3 * math.sqrt(v))
-    assert math.sqrt(got[1].item() / v) == pytest.approx(1, abs=1e-3)
+    agrees(*SMOOTH[name], mean, var, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -51,18 +55,11 @@ def test_smooth_functions_agree_with_adaptive_integrals(name: str, mean: float, 
         (lambda x: torch.sin(3 * x), lambda x: mpmath.sin(3 * x), 0.3, 3.0, 1e-3),
         (lambda x: torch.sigmoid(x) * torch.sigmoid(-x), lambda x: mpmath.sech(x / 2) ** 2 / 4, -1.0, 5.0, 1e-3),
     ],
-)  # fmt: skip
+)
 def test_graded_nodes_serve_inputs_wider_than_a_bend_and_exponentials(
-    function: Callable[[Tensor], Tensor],
-    exact: Callable[[mpmath.mpf], mpmath.mpf],
-    mean: float,
-    std: float,
-    tolerance: float,
+    function: Any, exact: Any, mean: float, std: float, tolerance: float
 ) -> None:
-    got = quadrature(function, torch.tensor(mean).double(), torch.tensor(std**2).double(), 56, graded=True)
-    e, v = expected(exact, mean, std**2)
-    assert got[0].item() == pytest.approx(e, abs=tolerance * math.sqrt(v))
-    assert math.sqrt(got[1].item() / v) == pytest.approx(1, abs=tolerance)
+    agrees(function, exact, mean, std**2, tolerance, 56, graded=True)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from laws.random_parameters import MAPS, Bayes, Posterior, agree, drawing, given, of_draws, posterior, small, weights_of
+from laws.small_networks import Of
 from sampling import ERRORS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -242,21 +243,19 @@ def test_means_and_draws_are_plain_tensors(method: str) -> None:
 # ------------------------------------------------------------------- networks
 
 
-class Convolutional(nn.Module):
+def convolutional(within: bool = False) -> Any:
     """A convolution, a batch norm and two linear maps, of which the first may be within a checkpoint."""
 
-    def __init__(self, within: bool = False) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.middle, self.scale, self.last = nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 3)
-        self.within = within
-
-    def forward(self, x: Tensor) -> Tensor:
+    def run(net: Any, x: Tensor) -> Tensor:
         def middle(x: Tensor) -> Tensor:
-            return F.gelu(self.scale(self.middle(x)))
+            return F.gelu(net.scale(net.middle(x)))
 
-        x = F.relu(self.norm(self.first(x))).flatten(1)
-        return self.last(checkpoint(middle, x, use_reentrant=False) if self.within else middle(x))
+        x = F.relu(net.norm(net.first(x))).flatten(1)
+        return net.last(checkpoint(middle, x, use_reentrant=False) if net.within else middle(x))
+
+    first, norm = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+    linear, scale = nn.Linear(64, 8), nn.LayerNorm(8)
+    return Of(run, first=first, norm=norm, middle=linear, scale=scale, last=nn.Linear(8, 3), within=within)
 
 
 def results(network: Any, bayes: Bayes, x: Any) -> list[Tensor]:
@@ -268,7 +267,7 @@ def results(network: Any, bayes: Bayes, x: Any) -> list[Tensor]:
 @pytest.mark.parametrize("method", ["ap2", "sample", "local"])
 def test_a_checkpoint_changes_nothing(method: str) -> None:
     torch.manual_seed(2)
-    bayes, x = Bayes(Convolutional(), True), torch.randn(3, 2, 4, 4)
+    bayes, x = Bayes(convolutional(), True), torch.randn(3, 2, 4, 4)
     network = momentgen.convert(bayes, method)  # type: ignore[arg-type]
     expected = results(network, bayes, x)
     bayes.net.within = True
@@ -281,7 +280,7 @@ def test_a_checkpoint_changes_nothing(method: str) -> None:
         (small, "local", True, "eager"),
         *(
             pytest.param(make, method, correlated, "aot_eager", marks=pytest.mark.slow)
-            for make in (Convolutional, lambda: Convolutional(True))
+            for make in (convolutional, lambda: convolutional(True))
             for method in ("ap1", "ap2", "sample", "local")
             for correlated in (False, True)
         ),
@@ -305,7 +304,7 @@ def test_compiled_networks_of_random_parameters_equal_eager(
 @pytest.mark.parametrize("correlated", [False, True])
 def test_autocast_keeps_variances_and_gradients_finite(dtype: torch.dtype, correlated: bool) -> None:
     torch.manual_seed(2)
-    bayes, x = Bayes(Convolutional(), correlated, noise=1e-3), torch.randn(3, 2, 4, 4)
+    bayes, x = Bayes(convolutional(), correlated, noise=1e-3), torch.randn(3, 2, 4, 4)
     network = momentgen.convert(bayes, "ap2")
     exact = network(x)
     with torch.autocast("cpu", dtype):
@@ -318,7 +317,7 @@ def test_autocast_keeps_variances_and_gradients_finite(dtype: torch.dtype, corre
 
 def test_deterministic_laws_give_the_same_bits_twice() -> None:
     torch.manual_seed(2)
-    bayes, x = Bayes(Convolutional(), True).eval(), torch.randn(3, 2, 4, 4)
+    bayes, x = Bayes(convolutional(), True).eval(), torch.randn(3, 2, 4, 4)
     for method in ("ap1", "ap2", "adjoint", "covariance"):
         network = momentgen.convert(bayes, method)  # type: ignore[arg-type]
         for first, second in zip(results_without(network, x), results_without(network, x), strict=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -14,21 +15,19 @@ from momentgen import noisy
 from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise, sampled_outputs
 
+#: how many rows each call had; not of the module, where it would be a state
+CALLS: list[int] = []
 
-class Of(nn.Module):
+
+def counted(function: Callable[[Tensor], Tensor]) -> nn.Module:
     """A function of a linear layer's values."""
 
-    #: how many rows each call had; not of the module, where it would be a state
-    calls: ClassVar[list[int]] = []
+    def run(net: Any, x: Tensor) -> Tensor:
+        CALLS.append(len(x))
+        return function(net.linear(x))
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.linear, self.function = nn.Linear(3, 2), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls.append(len(x))
-        return self.function(self.linear(x))
+    torch.manual_seed(1)
+    return Of(run, linear=nn.Linear(3, 2)).eval()
 
 
 def _decided(x: Tensor) -> Tensor:
@@ -48,12 +47,12 @@ INTERACT: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", INTERACT)
 def test_draws_of_examples_that_interact_are_those_of_single_calls(name: str) -> None:
-    network, x = Of(INTERACT[name]).eval(), noisy(torch.linspace(-1, 1, 12).view(4, 3), std=0.3)
+    network, x = counted(INTERACT[name]), noisy(torch.linspace(-1, 1, 12).view(4, 3), std=0.3)
     with torch.no_grad():
         drawn = torch.stack([network(x.mean + x.std * torch.randn(4, 3)) for _ in range(2000)]).double()
-    Of.calls.clear()
+    CALLS.clear()
     found = momentgen.monte_carlo(network, x, 2000, seed=0)
-    assert Of.calls.count(4) >= 2000
+    assert CALLS.count(4) >= 2000
     std = drawn.std(0)
     assert ((found.output.mean - drawn.mean(0)).abs() < 5 * std / 31 + 1e-6).all()
     assert ((found.output.var.sqrt() - std).abs() < 0.12 * std + 1e-6).all()
@@ -61,10 +60,10 @@ def test_draws_of_examples_that_interact_are_those_of_single_calls(name: str) ->
 
 @pytest.mark.parametrize("function", [torch.tanh, lambda x: nn.functional.dropout(x, 0.4) + torch.randn_like(x)])
 def test_draws_of_independent_examples_go_together(function: Callable[[Tensor], Tensor]) -> None:
-    network = Of(function).eval()
-    Of.calls.clear()
+    network = counted(function)
+    CALLS.clear()
     momentgen.monte_carlo(network, noisy(torch.zeros(4, 3), std=0.3), 2000, seed=0)
-    assert len(Of.calls) < 20
+    assert len(CALLS) < 20
 
 
 def test_noise_that_examples_share_is_drawn_for_each_draw() -> None:
@@ -73,26 +72,24 @@ def test_noise_that_examples_share_is_drawn_for_each_draw() -> None:
     found = momentgen.monte_carlo(bayes, x, 400, seed=0).output
     torch.testing.assert_close(found.var.sqrt(), torch.full((4, 2), 0.6).double(), rtol=0.15, atol=0.0)
     for seeded in (lambda y: y + torch.randn(2), lambda y: y + torch.dropout(torch.ones(2), 0.5, True)):
-        found = momentgen.monte_carlo(Of(seeded).eval(), x, 400, seed=0).output
+        found = momentgen.monte_carlo(counted(seeded), x, 400, seed=0).output
         torch.testing.assert_close(found.var.sqrt(), torch.ones(4, 2).double(), rtol=0.15, atol=0.0)
 
 
-class Recurs(nn.Module):
+def recurs() -> Any:
     """Adds to what the call before has left."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 3, bias=False)
-        nn.init.eye_(self.linear.weight)
-        self.register_buffer("state", torch.ones(2, 3))
+    def run(net: Any, x: Tensor) -> Any:
+        net.state = net.state + net.linear(x)
+        return net.state
 
-    def forward(self, x: Tensor) -> Any:
-        self.state = self.state + self.linear(x)
-        return self.state
+    linear = nn.Linear(3, 3, bias=False)
+    nn.init.eye_(linear.weight)
+    return Of(run, linear=linear, state=nn.Buffer(torch.ones(2, 3))).eval()
 
 
 def test_every_draw_starts_from_what_was_kept_before_the_call() -> None:
-    network, x = Recurs().eval(), noisy(torch.ones(2, 3), std=0.5)
+    network, x = recurs(), noisy(torch.ones(2, 3), std=0.5)
     found = momentgen.monte_carlo(network, x, 200, seed=0).output
     torch.testing.assert_close(found.var.sqrt(), torch.full((2, 3), 0.5).double(), rtol=0.2, atol=0.0)
     assert (network.state - 2).abs().max() < 3  # that of the last draw
@@ -103,27 +100,20 @@ def test_every_draw_starts_from_what_was_kept_before_the_call() -> None:
 
 def test_draws_of_parameters_start_from_what_was_kept_before_the_call() -> None:
     torch.manual_seed(0)
-    bayes = randomise(Recurs().eval(), MeanField(std=0.5))
+    bayes = randomise(recurs(), MeanField(std=0.5))
     drawn = sampled_outputs(bayes, torch.ones(2, 3), 400)
     torch.testing.assert_close(drawn.std(0), torch.full((2, 3), 0.75**0.5), rtol=0.15, atol=0.0)
 
 
 def test_complex_outputs_are_refused() -> None:
     with pytest.raises(InputError, match="view_as_real of a complex output"):
-        momentgen.monte_carlo(Of(torch.fft.rfft).eval(), noisy(torch.zeros(4, 3), std=0.3), 2, seed=0)
+        momentgen.monte_carlo(counted(torch.fft.rfft), noisy(torch.zeros(4, 3), std=0.3), 2, seed=0)
 
 
 @pytest.mark.parametrize("rows", [4, 4096])
 def test_layers_that_see_an_example_in_parts_have_its_values_apart(rows: int) -> None:
-    class Parts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.each = nn.Identity()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.each(x.reshape(-1, 1)).view(x.shape)
-
+    parts = Of(lambda net, x: net.each(x.reshape(-1, 1)).view(x.shape), each=nn.Identity())
     x = noisy(10 * torch.arange(8.0).expand(4, 8), std=0.1)
-    each = momentgen.monte_carlo(Parts(), x, 200, rows=rows, seed=0).layers["each"]
+    each = momentgen.monte_carlo(parts, x, 200, rows=rows, seed=0).layers["each"]
     torch.testing.assert_close(each.mean.float(), x.mean.reshape(-1, 1), rtol=0.0, atol=0.1)
     torch.testing.assert_close(each.var.sqrt(), torch.full((32, 1), 0.1).double(), rtol=0.3, atol=0.0)
