@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,3 +18,9 @@ def _as_written() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@pytest.fixture(params=["ap2", "adjoint", "covariance"])
+def method(request: pytest.FixtureRequest) -> Any:
+    """Each method that runs on laws, where a test says nothing else of its methods."""
+    return request.param

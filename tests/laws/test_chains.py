@@ -19,7 +19,6 @@ from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import diagonal, listening
 from momentgen.laws.numerics.quadrature import quadrature
 
-METHODS = ("ap2", "adjoint", "covariance")
 DRAWS = 200_000
 
 
@@ -107,13 +106,11 @@ def assert_within_5_percent(function: Callable[[Any], Any], x: Moments, method: 
     assert ((out.var.sqrt() - std).abs() <= 0.05 * std).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", [*TWICE, *SUMS, *CHAINS])
 def test_a_function_of_one_value_is_within_5_percent(name: str, method: str) -> None:
     assert_within_5_percent(*{**TWICE, **SUMS, **CHAINS}[name], method)
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
@@ -160,14 +157,12 @@ def test_halves_of_a_value_are_independent_without_a_note() -> None:
     assert not notes
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_the_largest_of_one_number_is_that_number(method: str) -> None:
     x = Moments(torch.tensor(0.3), torch.tensor(0.2))
     out = momentgen.convert(Of(lambda x: x.amax()), method)(x)
     torch.testing.assert_close(out, x)
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_a_padded_pool_is_the_largest_of_each_window(method: str) -> None:
     x, scale = noisy(torch.linspace(-1, 1, 14).double().view(1, 2, 7).sin(), std=0.4), torch.arange(1, 5)
     windows = [slice(max(k - 1, 0), k + 2) for k in range(0, 7, 2)]
@@ -178,7 +173,6 @@ def test_a_padded_pool_is_the_largest_of_each_window(method: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("method", METHODS)
 def test_a_chain_of_one_number_has_its_dtype(method: str, dtype: torch.dtype) -> None:
     x = Moments(torch.tensor(0.3, dtype=dtype), torch.tensor(0.2, dtype=dtype))
     out = momentgen.convert(Of(lambda x: torch.sin(0.6 * torch.tanh(x))), method)(x)
@@ -186,13 +180,11 @@ def test_a_chain_of_one_number_has_its_dtype(method: str, dtype: torch.dtype) ->
     assert out.var.dtype is dtype
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_a_chain_with_an_end_to_its_domain_is_refused(method: str) -> None:
     with pytest.raises(UnsupportedError, match="not defined for every value"):
         momentgen.convert(Of(lambda x: torch.log(torch.tanh(x))), method)(BESIDE)
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_the_variance_of_var_mean_is_that_of_var(method: str) -> None:
     assert_within_5_percent(lambda x: torch.var_mean(x, -1)[0], AT_ZERO, method)
 
@@ -290,7 +282,6 @@ def test_what_was_read_and_then_overwritten_does_not_change_a_chain() -> None:
     assert torch.equal(z.moments().mean, wanted.mean)
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_a_chain_in_place_leaves_what_it_does_not_see(method: str) -> None:
     def function(x: Any) -> Any:
         y = F.relu(x)
@@ -302,7 +293,6 @@ def test_a_chain_in_place_leaves_what_it_does_not_see(method: str) -> None:
     assert_within_5_percent(function, BESIDE, method)
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_a_root_is_no_part_of_an_integral_that_its_argument_does_not_reach(method: str) -> None:
     with listening() as notes:
         out = momentgen.convert(Of(lambda x: (lambda r: r**4 - r**2)(x.norm(dim=-1))), method)(BESIDE)
@@ -344,7 +334,6 @@ def test_compiled_code_leaves_values_that_meet_themselves_elsewhere_to_eager_mod
     assert torch.equal(torch.compile(net, backend="eager")(x).var, net(x).var)
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize(
     "function",
     [

@@ -79,7 +79,6 @@ def test_an_inner_gradient_without_a_graph_of_its_own_is_sampled() -> None:
         assert_within(momentgen.convert(network)(x), draws_of(network, x, 4000), 5)
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_other_methods_refuse_an_inner_gradient_vmap_and_functional_call_by_name(method: Any) -> None:
     def made(net: Any, x: Tensor) -> Any:
         """Weights that depend on the input."""
@@ -113,7 +112,6 @@ def test_values_that_go_through_numpy_are_sampled(grad: bool) -> None:
     assert not x.mean.any()
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_methods_that_run_on_laws_refuse_in_one_sentence(method: Any) -> None:
     network = momentgen.convert(torch.jit.script(_plain()), method)
     with pytest.raises(UnsupportedError, match="convert the network with the module that was scripted"):

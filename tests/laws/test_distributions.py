@@ -94,7 +94,6 @@ def test_several_noisy_inputs_have_a_distribution_each() -> None:
     torch.testing.assert_close(found.mean, torch.ones(3, 2))
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_other_methods_take_mean_and_variance_and_say_so(method: Any) -> None:
     network, x = _network(), torch.randn(4, 3)
     given = noisy(x, td.Exponential(3.0))

@@ -90,13 +90,11 @@ _KNOWN: dict[str, Callable[[Any, Any], Any]] = {
 _ONE_BY_ONE = ("rrelu", "attention", "attention of a random query")
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize("name", _KNOWN)
 def test_a_draw_of_a_certain_tensor_counts(name: str, method: str) -> None:
     assert_as_drawn(net(_KNOWN[name]), given(), method, name not in _ONE_BY_ONE)
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_reparameterised_normal_distributions_count(method: Any) -> None:
     def line(net: Any, x: Any) -> Any:
         apart = torch.distributions.Normal(net.weight, 0.3).rsample()
@@ -107,13 +105,11 @@ def test_reparameterised_normal_distributions_count(method: Any) -> None:
     torch.testing.assert_close(found, Moments(given().mean + _W, given().var + 0.09 + 0.5))
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_a_unit_of_ones_own_counts(method: Any) -> None:
     found = momentgen.convert(net(lambda net, x: x + net.unit(net.weight)), method)(given())
     torch.testing.assert_close(found, Moments(given().mean + _W, given().var + 0.5))
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_a_draw_counts_where_gradients_are_disabled(method: str) -> None:
     def line(net: Any, x: Any) -> Any:
         with torch.no_grad():
@@ -187,7 +183,6 @@ _REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize("name", _REFUSED)
 def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any) -> None:
     sentence = rf"{name} draws numbers that no law meets, in the network \(MomentsOf\), at .*test_draws.py:\d+: .*"
@@ -239,7 +234,6 @@ def test_draws_of_fake_tensors_have_moments() -> None:
     assert found.var.shape == (2, 3)
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_noise_after_a_seed_that_is_taken_back_is_noise(method: Any) -> None:
     def function(net: Any, x: Any) -> Any:
         with torch.random.fork_rng():

@@ -59,7 +59,6 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "vit" else []) for n in _NETWORKS])
 def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dtype: torch.dtype) -> None:
     make, shape = _NETWORKS[name]
@@ -108,7 +107,6 @@ def test_a_summary_leaves_the_layers_of_the_network_in_their_dtype(dtype: torch.
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
     narrow, wide = pair(net_of(lambda net, x: net.last(net.norm(net.drop(net.embedding(x))))).train(), dtype)
     tokens = torch.tensor([[0, 1], [2, 4]])
@@ -122,7 +120,6 @@ def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_random_parameters_have_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
     narrow, wide = pair(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), dtype)
     x, same = given((3, 4), dtype)
@@ -169,7 +166,6 @@ def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype
         torch.testing.assert_close(found.covariance.float(), expected.covariance, rtol=0, atol=16 * eps * scale)
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_a_variance_beyond_the_range_of_float16_is_neither_0_nor_infinite(method: Any) -> None:
     net = net_of(lambda net, x: torch.cat([net.first(x) * 3e4, net.first(x) * 1e-4], -1)).half()
     found = momentgen.convert(net, method)(noisy(torch.zeros(2, 4, dtype=torch.float16), std=0.5))

@@ -232,7 +232,6 @@ COPIES = [
 ]
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("copied", COPIES)
 def test_what_is_copied_whole_stays_the_function_of_its_source_that_it_is(copied: str, method: Any) -> None:
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)

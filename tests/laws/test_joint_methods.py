@@ -185,7 +185,6 @@ def test_a_certain_vector_of_zeros_is_one_example_where_its_values_meet(method: 
     assert not found.var.any()
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("named", [True, False])
 def test_a_scatter_takes_what_its_index_has_room_for(method: Any, named: bool) -> None:
     def scatters(x: Tensor) -> Tensor:
@@ -253,7 +252,6 @@ def test_a_network_that_vmap_cannot_run_is_run_one_example_after_another() -> No
 # ------------------------------------------------------------ single outputs
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_an_example_beyond_the_domain_of_an_op_is_nan_and_leaves_the_others_alone(method: Any) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), Of(lambda x: torch.sin(x)), nn.Linear(4, 5)).eval()

@@ -50,7 +50,6 @@ def test_the_outer_product_of_a_vector_with_itself_has_the_moments_of_squares_on
     torch.testing.assert_close(found.var, torch.where(torch.eye(2) > 0, same.diag(), apart))
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize(
     ("function", "power"),
     [
@@ -92,7 +91,6 @@ _OF_A_NUMBER: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize("name", _OF_A_NUMBER)
 def test_a_number_has_one_dimension_of_one_value_as_in_torch(name: str, method: Any) -> None:
     """Each function here gives a constant, or its argument."""
@@ -106,7 +104,6 @@ def test_a_number_has_one_dimension_of_one_value_as_in_torch(name: str, method: 
     torch.testing.assert_close(found.std.flatten(), torch.full((2,), expected), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_the_inner_product_of_numbers_is_their_product(method: Any) -> None:
     found = _found(
         lambda x: torch.stack([torch.inner(one, one) for one in x[:, 0]]), noisy(torch.zeros(2, 1), std=1.0), method
@@ -128,7 +125,6 @@ def test_a_number_that_vmap_cannot_flip_is_flipped_one_example_after_another() -
     torch.testing.assert_close((found.mean, found.std), (x.mean[:, 0], x.std[:, 0]))
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_one_class_that_is_not_masked_is_certain(method: Any) -> None:
     x = noisy(torch.tensor([[0.3, -0.4]]), std=0.2)
     mask = torch.tensor([False, True])
@@ -137,7 +133,6 @@ def test_one_class_that_is_not_masked_is_certain(method: Any) -> None:
         torch.testing.assert_close((found.mean, found.std), (torch.tensor([[value]]), torch.zeros(1, 1)))
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_a_softmax_of_masked_logits_is_that_of_the_others(method: Any) -> None:
     x, mask = noisy(torch.tensor([[0.3, -0.4, 1.0]]), std=0.2), torch.tensor([False, True, False])
     found = _found(lambda v: v.masked_fill(mask, -torch.inf).softmax(-1)[:, ::2], x, method)
@@ -145,7 +140,6 @@ def test_a_softmax_of_masked_logits_is_that_of_the_others(method: Any) -> None:
     torch.testing.assert_close((found.mean, found.std), (others.mean, others.std), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize("function", [torch.std_mean, torch.var_mean])
 def test_a_mean_beside_an_undefined_deviation_keeps_its_own_sigma(function: Any, method: Any) -> None:
     x = noisy(torch.tensor([[0.3], [-0.4]]), std=0.2)
@@ -220,7 +214,6 @@ def test_other_ways_to_write_a_call_have_the_same_moments(written: Any, same: An
     torch.testing.assert_close(_found(written, x, method), _found(same, x, method))
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 @pytest.mark.parametrize(
     ("function", "same"),
     [
@@ -236,7 +229,6 @@ def test_functions_of_one_value_share_it(function: Any, same: Any, method: Any) 
     torch.testing.assert_close((found.mean, found.var), (expected.mean, expected.var), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ANALYTIC)
 def test_exponents_of_several_values_are_refused_in_our_words(method: Any) -> None:
     with pytest.raises(UnsupportedError, match="one exponent has a rule, got a tensor of shape"):
         _found(lambda x: x ** torch.tensor([1.0, 2.0]), noisy(torch.ones(1, 2), std=0.3), method)

@@ -50,7 +50,6 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_deterministic_method_names_the_function_the_line_and_the_default(name: str, method: Any) -> None:
     own = name.split(",")[0]
