@@ -57,11 +57,8 @@ F = nn.functional
 #: what is called, arguments of a right shape, and of a wrong one
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = {
     "noisy": (lambda *a: checked(momentgen.noisy)(a[0], std=a[1]), (X, ones(4)), (X, ones(3))),
-    "noisy, cov": (
-        lambda *a: checked(momentgen.noisy)(a[0], cov=a[1]),
-        (X, torch.eye(4).expand(3, 4, 4)),
-        (X, zeros(4, 3)),
-    ),
+    "noisy, cov": (lambda *a: checked(momentgen.noisy)(a[0], cov=a[1]), (X, torch.eye(4).expand(3, 4, 4)),
+        (X, zeros(4, 3))),
     "certain": (checked(momentgen.laws.certain), (X,), (LABELS.bool(),)),
     "diagonal": (checked(momentgen.laws.diagonal), (X, ones(3, 4)), (X, ones(4, 3))),
     "class_posterior": (checked(F.class_posterior), (X,), (LABELS,)),
@@ -70,20 +67,14 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
     "nll_loss, weight": (checked(F.nll_loss), (X, LABELS, ones(4)), (X, LABELS, ones(4, 1))),
     "gaussian_nll_loss": (checked(F.gaussian_nll_loss), (X, X, 0.1), (X, zeros(4), 0.1)),
     "propagate_statistics": (checked(nn.propagate_statistics), (NET, zeros(4), ones(4)), (NET, zeros(4), ones(3))),
-    "initialise_analytically": (
-        checked(nn.initialise_analytically),
-        (NET, zeros(4), ones(4)),
-        (NET, zeros(2, 2), ones(2, 2)),
-    ),
+    "initialise_analytically": (checked(nn.initialise_analytically), (NET, zeros(4), ones(4)),
+        (NET, zeros(2, 2), ones(2, 2))),
     "polya_gamma": (checked(inference.polya_gamma), (LABELS, zeros(2, 3)), (zeros(3), zeros(2, 3))),
     "elbo": (lambda y: checked(inference.elbo)(BAYES, Gaussian(1.0), X, y, size=3), (zeros(3, 2),), ("not a tensor",)),
     "sampled_outputs": (checked(inference.sampled_outputs), (BAYES, X, 2), (BAYES, X, 0)),
     "credible_prediction": (checked(inference.credible_prediction), (X.expand(2, 3, 4),), (X,)),
-    "Prediction.table": (
-        checked(inference.credible_prediction(X.expand(2, 3, 4)).table),
-        (LABELS,),
-        (LABELS[:, None],),
-    ),
+    "Prediction.table": (checked(inference.credible_prediction(X.expand(2, 3, 4)).table), (LABELS,),
+        (LABELS[:, None],)),
     "Normal.kl_normal": (checked(Normal(std=1.0).kl_normal), (X, ones(3, 4)), (X, ones(4))),
     "Gaussian.expected_log_prob": (checked(Gaussian(1.0).expected_log_prob), (X, X), (LABELS, X)),
     "Gaussian.log_z": (checked(Gaussian(1.0).log_z), (X, X), (LABELS, X)),
@@ -96,19 +87,13 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
     "DensityFilter.output": (checked(FILTER.output), (zeros(1, 5, 2),), (zeros(5, 2),)),
     "an op": (lambda *a: checked(type(generated.gelu).__call__)(generated.gelu, *a), (X, ones(3, 4)), (X, ones(4))),
     "an op's gradients": (checked(generated.gelu.mean_gradients), (X, ones(3, 4)), (X, ones(3))),
-    "softmax": (
-        lambda *a: checked(type(generated.softmax).__call__)(generated.softmax, *a),
-        (X, ones(3, 4)),
-        (X, ones(3)),
-    ),
-    "JointMoments.of": (
-        checked(JointMoments.of),
-        (zeros(2, 3), ones(2, 3), ones(2, 5, 3)),
-        (zeros(2, 3), ones(2, 3), ones(3)),
-    ),
+    "softmax": (lambda *a: checked(type(generated.softmax).__call__)(generated.softmax, *a), (X, ones(3, 4)),
+        (X, ones(3))),
+    "JointMoments.of": (checked(JointMoments.of), (zeros(2, 3), ones(2, 3), ones(2, 5, 3)),
+        (zeros(2, 3), ones(2, 3), ones(3))),
     "Moments.std": (checked(Moments.std.fget), (Moments(X, ones(3, 4)),), (Moments(X, LABELS),)),  # type: ignore[attr-defined]
     "JointMoments.covariance": (checked(JointMoments.covariance.fget), (JOINT,), (Moments(X, X),)),  # type: ignore[attr-defined]
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)

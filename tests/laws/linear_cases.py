@@ -49,14 +49,10 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "conv2d, no batch, bias random": (lambda x, b: F.conv2d(x, fixed(3, 2, 3, 3), b), ((2, 4, 4), (3,))),
     "conv3d": (lambda x: F.conv3d(x, fixed(2, 1, 2, 2, 2), fixed(2)), ((1, 1, 3, 3, 3),)),
     "conv_transpose1d": (lambda x: F.conv_transpose1d(x, fixed(2, 3, 2), fixed(3)), ((1, 2, 3),)),
-    "conv_transpose2d": (
-        lambda x: F.conv_transpose2d(x, fixed(2, 3, 3, 3), fixed(3), stride=2, output_padding=1),
-        ((1, 2, 3, 3),),
-    ),
-    "conv_transpose2d, weight and bias random": (
-        lambda w, b: F.conv_transpose2d(fixed(1, 2, 3, 3), w, b, stride=2),
-        ((2, 3, 3, 3), (3,)),
-    ),
+    "conv_transpose2d": (lambda x: F.conv_transpose2d(x, fixed(2, 3, 3, 3), fixed(3), stride=2, output_padding=1),
+        ((1, 2, 3, 3),)),
+    "conv_transpose2d, weight and bias random": (lambda w, b: F.conv_transpose2d(fixed(1, 2, 3, 3), w, b, stride=2),
+        ((2, 3, 3, 3), (3,))),
     "conv_transpose3d": (lambda x: F.conv_transpose3d(x, fixed(1, 2, 2, 2, 2)), ((1, 1, 2, 2, 2),)),
     "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2, ceil_mode=True), ((1, 2, 6),)),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 2, 1), ((1, 1, 5, 5),)),
@@ -87,10 +83,8 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "interpolate, linear": (lambda x: F.interpolate(x, 7, mode="linear"), ((1, 1, 3),)),
     "interpolate, bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), ((1, 1, 3, 2),)),
     "interpolate, bilinear, smaller": (lambda x: F.interpolate(x, (2, 2), mode="bilinear"), ((1, 1, 5, 4),)),
-    "interpolate, bilinear, antialias": (
-        lambda x: F.interpolate(x, (2, 2), mode="bilinear", antialias=True),
-        ((1, 1, 5, 4),),
-    ),
+    "interpolate, bilinear, antialias": (lambda x: F.interpolate(x, (2, 2), mode="bilinear", antialias=True),
+        ((1, 1, 5, 4),)),
     "interpolate, corners": (lambda x: F.interpolate(x, (5, 4), mode="bilinear", align_corners=True), ((1, 1, 3, 2),)),
     "interpolate, bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), ((1, 1, 3, 3),)),
     "interpolate, trilinear": (lambda x: F.interpolate(x, scale_factor=1.5, mode="trilinear"), ((1, 1, 2, 3, 2),)),
@@ -102,8 +96,7 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "fold": (lambda x: F.fold(x, (3, 3), 2), ((1, 4, 4),)),
     "embedding_bag": (
         lambda w: F.embedding_bag(torch.tensor([[0, 2], [2, 1]]), fixed(3, 2), per_sample_weights=w, mode="sum"),
-        ((2, 2),),
-    ),
+        ((2, 2),)),
     "diff, second, along a dim": (lambda x: x.diff(2, 0), ((4, 2),)),
     "diff, with ends": (lambda x, y: torch.diff(x, dim=1, prepend=y, append=fixed(2, 1)), ((2, 3), (2, 1))),
     # arithmetic
@@ -142,10 +135,8 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "addmm, in place": (lambda b: b.clone().addmm_(fixed(2, 3), fixed(3, 4)), ((2, 4),)),
     "addbmm": (lambda b, x: torch.addbmm(b, x, fixed(2, 3, 4)), ((2, 4), (2, 2, 3))),
     "baddbmm": (lambda x: torch.baddbmm(fixed(1, 1, 4), x, fixed(2, 3, 4), alpha=0.5), ((2, 2, 3),)),
-    "baddbmm, beta 0": (
-        lambda x: torch.baddbmm(torch.full((1, 1, 4), math.nan).double(), x, fixed(2, 3, 4), beta=0),
-        ((2, 2, 3),),
-    ),
+    "baddbmm, beta 0": (lambda x: torch.baddbmm(torch.full((1, 1, 4), math.nan).double(), x, fixed(2, 3, 4), beta=0),
+        ((2, 2, 3),)),
     "addmv": (lambda b, x: torch.addmv(b, fixed(4, 3), x), ((4,), (3,))),
     "addr": (lambda b, x: torch.addr(b, x, fixed(3)), ((2, 3), (2,))),
     "lerp": (lambda a, b: torch.lerp(a, b, 0.3), ((4,), (4,))),
@@ -153,24 +144,20 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "lerp, random weights": (lambda w: torch.lerp(fixed(4), fixed(4, seed=5), w), ((4,),)),
     "addcmul": (lambda a, b: torch.addcmul(a, b, fixed(4), value=0.5), ((4,), (4,))),
     "addcdiv": (lambda a, b: torch.addcdiv(a, b, fixed(4), value=0.5), ((4,), (4,))),
-    "batch_norm": (
-        lambda x: F.batch_norm(x, fixed(3), fixed(3).square() + 1, fixed(3), fixed(3, seed=1)),
-        ((2, 3, 2),),
-    ),
+    "batch_norm": (lambda x: F.batch_norm(x, fixed(3), fixed(3).square() + 1, fixed(3), fixed(3, seed=1)),
+        ((2, 3, 2),)),
     "batch_norm, torch's own": (
         lambda x: torch.batch_norm(
             x, fixed(3), fixed(3, seed=1), fixed(3, seed=2), fixed(3).square() + 1, False, 0.1, 1e-5, False
         ),
         ((2, 3, 2),),
     ),
-    "instance_norm": (
-        lambda x: F.instance_norm(x, fixed(3), fixed(3).square() + 1, use_input_stats=False),
-        ((2, 3, 2),),
-    ),
+    "instance_norm": (lambda x: F.instance_norm(x, fixed(3), fixed(3).square() + 1, use_input_stats=False),
+        ((2, 3, 2),)),
     "lp_pool1d": (lambda x: F.lp_pool1d(x, 1, 3, 2, ceil_mode=True), ((1, 2, 6),)),
     "lp_pool2d": (lambda x: F.lp_pool2d(x, 1, 2), ((1, 1, 4, 5),)),
     "lp_pool3d": (lambda x: F.lp_pool3d(x, 1, 2), ((1, 1, 2, 4, 2),)),
-}
+}  # fmt: skip
 
 _MASK = torch.tensor([[True, False, True], [False, False, True]])
 #: likewise, of functions that move, copy or convert values
@@ -205,7 +192,5 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "index_add": (lambda x, y: x.index_add(1, torch.tensor([2, 2]), y, alpha=0.5), ((2, 3), (2, 2))),
     "scatter_add": (lambda x, y: x.scatter_add(1, torch.tensor([[2, 2], [0, 1]]), y), ((2, 3), (2, 2))),
     "scatter_add, into zeros": (
-        lambda y: torch.zeros(2, 3, dtype=torch.float64).scatter_add(1, torch.tensor([[2, 2], [0, 1]]), y),
-        ((2, 2),),
-    ),
-}
+        lambda y: torch.zeros(2, 3, dtype=torch.float64).scatter_add(1, torch.tensor([[2, 2], [0, 1]]), y), ((2, 2),)),
+}  # fmt: skip

@@ -83,26 +83,19 @@ EXACT: dict[str, Case] = {
     "bilinear": Case(lambda x, y: F.bilinear(x, y, fixed(4, 3, 2), fixed(4)), ((1, 3), (1, 2))),
     "bilinear, all random": Case(
         lambda x, y, w, b: F.bilinear(x, y, w, b) if isinstance(x, Law) else torch.einsum("i,kij,j->k", x, w, y) + b,
-        ((3,), (2,), (2, 3, 2), (2,)),
-        batched=False,
-    ),
+        ((3,), (2,), (2, 3, 2), (2,)), batched=False),
     "bilinear, one value twice, all random": Case(
         lambda x, w: F.bilinear(x, x, w) if isinstance(x, Law) else torch.einsum("i,kij,j->k", x, w, x),
-        ((3,), (2, 3, 3)),
-        batched=False,
-    ),
+        ((3,), (2, 3, 3)), batched=False),
     "bilinear, one value twice": Case(lambda x: F.bilinear(x, x, fixed(4, 3, 3), fixed(4)), ((1, 3),)),
     "linear, weight random": Case(lambda x, w: F.linear(x, w), ((2, 3), (2, 3)), batched=False),
     "linear, all random": Case(lambda x, w, b: F.linear(x, w, bias=b), ((2, 3), (2, 3), (2,)), batched=False),
-    "conv1d, all random": Case(
-        lambda x, w, b: F.conv1d(x, w, b, padding=1), ((1, 2, 3), (1, 2, 2), (1,)), batched=False, n=200_000
-    ),
-    "conv2d, all random, in groups": Case(
-        lambda x, w, b: F.conv2d(x, w, b, groups=2), ((1, 2, 3, 2), (2, 1, 2, 2), (2,)), batched=False, n=200_000
-    ),
-    "conv_transpose1d, all random": Case(
-        lambda x, w: F.conv_transpose1d(x, w, stride=2), ((1, 2, 2), (2, 1, 2)), batched=False, n=200_000
-    ),
+    "conv1d, all random": Case(lambda x, w, b: F.conv1d(x, w, b, padding=1), ((1, 2, 3), (1, 2, 2), (1,)),
+        batched=False, n=200_000),
+    "conv2d, all random, in groups": Case(lambda x, w, b: F.conv2d(x, w, b, groups=2),
+        ((1, 2, 3, 2), (2, 1, 2, 2), (2,)), batched=False, n=200_000),
+    "conv_transpose1d, all random": Case(lambda x, w: F.conv_transpose1d(x, w, stride=2), ((1, 2, 2), (2, 1, 2)),
+        batched=False, n=200_000),
     "addmm": Case(lambda b, x, y: torch.addmm(b, x, y, alpha=0.5), ((2,), (2, 3), (3, 2)), batched=False),
     "addbmm": Case(lambda b, x, y: torch.addbmm(b, x, y), ((1, 2), (2, 1, 2), (2, 2, 2)), batched=False),
     "baddbmm": Case(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5), ((2,), (1, 2, 3), (1, 3, 2)), batched=False),
@@ -148,38 +141,30 @@ EXACT: dict[str, Case] = {
     "normal_": each(lambda x: x + torch.empty_like(x).normal_(1.0, 0.5), noise=True),
     "uniform_": each(lambda x: x + torch.empty_like(x).uniform_(-1, 2), noise=True),
     # norms, where they are affine
-    "batch_norm, scale random": Case(
-        lambda x, w, b: F.batch_norm(x, fixed(2), fixed(2).square() + 1, w, b), ((1, 2, 2), (2,), (2,)), batched=False
-    ),
-}
+    "batch_norm, scale random": Case(lambda x, w, b: F.batch_norm(x, fixed(2), fixed(2).square() + 1, w, b),
+        ((1, 2, 2), (2,), (2,)), batched=False),
+}  # fmt: skip
 
 
 #: rules that are approximations, with the bias that they are allowed here: of the mean in standard deviations, and of
 #: the standard deviation.  What each takes is said behind it.
 APPROXIMATE: dict[str, Case] = {
     "layer_norm": Case(lambda x: F.layer_norm(x, (8,), fixed(8), fixed(8, seed=1)), ((1, 8),), bias=(0.01, 0.01)),
-    "layer_norm, scale random": Case(
-        lambda x, w, b: F.layer_norm(x, (4,), w, b), ((2, 4), (4,), (4,)), bias=(0.01, 0.01), batched=False
-    ),
+    "layer_norm, scale random": Case(lambda x, w, b: F.layer_norm(x, (4,), w, b), ((2, 4), (4,), (4,)),
+        bias=(0.01, 0.01), batched=False),
     "rms_norm": Case(lambda x: F.rms_norm(x, (8,), fixed(8)), ((1, 8),), bias=(0.01, 0.01)),
     "group_norm": Case(lambda x: F.group_norm(x, 2, fixed(4), fixed(4, seed=1)), ((1, 4, 2),), bias=(0.01, 0.01)),
     # statistics of the batch at their expectations: bias of order 1/n
-    "batch_norm, training": Case(
-        lambda x: F.batch_norm(x, None, None, training=True), ((32, 1),), bias=(0.1, 0.2), batched=False, n=200_000
-    ),
+    "batch_norm, training": Case(lambda x: F.batch_norm(x, None, None, training=True), ((32, 1),), bias=(0.1, 0.2),
+        batched=False, n=200_000),
     "sqrt": each(torch.sqrt, options=(("positive", True),), bias=(0.03, 0.03)),  # gamma in place of normal
     "rsqrt": each(torch.rsqrt, options=(("positive", True),), bias=(0.1, 0.15)),
     "reciprocal": each(torch.reciprocal, options=(("positive", True),), bias=(0.05, 0.15)),  # third order
-    "div, by a random value": Case(
-        lambda x, y: x / y, ((1, 4), (1, 4)), options=(("positive", True),), bias=(0.05, 0.15)
-    ),
+    "div, by a random value": Case(lambda x, y: x / y, ((1, 4), (1, 4)), options=(("positive", True),),
+        bias=(0.05, 0.15)),
     "rdiv": each(lambda x: 2 / x, options=(("positive", True),), bias=(0.05, 0.15)),
-    "addcdiv": Case(
-        lambda a, x, y: torch.addcdiv(a, x, y),
-        ((1, 3), (1, 3), (1, 3)),
-        options=(("positive", True),),
-        bias=(0.05, 0.15),
-    ),
+    "addcdiv": Case(lambda a, x, y: torch.addcdiv(a, x, y), ((1, 3), (1, 3), (1, 3)), options=(("positive", True),),
+        bias=(0.05, 0.15)),
     "std, of all": Case(lambda x: torch.std(x), ((2, 4),), bias=(0.02, 0.03), batched=False),
     "std_mean": Case(lambda x: torch.std_mean(x, 1), ((1, 8),), bias=(0.02, 0.03)),
     "cdist": Case(lambda x: torch.cdist(x, fixed(2, 4).double()), ((1, 1, 4),), bias=(0.02, 0.03)),
@@ -199,7 +184,7 @@ APPROXIMATE: dict[str, Case] = {
     "max_pool2d": Case(lambda x: F.max_pool2d(x, 2, ceil_mode=True), ((1, 1, 3, 3),), bias=(0.005, 0.005)),
     "adaptive_max_pool1d": Case(lambda x: F.adaptive_max_pool1d(x, 2), ((1, 1, 5),), bias=(0.005, 0.005)),
     "adaptive_max_pool2d": Case(lambda x: F.adaptive_max_pool2d(x, (1, 2)), ((1, 1, 2, 4),), bias=(0.005, 0.005)),
-}
+}  # fmt: skip
 
 # Recurrent cells take h and c, or the gates, as independent of each other.
 _W = tuple(0.5 * fixed(*shape, seed=20 + k) for k, shape in enumerate(((8, 3), (8, 2), (8,), (8,))))

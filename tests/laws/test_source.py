@@ -318,10 +318,8 @@ SCORES: dict[str, tuple[Callable[[Any, Any], Any], dict[str, Any]]] = {
     "masked_fill, a low number": (lambda q, k: (q @ k.mT).masked_fill(_MASK == 0, -1e9) * 5**-0.5, {"mask": _MASK}),
     "masked_fill, in place": (lambda q, k: (q @ k.mT * 5**-0.5).masked_fill_(~_MASK, float("-inf")), {"mask": _MASK}),
     "where": (lambda q, k: torch.where(_MASK, q @ k.mT * 5**-0.5, torch.finfo(torch.float64).min), {"mask": _MASK}),
-    "where, a tensor": (
-        lambda q, k: torch.where(_MASK, q @ k.mT * 5**-0.5, torch.full([], -1e10).double()),
-        {"mask": _MASK},
-    ),
+    "where, a tensor": (lambda q, k: torch.where(_MASK, q @ k.mT * 5**-0.5, torch.full([], -1e10).double()),
+        {"mask": _MASK}),
     "where, the other way": (lambda q, k: torch.where(~_MASK, -math.inf, q @ k.mT * 5**-0.5), {"mask": _MASK}),
     "additive": (lambda q, k: q @ k.mT * 5**-0.5 + _float(_MASK), {"mask": _MASK}),
     "additive, a point": (lambda q, k: q @ k.mT * 5**-0.5 + point(_float(_MASK)), {"mask": _MASK}),
@@ -335,7 +333,7 @@ SCORES: dict[str, tuple[Callable[[Any, Any], Any], dict[str, Any]]] = {
         {"mask": _BIAS},
     ),
     "einsum, then matmul": (lambda q, k: torch.einsum("bhid,bhjd->bhij", q, k) * 5**-0.5, {}),
-}
+}  # fmt: skip
 
 
 def _weights(q: Any, k: Any) -> Any:
