@@ -20,8 +20,6 @@ from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise
 from momentgen.laws import listening
 
-DRAWS = 20_000
-
 
 def _written(x: Tensor) -> Tensor:
     z = torch.zeros_like(x)
@@ -70,10 +68,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def _draws(network: nn.Module, x: Moments, count: int = DRAWS) -> Tensor:
-    return draws_of(network, x, count // 10)
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_network_has_the_moments_of_its_draws_within_the_stated_error(name: str) -> None:
     make, shape = NETWORKS[name]
@@ -82,7 +76,7 @@ def test_any_network_has_the_moments_of_its_draws_within_the_stated_error(name: 
         if isinstance(part, nn.Dropout):
             part.train()
     x = noisy(torch.randn(shape), std=0.3)
-    drawn = _draws(network, x)
+    drawn = draws_of(network, x, 2000)
     with torch.no_grad():
         found = momentgen.convert(network, "controlled", rtol=0.03)(x)
     assert found.mean.shape == found.var.shape == found.std_error.shape == found.mean_error.shape == drawn.shape[1:]
@@ -99,7 +93,7 @@ def test_any_network_has_the_moments_of_its_draws_within_the_stated_error(name: 
 def test_the_stated_error_covers_the_true_one(name: str) -> None:
     make, shape = NETWORKS[name]
     network, x = make().eval(), noisy(torch.randn(shape), std=0.3)
-    drawn = _draws(network, x, 100_000)
+    drawn = draws_of(network, x, 10_000)
     std = drawn.std(0)
     chance = std / (2 * len(drawn)) ** 0.5
     covered = []
@@ -247,7 +241,7 @@ def test_what_fails_in_the_plain_network_fails_alike() -> None:
 
 def test_a_function_that_refuses_its_derivative_runs_without_a_linear_part_and_a_note_says_so() -> None:
     network, x = Of(lambda x: torch.special.zeta(x, torch.ones(()))), noisy(torch.full((2, 3), 4.0), std=0.3)
-    drawn = _draws(network, x)
+    drawn = draws_of(network, x, 2000)
     with torch.no_grad(), listening() as notes:
         found = momentgen.convert(network, "controlled", rtol=0.1)(x)
     assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error).all()
@@ -274,7 +268,7 @@ def test_functions_of_each_value_have_their_own_coefficients() -> None:
     """What averaged slopes leave over of one value says nothing of another."""
     x = noisy(torch.tensor([[0.1, -0.4, 0.0, 0.9], [-1.9, -0.5, 0.6, -1.5]]), std=1.0)
     network = Of(lambda x: F.softplus(x).log()).eval()
-    drawn = _draws(network, x, 200_000)
+    drawn = draws_of(network, x, 20_000)
     for seed in range(5):
         with momentgen.method("controlled", max_rows=64, rtol=1e-9, seed=seed):
             found = momentgen.convert(network)(x)
@@ -284,7 +278,7 @@ def test_functions_of_each_value_have_their_own_coefficients() -> None:
 def test_a_kink_that_few_rows_meet_is_not_missed_in_silence() -> None:
     x = noisy(torch.full((1, 4), 0.5), std=0.3)
     network = Of(torch.abs).eval()
-    drawn = _draws(network, x, 200_000)
+    drawn = draws_of(network, x, 20_000)
     for seed in range(20):
         found = momentgen.convert(network, seed=seed)(x)
         assert ((found.std - drawn.std(0)).abs() < 4 * found.std_error + 1e-3).all()
