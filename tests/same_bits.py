@@ -32,6 +32,7 @@ F32 = npt.NDArray[np.float32]
 #: name -> (what the CPU must have, flags in place of -O3 -march=native)
 _BUILDS: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "O0": (frozenset(), ("-O0",)),
+    "scalar": (frozenset(), ("-O3", "-fno-tree-vectorize")),
     "avx2": (frozenset({"avx2", "fma"}), ("-O3", "-mavx2", "-mfma")),
     "avx512": (
         frozenset({"avx512f", "avx512dq", "avx512vl", "fma"}),
@@ -44,10 +45,13 @@ import importlib.util, json, sys
 import numpy as np, torch, triton
 
 folder = sys.argv[1]
+modules = {}
 for number, job in enumerate(json.load(open(folder + "/jobs.json"))):
-    spec = importlib.util.spec_from_file_location(f"kernels{number}", f"{folder}/{number}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    if (source := job["source"]) not in modules:
+        spec = importlib.util.spec_from_file_location(f"kernels{source}", f"{folder}/{source}.py")
+        modules[source] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(modules[source])
+    module = modules[source]
     with np.load(f"{folder}/{number}.npz") as archive:
         inputs = [torch.from_numpy(archive[f"arr_{i}"]) for i in range(len(archive.files))]
     outputs = [torch.full_like(inputs[0], 7.0) for _ in range(job["outputs"])]
@@ -163,10 +167,13 @@ def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
     """
     with tempfile.TemporaryDirectory(prefix="momentgen-interpreter-") as folder:
         where = Path(folder)
-        listed = [{"kernel": job.kernel, "params": job.params, "outputs": job.outputs} for job in jobs]
+        sources = {source: number for number, source in enumerate(dict.fromkeys(job.source for job in jobs))}
+        for source, number in sources.items():
+            (where / f"{number}.py").write_text(source)
+        fields = ("kernel", "params", "outputs")
+        listed = [{"source": sources[job.source]} | {name: getattr(job, name) for name in fields} for job in jobs]
         (where / "jobs.json").write_text(json.dumps(listed))
         for number, job in enumerate(jobs):
-            (where / f"{number}.py").write_text(job.source)
             np.savez(where / f"{number}.npz", *job.inputs)
         done = subprocess.run(
             [sys.executable, "-c", _INTERPRETER, folder],

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from momentgen.compiler.ir.op import Op, Type
+from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program
 
 # fmt: off
@@ -94,6 +95,33 @@ def random_program(rng: random.Random, name: str = "program", operations: int = 
     for number, index in enumerate(outputs):
         b.output(f"o{number}", index)
     return b.build()
+
+
+def atoms(count: int, results: int = 2, seed: int = 0, name: str = "many") -> Program:
+    """Sums over atoms, each of which has several results; the sums take them in one after the other."""
+    rng = random.Random(seed)
+    b = Builder(name, inputs=("x", "y"), params=("p",))
+    x, y = b.input("x"), b.input("y")
+    sums = [b.f32(0.5)] * results
+    for _ in range(count):
+        width = b.f32(float(np.float32(rng.uniform(1.0, 5.0))))
+        t = b.div(x, b.sqrt(b.add(b.mul(y, y), width)))
+        u = b.fma(t, b.fma(t, b.fma(t, b.f32(0.25), b.f32(-0.5)), b.f32(0.125)), b.f32(1.5))
+        values = [u, b.mul(u, t)]
+        for _ in range(results - 2):
+            values.append(b.fma(values[-1], t, values[-2]))
+        for k, value in enumerate(values):
+            sums[k] = b.fma(value, b.f32(float(np.float32(rng.uniform(-1, 1)))), sums[k])
+    for k, total in enumerate(sums):
+        b.output(f"s{k}", total)
+    return b.build()
+
+
+def for_backends(seeds: int = 24) -> list[Program]:
+    """What every backend must compute: random programs, and atoms of which functions are made."""
+    every = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(seeds)]
+    every = [program if seed < seeds // 2 else optimise(program) for seed, program in enumerate(every)]
+    return every + [atoms(3 + seed, 3, seed, f"atoms{seed}") for seed in range(0, seeds, 3)]
 
 
 def programs(operations: int = 40) -> st.SearchStrategy[Program]:

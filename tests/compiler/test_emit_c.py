@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
 import subprocess
@@ -12,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c_vectors import gcc_flags, scalar_kernels
-from compiler.program_strategies import CORNERS, adversarial_inputs, different_bits, random_program
+from compiler.program_strategies import CORNERS, adversarial_inputs, different_bits, for_backends
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import builds
 from threadpoolctl import threadpool_limits
 
 from momentgen.compiler.emit._text import Header
@@ -25,26 +25,15 @@ from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program
 from momentgen.compiler.native import NativeKernel
 from momentgen.errors import BuildError, InputError
-from momentgen.native.c_compiler import CompilerError, accepted_flags, find_compiler
+from momentgen.native.c_compiler import CompilerError, find_compiler
 from momentgen.native.includes import whole
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
-_CPU = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-_COMPILER = find_compiler()
-_FLAGS = accepted_flags(_COMPILER) if _COMPILER else ()
-_PORTABLE = [flag for flag in _FLAGS if flag not in ("-O3", "-march=native")]
-BUILDS = {
-    "release": list(_FLAGS),
-    "O0": ["-O0", *_PORTABLE],
-    "O3 without vectors": ["-O3", "-fno-tree-vectorize", *_PORTABLE],
-    "AVX2": ["-O3", "-mavx2", "-mfma", *_PORTABLE],
-    "AVX-512": ["-O3", "-mavx512f", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512", *_PORTABLE],
-}
-_NEEDS = {"AVX2": ("avx2", "fma"), "AVX-512": ("avx512f", "avx512dq", "avx512vl", "fma")}
+BUILDS = {name: list(build.flags) for name, build in builds().items() if name != "clang"}
+AVX2 = BUILDS.get("avx2", gcc_flags())
 
-PROGRAMS = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(20)]
-PROGRAMS += [optimise(random_program(random.Random(seed), f"program{seed}", 60)) for seed in range(20, 30)]
+PROGRAMS = for_backends()
 HEADER = Header("random", "test")
 INPUTS = adversarial_inputs(20000)  # enough for several threads
 
@@ -57,16 +46,9 @@ def native_program(program: Program, flags: Sequence[str] | None = None) -> Nati
     return NativeKernel(source, program.name, *counts, flags=flags)
 
 
-def _skip_unless_run(build: str) -> None:
-    missing = [word for word in _NEEDS.get(build, ()) if not re.search(rf"\b{word}\b", _CPU)]
-    if missing:
-        pytest.skip(f"this CPU has no {', '.join(missing)}")
-
-
 @needs_compiler
 @pytest.mark.parametrize("build", BUILDS)
 def test_c_has_the_bits_of_the_evaluation(build: str) -> None:
-    _skip_unless_run(build)
     source = render_c(PROGRAMS, HEADER)
     for program in PROGRAMS:
         kernel = NativeKernel(source, program.name, 2, 1, 3, flags=BUILDS[build])
@@ -78,7 +60,7 @@ def test_c_has_the_bits_of_the_evaluation(build: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("build", ["release", "O0"])
+@pytest.mark.parametrize("build", ["default", "O0"])
 def test_the_negative_of_a_multiply_add_has_the_sign_of_its_zero(build: str) -> None:
     b = Builder("negated", inputs=("x",))
     b.output("r", b.neg(b.fma(b.input("x"), b.f32(-2.0), b.f32(1.0))))
@@ -116,7 +98,7 @@ def test_numpy_fma_is_the_fma_of_the_machine() -> None:
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 def test_gcc_vectorises_every_kernel() -> None:
     programs = [p for p in PROGRAMS if optimise(p).operations > 10]
-    assert scalar_kernels(render_c(programs, HEADER), BUILDS["AVX2"]) == []
+    assert scalar_kernels(render_c(programs, HEADER), AVX2) == []
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -127,10 +109,10 @@ def test_gcc_vectorises_long_kernels() -> None:
         total = b.select(b.lt(total, y), b.fma(total, y, b.f32(1.0 + k)), b.sub(total, b.mul(y, y)))
     b.output("z", total)
     source = render_c([b.build()], HEADER)
-    assert scalar_kernels(source, BUILDS["AVX2"]) == []
+    assert scalar_kernels(source, AVX2) == []
     # gcc leaves a function of this length outside of its only caller's loop, unless told.
     untold = whole(source).replace(" inline __attribute__((always_inline))", "")
-    assert scalar_kernels(untold, BUILDS["AVX2"]) == ["longest"]
+    assert scalar_kernels(untold, AVX2) == ["longest"]
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -146,8 +128,8 @@ def test_source_compiles_without_warnings(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 def test_fast_math_is_refused() -> None:
     with pytest.raises(CompilerError, match="IEEE binary32"):
-        native_program(PROGRAMS[0], flags=[*_FLAGS, "-ffast-math"])
-    assert not any("fast-math" in flag for flag in _FLAGS)
+        native_program(PROGRAMS[0], flags=[*gcc_flags(), "-ffast-math"])
+    assert not any("fast-math" in flag for flag in BUILDS["default"])
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -157,7 +139,7 @@ def test_values_of_parameters_leave_the_loop(tmp_path: Path) -> None:
     scale = b.sqrt(b.as_f32(b.iadd(b.as_i32(b.div(p, b.add(p, b.f32(1.0)))), b.i32(1 << 23))))
     b.output("y", b.mul(b.input("x"), scale))
     (tmp_path / "scaled.c").write_text(whole(render_c([b.build()], HEADER)))
-    subprocess.run(["gcc", *BUILDS["AVX2"], "-S", "-o", "scaled.s", "scaled.c"], cwd=tmp_path, check=True)
+    subprocess.run(["gcc", *AVX2, "-S", "-o", "scaled.s", "scaled.c"], cwd=tmp_path, check=True)
     blocks = re.split(r"^\.L\w+:$", (tmp_path / "scaled.s").read_text(), flags=re.MULTILINE)
     loops = [block for block in blocks if re.search(r"\bvmulps\b", block)]
     assert loops
