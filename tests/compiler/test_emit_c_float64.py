@@ -29,10 +29,9 @@ from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import c_double
 from momentgen.compiler.emit.c_float64 import render_c_float64
 from momentgen.compiler.emit.torch import render_torch
-from momentgen.compiler.ir.graph import Graph, Patch, exp_mantissa, madd, select, sqrt
+from momentgen.compiler.ir.graph import Graph, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.ir.surface import surface_of
-from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
+from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
@@ -202,32 +201,6 @@ def test_an_element_does_not_depend_on_those_around_it(name: str) -> None:
         mixed = called(name, which, [array[order] for array in arrays[:count]], params)
         for got, want in zip(mixed, straight, strict=True):
             assert got.tobytes() == want[order].tobytes()
-
-
-@pytest.mark.parametrize("names", [("k", "s"), ("a", "out"), ("surface", "WIDE")])
-def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(names: tuple[str, str]) -> None:
-    graph = Graph(("mean", "var"), names)
-    first, second, total = graph.param(names[0]), graph.param(names[1]), graph.const(0)
-    for place in range(8):
-        away = graph.input("mean") - (place / 4 - 1)
-        density = exp_mantissa(-(first * (away * away)))
-        share = 1 / madd(graph.input("var") * second, density, 1)
-        total = madd(share * density, 1 + place / 8, total)
-    surface = surface_of(total, graph.input("var"), [Patch(((1.5, -0.25), (0.5, 0.125, 2.0)))], slopes=False)[0]
-    graph.output("mean", surface * first)
-    graph.output("var", total)
-    partials = Graph(("mean", "var"), names)
-    for name in ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"):
-        partials.output(name, partials.param(names[0]))
-    stable = SimpleNamespace(forward64=graph, partials64=partials)
-    library = compiled(rendered(stable, "rule"))  # type: ignore[arg-type]
-    points = {"mean": np.linspace(-2, 2, 77), "var": np.linspace(0, 3, 77)}
-    found = [np.empty(77), np.empty(77)]
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*points.values(), *found)]
-    library.rule_forward(ctypes.c_int64(77), *pointers[:2], (ctypes.c_double * 2)(0.7, 1.25), *pointers[2:])
-    setting = dict(zip(names, (0.7, 1.25), strict=True))
-    for got, want in zip(found, outputs_float64(graph, {**points, **setting}).values(), strict=True):
-        assert np.abs(got - want).max() <= 1e-13
 
 
 def test_the_exponential_is_within_one_unit_in_the_last_place_and_0_below_1e_307() -> None:
