@@ -1,0 +1,66 @@
+"""What a strategy made of an f, computed: by its float64 graphs, by its float32 programs, and by quadrature of f."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sympy as sp
+from quadrature_truth import moments, partials
+
+from momentgen.compiler.certify.bounds import kernel_params
+from momentgen.compiler.derive import derive
+from momentgen.compiler.ir.interpreter import evaluate
+from momentgen.compiler.ir.kinds import CONDITIONS
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.lower.words import lower
+from momentgen.compiler.strategies import stabilise
+from momentgen.rule import Rule
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+SIX = (*OUTPUTS, *PARTIALS)
+
+
+@functools.lru_cache
+def stable_of(f: sp.Expr, way: str = "") -> Stable:
+    """The variant of an f without parameters, by the first strategy or by a named one."""
+    (stable,) = stabilise(derive(Rule("mine", f=f)), way)
+    return stable
+
+
+def by_quadrature(
+    f: sp.Expr,
+    mean: float,
+    var: float,
+    digits: int = 15,
+    setting: Mapping[str, Any] | None = None,
+    input: str = "normal",
+) -> dict[str, Any]:
+    """The six exact values at a point, as mpmath numbers."""
+    exact = dict(zip(OUTPUTS, moments(f, mean, var, setting, digits, input), strict=True))
+    return exact | partials(f, mean, var, setting, digits, input)
+
+
+def in_float64(stable: Stable, mean: Any, var: Any, setting: Mapping[str, float] | None = None) -> dict[str, F64]:
+    """By the graphs for float64."""
+    at = {"mean": np.asarray(mean, np.float64), "var": np.asarray(var, np.float64), **(setting or {})}
+    values = outputs_float64(stable.forward64, at) | outputs_float64(stable.partials64, at)
+    return {name: np.broadcast_to(value, at["mean"].shape) for name, value in values.items()}
+
+
+def in_float32(
+    stable: Stable, mean: F32, var: F32, setting: Mapping[str, float] | None = None, *, double: bool = True
+) -> dict[str, F32]:
+    """By the float32 programs, with double-floats or single floats throughout."""
+    values: dict[str, F32] = {}
+    for graph in (stable.forward, stable.partials):
+        every = frozenset(i for i in graph.live() if graph.nodes[i].kind not in CONDITIONS) if double else frozenset()
+        program = lower(graph, "mine", every, {})
+        params = kernel_params(program, setting or {}, stable.scalars(setting or {}) if program.params else ())
+        values |= evaluate(program, {"mean": mean, "var": var}, params)
+    return values
