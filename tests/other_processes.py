@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import momentgen
 
@@ -59,3 +60,27 @@ def run_example(name: str, folder: Path, out: Path, *settings: str) -> tuple[dic
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600, env=alone)
     return json.loads(out.read_text()), done.stdout
+
+
+#: prints by how many bytes a call makes the process grow beyond what it holds before; Linux alone counts that
+_GROWTH = """
+import sys
+def status(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS:")
+{call}
+print(status("VmHWM:") - before)
+"""
+needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+
+
+def growth(before: str, call: str, **changes: str | Path | None) -> float:
+    """The bytes by which a statement makes a process of one thread grow, once another text has run in it."""
+    done = subprocess.run(
+        [sys.executable, "-c", before + _GROWTH.format(call=call)],
+        env=environment(OMP_NUM_THREADS="1", **changes), capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies import stabilise
-from momentgen.rule import Rule
+from momentgen.rule import Rule, x
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -64,3 +66,19 @@ def in_float32(
         params = kernel_params(program, setting or {}, stable.scalars(setting or {}) if program.params else ())
         values |= evaluate(program, {"mean": mean, "var": var}, params)
     return values
+
+
+def cubic(seed: int) -> sp.Expr:
+    """A continuous piecewise cubic of moderate size with an exponential tail on the left and a line on the right."""
+    rng = random.Random(seed)
+    knots = [sp.Rational(k, 2) for k in sorted(rng.sample(range(-3, 4), rng.choice((2, 3))))]
+    value = sp.Rational(rng.randint(-5, 5), 10)
+    scale = sp.Rational(rng.choice((-1, 1)) * rng.randint(3, 12), 10)
+    branches: list[tuple[sp.Expr, object]] = [(value + scale * (sp.exp(x - knots[0]) - 1), x < knots[0])]
+    for low, high in pairwise(knots):
+        width = high - low
+        cubic = value + sum(sp.Rational(rng.randint(-8, 8), 10) * (x - low) ** k / width ** (k - 1) for k in (1, 2, 3))
+        branches.append((sp.expand(cubic), x < high))
+        value = cubic.subs(x, high)
+    slope = sp.Rational(rng.randint(-5, 10), 10)
+    return sp.Piecewise(*branches, (sp.expand(value + slope * (x - knots[-1])), True))

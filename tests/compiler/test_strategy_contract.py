@@ -14,18 +14,19 @@ from types import ModuleType
 import numpy as np
 import pytest
 import sympy as sp
-from compiler.forms import SIX, by_quadrature, in_float32, in_float64, stable_of
+from compiler.forms import SIX, by_quadrature, cubic, in_float32, in_float64, stable_of
 from real_rules import rules
 
 from momentgen.compiler.certify.points import calibration_points
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import logistic_input, stabilise
 from momentgen.compiler.strategies.homogeneous import roots
 from momentgen.compiler.strategies.kinks import growing
 from momentgen.compiler.strategies.smooth import gaussians
 from momentgen.errors import BuildError
-from momentgen.rule import LogisticInput, Rule, x
+from momentgen.rule import LogisticInput, Phi, Rule, x
 
 HALF = sp.Rational(1, 2)
 BELL, BRANCH = "Gaussians, in closed form", "elementary beside a kink"
@@ -202,3 +203,32 @@ def test_a_logistic_input_is_for_a_step_or_lines() -> None:
     with pytest.raises(BuildError, match="a logistic input is for a step or max"):
         logistic_input.stable_variants(derive(rule))
     assert sp.Max(x, 0) == rules()["relu"].f
+
+
+SOFTPLUS = sp.log(1 + sp.exp(x))
+WHOLE = {
+    **{
+        str(f): f
+        for f in (sp.sin(x) + x / 2, x + sp.sin(3 * x / 10) ** 2 * sp.Rational(10, 3), sp.cosh(x), x * sp.sin(x))
+    },
+    **{str(f): f for f in (x**3 - x, x**4, sp.chebyshevt(5, x), sp.sinh(x), sp.exp(x) + x, sp.exp(x) - x)},
+    **{name: CASES[name].f for name in ("snake", "x exp(x)", "exp(-x) + x²", "exp(x) sin(x)")},
+    "two sines": sp.sin(x) * sp.cos(2 * x),
+    "a jump beside a line": sp.Piecewise((x + 1, x > 0), (0, True)),
+    "bump": x * sp.exp(-(x**2)),
+    "two bells": x**2 * sp.exp(-(x**2)),
+    "x Phi²": x * Phi(x) ** 2,
+    "leaky softplus": SOFTPLUS - SOFTPLUS.subs(x, -x) / 10,
+    "x |x|": x * sp.Abs(x),
+    "leaky square": sp.Piecewise((x**2, x > 0), (-(x**2) / 4, True)),
+    **{f"cubics {seed}": cubic(seed) for seed in range(2, 14)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_build_is_within_its_goal(name: str) -> None:
+    (summary,) = compile_rule(Rule("mine", f=WHOLE[name])).variants
+    for bound in summary.bounds.values():
+        error, unit = bound.split(maxsplit=1)
+        assert float(error) <= (8.0 if unit.startswith("ulp") else 1.0), summary.bounds

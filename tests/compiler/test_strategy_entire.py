@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.elementary.entire_measure import TermsMeasure
 from momentgen.compiler.strategies.elementary.exponentials import exponential_terms
@@ -256,15 +255,3 @@ def test_the_tolerance_beside_a_kink_is_relative_to_what_the_outputs_of_exponent
     for output, values in stable.truth(mean, var, {}).items():
         allowed = measure.measure.allowed(output, values, mean, var)
         assert allowed.min() <= 5e-3 * np.abs(values).max()
-
-
-# --- whole builds ------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "f",
-    [*STEADY, *GROWING, x**4, T5, sp.sinh(x), sp.exp(x) + x, sp.exp(x) - x, sp.sin(x) * sp.cos(2 * x)],
-    ids=str,
-)
-def test_a_sum_of_terms_builds_within_its_tolerance(f: sp.Expr) -> None:
-    (summary,) = compile_rule(Rule("mine", f=f)).variants
-    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values()), summary.bounds

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from itertools import pairwise
 
 import mpmath
 import numpy as np
 import pytest
 import sympy as sp
-from compiler.forms import by_quadrature
+from compiler.forms import by_quadrature, cubic
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.existence import check_second_moment
@@ -29,7 +27,7 @@ from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
 from momentgen.compiler.strategies.kit import NEAR64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.rule.symbols import Phi, S, x
+from momentgen.rule.symbols import S, x
 
 SOFTSIGN = x / (1 + sp.Abs(x))
 HUBER = sp.sqrt(1 + x**2) - 1
@@ -141,12 +139,6 @@ def test_references_follow_a_jump_as_far_as_tolerances_do(truth: type) -> None:
     for i, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
         for name, value in by_quadrature(LEAP, m, v, digits=20).items():
             assert got[name][i] == pytest.approx(float(value), rel=1e-6), (name, m)
-
-
-@pytest.mark.slow
-def test_a_jump_beside_a_line_is_certified() -> None:
-    (summary,) = compile_rule(Rule("mine", f=LEAP)).variants
-    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values()), summary.bounds
 
 
 def test_the_mean_of_a_bounded_function_is_held_to_its_range_at_any_variance() -> None:
@@ -262,44 +254,11 @@ def test_a_refusal_says_of_every_way_why_it_does_not_serve() -> None:
 
 
 # --- bring your own ------------------------------------------------------------------
-def _cubic(seed: int) -> sp.Expr:
-    """A continuous piecewise cubic of moderate size with an exponential tail on the left and a line on the right."""
-    rng = random.Random(seed)
-    knots = [sp.Rational(k, 2) for k in sorted(rng.sample(range(-3, 4), rng.choice((2, 3))))]
-    value = sp.Rational(rng.randint(-5, 5), 10)
-    scale = sp.Rational(rng.choice((-1, 1)) * rng.randint(3, 12), 10)
-    branches: list[tuple[sp.Expr, object]] = [(value + scale * (sp.exp(x - knots[0]) - 1), x < knots[0])]
-    for low, high in pairwise(knots):
-        width = high - low
-        cubic = value + sum(sp.Rational(rng.randint(-8, 8), 10) * (x - low) ** k / width ** (k - 1) for k in (1, 2, 3))
-        branches.append((sp.expand(cubic), x < high))
-        value = cubic.subs(x, high)
-    slope = sp.Rational(rng.randint(-5, 10), 10)
-    return sp.Piecewise(*branches, (sp.expand(value + slope * (x - knots[-1])), True))
-
-
-def _within_tolerance(f: sp.Expr) -> None:
-    (summary,) = compile_rule(Rule("mine", f=f)).variants
-    assert all(float(bound.split()[0]) <= 1.0 for bound in summary.bounds.values()), summary.bounds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "f",
-    [
-        pytest.param(x * sp.exp(-(x**2)), id="bump"),
-        pytest.param(x**2 * sp.exp(-(x**2)), id="two bells"),
-        pytest.param(x * Phi(x) ** 2, id="x Phi^2"),
-        pytest.param(sp.log(1 + sp.exp(x)) - sp.log(1 + sp.exp(-x)) / 10, id="leaky softplus"),
-    ],
-)
-def test_a_readers_own_function_is_certified_from_f_alone(f: sp.Expr) -> None:
-    _within_tolerance(f)
 
 
 def test_the_float64_form_is_right_far_from_the_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piecewise, "_switches", lambda f: (float(np.float32(0.49)),))  # what a search of 25 s finds
-    f = _cubic(3)
+    f = cubic(3)
     (stable,) = stabilise(derive(Rule("mine", f=f)))
     away = 40.0 * np.exp2(np.linspace(-2, 3, 12))
     mean = np.concatenate([away, -away]).astype(np.float32)
@@ -314,13 +273,7 @@ def test_the_float64_form_is_right_far_from_the_kinks(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 14))
-def test_a_random_piecewise_cubic_with_an_exponential_tail_is_certified(seed: int) -> None:
-    _within_tolerance(_cubic(seed))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 14])
 def test_a_random_piecewise_cubic_that_no_switch_serves_is_refused_with_what_was_tried(seed: int) -> None:
     with pytest.raises(BuildError, match=r"no switch serves both forms \(v\* = "):
-        compile_rule(Rule("mine", f=_cubic(seed)))
+        compile_rule(Rule("mine", f=cubic(seed)))

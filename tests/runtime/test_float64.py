@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -13,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from other_processes import growth, needs_linux
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 
@@ -22,46 +20,25 @@ from momentgen.generated import leaky_relu, square
 from momentgen.runtime import FallbackWarning, autograd, kernel, slices, toolchain
 from momentgen.runtime.slices import Steps, in_cells, in_slices
 
-TESTS = Path(__file__).parents[1]
-ROOT = Path(momentgen.__file__).parents[1]
-
-#: prints, in bytes an element, by how much the process grew beyond what it held before; Linux alone counts that
-MEMORY = """
-import sys, warnings
+RUN = """
+import warnings
 warnings.simplefilter("ignore")
 import torch
-import momentgen.generated
-op, size, derivatives = getattr(momentgen.generated, sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-
-def status(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+from momentgen.generated import {name} as op
 
 def run(size):
     leaves = [torch.randn(size, dtype=torch.float64), torch.rand(size, dtype=torch.float64) + 0.1]
-    leaves = [leaf.requires_grad_(derivatives > 0) for leaf in leaves]
-    out = op(*leaves)
-    for _ in range(derivatives):
+    out = op(*[leaf.requires_grad_() for leaf in leaves])
+    for _ in range({derivatives}):
         out = torch.autograd.grad(sum((o * o).sum() for o in out), leaves, create_graph=True)
 
 run(100)
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS:")
-run(size)
-print((status("VmHWM:") - before) / size)
 """
-
-needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
 
 
 def bytes_an_element(name: str, size: int, derivatives: int, *, compiler: bool) -> float:
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(TESTS), str(ROOT)]), OMP_NUM_THREADS="1")
-    if not compiler:
-        environment["CC"] = "/nonexistent"
-    command = [sys.executable, "-c", MEMORY, name, str(size), str(derivatives)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+    changes = {} if compiler else {"CC": "/nonexistent"}
+    return growth(RUN.format(name=name, derivatives=derivatives), f"run({size})", **changes) / size
 
 
 @needs_linux

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 
 import mpmath
 import pytest
 import torch
+from other_processes import growth, needs_linux
 from torch import Tensor
 from torch.func import jvp, vmap
 
@@ -19,24 +17,15 @@ from momentgen.runtime import reduce
 
 each = pytest.mark.parametrize("variant", softmax.variants)
 VAR_S = mpmath.pi**2 / 3
-#: prints by how many bytes the process grew beyond what it held before; Linux alone counts that
-MEMORY = """
-import sys, torch
+RUN = """
+import torch
 from momentgen.generated import softmax
-
-def status(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
 
 def run(*shape):
     out = softmax(torch.randn(shape).requires_grad_(), (torch.rand(shape) + 0.1).requires_grad_())
     (out.mean.square() + out.var).sum().backward()
 
 run(2, 3)
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS:")
-run(*map(int, sys.argv[1:]))
-print(status("VmHWM:") - before)
 """
 
 
@@ -143,15 +132,11 @@ def test_nothing_has_no_probabilities(shape: tuple[int, ...]) -> None:
     assert mean.grad.shape == shape
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+@needs_linux
 @pytest.mark.parametrize("classes", [10, 1000])
 def test_forward_and_backward_take_no_more_memory_for_more_classes(classes: int) -> None:
     """200,000 logits add at most 200 MB to the process; a thousand classes each added 860."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(200_000 // classes), str(classes)],
-        capture_output=True, text=True, timeout=600, check=True, env=dict(os.environ, OMP_NUM_THREADS="1"),
-    )  # fmt: skip
-    assert float(done.stdout) < 200e6
+    assert growth(RUN, f"run({200_000 // classes}, {classes})") < 200e6
 
 
 @each
