@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +20,20 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     _share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(_share, 1)))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of networks are many small ones: one thread each is quickest."""
+    if request.path.parent.name not in ("inference", "laws", "networks", "nn"):
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

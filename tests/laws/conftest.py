@@ -1,4 +1,4 @@
-"""Networks run on one thread, and attention by the functions that a network calls, not by fused shortcuts."""
+"""Attention runs by the functions that a network calls, not by fused shortcuts; and each method that runs on laws."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _as_written() -> Iterator[None]:
-    threads, fast = torch.get_num_threads(), torch.backends.mha.get_fastpath_enabled()
-    torch.set_num_threads(1)
+    fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     torch.manual_seed(0)
     yield
-    torch.set_num_threads(threads)
     torch.backends.mha.set_fastpath_enabled(fast)
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from momentgen.errors import InputError
 from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.normalise import l2_normalise, layer_norm, rms_norm
@@ -133,6 +134,19 @@ def test_a_certain_value_has_that_of_the_plain_function_no_variance_and_finite_g
     assert (var == 0).all()
     for gradient in torch.autograd.grad(out.square().sum() + out.sum() + var.sum(), leaves):
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda one: maximum_of(one[:0], one[:0], 0), "at least one value"),
+        (lambda one: quadrature(torch.tanh, one, one, nodes=0), "at least one node"),
+        (lambda one: layer_norm(one, one, 2, 1e-3), "normalise over 1 to 1 dimensions"),
+    ],
+)
+def test_wrong_arguments_are_refused(call: Callable[[Tensor], Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        call(torch.ones(3))
 
 
 def test_the_root_of_a_matrix_has_derivatives_of_any_order() -> None:

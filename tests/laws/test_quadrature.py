@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.errors import InputError
 from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.numerics.quadrature import quadrature
 
@@ -160,8 +159,3 @@ def test_gradients_follow_parameters_of_the_function() -> None:
     slope = torch.tensor(1.3, requires_grad=True)
     mean, _ = quadrature(lambda x: slope * x, torch.full((3,), 2.0), torch.ones(3))
     torch.testing.assert_close(torch.autograd.grad(mean.sum(), slope)[0], torch.tensor(6.0))
-
-
-def test_no_nodes_are_refused() -> None:
-    with pytest.raises(InputError, match="at least one node"):
-        quadrature(torch.tanh, torch.ones(1), torch.ones(1), nodes=0)

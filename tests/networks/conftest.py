@@ -1,4 +1,4 @@
-"""Networks run on one thread, and attention by the functions that a network calls, not by fused shortcuts."""
+"""Attention runs by the functions that a network calls, not by fused shortcuts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ import torch
 
 #: without doctests, and not to be imported before a test needs them: some import timm or transformers
 collect_ignore_glob = ["zoo*.py", "third_party.py"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
