@@ -132,11 +132,9 @@ MIXED: dict[str, tuple[Callable[[], tuple[Tensor, Tensor]], str]] = {
     "dtypes": (lambda: (torch.ones(3), torch.ones(3).double()), "one dtype, got mean"),
     "halves": (lambda: (torch.ones(3).half(), torch.ones(3).bfloat16()), "one dtype, got mean"),
     "devices": (lambda: (torch.ones(3), torch.ones(3, device="meta")), "one device, got mean"),
-    "dtypes on meta": (
-        lambda: (torch.ones(3, device="meta"), torch.ones(3, device="meta").double()),
-        "one dtype, got mean",
-    ),
-}
+    "dtypes on meta": (lambda: (torch.ones(3, device="meta"), torch.ones(3, device="meta").double()),
+        "one dtype, got mean"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MIXED)

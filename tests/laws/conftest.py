@@ -22,3 +22,18 @@ def _as_written() -> Iterator[None]:
 def method(request: pytest.FixtureRequest) -> Any:
     """Each method that runs on laws, where a test says nothing else of its methods."""
     return request.param
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """How many examples at a time torch.vmap is asked for, call by call that says."""
+    sizes: list[int | None] = []
+    vmap = torch.vmap
+
+    def spying(*args: Any, **kwargs: Any) -> Any:
+        if "chunk_size" in kwargs:
+            sizes.append(kwargs["chunk_size"])
+        return vmap(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "vmap", spying)
+    return sizes

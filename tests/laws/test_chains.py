@@ -55,16 +55,14 @@ TWICE: dict[str, tuple[Callable[[Any], Any], Moments]] = {
 SUMS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
     "rbf": (lambda x: torch.exp(-(x**2).sum(-1) / 2), BESIDE),
     "rbf of centres": (lambda x: torch.exp(-0.7 * (x[..., None, :] - CENTRES).pow(2).sum(-1)), BESIDE),
-    "rbf of widths": (
-        lambda x: torch.exp(-((x[..., None, :] - CENTRES) ** 2).mean(-1) * (CENTRES[:, 0] + 0.5) - 1),
-        BESIDE,
-    ),
+    "rbf of widths": (lambda x: torch.exp(-((x[..., None, :] - CENTRES) ** 2).mean(-1) * (CENTRES[:, 0] + 0.5) - 1),
+        BESIDE),
     "exp of a sum of functions": (lambda x: torch.exp(torch.tanh(x).sum(-1, keepdim=True)), BESIDE),
     "cdist": (lambda x: torch.cdist(x, CENTRES), BESIDE),
     "rbf by cdist": (lambda x: torch.exp(-(torch.cdist(x, CENTRES) ** 2) / 2), BESIDE),
     "prod": (lambda x: x.prod(-1), BESIDE),
     "prod of all": (lambda x: (x + 1).prod(1, keepdim=True), AT_ZERO),
-}
+}  # fmt: skip
 #: pointwise functions one after another
 CHAINS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
     "exp(-x**2/2)": (lambda x: torch.exp(-(x**2) / 2), _row(1.0)),

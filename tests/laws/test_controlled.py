@@ -43,10 +43,8 @@ GRAPH = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
 #: name -> network, input
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(5, 3), (6, 5)),
-    "perceptron": (
-        lambda: nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 20), nn.SiLU(), nn.Linear(20, 3)),
-        (6, 5),
-    ),
+    "perceptron": (lambda: nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 20), nn.SiLU(), nn.Linear(20, 3)),
+        (6, 5)),
     "convolutional": (convolutional, (6, 1, 8, 8)),
     "attention": (TwoHeads, (6, 5, 16)),
     "writes": (lambda: Of(_written), (6, 4)),
@@ -65,7 +63,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "scripted": (lambda: Of(torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))), (6, 4)),
     "dropout": (lambda: nn.Sequential(nn.Linear(5, 20), nn.Dropout(0.3), nn.ReLU(), nn.Linear(20, 2)), (6, 5)),
     "noise by hand": (lambda: Of(lambda x: x.tanh() + 0.3 * torch.randn_like(x)), (6, 4)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NETWORKS)

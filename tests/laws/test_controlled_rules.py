@@ -111,15 +111,13 @@ IN_PLACE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
     "transpose_": (lambda x: x.view(-1, 2, 2).transpose_(1, 2).flatten(1), lambda x: x.view(-1, 2, 2).mT.flatten(1)),
     "masked_fill_": (lambda x: x.masked_fill_(x > 0.5, 0.5), lambda x: x.clamp(max=0.5)),
     "out=": (lambda x: torch.clamp(x, max=0.5, out=x), lambda x: x.clamp(max=0.5)),
-    "out= of several": (
-        lambda x: torch.sort(x, 1, out=(torch.empty(0), torch.empty(0).long()))[0],
-        lambda x: x.sort()[0],
-    ),
+    "out= of several": (lambda x: torch.sort(x, 1, out=(torch.empty(0), torch.empty(0).long()))[0],
+        lambda x: x.sort()[0]),
     "a view by T": (_by_view(lambda x: x.T), lambda x: x.clamp(max=0.5)),
     "a view by data": (_by_view(lambda x: x.data), lambda x: x.clamp(max=0.5)),
     "a view by as_strided": (_by_view(lambda x: x.as_strided(x.shape, x.stride())), lambda x: x.clamp(max=0.5)),
     "dropout in evaluation": (_by_view(lambda x: F.dropout(x, 0.5, False)), lambda x: x.clamp(max=0.5)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
