@@ -14,6 +14,7 @@ from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
+import momentgen.generated
 from momentgen import Moments, noisy
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import diagonal, listening

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import momentgen
+import momentgen.generated
 from momentgen import Moments
 from momentgen.inference import MeanField, randomise
 from momentgen.laws.numerics.dust import gradient_of_weight, product, without_dust

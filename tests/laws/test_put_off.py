@@ -12,6 +12,7 @@ from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
+import momentgen.generated
 from momentgen import Moments
 from momentgen.errors import InputError
 
