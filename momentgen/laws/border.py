@@ -148,7 +148,7 @@ def current_method(own: str | None = None) -> str:
 def _say_what_is_normal(name: str, value: Any) -> None:
     """Note that the method uses only the mean and variance of an input's noise distribution."""
     noise = value.noise if isinstance(value, Moments) else None
-    if noise is not None:
+    if noise is not None and not (noise.is_normal and noise.is_known):
         alone = "" if noise.is_known else ", its values for independent"
         note(
             f"{name}: noise of the distribution {noise} is taken for normal{alone}; controlled and sample draw from it"

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from momentgen.laws.border import entered
@@ -65,6 +66,8 @@ def _lowered(where: Any, out: Any, layout: list[Nest]) -> list[tuple[Tensor, ...
 
 
 def _root(cov: Tensor) -> Tensor:
+    varies = ~(cov.diagonal(dim1=-2, dim2=-1) <= 0)  # what does not, as x - x, has covariances of rounding alone
+    cov = torch.where(varies[..., :, None] & varies[..., None, :], cov, 0)
     root, below = matrix_root(cov)
     if readable(below) and below.numel():
         worst = float(below.max())

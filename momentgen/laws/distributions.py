@@ -15,8 +15,9 @@ from momentgen.runtime import DistributedMoments, JointMoments, Moments
 
 __all__ = ["Noise", "with_distribution"]
 
+_NORMAL = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal)
 #: distributions that are symmetric about their mean
-_SYMMETRIC = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal, td.Laplace, td.StudentT, td.Uniform)
+_SYMMETRIC = (*_NORMAL, td.Laplace, td.StudentT, td.Uniform)
 
 
 class Noise:
@@ -32,6 +33,7 @@ class Noise:
         covariance: of the values of an event, in the last two dimensions.  None for independent values, and where torch
             does not know it.
         is_known: whether variance and covariance are all of the covariance of the values.
+        is_normal: whether it is a normal distribution.
         is_symmetric: whether it is symmetric about its mean.
     """
 
@@ -53,7 +55,7 @@ class Noise:
         known = base.covariance_matrix if base.event_shape and hasattr(base, "covariance_matrix") else None
         self.covariance: Tensor | None = known
         self.is_known = known is not None or not base.event_shape
-        self.is_symmetric = isinstance(base, _SYMMETRIC)
+        self.is_normal, self.is_symmetric = isinstance(base, _NORMAL), isinstance(base, _SYMMETRIC)
 
     def __repr__(self) -> str:
         return self._name

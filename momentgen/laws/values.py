@@ -5,6 +5,7 @@ The border (:mod:`momentgen.laws.border`) lifts them to laws.  Code here does no
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -61,9 +62,9 @@ def noisy(
             ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
 
     Raises:
-        InputError: if not exactly one is given, it is negative, or its shape does not fit.  If ``x`` is not of floating
-            point, or its dtype does not hold the variance.  Also if ``cov`` is not symmetric and positive
-            semidefinite, or torch knows no finite mean and variance of the distribution.
+        InputError: if not exactly one is given, it is negative or infinite, or its shape does not fit.  If ``x`` is
+            not of floating point, or its dtype does not hold the variance.  Also if ``cov`` is not symmetric and
+            positive semidefinite, or torch knows no finite mean and variance of the distribution.
 
     >>> noisy(torch.zeros(2), std=0.5).var
     tensor([0.2500, 0.2500])
@@ -92,9 +93,12 @@ def noisy(
     if cov is not None:
         return _correlated_noise(x, cov)
     given = cast(Any, var if std is None else std)
-    amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
-    if amount.dim() == 0 and not isinstance(given, Tensor) and not float(given) >= 0:
-        raise InputError(f"noisy: expected a variance or standard deviation of at least 0, got {given!r}")
+    try:
+        amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"noisy: expected a number or a tensor for var or std, got {given!r}") from error
+    if amount.dim() == 0 and not isinstance(given, Tensor) and not 0 <= float(given) < math.inf:
+        raise InputError(f"noisy: expected a variance or standard deviation of at least 0 and finite, got {given!r}")
     square = amount if std is None else amount * amount
     if std is not None and readable(amount):
         lost = ((square == 0) & (amount != 0)) | (square.isinf() & amount.isfinite())

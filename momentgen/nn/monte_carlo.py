@@ -139,8 +139,10 @@ def monte_carlo(
     """Moments of every layer by ``n`` passes that draw everything random.
 
     Args:
-        model: a network over moments, or a plain torch network, which sees the input's noise and its own dropout.
-        x: the input, batch first.  Moments are drawn as normals, independent unless they have a covariance.
+        model: a network over moments, or a plain torch network, which sees the input's noise and its own dropout.  Of
+            a network with more arguments pass a module that calls it with them.
+        x: the input, batch first.  Moments are drawn as normals, independent unless they have a covariance, or from
+            the distribution that :func:`momentgen.noisy` was given.
         n: samples of every input, at least 2.
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
         rows: how many inputs go through the model at once; bounds the memory.  A model whose examples interact has
@@ -394,8 +396,8 @@ def _recording(
 
     def take(name: str, out: Any) -> None:
         value, draws = out.mean if isinstance(out, Moments) else out, together[-1]
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_nested:
+            return  # an encoder's layers have nested tensors where tokens are padded
         if draws > 1 and (not value.dim() or value.shape[0] % (draws * batch)):
             return
         if len(together) == 1 or name in layers:
@@ -410,7 +412,8 @@ def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, di
     found: dict[str, Moments] = {}
 
     def take(name: str, out: Any) -> None:
-        if isinstance(out, Moments | Law) or (isinstance(out, Tensor) and out.is_floating_point()):
+        dense = isinstance(out, Tensor) and out.is_floating_point() and not out.is_nested
+        if dense or isinstance(out, Moments | Law):
             found[name] = lower(out)
 
     with torch.no_grad(), _each_layer(model, take):

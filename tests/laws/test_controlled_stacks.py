@@ -295,6 +295,32 @@ def test_examples_that_begin_to_interact_are_found_by_the_next_call(name: str, d
     assert ((found.std - expected).abs() < 5 * found.std_error + 1e-4).all()
 
 
+@pytest.mark.parametrize("seed", [4, 16, 19, 23])
+def test_a_decision_by_all_examples_that_begins_later_is_that_of_a_network_that_had_it_before(seed: int) -> None:
+    class Doubled(nn.Module):
+        def __init__(self, on: int) -> None:
+            super().__init__()
+            self.layer, self.on = nn.Linear(6, 6), on
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.layer(x)
+            return y * 2 if self.on and y.mean() > 0 else y
+
+    torch.manual_seed(seed)
+    plain, mean = Doubled(on=0).eval(), torch.randn(4, 6)
+    with torch.no_grad():
+        plain.layer.bias -= plain.layer(mean).mean()  # draws fall on either side
+        before = Doubled(on=1).eval()
+        before.load_state_dict(plain.state_dict())
+        network: Any = momentgen.convert(plain)
+        network(noisy(mean, std=0.3))
+        network.on = 1
+        expected = momentgen.convert(before)(noisy(mean, std=0.3))
+        found = network(noisy(mean, std=0.3))
+    torch.testing.assert_close(found.std, expected.std, rtol=0, atol=0)
+    assert found.covariance.shape == (24, 24)
+
+
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 2, 2], [0, 1, 2, 0]])
 def test_two_examples_that_interact_are_found_whichever_they_are(groups: list[int]) -> None:
     group = torch.tensor(groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -413,3 +414,13 @@ def _relu(mean: Tensor, var: Tensor) -> Callable[[], Any]:
 def test_what_it_does_not_take_is_refused_by_name(call: Callable[[], Any], error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+def test_a_value_less_itself_has_no_covariance_and_no_warning() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = joint(Of(lambda x: layer(x) - layer(x)), noisy(4, 6))
+    assert not out.var.any()
+    assert not out.covariance.any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -102,6 +103,18 @@ def test_other_methods_take_mean_and_variance_and_say_so(method: Any) -> None:
         normal = momentgen.convert(network, method)(Moments(x + 1 / 3, torch.full((4, 3), 1 / 9)))
     torch.testing.assert_close(found.var, normal.var)
     assert sum("Exponential is taken for normal" in note for note in notes) == 1
+
+
+def test_normal_noise_is_not_said_to_be_taken_for_normal() -> None:
+    with listening() as notes:
+        momentgen.convert(_network(), "ap2")(noisy(torch.randn(4, 3), td.Normal(0.0, 0.1)))
+    assert not any("taken for normal" in note for note in notes)
+
+
+@pytest.mark.parametrize("std", ["a", (0.1, "b"), -1.0, math.inf, math.nan], ids=str)
+def test_a_standard_deviation_that_is_none_is_refused(std: Any) -> None:
+    with pytest.raises(InputError, match=r"noisy: expected a (number|variance)"):
+        noisy(torch.zeros(2), std=std)
 
 
 def test_monte_carlo_draws_from_it() -> None:

@@ -56,6 +56,24 @@ def made(op: Any) -> Callable[[Tensor], Tensor]:
     return inner
 
 
+def test_a_function_that_is_not_that_of_its_op_is_refused() -> None:
+    with pytest.raises(InputError, match=r"wrong is another function than that of silu: at x = -1.7 it is -0.935"):
+
+        @activation(momentgen.generated.silu)
+        def wrong(x: Tensor) -> Tensor:
+            return x.tanh()
+
+    with pytest.raises(InputError, match="another function than that of leaky_relu"):
+
+        @activation(momentgen.generated.leaky_relu, "negative_slope")
+        def steeper(x: Tensor, slope: float = 0.1) -> Tensor:
+            return nn.functional.leaky_relu(x, 2 * slope)
+
+    @activation(momentgen.generated.bernoulli_noise)  # draws, and is not looked at
+    def drawn(x: Tensor) -> Tensor:
+        return torch.bernoulli(torch.sigmoid(x))
+
+
 def test_functions_that_are_made_in_one_place_have_the_moments_of_their_own_ops() -> None:
     first, second = made(momentgen.generated.silu), made(momentgen.generated.tanh)
     for function, op in ((first, momentgen.generated.silu), (second, momentgen.generated.tanh)):

@@ -117,3 +117,23 @@ def test_layers_that_see_an_example_in_parts_have_its_values_apart(rows: int) ->
     each = momentgen.monte_carlo(parts, x, 200, rows=rows, seed=0).layers["each"]
     torch.testing.assert_close(each.mean.float(), x.mean.reshape(-1, 1), rtol=0.0, atol=0.1)
     torch.testing.assert_close(each.var.sqrt(), torch.full((32, 1), 0.1).double(), rtol=0.3, atol=0.0)
+
+
+def test_layers_of_an_encoder_with_padded_tokens_are_left_out() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            padded = (torch.arange(5) > 2).expand(len(x), 5)
+            return self.head(self.encoder(x, src_key_padding_mask=padded)[:, 0])
+
+    network, x = Padded().eval(), noisy(torch.randn(2, 5, 8), std=0.1)
+    with torch.no_grad():
+        found = momentgen.monte_carlo(network, x, 400, seed=0)
+        expected = momentgen.convert(network)(x)
+    assert list(found.layers) == ["head"]
+    torch.testing.assert_close(found.output.std.float(), expected.std, rtol=0.2, atol=0)
+    assert "head" in str(momentgen.summary(network, x, samples=16))

@@ -13,7 +13,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_unseen
-from momentgen.laws.controlled.facts import Facts, close, mixed
+from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise, Source
@@ -47,7 +47,7 @@ class UnlikeEndsError(Exception):
 
 
 class StaleError(Exception):
-    """Examples interact, or rows, which they did not in the earlier call that the facts are of."""
+    """Examples or rows interact, or values are read out, as they were not in the earlier call that the facts are of."""
 
 
 class Answer:
@@ -200,8 +200,13 @@ class Answer:
         chosen = halves(self._network.batch)[0]
         watched = Shift(rule_of, 0, 0, False)
         watched.draws_only = True
-        with torch.no_grad():
-            return self._once(watched, mixed(chosen, *ends))
+        watched.begin()
+        with torch.no_grad(), watched:
+            with Watch(values := mixed(chosen, *ends)) as watch:
+                found = self._network.call(values)
+            if watch.reads and not self._facts.reads:
+                raise StaleError
+            return self._leaves(watched, found)[0]
 
     def _confirm(self, between: list[Tensor] | None) -> None:
         """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""

@@ -9,7 +9,8 @@ one where a network would notice:
 
 The results are remembered per module, its settings, shapes of arguments, and those that are no tensors, until its
 parameters are written to.  What else may have changed, as the edges of a graph, is not compared.  Instead a later call
-looks whether examples of one row, beside those of another, have the outputs of their own rows.
+looks whether examples of one row, beside those of another, have the outputs of their own rows.  It also looks whether
+the network now reads values out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
 from momentgen.laws.table import names
 
-__all__ = ["Facts", "close", "facts_of", "mixed"]
+__all__ = ["Facts", "Watch", "close", "facts_of", "mixed"]
 
 #: rows of a stack, at most
 _ROWS: Final = 64
@@ -65,6 +66,7 @@ class Facts:
         ends_alike: whether all rows end in a softmax, or none does.
         writes: what the module kept of a call, where that did not depend on the draw.
         draws: whether the network draws noise.
+        reads: whether it reads out what follows from its inputs.
         fresh: whether they were found for this call.
     """
 
@@ -73,7 +75,7 @@ class Facts:
         self.most, self.free, self.narrow = 1, 0, True
         self.watched: bool | None = None
         self.differentiates, self.ends_alike, self.keeps = False, True, True
-        self.draws, self.fresh = False, True
+        self.draws, self.reads, self.fresh = False, False, True
         self.writes: dict[str, Any] = {}
         self._sizes: dict[int, bool] = {}
 
@@ -174,10 +176,11 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     generator = torch.Generator().manual_seed(seed)
     parts = halves(batch)
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
-    watch = _Watch(first)
+    watch = Watch(first)
     kept.restore()
     with watch:
         base = _tensors(network, first, seed)
+    facts.reads = watch.reads
     facts.narrow = watch.widest <= _FEW * batch * base[0].element_size() if base else True
     state = kept.changed()
     facts.keeps, facts.writes = bool(state), state
@@ -210,7 +213,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     return facts
 
 
-class _Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode):
     """Looks at what becomes of some values.
 
     Attributes:

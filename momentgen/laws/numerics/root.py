@@ -54,14 +54,16 @@ def root_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, ascending, and eigenvectors, as by torch; NaN for a matrix that is not finite, where torch fails.
 
-    So an example beyond the range of a rule does not fail those beside it.
+    So an example beyond the range of a rule does not fail those beside it.  They are computed in float64: in float32
+    LAPACK does not converge for one in ten singular matrices, such as those of units that are off.
 
     >>> eigh(torch.tensor([[2.0, 0.0], [0.0, math.nan]]))[0]
     tensor([nan, nan])
     """
     usable = matrix.isfinite().all(-1).all(-1)[..., None]
-    values, vectors = torch.linalg.eigh(torch.where(usable[..., None], matrix, 0))
-    return torch.where(usable, values, math.nan), torch.where(usable[..., None], vectors, math.nan)
+    values, vectors = torch.linalg.eigh(torch.where(usable[..., None], matrix, 0).double())
+    values, vectors = torch.where(usable, values, math.nan), torch.where(usable[..., None], vectors, math.nan)
+    return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
 def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
