@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from real_rules import all_of, fresh_seed, op_of, stables
+from real_rules import fresh_seed, op_of, stables
 
 from momentgen.compiler.certify import joint_points
 from momentgen.compiler.strategies.covariance.correlation import gauss_legendre
@@ -104,17 +104,6 @@ def test_float64_has_the_digits_of_the_exact_values(name: str) -> None:
 
 
 @each
-def test_the_order_of_the_inputs_does_not_matter_to_the_last_bit(name: str) -> None:
-    points = joint_points.spread(3000, 2, covariance=True)
-    swapped = (points[2], points[3], points[0], points[1], points[4])
-    here, there = (all_of(name, "exact", given) for given in (points, swapped))
-    assert np.array_equal(here["covariance"], there["covariance"])
-    assert np.array_equal(here["dcovariance_dcov"], there["dcovariance_dcov"])
-    for of in ("mu", "var"):
-        assert np.array_equal(here[f"dcovariance_d{of}1"], there[f"dcovariance_d{of}2"])
-
-
-@each
 def test_no_covariance_gives_none_and_a_certain_value_too(name: str) -> None:
     mean, var = (torch.from_numpy(array) for array in joint_points.spread(500, 3, covariance=True, reach=40)[:2])
     zero = torch.zeros_like(mean)
@@ -127,15 +116,6 @@ def test_of_a_value_with_itself_it_is_the_variance(name: str) -> None:
     mean, var = torch.linspace(-3, 3, 41).double(), torch.linspace(0.1, 4, 41).double()
     want = op_of(name.removesuffix("_covariance"))(mean, var).var
     torch.testing.assert_close(op_of(name)(mean, var, mean, var, var), want, rtol=0, atol=2e-6)
-
-
-def test_an_impossible_covariance_gives_nan() -> None:
-    one = torch.ones(1)
-    for name in NAMES:
-        op = op_of(name)
-        for bad in (1.01, -7.0, math.nan):
-            assert op(one, one, one, one, bad * one).isnan().all()
-        assert op(one, one, one, one, (1 + 2**-20) * one).isfinite().all()
 
 
 def test_heaviside_at_the_origin_is_the_arcsine_law() -> None:

@@ -177,13 +177,6 @@ def test_a_right_form_in_another_basis_is_proved():
     assert refuted(mu - mu * Phi(-a) + sigma * phi(-a), exact, {}) is None
 
 
-@pytest.mark.parametrize("f", [exp(x**2), exp(x**3), Max(x, 0) * exp(x**2)], ids=str)
-def test_a_divergent_moment_is_refused_with_the_reason(f):
-    with pytest.raises(BuildError, match="the moment diverges") as caught:
-        derive(Rule("f", f=f))
-    assert caught.value.stage == "derive"
-
-
 @pytest.mark.parametrize(
     ("f", "part"),
     [

@@ -11,15 +11,12 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from compiler.forms import SIX, in_float32
 from real_rules import rules, stables
 
-from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.interpreter import evaluate
-from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import evaluate_mpmath
-from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies.homogeneous.forms import OutputForm, output_forms
@@ -33,7 +30,6 @@ NAMES = [name for name in ("relu", "leaky_relu", "abs", "heaviside", "relu_squar
 VARIANTS = [
     (name, variant) for name in NAMES for variant in ("exact", "tight") if (name, variant) != (NAMES[-1], "tight")
 ]
-SIX = (*OUTPUTS, *PARTIALS)
 DIGITS = 60
 
 
@@ -130,20 +126,6 @@ def check_graph(
                 assert abs(got[output] - want[output]) <= 8 * tolerance * abs(want[output]), (output, mean, var)
 
 
-def in_float32(f: Any, points: list[tuple[float, float]]) -> tuple[dict[str, Any], Any]:
-    """The outputs of the float32 graphs with double-floats throughout, and what gives exact values."""
-    derivation = derive(Rule("mine", f=f))
-    (stable,) = stable_variants(derivation)
-    mean, var = np.array(points, np.float32).T.copy()
-    got: dict[str, Any] = {}
-    for graph in (stable.forward, stable.partials):
-        every = frozenset(i for i in graph.live() if graph.nodes[i].kind not in CONDITIONS)
-        program = lower(graph, "mine", every, {})
-        params = kernel_params(program, {}, stable.scalars({}) if program.params else ())
-        got |= evaluate(program, {"mean": mean, "var": var}, params)
-    return got, lambda: stable.truth(mean, var, {})
-
-
 @pytest.mark.parametrize("slope", [1.2, 4.0, 0.25, 0.0, 1.0])
 def test_a_prelu_s_mean_is_right_beside_its_zero_on_either_side_of_0_and_its_variance_where_it_is_steep(
     slope: float,
@@ -162,9 +144,7 @@ def test_a_prelu_s_mean_is_right_beside_its_zero_on_either_side_of_0_and_its_var
         points.append((a * var**0.5, var))
     mean, var_ = np.array(points, np.float32).T.copy()
     want = stable.truth(mean, var_, setting)
-    every = frozenset(i for i in stable.forward.live() if stable.forward.nodes[i].kind not in CONDITIONS)
-    program = lower(stable.forward, "mine", every, {})
-    got = evaluate(program, {"mean": mean, "var": var_}, kernel_params(program, setting, stable.scalars(setting)))
+    got = in_float32(stable, mean, var_, setting)
     for output in OUTPUTS:
         assert ulp_error(got[output], want[output]).max() <= 3, output
         beyond = np.abs(want[output]) > 3.41e38
@@ -198,8 +178,8 @@ def test_a_power_beside_a_kink_keeps_what_float32_holds(f: Any, points: list[tup
     for _ in range(300):
         var = 2.0 ** rng.uniform(-120, 127)
         points.append((rng.uniform(-28, 28) * var**0.5, var))
-    got, truth = in_float32(f, points)
-    want = truth()
+    (stable,), (mean, var_) = stable_variants(derive(Rule("mine", f=f))), np.array(points, np.float32).T.copy()
+    got, want = in_float32(stable, mean, var_), stable.truth(mean, var_, {})
     for output in SIX:
         assert ulp_error(got[output], want[output]).max() <= 2, output
         assert np.isfinite(got[output]).all(), output
@@ -219,9 +199,8 @@ def test_a_leaky_square_is_right_to_some_ulp_of_what_cancels_and_its_mean_to_the
         var = 2.0 ** rng.uniform(-50, 50)
         a = ratio * (1 + 2.0 ** rng.uniform(-20, 0)) if rng.random() < 0.5 else rng.uniform(-20, 20)
         points.append((a * var**0.5, var))
-    got, truth = in_float32(f, points)
-    want = truth()
     mean, var_ = np.array(points, np.float32).T.copy()
+    got, want = in_float32(stable, mean, var_), stable.truth(mean, var_, {})
     assert ulp_error(got["mean"], want["mean"]).max() <= 2
     for output in SIX:
         assert stable.measure(output, got[output], want[output], mean, var_).max() <= 2, output
