@@ -13,6 +13,7 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
+import sympy as sp
 from compiled_rules import compiled
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,11 @@ from hypothesis.extra.numpy import arrays
 from real_rules import rules
 
 from momentgen.compiler.certify.bounds import tolerance_of
-from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure
+from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
+from momentgen.compiler.function.activation import analyse
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.stable import PARTIALS
+from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
 from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
@@ -121,6 +126,28 @@ def test_the_words_on_absolute_goals_are_what_is_measured(
     measure = MomentsMeasure(steep, 1.0, (), {}, Limits(mean, var, 1e-5), draw)
     agree(measure, words(measure), np.abs(mu) / 1e3, mu, v)
     assert words(measure)["partials"].startswith("1e-05 of the largest")
+
+
+SHAPES = {
+    "tanh": sp.tanh(x),
+    "softplus": sp.log(1 + sp.exp(x - 1)),
+    "hardtanh": sp.Max(-1, sp.Min(1, x)),
+    "jumps": sp.Piecewise((x, x > 0.5), (x, x < -0.5), (0, True)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("var", [1e-6, 0.03, 1.7, 400.0, 1e6])
+def test_a_partial_is_allowed_its_share_of_the_largest_over_all_means(name: str, var: float) -> None:
+    f = analyse(name, split(SHAPES[name]), {})
+    measure, sigma = measure_for(f, QuadratureTruth(f)), math.sqrt(var)
+    places = [f.centre, *f.kinks]
+    means = np.concatenate([place + size * np.linspace(-3, 3, 31) for place in places for size in (f.length, sigma)])
+    means, variances = means.astype(np.float32), np.full(means.size, var, np.float32)
+    exact = BallTruth(f)(means, variances, {})
+    for output in PARTIALS:
+        allowed = measure.allowed(output, exact[output], means.astype(float), variances.astype(float))
+        assert 0.8 <= allowed[0] / (1e-4 * np.abs(exact[output]).max()) <= 1.25, output
 
 
 def test_a_measure_without_words_stops_the_build() -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
-from contract.ranges import F64, LARGEST, OPS, Points, Subject, computed, subject
+from contract.certified import OPS, Subject, computed, subject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from momentgen.rule.symbols import mu, v, x
 from momentgen.runtime import Op
 
+F64 = npt.NDArray[np.float64]
+Points = tuple[F64, ...]
+LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
 _MAX = LARGEST[torch.float32]
 _TURNED = 1e6  # angles are reduced up to there
 _ROOM = 1.05  # a certificate bounds what was sampled; a point may be worse by a little
@@ -81,7 +85,7 @@ def _check(name: str, points: Points, dtype: torch.dtype) -> None:
         saturated = values == np.sign(want) * largest
         with np.errstate(all="ignore"):
             held = np.clip(want, -_MAX, _MAX)
-            errors = of.errors(output, np.clip(values, -_MAX, _MAX), held, at)
+            errors = of.error(output, np.clip(values, -_MAX, _MAX), held, *at)
             # Float64 holds more than the measures of float32 do.
             wide = (np.abs(want) > _MAX) & ~beyond
             errors = np.where(wide, np.abs(values / want - 1) / 1e-4, errors)
@@ -111,7 +115,7 @@ def _check_at_variance_0(name: str, of: Subject, points: Points, got: dict[str, 
         assert (got["var"][here] == (0 if not of.rule.bernoulli else got["var"][here])).all(), name
     want = of.at_point(points[0][here], of=mean)
     held, at = np.clip(want, -_MAX, _MAX), (points[0][here], np.full(here.sum(), 2.0**-149))
-    errors = of.errors("mean", got["mean"][here], held, at)
+    errors = of.error("mean", got["mean"][here], held, *at)
     beyond = np.abs(want) > _MAX
     right = (errors <= _ROOM) | (beyond & (np.sign(got["mean"][here]) == np.sign(want)))
     assert right.all(), _told(name, "mean", at, got["mean"][here], want, ~right)
