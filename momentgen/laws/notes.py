@@ -8,7 +8,7 @@ import torch
 
 from momentgen.laws.context import within
 
-__all__ = ["listening", "note"]
+__all__ = ["listening", "note", "note_fast_path"]
 
 _listener: ContextVar[dict[str, int] | None] = ContextVar("momentgen_notes", default=None)
 
@@ -25,3 +25,12 @@ def note(text: str) -> None:
 def listening() -> within:
     """Collect the notes of what runs within: text -> how often."""
     return within(_listener, {})
+
+
+def note_fast_path(name: str) -> None:
+    """Say what an encoder's fast path does otherwise, where torch asks by this function whether it may be taken."""
+    if name == "_nested_tensor_from_mask_left_aligned":
+        note(
+            "nn.TransformerEncoder: padded tokens are computed, as torch does with gradients; without gradients its "
+            "fast path may make them 0"
+        )

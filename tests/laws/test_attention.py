@@ -13,8 +13,8 @@ from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
-from momentgen import Moments
-from momentgen.laws import diagonal
+from momentgen import Moments, noisy
+from momentgen.laws import diagonal, listening
 from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.softmax import softmax
 
@@ -226,3 +226,20 @@ def test_a_copy_of_a_value_is_no_product_of_attention(copied: Any) -> None:
     found = diagonal(*x)
     expected, product = weight @ found, weight @ copied(found)  # type: ignore[operator]
     torch.testing.assert_close(product.moments(), expected.moments())
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "controlled"])
+def test_padded_tokens_are_those_of_torch_with_gradients_and_a_note_says_so(method: Any) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def run(net: Any, x: Any) -> Any:
+        return net.encoder(x, src_key_padding_mask=torch.arange(5).expand(x.shape[0], 5) > 2)
+
+    plain, x = Of(run, encoder=nn.TransformerEncoder(layer, 2)).eval(), torch.randn(2, 5, 8)
+    expected = plain(x).detach()
+    torch.backends.mha.set_fastpath_enabled(True)  # as users have it; the fixture puts it back
+    with torch.no_grad(), listening() as notes:
+        found = momentgen.convert(plain, method)(noisy(x, std=1e-4))
+    torch.testing.assert_close(found.mean, expected, rtol=1e-3, atol=1e-3)
+    assert any("padded tokens are computed" in note for note in notes)

@@ -25,6 +25,7 @@ from momentgen.laws.controlled.noise import Source
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
+from momentgen.laws.notes import note_fast_path
 from momentgen.laws.table import KINKED, METHODS, Entry, entry_of, names
 from momentgen.runtime.autograd import transformed
 
@@ -213,6 +214,7 @@ class Shift(TorchFunctionMode):
             return out
         entry = entry or _property(func)
         if entry is not None and entry.kind in ("query", "refusal", "creation"):
+            note_fast_path(entry.name)
             return func(*args, **kwargs)
         random = any(map(self.knows, tensors_in(args))) or (
             bool(kwargs) and any(map(self.knows, tensors_in(kwargs.values())))

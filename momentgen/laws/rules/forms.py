@@ -15,6 +15,7 @@ from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, is_random
 from momentgen.laws.dispatch import OVERWRITTEN
 from momentgen.laws.law import Law, laws_in, new_law, remember, rule
+from momentgen.laws.notes import note_fast_path
 from momentgen.laws.point import Point, point
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
@@ -32,6 +33,7 @@ def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 @rule(Point, Diagonal, "refusal")
 @joint("refusal")
 def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    note_fast_path(entry.name)
     return False
 
 
