@@ -137,7 +137,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("var", [1e-6, 0.03, 1.7, 400.0, 1e6])
+@pytest.mark.parametrize("var", [1e-6, 1.7, 1e6])
 def test_a_partial_is_allowed_its_share_of_the_largest_over_all_means(name: str, var: float) -> None:
     f = analyse(name, split(SHAPES[name]), {})
     measure, sigma = measure_for(f, QuadratureTruth(f)), math.sqrt(var)
