@@ -34,10 +34,11 @@ fmod frexp hypot ilogb ldexp lgamma log log10 log1p log2 logb lrint modf nan nea
 sinh sqrt tan tanh tgamma trunc
 """
 _OURS = """
-ABS BLOCK CELLS FMA INLINE LANES LANE_ELEMENTS SQRT Tensor X acb arb arctan backward c cell_of constexpr exp_mantissa
-expand fmpq forward h i isnan jit kernel_scalars logistic mask math momentgen mpf mpmath n narrow normal_cdf npdf number numpy
-offsets params polylog self surface surface_slopes surfaces_beside t tl torch triton truncated_moment u variant where
-"""  # noqa: E501
+ABS BLOCK CELLS FMA INLINE LANES LANE_ELEMENTS SQRT Tensor X acb arb arctan backward c cell_of choice constexpr
+exp_mantissa expand fmpq forward h i isnan jit kernel_scalars logistic mask math momentgen mpf mpmath n narrow
+normal_cdf npdf number numpy offsets params polylog polynomial self surface surface_slopes surfaces_beside t tl torch
+triton truncated_moment u variant where
+"""
 _FORMULAS = """
 Abs Add E Eq Heaviside I Integer LambertW Max Min Mul Piecewise Pow Rational Phi S Symbol a cov m mu mu1 mu2 nan oo phi
 pi sigma sign v v1 v2 x x1 x2 zoo

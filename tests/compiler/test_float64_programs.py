@@ -214,6 +214,7 @@ def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(na
     g.output("mean", surface_of(total, g.input("var"), patches, slopes=False, cell=cell)[0] * first)
     g.output("var", total)
     # PyTorch code calls its polynomials `surface`, and does not run with a parameter of that name.
+    # No rule's parameter is called `surface`: PyTorch code calls its polynomials so.
     check(g, 1e-13, dict(zip(names, (0.7, 1.25), strict=True)), ("c",) if "surface" in names else ("c", "torch"))
 
 

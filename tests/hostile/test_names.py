@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import keyword
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -88,6 +89,9 @@ def parameter_names() -> Iterator[str]:
             own = {arg.arg for arg in function.args.kwonlyargs}
             yield from (node.id for node in ast.walk(function) if isinstance(node, ast.Name) and node.id not in own)
             yield from (arg.arg for arg in function.args.args)
+    for path in ROOT.glob("generated/*/*_torch.py"):
+        found = re.findall(r"^from (?!__future__)\S+ import (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        yield from (name for names in found for name in names.split(", "))
     yield from keyword.kwlist
     yield from (name for name in dir(builtins) if not name.startswith("_"))
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from momentgen.errors import InputError
 from momentgen.inference import PBPRegressor
 from momentgen.inference.estimators.calibration import beside_known_noise, fit_error_law
 from momentgen.inference.estimators.passes import choose, stages
@@ -101,3 +102,39 @@ def test_noise_of_known_size_is_not_counted_in_the_scale_of_sigma(known: np.ndar
     law = fit_error_law(off / np.hypot(factor, noise), np.zeros((2000, 1)), np.zeros(2000), weights)
     assert factor * law.root_mean_square == pytest.approx(1.0 if known[0] == 20 else 0.5, rel=0.06)
     assert weights.sum() == pytest.approx(2000 / len(known), rel=0.03)  # of a mixture the exact rows count
+
+
+@pytest.mark.parametrize(("count", "std", "known"), [(1000, 2.0, 2.0), (200, 2.3, 3.0), (50, 1.0, 0.0)])
+def test_the_factor_beside_known_noise_is_that_of_the_largest_likelihood(count: int, std: float, known: float) -> None:
+    """The likelihood of the errors and of ten rows that ask for 1, on a fine grid, for each of forty sets."""
+    squares = np.exp(np.linspace(-8, 4, 4001))
+    for seed in range(40):
+        off = np.hypot(0.1, known) * np.random.default_rng(seed).normal(size=count)
+        factor, _ = beside_known_noise(off, np.full(count, std), np.full(count, known), np.ones(count))
+        var = squares * std**2 + known**2
+        likelihood = -count / 2 * np.log(var) - np.sum(off**2) / (2 * var) - 5 * (np.log(squares) + 1 / squares)
+        assert factor**2 == pytest.approx(squares[likelihood.argmax()], rel=0.01), seed
+
+
+def test_intervals_of_each_target_are_as_wide_as_its_own_held_out_rows_ask_for() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(60, 2)), draw.normal(size=(60, 2))
+    model = PBPRegressor(random_state=0, passes=2).fit(x, y)
+    laws = [fit_error_law(draw.normal(size=count), np.zeros((count, 1)), np.zeros(count)) for count in (40, 400)]
+    reach = []
+    for own in (laws, laws[::-1], laws[:1] * 2, laws[1:] * 2):
+        model._laws = own
+        reach.append(model._reach(0.95).tolist())
+    assert reach[0] == reach[1][::-1] == [reach[2][0], reach[3][0]]
+    model._laws = laws[::-1]
+    with pytest.raises(InputError, match="that 40 held-out rows can show"):
+        model.predict_interval(x, 0.99)
+
+
+def test_features_and_targets_that_are_no_numbers_in_standard_units_are_refused() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    model = PBPRegressor(random_state=0, passes=1, calibrate=None).fit(x, x[:, 0])
+    with pytest.raises(InputError, match=r"too large for torch.float"):
+        model.predict(1e300 * x, return_std=True)
+    with pytest.raises(InputError, match="expected finite targets"):
+        model.log_prob(x[:2], [np.nan, 1.0])

@@ -113,7 +113,10 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     def _features(self, X: ArrayLike) -> Tensor:
         """Checked features in standard units, shape ``(n, n_features_in_)``."""
         check_is_fitted(self)
-        return self._tensor(self.x_scaler_.transform(validate_data(self, X, reset=False, dtype=np.float64)))
+        found = self._tensor(self.x_scaler_.transform(validate_data(self, X, reset=False, dtype=np.float64)))
+        if not bool((found.abs() < torch.finfo(found.dtype).max ** 0.25).all()):  # squares of products are finite
+            raise InputError(f"{type(self).__name__}: a feature in standard units is too large for {found.dtype}")
+        return found
 
     def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
         """Targets in standard units, or the numbers of labels among ``classes``, by default those of ``y``."""
@@ -234,7 +237,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
             y: labels, shape ``(n,)``.
             classes: all labels, for the first call.
             passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
+            n_total: rows of the whole data set.  None counts the rows of all calls, a chunk that comes again once.
         """
         return self._fit(X, y, passes, not self._ready, n_total, classes)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 from sklearn.neighbors import NearestNeighbors
 
 __all__ = ["ErrorLaw", "beside_known_noise", "fit_error_law"]
@@ -143,12 +143,15 @@ def beside_known_noise(
     >>> round(factor, 1), weights[:2].round(2).tolist(), round(weights.sum())
     (0.5, [1.0, 0.0], 504)
     """
-    square = 1.0
-    for _ in range(_STEPS):
-        part = weights / (square + (known / std) ** 2) ** 2
-        own = _ROWS_OF_ONE / square**2
-        square = float((part @ ((off**2 - known**2) / std**2) + own) / (part.sum() + own))
-        square = max(square, _LEAST)
+    others = (known / std) ** 2
+    excess = (off / std) ** 2 - others
+
+    def slope(log: float) -> float:  # of the likelihood in the logarithm of the factor's square
+        square = math.exp(log)
+        return float(weights @ ((excess - square) * square / (square + others) ** 2)) + _ROWS_OF_ONE * (1 / square - 1)
+
+    least, most = math.log(_LEAST), math.log(max(1.0, float(excess.max()))) + 1e-9
+    square = math.exp(optimize.brentq(slope, least, most)) if slope(least) > 0 else _LEAST
     share = (square / (square + (known / std) ** 2)) ** 2
     return math.sqrt(square), weights * share * (weights @ share) / (weights @ share**2)
 

@@ -126,7 +126,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             X: features, shape ``(n, features)``.
             y: targets, shape ``(n,)`` or ``(n, outputs)``.
             passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls, the same data once.
+            n_total: rows of the whole data set.  None counts the rows of all calls, a chunk that comes again once.
         """
         self._fit(X, y, passes, not self._ready, n_total, multi_output=True, y_numeric=True)
         self._uncalibrated()
@@ -208,14 +208,13 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _reach(self, coverage: float) -> NDArray[Any]:
         """Half-widths of intervals over the scale, one per target."""
-        count = float(self._laws[0].counts[-1])
-        rank = (count + 1) * coverage
-        if rank > count:
+        count = min(float(law.counts[-1]) for law in self._laws)
+        if (count + 1) * coverage > count:
             raise InputError(
                 f"{type(self).__name__}.predict_interval: expected a coverage that {count:.6g} held-out rows can show, "
                 f"at most {count / (count + 1):.4g}, got {coverage}"
             )
-        return self._each(lambda law: float(law.errors[np.searchsorted(law.counts, rank)]))
+        return self._each(lambda law: float(law.errors[np.searchsorted(law.counts, (law.counts[-1] + 1) * coverage)]))
 
     # ------------------------------------------------------------------ predictions
 
@@ -327,9 +326,15 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     @torch.no_grad()
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
-        """Predictive log density of each target, in the targets' unit, shape ``(n,)``."""
+        """Predictive log density of each target, in the targets' unit, shape ``(n,)``.
+
+        Raises:
+            InputError: for targets that are not finite, or of another number than rows.
+        """
         x = self._features(X)
         y = np.atleast_1d(np.asarray(y, dtype=np.float64))
+        if not np.isfinite(y).all():
+            raise InputError(f"{type(self).__name__}.log_prob: expected finite targets")
         targets = self._standard_targets(y, False)
         if len(targets) != len(x):
             raise InputError(f"{type(self).__name__}: expected {len(x)} targets, got {len(targets)}")
