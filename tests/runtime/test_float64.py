@@ -208,7 +208,7 @@ def test_a_package_from_before_there_was_c_in_float64_is_served_by_pytorch_and_s
     monkeypatch.setattr(
         "momentgen.runtime.native.importlib.resources.files", lambda package: Path("/nowhere") / package
     )
-    old = kernel.Kernel("square", "momentgen.generated.square", "exact", 1, ())
+    old = kernel.Kernel("old_square", "momentgen.generated.square", "exact", 1, ())
     mean = torch.tensor([3.0], dtype=torch.float64)
     with pytest.warns(FallbackWarning, match=r"no exact_float64\.c; build it again"):
         assert old.run("forward", [mean, mean], ())[0].tolist() == [12.0]
