@@ -2,7 +2,7 @@
 
 Small: a network of three layers of 32 units, batch 32 (1,024 values), in evaluation mode without gradients, plain and
 over moments; and single layers of 1,000 values.  Large: a linear map from 25088 to 4096 at batch 1, whose weights
-are squared at each call.
+are squared at each call.  The committed result compares with squares that are cached.
 
     python benchmarks/dispatch.py [--rounds 200] [--against DIR]
 

@@ -28,7 +28,7 @@ def listening() -> within:
 
 
 def note_fast_path(name: str) -> None:
-    """Say what an encoder's fast path does otherwise, where torch asks by this function whether it may be taken."""
+    """Note how torch's fast path differs, where this is the function by which an encoder asks whether to take it."""
     if name == "_nested_tensor_from_mask_left_aligned":
         note(
             "nn.TransformerEncoder: padded tokens are computed, as torch does with gradients; without gradients its "

@@ -69,7 +69,7 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
         parameters: likewise; defaults are those of the function.
 
     Raises:
-        InputError: as in :func:`register_activation`.  Also if the function is another than the op's at some values.
+        InputError: as in :func:`register_activation`.  Also if the function differs from the op's.
 
     >>> import momentgen
     >>> @activation(momentgen.generated.silu)
@@ -82,7 +82,7 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
 
     def known(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         usual = _by_place(function)[: len(parameters)] if parameters else []
-        _compare(function, op, dict(zip(parameters, (default for _, default in usual), strict=False)))
+        _check_same(function, op, dict(zip(parameters, (default for _, default in usual), strict=False)))
 
         @functools.wraps(function)
         def asking(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -105,8 +105,8 @@ def _by_place(function: Callable[..., Tensor]) -> list[tuple[str, Any]]:
     return [(one.name, one.default) for one in arguments if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
-def _compare(function: Callable[..., Tensor], op: Op | Rescaled, params: dict[str, Any]) -> None:
-    """Raise if a function is not the op's f at a few values, with the defaults of the function."""
+def _check_same(function: Callable[..., Tensor], op: Op | Rescaled, params: dict[str, Any]) -> None:
+    """Raise an error if the function, with its defaults, differs from the op's f at a few values."""
     if not isinstance(op, Op) or not all(isinstance(value, int | float) for value in params.values()):
         return
     x = torch.tensor([-1.7, -0.6, 0.4, 2.3], dtype=torch.float64)
@@ -116,7 +116,7 @@ def _compare(function: Callable[..., Tensor], op: Op | Rescaled, params: dict[st
     except Exception:  # it may take other shapes or dtypes
         return
     off = (found - mean).abs() > 1e-3 * (1 + mean.abs())
-    if not var.any() and bool(off.any()):  # with a variance of its own it draws
+    if not var.any() and bool(off.any()):  # an op with a variance at v = 0 is of a function that draws
         place = int(off.int().argmax())
         raise InputError(
             f"activation: {function.__name__} is another function than that of {op.name}: at x = {x[place]:g} it is "

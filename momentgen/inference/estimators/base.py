@@ -237,7 +237,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
             y: labels, shape ``(n,)``.
             classes: all labels, for the first call.
             passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls, a chunk that comes again once.
+            n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
         """
         return self._fit(X, y, passes, not self._ready, n_total, classes)
 

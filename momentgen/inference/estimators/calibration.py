@@ -152,7 +152,7 @@ def beside_known_noise(
 
     least, most = math.log(_LEAST), math.log(max(1.0, float(excess.max()))) + 1e-9
     square = math.exp(optimize.brentq(slope, least, most)) if slope(least) > 0 else _LEAST
-    share = (square / (square + (known / std) ** 2)) ** 2
+    share = (square / (square + others)) ** 2
     return math.sqrt(square), weights * share * (weights @ share) / (weights @ share**2)
 
 

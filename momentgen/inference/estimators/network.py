@@ -305,7 +305,7 @@ class Regression(Variational):
             X: features, shape ``(n, features)``.
             y: targets, shape ``(n,)`` or ``(n, outputs)``.
             passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls, a chunk that comes again once.
+            n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
             y_std: as for :meth:`fit`.  All calls have it, or none.
 
         Raises:

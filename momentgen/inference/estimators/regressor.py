@@ -126,7 +126,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             X: features, shape ``(n, features)``.
             y: targets, shape ``(n,)`` or ``(n, outputs)``.
             passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls, a chunk that comes again once.
+            n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
         """
         self._fit(X, y, passes, not self._ready, n_total, multi_output=True, y_numeric=True)
         self._uncalibrated()

@@ -47,7 +47,7 @@ class UnlikeEndsError(Exception):
 
 
 class StaleError(Exception):
-    """Examples or rows interact, or values are read out, as they were not in the earlier call that the facts are of."""
+    """Examples or rows interact, or values are read out, which the earlier call that the facts are of did not show."""
 
 
 class Answer:
