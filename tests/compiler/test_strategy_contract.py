@@ -108,8 +108,8 @@ CASES = {
 GATED = Case(x, lambda: logistic("heaviside"), GATES, 1e-7, 2.0, (1e-6, 2.0), 1e-12, input="logistic")
 CASES |= {
     f"logistic {name} {number}": at_setting(replace(GATED, stable=functools.partial(logistic, name)), name, setting)
-    for name in ("heaviside", "leaky_relu")  # relu is a leaky one of slope 0
-    for number, setting in enumerate(logistic(name).settings[: 2 if name == "leaky_relu" else 1])
+    for name, slopes in (("heaviside", ({},)), ("leaky_relu", ({"negative_slope": 0.01}, {"negative_slope": 0.3})))
+    for number, setting in enumerate(slopes)  # relu is a leaky one of slope 0
 }
 #: rules in other units -> settings to look at, and places that matter at each: kinks, or where f bends
 UNITS: Mapping[str, tuple[tuple[dict[str, float], tuple[float, ...]], ...]] = {
