@@ -227,7 +227,7 @@ def _logsumexp() -> Iterator[Case]:
             f"logsumexp, {count}",
             last(lambda x: x.logsumexp(-1)),
             (Input.of(count),),
-            lambda n=count: by_points(lambda x: x.logsumexp(-1), torch.zeros(n).double(), torch.eye(n).double(), 17),
+            lambda n=count: by_points(lambda x: x.logsumexp(-1), torch.zeros(n).double(), torch.eye(n).double(), 14),
         )
 
 

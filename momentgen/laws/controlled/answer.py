@@ -10,40 +10,41 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from momentgen.errors import InputError
 from momentgen.laws.accuracy import Accuracy
-from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_unseen
+from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise, Source
+from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
+from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
 from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import Softmax, softmaxed
 from momentgen.laws.controlled.stack import UnstackedError, pieces
 from momentgen.laws.example_arguments import halves
-from momentgen.laws.nests import Nest, flattened, held_by_objects
+from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.notes import note
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 
-__all__ = ["Answer", "StaleError", "UnlikeEndsError"]
+__all__ = ["Answer", "StaleError"]
 
 #: rows of the first block, and of each that follows
-BLOCK: Final = 16
+BLOCK: Final = PAIRED_ROWS
 #: by the number of rows that there are at least: how many times as many may follow before errors are looked at again
 _MORE: Final = ((64, 3), (0, 1))
 #: rows whose graphs are kept of functions that no rule averages
 _PAIRED: Final = 4
 #: rows of which the derivatives of a whole network are averaged
 _WHOLE: Final = 4
+#: share of the examples whose errors end the rows
+_EXAMPLES: Final = 0.9
+#: how much larger noise is that tells whether an output may move, and in how many rows it is tried
+_FAR: Final = 10.0
+_FAR_ROWS: Final = 8
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
-
-
-class UnlikeEndsError(Exception):
-    """Some rows end in a softmax, and others do not, or in one of other classes, as where the largest alone count."""
 
 
 class StaleError(Exception):
@@ -62,23 +63,12 @@ class Answer:
 
     def __init__(self, network: Network, spent: Accuracy, facts: Facts, most: int) -> None:
         self._network, self._spent, self._facts, self._most = network, spent, facts, most
-        #: of each leaf of the outputs, whether its examples are independent; nothing where all examples are one
-        self._by_example = facts.by_example
-        shared = bool(self._by_example) and all(self._by_example)
-        self._noise = [InputNoise(value, place, spent.seed, shared) for place, value in enumerate(network.inputs)]
-        #: of each leaf, whether an object holds it, as a cache of keys and values: it comes beside what is asked for
-        self._beside: list[bool] = []
-        #: leaves of the outputs of each row; of a softmax at the end the logits
-        self._rows: list[list[Tensor]] = []
-        #: of each leaf, the softmax at its end where what is kept are its logits
-        self._ends: list[Softmax | None] = []
-        self._form: Nest | None = None
+        self._noise = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+        self._outputs = Outputs(network, facts.by_example)
         self._watched = True
         #: how many sources are noise of the inputs
         self._inputs = 0
-        #: whether all rows may be on one side of a kink: the network has some, and few values
-        self._kinked = False
-        #: whether the errors count that: of noise of the inputs alone
+        #: whether errors count events that no row has met: of few values with kinks, where all noise is the inputs'
         self._few = False
 
     def outputs(self) -> Any:
@@ -89,11 +79,10 @@ class Answer:
         self._confirm(between)
         linear = self._linear(mode, shifts, most)
         of_inputs = len(mode.sources) == self._inputs == len(self._noise) > 0
-        self._kinked = mode.kinked and self._facts.narrow
-        self._few = self._kinked and of_inputs
+        self._few = mode.kinked and self._facts.narrow and of_inputs
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
-        self._watched = len(mode.sources) > self._inputs or any(end is not None for end in self._ends)
+        self._watched = len(mode.sources) > self._inputs or any(end is not None for end in self._outputs.ends)
         if self._network.kept is not None and (names := self._network.kept.changed()):
             note(
                 f"controlled: the network keeps what depends on the draw ({', '.join(sorted(names)[:3])}). Every draw "
@@ -107,62 +96,94 @@ class Answer:
                 "each example are more than may be held"
             )
         if any(part.fresh for part in linear):
-            self._further(mode, min(BLOCK, most - len(self._rows)))
+            self._further(mode, min(BLOCK, most - len(self._outputs)))
         if mode.curved and self._facts.most > 1:
-            self._further(mode, min(self._facts.free, most) - len(self._rows))
+            self._further(mode, min(self._facts.free, most) - len(self._outputs))
+        reach = self._reach(mode) if mode.kinked else {}
         while True:
-            parts = self._estimates(linear)
+            parts = self._estimates(linear, reach)
             mode.forget_draws()
-            error = _relative_error(parts)
-            if not error > self._spent.rtol or len(self._rows) >= most:
+            error = self._missed(parts)
+            if not error > self._spent.rtol or len(self._outputs) >= most:
                 break
-            self._further(mode, min(self._wanted(error), most - len(self._rows)))
-        if error > self._spent.rtol:
-            note(
-                f"controlled: after {len(self._rows)} rows the standard deviation is known to {error:.1%}; "
-                f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
-            )
+            self._further(mode, min(self._wanted(error), most - len(self._outputs)))
         before = self._network.before
         if before is not None and not self._facts.kept(before.changed()):
             raise StaleError
-        self._say_what_is_not_finite()
-        self._say_what_stays(parts)
-        return self._returned(parts)
+        self._outputs.say_what_is_not_finite()
+        self._say_what_is_missed(parts, error)
+        estimates = dict(zip(self._outputs.real(), parts, strict=True))
+        estimates |= {place: self._sampled(place) for place in self._outputs.real(beside=True)}
+        return self._outputs.with_moments(estimates)
 
-    def _say_what_is_not_finite(self) -> None:
-        """A note on values that some draws make NaN or infinite, whose moments are NaN."""
-        places = (*self._real(), *self._real(beside=True))
-        rows = [torch.stack([row[place] for row in self._rows]) for place in places]
-        sound = [values.isfinite() | (values == values[0]).all(0) for values in rows]
-        finite = [part.reshape(len(part), -1).all(1).cpu() for part in sound]
-        wrong = int((~torch.stack(finite)).any(0).sum()) if finite else 0
-        if wrong:
-            note(
-                f"controlled: in {wrong} of {len(self._rows)} draws of the noise the network returns values that are "
-                "not finite, whose moments are NaN. Keep the noise within the domain of its functions"
-            )
+    def _missed(self, parts: list[Estimate]) -> float:
+        """The error that further rows are to lessen; infinite where an output may move and no row has met it."""
+        if any(bool(((part.var == 0) & (part.std_error != 0)).any()) for part in parts):
+            return math.inf
+        return _relative_error(parts)
 
-    def _say_what_stays(self, parts: list[Estimate]) -> None:
-        """A note on values that all rows have in common in a network with kinks: σ 0 may be a rare event's."""
-        still = sum(int((part.var == 0).sum()) for part in parts) if self._kinked else 0
+    def _say_what_is_missed(self, parts: list[Estimate], error: float) -> None:
+        """A note where ``max_rows`` ended the rows."""
+        still = sum(int(((part.var == 0) & (part.std_error != 0)).sum()) for part in parts)
+        rows = len(self._outputs)
         if still:
             note(
-                f"controlled: {still} value(s) are the same in all {len(self._rows)} rows, so that their σ and its "
-                "error are 0. Where a kink keeps them, as a ReLU that is seldom on, ask for more rows by rtol and "
-                "max_rows, or sample"
+                f"controlled: {still} value(s) are the same in all {rows} rows, but larger noise moves them: a rare "
+                f"event. Their σ is 0 and its error the bound that {rows} rows give; a larger max_rows narrows it"
             )
+        elif error > self._spent.rtol:
+            note(
+                f"controlled: after {rows} rows the standard deviation is known to {error:.1%}; "
+                f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
+            )
+
+    def _reach(self, mode: Shift) -> dict[int, Tensor]:
+        """How far outputs that no row has moved go under ten times the noise, by place, shape ``(batch, K)``.
+
+        An output that stays even then is certain.  Noise that is not the inputs' cannot be made larger: how far it
+        moves an output is not known, NaN.
+        """
+        places = [place for place in self._outputs.real() if bool(_still(self._outputs.of(place)).any())]
+        found = {place: torch.zeros_like(self._outputs.of(place)[0]) for place in places}
+        if not places:
+            return {}
+        if len(mode.sources) > self._inputs or not self._noise:
+            return {
+                place: torch.where(_still(self._outputs.of(place)), torch.nan, reach) for place, reach in found.items()
+            }
+        watched = self._watching()
+        with torch.no_grad():
+            for row in range(min(_FAR_ROWS, len(self._outputs))):
+                values = [
+                    one.value.mean + _FAR * (one.values(range(row, row + 1))[0] - one.value.mean) for one in self._noise
+                ]
+                try:
+                    leaves = self._once(watched, values)
+                except Exception:  # a network may refuse what is far off
+                    return {place: torch.full_like(reach, torch.nan) for place, reach in found.items()}
+                for place in places:
+                    base = self._outputs.of(place)[0]
+                    apart = away(self._outputs.flat(place, leaves[place]), base).abs()
+                    found[place] = found[place].maximum(torch.where(apart.isfinite(), apart, torch.nan))
+        return {place: torch.where(_still(self._outputs.of(place)), reach, 0) for place, reach in found.items()}
+
+    def _watching(self) -> Shift:
+        """A mode that sees a softmax at the end and nothing else."""
+        watched = Shift(rule_of, 0, 0, False)
+        watched.draws_only = True
+        return watched
 
     # ------------------------------------------------------------------ rows
 
     def _values(self, count: int) -> list[Tensor]:
         """The inputs of the next rows, one after another."""
-        rows = range(len(self._rows), len(self._rows) + count)
+        rows = range(len(self._outputs), len(self._outputs) + count)
         return [noise.values(rows).flatten(0, 1) if count > 1 else noise.values(rows)[0] for noise in self._noise]
 
     def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
         """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""
         network = self._network
-        batch = network.batch if self._by_example else 1
+        batch = network.batch if self._facts.by_example else 1
         mode = Shift(rule_of, count, _PAIRED, network.differentiable, batch, network.certain_inputs())
         mode.fix(network.certain_tensors())
         mode.draws_only = mode.curved = mode.kinked = self._facts.differentiates
@@ -194,12 +215,11 @@ class Answer:
 
     def _between(self) -> list[Tensor] | None:
         """Outputs of examples of the first row beside examples of the last; None where these tell nothing new."""
-        if self._facts.fresh or self._facts.draws or not self._by_example or self._network.batch * self._most < 2:
+        if self._facts.fresh or self._facts.draws or not self._facts.by_example or self._network.batch * self._most < 2:
             return None
         ends = [[noise.values(range(row, row + 1))[0] for noise in self._noise] for row in (self._first() - 1, 0)]
         chosen = halves(self._network.batch)[0]
-        watched = Shift(rule_of, 0, 0, False)
-        watched.draws_only = True
+        watched = self._watching()
         watched.begin()
         with torch.no_grad(), watched:
             with Watch(values := mixed(chosen, *ends)) as watch:
@@ -212,8 +232,8 @@ class Answer:
         """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""
         chosen = halves(self._network.batch)[0]
         for place, found in enumerate(between or ()):
-            if self._batched(place) and not close(
-                found, *mixed(chosen, [self._rows[-1][place]], [self._rows[0][place]])
+            if self._outputs.batched(place) and not close(
+                found, *mixed(chosen, [self._outputs.rows[-1][place]], [self._outputs.rows[0][place]])
             ):
                 raise StaleError
 
@@ -241,7 +261,7 @@ class Answer:
     def tried(self) -> list[Tensor]:
         """Outputs of the first rows, and derivatives of a random combination of the shifts."""
         mode, shifts = self._first_rows(self._first())
-        outputs = [torch.stack(rows) for rows in zip(*self._rows, strict=True)]
+        outputs = [torch.stack(rows) for rows in zip(*self._outputs.rows, strict=True)]
         generator = torch.Generator().manual_seed(self._spent.seed)
         known = [shift for shift in shifts if shift is not None and shift.requires_grad]
         directions = [torch.randn(shift.shape, generator=generator).to(shift) for shift in known]
@@ -254,7 +274,7 @@ class Answer:
 
     def _unseen(self, shifts: list[Tensor | None]) -> bool:
         """Whether an output varies that no function the mode saw has computed."""
-        first, second = self._rows[:2]
+        first, second = self._outputs.rows[:2]
         return any(
             shift is None and one.is_floating_point() and not torch.equal(one, other)
             for shift, one, other in zip(shifts, first, second, strict=True)
@@ -271,7 +291,7 @@ class Answer:
 
     def _wanted(self, error: float) -> int:
         """How many more rows the error asked for takes, in blocks; the error of few is no reason for many."""
-        have = len(self._rows)
+        have = len(self._outputs)
         more = have * min((error / self._spent.rtol) ** 2 - 1, next(times for least, times in _MORE if have >= least))
         return max(math.ceil(more / BLOCK), 1) * BLOCK
 
@@ -292,15 +312,13 @@ class Answer:
         with torch.set_grad_enabled(mode.keeps_graph), watched, each_row(mode.common.weight):
             found = self._network.call(values, mode.stack.rows)
         leaves, ends, form = self._leaves(mode, found)
-        if self._rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, self._ends)):
+        outputs = self._outputs
+        if outputs.rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
             raise UnlikeEndsError
-        if self._form is None or (mode.last and self._most > 1):  # what is no tensor may count examples
-            self._form, self._ends, held = form, ends, held_by_objects(found)
-            self._beside = [False] * len(held) if all(held) else held
+        if outputs.form is None or (mode.last and self._most > 1):  # what is no tensor may count examples
+            outputs.shaped(found, form, ends)
         for row in map(list, zip(*map(mode.stack.parts, leaves), strict=True)) if leaves else [[]]:
-            self._check(row)
-            # what the module keeps is written over, and may be an output
-            self._rows.append(row if self._network.kept is None else [leaf.clone() for leaf in row])
+            outputs.add(row)
         if mode.row == 0:
             mode.common.products = max((self._products(leaf) for leaf in leaves), default=1)
         return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
@@ -317,118 +335,67 @@ class Answer:
 
     def _products(self, leaf: Tensor) -> int:
         """How many rows A will have for an example of an output, at most."""
-        return min(leaf.numel() // (self._network.batch if self._by_example else 1), OUTPUTS)
-
-    def _batched(self, place: int) -> bool:
-        """Whether the examples of an output are independent."""
-        return bool(self._by_example) and self._by_example[place]
+        return min(leaf.numel() // (self._network.batch if self._facts.by_example else 1), OUTPUTS)
 
     def _at_the_end(self, place: int, end: Softmax) -> bool:
         """Whether the softmax of an output is applied to the law of its logits."""
-        if not (self._facts.ends_alike and self._batched(place) and end.out.dim() == 2 and end.dim in (1, -1)):
+        if not (self._facts.ends_alike and self._outputs.batched(place) and end.out.dim() == 2 and end.dim in (1, -1)):
             return False
         return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
 
-    def _check(self, leaves: list[Tensor]) -> None:
-        shapes = [tuple(leaf.shape) for leaf in leaves]
-        before = [tuple(leaf.shape) for leaf in self._rows[0]] if self._rows else shapes
-        if shapes != before:
-            raise InputError(
-                f"{type(self._network.where).__name__}: expected outputs of the same shapes for every draw of the "
-                f"noise, got {before} and {shapes}; return what does not depend on the draw"
-            )
-        for place, end in enumerate(self._ends if self._rows else []):
-            if end is not None and not torch.equal(leaves[place].isinf(), self._rows[0][place].isinf()):
-                raise UnlikeEndsError
-
     # --------------------------------------------------------------- answers
-
-    def _real(self, beside: bool = False) -> list[int]:
-        """The outputs of floating point that are asked for, or those that come beside them."""
-        leaves = enumerate(self._rows[0])
-        return [place for place, leaf in leaves if leaf.is_floating_point() and self._beside[place] == beside]
-
-    def _flat(self, place: int, leaf: Tensor, *rows: int) -> Tensor:
-        """An output, or rows of it, with the values of an example in the last dimension, in float32 at least."""
-        batch = self._network.batch if self._batched(place) else 1
-        flat = leaf.reshape(*rows, batch, -1)
-        return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
 
     def _linear(self, mode: Shift, shifts: list[Tensor | None], most: int) -> list[Linear]:
         """A of each output."""
         found = []
         with torch.enable_grad():
-            for place in self._real():
-                outputs = self._outputs(place)
+            for place in self._outputs.real():
+                outputs = self._outputs.of(place)
                 shift = shifts[place]
                 if outputs.shape[-1] > OUTPUTS and most < 2 * BLOCK:
                     shift = None  # no rows are left to tell what A leaves out
-                if self._by_example and not self._batched(place):
+                if self._facts.by_example and not self._outputs.batched(place):
                     shift = None  # a number of all examples together, as a loss: the rows know it
-                shift = None if shift is None else self._flat(place, shift)
+                shift = None if shift is None else self._outputs.flat(place, shift)
                 found.append(Linear(shift, mode.sources, outputs, mode.keeps_graph))
         return found
 
-    def _outputs(self, place: int) -> Tensor:
-        """An output in all rows so far, shape ``(rows, batch, K)``."""
-        rows = torch.stack([row[place] for row in self._rows])
-        return self._flat(place, rows, len(rows))
-
     def _sampled(self, place: int) -> Estimate:
         """Moments of an output by the rows alone."""
-        outputs = self._outputs(place)
+        outputs = self._outputs.of(place)
         return estimated(Rows(outputs, torch.zeros_like(outputs), torch.zeros_like(outputs[:1]).movedim(0, 1)))
 
-    def _estimates(self, linear: list[Linear]) -> list[Estimate]:
+    def _estimates(self, linear: list[Linear], reach: dict[int, Tensor]) -> list[Estimate]:
         found = []
-        for place, part in zip(self._real(), linear, strict=True):
-            outputs = self._outputs(place)
+        for place, part in zip(self._outputs.real(), linear, strict=True):
+            outputs = self._outputs.of(place)
             rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
             estimate = estimated(rows)
-            end = self._ends[place]
+            end = self._outputs.ends[place]
             estimate = estimate if end is None else softmaxed(estimate, rows, end.logarithm)
-            found.append(with_unseen(estimate, len(outputs)) if self._few else estimate)
+            estimate = with_unseen(estimate, len(outputs)) if self._few else estimate
+            found.append(with_reach(estimate, reach[place], len(outputs)) if place in reach else estimate)
         return found
 
-    def _returned(self, parts: list[Estimate]) -> Any:
-        """The nest that the network returns, with moments in it."""
-        assert self._form is not None
-        leaves: list[Any] = []
-        estimates = dict(zip(self._real(), parts, strict=True))
-        estimates |= {place: self._sampled(place) for place in self._real(beside=True)}
-        for place, leaf in enumerate(self._rows[0]):
-            if place in estimates:
-                leaves.append(self._moments(place, leaf, estimates[place]))
-            elif leaf.is_complex() and any(not torch.equal(leaf, row[place]) for row in self._rows):
-                raise InputError(
-                    f"{type(self._network.where).__name__}: a random output of shape {tuple(leaf.shape)} is complex, "
-                    "and moments are of real values; return torch.view_as_real of it"
-                )
-            elif leaf.is_complex() or not leaf.numel():
-                leaves.append(leaf)
-            else:  # a decision: what most draws have
-                leaves.append(torch.stack([row[place] for row in self._rows]).mode(0).values)
-        return self._form.of(leaves)
 
-    def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
-        end = self._ends[place]
-        dtype = leaf.dtype if end is None else end.out.dtype
-
-        def shaped(value: Tensor) -> Tensor:
-            return value.reshape(leaf.shape).to(dtype)
-
-        factor = estimate.factor if self._batched(place) else estimate.factor[0]
-        made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(dtype))
-        return made.with_errors(shaped(estimate.std_error), shaped(estimate.mean_error), len(self._rows))
+def _still(outputs: Tensor) -> Tensor:
+    """Which outputs, shape ``(rows, batch, K)``, have one finite value in all rows."""
+    return (outputs == outputs[0]).all(0) & outputs[0].isfinite()
 
 
 def _relative_error(parts: list[Estimate]) -> float:
-    """The root mean square of the errors of the standard deviations, as parts of these."""
-    square, count = 0.0, 0
+    """The error of the standard deviations, as a part of these: of all but the worst tenth of the examples.
+
+    Of an example it is the root mean square over the outputs of one kind of result.
+    """
+    found = 0.0
     with torch.no_grad():
         for part in parts:
             std = part.var.sqrt()
             counted = (std > _SMALL * std.nanmean()) & part.std_error.isfinite()
-            square += float((part.std_error[counted] / std[counted]).square().sum())
-            count += int(counted.sum())
-    return math.sqrt(square / count) if count else 0.0
+            count = counted.sum(-1)
+            share = torch.where(counted, part.std_error / torch.where(counted, std, 1), 0).square().sum(-1)
+            errors = (share[count > 0] / count[count > 0]).sqrt()
+            if len(errors):
+                found = max(found, float(errors.double().quantile(_EXAMPLES)))
+    return found

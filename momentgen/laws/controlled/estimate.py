@@ -23,11 +23,13 @@ from torch import Tensor
 
 from momentgen.laws.numerics.root import scale_of
 
-__all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_unseen"]
+__all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_reach", "with_unseen"]
 
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
 _WILD: Final = 1e3
+#: by how much errors are widened where few pairs make most of a standard deviation: such pairs may as well be missing
+_TAILS: Final = 4.0
 #: standard errors by which an output's own version may differ from the one beside the others' by chance
 _BEYOND: Final = 3.0
 
@@ -184,8 +186,9 @@ def estimated(rows: Rows) -> Estimate:
         # What one coefficient for all outputs changes beyond chance is an error, and one that no pair left out shows.
         apart = ((var + exact * gamma.square()).sqrt() - own_std).square() - (_BEYOND * std_error).square()
         std_error = torch.where(apart > 0, (std_error.square() + apart).sqrt(), std_error)
-        spread = residuals[len(counted.odd) :].square().sum(0)
-        mean_error = _shared(spread / len(pairs.odd), var + exact * gamma.square(), 1.0).sqrt()
+        apart = residuals[len(counted.odd) :]
+        square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
+        mean_error = _shared(square, var + exact * gamma.square(), _few(len(counted.odd))).sqrt()
     return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
 
 
@@ -240,6 +243,25 @@ def with_unseen(found: Estimate, rows: int) -> Estimate:
         return found._replace(std_error=found.std_error.maximum(unseen), mean_error=found.mean_error.maximum(unseen))
 
 
+def with_reach(found: Estimate, reach: Tensor, rows: int) -> Estimate:
+    """Errors of outputs that are the same in so many rows, but may move.
+
+    An event that none of ``rows`` draws has met has, at a confidence of 95 %, a probability of at most 3 / rows.  Two
+    errors reach as far as such an event does.
+
+    Args:
+        found: of all outputs.
+        reach: how far an output goes then, shape ``(batch, K)``; 0 for those that moved or never do, NaN if unknown.
+        rows: how many there are.
+    """
+    with torch.no_grad():
+        still = (found.var == 0) & (reach != 0)
+        std_error = torch.where(still, reach * (3 / rows) ** 0.5 / 2, found.std_error)
+        return found._replace(
+            std_error=std_error, mean_error=torch.where(still, reach * (3 / rows) / 2, found.mean_error)
+        )
+
+
 def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
     """The rows about their centre in units of their size, in which no square is beyond range; size and centre first."""
     with torch.no_grad():
@@ -287,8 +309,24 @@ def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
     rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
     rest = rest_odd / (pairs - 1 - 1 / max(outputs, 1)) + rest_even / (pairs - 2)
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
-    square = (pairs - 1) * (stds - stds.mean(0)).square().mean(0)
-    return _shared(square, stds.mean(0).square(), (pairs - 1) / max(pairs - 3, 1)).sqrt(), stds.mean(0)
+    influence = stds.mean(0) - stds  # of each pair on the standard deviation
+    square = (pairs - 1) * influence.square().mean(0) * _tails(influence)
+    return _shared(square, stds.mean(0).square(), _few(pairs)).sqrt(), stds.mean(0)
+
+
+def _tails(influence: Tensor) -> Tensor:
+    """By how much a square of an error is widened, of what each pair does to the estimate, which is 0 on average.
+
+    It grows with the square of their skewness, which is at most as if a single pair made all of the error.
+    """
+    square = influence.square().sum(0)
+    cube = torch.where(square > 0, influence / torch.where(square > 0, square, 1).sqrt(), 0).pow(3).sum(0)
+    return 1 + _TAILS * cube.square()
+
+
+def _few(pairs: int) -> float:
+    """The *variance* of Student's t with as many degrees of freedom as so few pairs have."""
+    return (pairs - 1) / max(pairs - 3, 1)
 
 
 def _shared(square: Tensor, var: Tensor, few: float) -> Tensor:

@@ -156,7 +156,7 @@ def _holds(facts: Facts, network: Network, seed: int) -> bool:
     """Whether examples of a network that draws noise, held fixed here, are still independent; of others rows tell."""
     if not facts.draws or not facts.by_example or network.batch < 2:
         return True
-    noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
+    noise = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
     changed = halves(network.batch)[0]
     with torch.no_grad():
@@ -172,7 +172,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     draws meet, such as a limit on how many examples go one way.
     """
     batch, facts = network.batch, Facts()
-    noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
+    noise = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
     generator = torch.Generator().manual_seed(seed)
     parts = halves(batch)
     first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))

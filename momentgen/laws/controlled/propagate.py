@@ -10,9 +10,11 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
-from momentgen.laws.controlled.answer import Answer, StaleError, UnlikeEndsError
+from momentgen.laws.controlled.answer import Answer, StaleError
+from momentgen.laws.controlled.cubature import by_cubature
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.outputs import UnlikeEndsError
 from momentgen.laws.controlled.shift import DifferentiatesError
 from momentgen.laws.controlled.stack import UnstackedError
 from momentgen.laws.kept import Kept
@@ -107,6 +109,8 @@ def _answered(network: Network, spent: Accuracy) -> Any:
 
 def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """The same, of a network of which so much is known."""
+    if (found := by_cubature(network, spent, facts)) is not None:
+        return found
     if facts.most > 1 and facts.watched is None:
         facts.watched = _alike(network, spent, facts)
     try:

@@ -1,0 +1,316 @@
+"""Few noisy values: rows at the nodes of cubature rules in the place of draws.
+
+With up to four noisy values per example, rules of rising order find the moments of a smooth function by orders of
+magnitude better than as many draws.  One value has the trapezoidal rule, whose nodes are those of the rule before and
+as many between them.  More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn
+differ by about the error of the first, and that is what is stated.  Where the last two still differ by more than the
+user allows, as of a jump, draws answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from momentgen.laws.accuracy import Accuracy
+from momentgen.laws.controlled.answer import StaleError
+from momentgen.laws.controlled.estimate import Estimate
+from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
+from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.example_arguments import halves
+from momentgen.laws.nests import flattened
+from momentgen.laws.numerics.root import square_root
+from momentgen.runtime import JointMoments, Moments
+
+__all__ = ["by_cubature"]
+
+#: orders of the product rules, by the number of noisy values
+_ORDERS: Final = {2: (4, 6, 8, 10), 3: (3, 4, 5), 4: (2, 3, 3)}
+#: the trapezoidal rule's first and last number of intervals, and how many standard deviations it covers on either side
+_INTERVALS, _LAST, _REACH = 16, 128, 8.0
+#: part of the error asked for at which rules in turn agree: further ones cost little, and each is far nearer
+_AGREED: Final = 0.1
+#: the same where there are two rules alone
+_AGREED_AT_ONCE: Final = 0.002
+#: share of the examples whose errors count
+_EXAMPLES: Final = 0.9
+#: outputs whose standard deviation is below this part of the average do not count
+_SMALL: Final = 0.01
+#: nodes that go through the network together, and of small networks
+_TOGETHER, _FREE = 16, 64
+#: roundings of the largest value that a sum over nodes may be off by
+_ROUNDINGS: Final = 4.0
+
+
+class _Rule(NamedTuple):
+    """Nodes, shape ``(N, d)``, of which some were those of the rule before; and the weights of all so far."""
+
+    fresh: Tensor
+    weight: Tensor
+
+
+class _Noise(NamedTuple):
+    """The noise of one input, as a linear map of the first of ``d`` standard normal values and those after.
+
+    Attributes:
+        value: mean and variance.
+        root: shape ``(B, d, n)`` with ``B`` examples of ``n`` values each, or one of all; None for no noise.
+    """
+
+    value: Moments
+    root: Tensor
+
+    def at(self, nodes: Tensor) -> Tensor:
+        """The input at each node, shape ``(N, *shape)``."""
+        mean = self.value.mean
+        moved = torch.einsum("nd,bdk->nbk", nodes.to(self.root), self.root)
+        return mean + moved.reshape(len(nodes), *mean.shape)
+
+
+def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
+    """What the network returns, with moments by cubature; None where draws are to answer.
+
+    Raises:
+        StaleError: where examples interact that did not in an earlier call.
+    """
+    if facts.draws or not network.inputs:
+        return None
+    noises = _noises(network.inputs, network.batch if facts.by_example and all(facts.by_example) else 0)
+    if noises is None:
+        return None
+    count, found, error = noises[0].root.shape[1], list[list[Estimate]](), math.inf
+    call = _Call(network, facts, noises, spent.seed)
+    for rule in _rules(count, spent):
+        if len(call.outputs) + len(rule.fresh) > spent.max_rows:
+            break
+        if not call.run(rule.fresh):
+            return None
+        if not found and not call.repeats(rule.fresh):
+            if facts.fresh:
+                return None  # it draws, from a generator of its own
+            raise StaleError
+        found.append(call.estimates(rule.weight))
+        error = _error(found)
+        if error <= spent.rtol * (_AGREED if len(found) > 2 else _AGREED_AT_ONCE):
+            break
+    if error > spent.rtol or (count > 1 and call.still()):
+        return None
+    weight = torch.cat([torch.zeros(len(call.outputs) - len(rule.weight)), rule.weight.float()])
+    return call.outputs.with_moments(dict(zip(call.places, _with_errors(found), strict=True)), weight)
+
+
+def _noises(inputs: list[Moments], batch: int) -> list[_Noise] | None:
+    """The noise of each input as a map of the same few standard normal values; None where it is another or of many."""
+    most, roots = max(_ORDERS), list[Tensor]()
+    for value in inputs:
+        if value.noise is not None or value.mean.numel() == 0:
+            return None
+        examples = batch or 1
+        if isinstance(value, JointMoments):
+            factor = value.factor if batch or value.factor.dim() == 2 else None
+            if factor is None:  # a covariance per example, of examples that interact
+                factor = torch.block_diag(*value.factor)
+            factor = factor.reshape(-1, *factor.shape[-2:]).expand(examples, -1, -1)
+            used = (factor != 0).any(-1).any(0)
+            if int(used.sum()) > most:
+                factor = _reduced(factor, most)
+                if factor is None:
+                    return None
+                used = (factor != 0).any(-1).any(0)
+            roots.append(factor[:, used])
+            continue
+        std = square_root(value.var).reshape(examples, -1)
+        places = (std != 0).any(0).nonzero().squeeze(1)
+        if len(places) > most:
+            return None
+        root = std.new_zeros(examples, len(places), std.shape[1])
+        roots.append(root.scatter(2, places.expand(examples, -1)[..., None], std[:, places][..., None]))
+    total = sum(root.shape[1] for root in roots)
+    if total > most:
+        return None
+    before, noises = 0, []
+    for value, root in zip(inputs, roots, strict=True):
+        own = root.shape[1]
+        spread = torch.nn.functional.pad(root, (0, 0, before, total - before - own))
+        noises.append(_Noise(value, spread))
+        before += own
+    return noises
+
+
+def _reduced(factor: Tensor, most: int) -> Tensor | None:
+    """A factor of the same covariance with at most so many rows; None where its rank is larger."""
+    if min(factor.shape[-2:]) > 64 or factor.requires_grad:
+        return None
+    _, sizes, directions = torch.linalg.svd(factor, full_matrices=False)
+    small = sizes <= 8 * torch.finfo(factor.dtype).eps * max(factor.shape[-2:]) * sizes[:, :1]
+    if bool((~small[:, most:]).any()):
+        return None
+    return (sizes[..., None] * directions)[:, :most]
+
+
+def _rules(count: int, spent: Accuracy) -> Iterator[_Rule]:
+    """Rules for so many values, each nearer than the one before."""
+    if count == 1:
+        yield from _trapezoidal(spent.seed)
+    if count not in _ORDERS:
+        return
+    generator = torch.Generator().manual_seed(spent.seed)
+    for order in _ORDERS[count]:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(order)
+        grid = torch.cartesian_prod(*[torch.from_numpy(nodes)] * count)
+        weight = torch.cartesian_prod(*[torch.from_numpy(weights / weights.sum())] * count).prod(1)
+        turn = torch.linalg.qr(torch.randn(count, count, generator=generator, dtype=torch.float64)).Q
+        yield _Rule(grid @ turn, weight)
+
+
+def _trapezoidal(seed: int) -> Iterator[_Rule]:
+    """Rules of one value, each with nodes between those of the one before; where they begin is random."""
+    offset = float(torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+    intervals, all_nodes = _INTERVALS, torch.empty(0, dtype=torch.float64)
+    while intervals <= _LAST:
+        step = 2 * _REACH / intervals
+        fresh = (torch.arange(intervals, dtype=torch.float64) + offset) * step - _REACH
+        if len(all_nodes):  # those of the rule before stay: the others are half a step of that one further
+            fresh = all_nodes + step
+        all_nodes = torch.cat([all_nodes, fresh])
+        weight = torch.exp(-all_nodes.square() / 2)
+        yield _Rule(fresh[:, None], weight / weight.sum())
+        intervals *= 2
+
+
+class _Call:
+    """One call of a network at nodes.
+
+    Attributes:
+        outputs: at all nodes so far.
+    """
+
+    def __init__(self, network: Network, facts: Facts, noises: list[_Noise], seed: int) -> None:
+        self._network, self._facts, self._noises = network, facts, noises
+        self._draws = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
+        self.outputs = Outputs(network, facts.by_example)
+
+    @property
+    def places(self) -> list[int]:
+        """The outputs of floating point."""
+        return [*self.outputs.real(), *self.outputs.real(beside=True)]
+
+    def run(self, nodes: Tensor) -> bool:
+        """Run the network at nodes; whether it has finite values there and draws no noise that is seen."""
+        with torch.set_grad_enabled(self._network.differentiable):
+            if not len(self.outputs):
+                found, draws = self._network.and_draws(self._values(nodes[:1]))
+                leaves, form = flattened(found)
+                self.outputs.shaped(found, form, [None] * len(leaves))
+                self.outputs.add(leaves)
+                if draws:
+                    return False
+                nodes = nodes[1:]
+            # Of one size: for each it is found out by some calls whether rows go together.
+            size = min(self._facts.most, _FREE if self._facts.free else _TOGETHER)
+            size = size if size > 1 and self._facts.stacks(self._network, self._draws, size) else 1
+            for part in nodes.split(size):
+                missing = size - len(part)
+                leaves = flattened(
+                    self._network.call(self._values(torch.cat([part, part[:1].expand(missing, -1)])), size)
+                )[0]
+                rows = [leaf.unflatten(0, (size, -1)).unbind() if size > 1 else [leaf] for leaf in leaves]
+                for row in list(zip(*rows, strict=True))[: len(part)] if leaves else [()] * len(part):
+                    self.outputs.add(list(row))
+        return bool(self.outputs.finite().all())
+
+    def _values(self, nodes: Tensor) -> list[Tensor]:
+        """The inputs at nodes, one after another."""
+        return [noise.at(nodes).flatten(0, 1) if len(nodes) > 1 else noise.at(nodes)[0] for noise in self._noises]
+
+    def repeats(self, nodes: Tensor) -> bool:
+        """Whether examples of the first node beside those of the last have the outputs that they had."""
+        network, outputs = self._network, self.outputs
+        first, last = outputs.rows[0], outputs.rows[len(nodes) - 1]
+        values, expected = self._values(nodes[:1]), list(first)
+        if outputs.by_example:
+            chosen = halves(network.batch)[0]
+            values = mixed(chosen, values, self._values(nodes[-1:]))
+            places = [place for place in range(len(first)) if outputs.batched(place)]
+            of_places = mixed(chosen, [first[place] for place in places], [last[place] for place in places])
+            expected = [*of_places]
+        with torch.no_grad(), Watch(values) as watch:
+            leaves = flattened(network.call(values))[0]
+        if outputs.by_example:
+            leaves = [leaves[place] for place in places]
+        return all(map(close, leaves, expected)) and (self._facts.reads or not watch.reads)
+
+    def estimates(self, weight: Tensor) -> list[Estimate]:
+        """Moments of each output by the last nodes, with these weights."""
+        return [_estimate(self.outputs.of(place)[-len(weight) :], weight) for place in self.places]
+
+    def still(self) -> bool:
+        """Whether an output is the same at all nodes: noise that is further off may move it."""
+        return any(bool((values == values[0]).all(0).any()) for values in map(self.outputs.of, self.places))
+
+
+def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:
+    """Moments over nodes, summed in float64; without errors."""
+    weight = weight.to(outputs.device)[:, None, None]
+    centre = outputs[0]
+    apart = (outputs - centre).double()
+    mean = (weight * apart).sum(0)
+    factor = (weight.sqrt() * (apart - mean)).movedim(0, 1).to(outputs.dtype)
+    nothing = torch.zeros_like(centre)
+    return Estimate(centre + mean.to(outputs.dtype), factor, nothing, nothing)
+
+
+def _differences(found: list[list[Estimate]]) -> Iterator[tuple[Estimate, Tensor, Tensor]]:
+    """The last estimate of each output, and by how much its standard deviation and mean moved in the last two steps.
+
+    One of the two may have moved little by chance; it has half of the other's error at least.
+    """
+    for place, last in enumerate(found[-1]):
+        steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
+        std_error, mean_error = (
+            torch.stack([(of(one) - of(other)).abs() for one, other in steps]).amax(0) for of in (_std, _mean)
+        )
+        yield last, std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
+
+
+def _std(estimate: Estimate) -> Tensor:
+    return estimate.var.sqrt()
+
+
+def _mean(estimate: Estimate) -> Tensor:
+    return estimate.mean
+
+
+def _error(found: list[list[Estimate]]) -> float:
+    """By how much the last rules differ, as a part of σ: of all but the worst tenth of the examples."""
+    if len(found) < 2:
+        return math.inf
+    worst = 0.0
+    with torch.no_grad():
+        for last, std_error, mean_error in _differences(found):
+            std = _std(last)
+            counted = std > _SMALL * std.mean()
+            share = torch.where(counted, torch.maximum(std_error, mean_error) / torch.where(counted, std, 1), 0)
+            if share.numel():
+                worst = max(worst, float(share.amax(-1).double().quantile(_EXAMPLES)))
+    return worst
+
+
+def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
+    """The last estimates, with the differences and rounding as errors."""
+    made = []
+    with torch.no_grad():
+        errors = list(_differences(found))
+        for last, std_error, mean_error in errors:
+            rounding = _ROUNDINGS * torch.finfo(last.mean.dtype).eps * (last.mean.abs() + _std(last))
+            rounding = torch.where(_std(last) > 0, rounding, 0)
+            made.append((std_error.maximum(rounding), mean_error.maximum(rounding)))
+    return [last._replace(std_error=one, mean_error=two) for last, (one, two) in zip(found[-1], made, strict=True)]
