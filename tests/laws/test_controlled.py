@@ -120,11 +120,11 @@ def test_a_given_covariance_counts() -> None:
 
 
 def test_rows_go_on_until_the_error_asked_for_or_the_limit_which_a_note_says() -> None:
-    network, x = Of(lambda x: (3 * x).sin()).eval(), noisy(torch.zeros(2, 3), std=1.0)
+    network, x = Of(lambda x: (3 * x).sin()).eval(), noisy(torch.zeros(2, 8), std=1.0)
     few = momentgen.convert(network, "controlled", rtol=0.5)(x)
     many = momentgen.convert(network, "controlled", rtol=0.04)(x)
     assert few.rows == 64 < many.rows < 256  # rows of a small network are together at no cost
-    wide = momentgen.convert(network, "controlled", rtol=0.5)(noisy(torch.zeros(2000, 3), std=1.0))
+    wide = momentgen.convert(network, "controlled", rtol=0.5)(noisy(torch.zeros(2000, 8), std=1.0))
     assert wide.rows < 64  # those of a large one are not
     with listening() as notes:
         least = momentgen.convert(network, "controlled", rtol=1e-3, max_rows=32)(x)

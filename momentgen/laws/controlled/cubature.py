@@ -1,10 +1,10 @@
 """Few noisy values: rows at the nodes of cubature rules in the place of draws.
 
 With up to four noisy values per example, rules of rising order find the moments of a smooth function by orders of
-magnitude better than as many draws.  One value has the trapezoidal rule, whose nodes are those of the rule before and
-as many between them.  More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn
-differ by about the error of the first, and that is what is stated.  Where the last two still differ by more than the
-user allows, as of a jump, draws answer.
+magnitude better than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.  More values
+have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of the first,
+and that is what is stated; twice as much where the differences do not shrink.  Where that is more than the user allows,
+as of a jump, draws answer.
 """
 
 from __future__ import annotations
@@ -33,13 +33,21 @@ from momentgen.runtime import JointMoments, Moments
 __all__ = ["by_cubature"]
 
 #: orders of the product rules, by the number of noisy values
-_ORDERS: Final = {2: (4, 6, 8, 10), 3: (3, 4, 5), 4: (2, 3, 3)}
-#: the trapezoidal rule's first and last number of intervals, and how many standard deviations it covers on either side
-_INTERVALS, _LAST, _REACH = 16, 128, 8.0
+_ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5), 4: (2, 3, 3)}
+#: intervals of the trapezoidal rules: no step is a multiple of another, as those of a function that rounds may be
+_INTERVALS: Final = (13, 21, 34, 55)
+#: how many standard deviations they cover on either side
+_REACH: Final = 7.0
 #: part of the error asked for at which rules in turn agree: further ones cost little, and each is far nearer
 _AGREED: Final = 0.1
-#: the same where there are two rules alone
-_AGREED_AT_ONCE: Final = 0.002
+#: of two rules alone the error may be so many times their difference, as they may agree by chance
+_BY_CHANCE: Final = 10.0
+#: such an error needs no third rule; less than it is never stated of two
+_AGREED_AT_ONCE: Final = 1e-4
+#: part of the error asked for to which rules must agree in the end
+_ALLOWED: Final = 0.5
+#: differences in turn that shrink by less are chance
+_SHRINKS: Final = 0.25
 #: share of the examples whose errors count
 _EXAMPLES: Final = 0.9
 #: outputs whose standard deviation is below this part of the average do not count
@@ -51,9 +59,9 @@ _ROUNDINGS: Final = 4.0
 
 
 class _Rule(NamedTuple):
-    """Nodes, shape ``(N, d)``, of which some were those of the rule before; and the weights of all so far."""
+    """Nodes, shape ``(N, d)``, and their weights, shape ``(N,)``."""
 
-    fresh: Tensor
+    nodes: Tensor
     weight: Tensor
 
 
@@ -89,19 +97,19 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     count, found, error = noises[0].root.shape[1], list[list[Estimate]](), math.inf
     call = _Call(network, facts, noises, spent.seed)
     for rule in _rules(count, spent):
-        if len(call.outputs) + len(rule.fresh) > spent.max_rows:
+        if len(call.outputs) + len(rule.nodes) > spent.max_rows:
             break
-        if not call.run(rule.fresh):
+        if not call.run(rule.nodes):
             return None
-        if not found and not call.repeats(rule.fresh):
+        if not found and not call.repeats(rule.nodes):
             if facts.fresh:
                 return None  # it draws, from a generator of its own
             raise StaleError
         found.append(call.estimates(rule.weight))
         error = _error(found)
-        if error <= spent.rtol * (_AGREED if len(found) > 2 else _AGREED_AT_ONCE):
+        if error <= (spent.rtol * _AGREED if len(found) > 2 else _AGREED_AT_ONCE):
             break
-    if error > spent.rtol or (count > 1 and call.still()):
+    if error > _ALLOWED * spent.rtol or (count > 1 and call.still()):
         return None
     weight = torch.cat([torch.zeros(len(call.outputs) - len(rule.weight)), rule.weight.float()])
     return call.outputs.with_moments(dict(zip(call.places, _with_errors(found), strict=True)), weight)
@@ -158,32 +166,19 @@ def _reduced(factor: Tensor, most: int) -> Tensor | None:
 
 def _rules(count: int, spent: Accuracy) -> Iterator[_Rule]:
     """Rules for so many values, each nearer than the one before."""
-    if count == 1:
-        yield from _trapezoidal(spent.seed)
-    if count not in _ORDERS:
-        return
     generator = torch.Generator().manual_seed(spent.seed)
-    for order in _ORDERS[count]:
+    for intervals in _INTERVALS if count == 1 else ():
+        step = 2 * _REACH / intervals
+        offset = torch.rand((), generator=generator, dtype=torch.float64)
+        places = (torch.arange(intervals, dtype=torch.float64) + offset) * step - _REACH
+        weight = torch.exp(-places.square() / 2)
+        yield _Rule(places[:, None], weight / weight.sum())
+    for order in _ORDERS.get(count, ()):
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)
         grid = torch.cartesian_prod(*[torch.from_numpy(nodes)] * count)
         weight = torch.cartesian_prod(*[torch.from_numpy(weights / weights.sum())] * count).prod(1)
         turn = torch.linalg.qr(torch.randn(count, count, generator=generator, dtype=torch.float64)).Q
         yield _Rule(grid @ turn, weight)
-
-
-def _trapezoidal(seed: int) -> Iterator[_Rule]:
-    """Rules of one value, each with nodes between those of the one before; where they begin is random."""
-    offset = float(torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
-    intervals, all_nodes = _INTERVALS, torch.empty(0, dtype=torch.float64)
-    while intervals <= _LAST:
-        step = 2 * _REACH / intervals
-        fresh = (torch.arange(intervals, dtype=torch.float64) + offset) * step - _REACH
-        if len(all_nodes):  # those of the rule before stay: the others are half a step of that one further
-            fresh = all_nodes + step
-        all_nodes = torch.cat([all_nodes, fresh])
-        weight = torch.exp(-all_nodes.square() / 2)
-        yield _Rule(fresh[:, None], weight / weight.sum())
-        intervals *= 2
 
 
 class _Call:
@@ -276,9 +271,21 @@ def _differences(found: list[list[Estimate]]) -> Iterator[tuple[Estimate, Tensor
     for place, last in enumerate(found[-1]):
         steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
         std_error, mean_error = (
-            torch.stack([(of(one) - of(other)).abs() for one, other in steps]).amax(0) for of in (_std, _mean)
+            _widened(torch.stack([(of(one) - of(other)).abs() for one, other in steps])) for of in (_std, _mean)
         )
-        yield last, std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
+        std_error, mean_error = std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
+        if len(steps) == 1:
+            least = _AGREED_AT_ONCE * _std(last)
+            std_error, mean_error = ((_BY_CHANCE * error).maximum(least) for error in (std_error, mean_error))
+        yield last, std_error, mean_error
+
+
+def _widened(differences: Tensor) -> Tensor:
+    """The largest difference; twice as much where they do not shrink, of which two tell little."""
+    largest = differences.amax(0)
+    if len(differences) == 1:
+        return largest
+    return torch.where(differences[-1] > _SHRINKS * differences[0], 2 * largest, largest)
 
 
 def _std(estimate: Estimate) -> Tensor:

@@ -29,7 +29,7 @@ __all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_reach", "w
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
 _WILD: Final = 1e3
 #: by how much errors are widened where few pairs make most of a standard deviation: such pairs may as well be missing
-_TAILS: Final = 4.0
+_TAILS: Final = 8.0
 #: standard errors by which an output's own version may differ from the one beside the others' by chance
 _BEYOND: Final = 3.0
 
@@ -154,6 +154,7 @@ def _residuals(sums: _Halves, found: _Coefficients) -> tuple[Tensor, Tensor]:
     odd = sums.odd - found.gamma * sums.odd_linear
     even = sums.even - found.gamma * sums.even_linear
     mean, fitted = even.mean(0), found.own + (1 - found.own) / max(outputs, 1)
+    fitted = torch.where(sums.odd_linear.any(0), fitted, 0)
     freedom = (pairs - fitted).clamp_min(0.5)
     return mean, torch.cat([odd / freedom.sqrt(), (even - mean) / max(pairs - 1, 1) ** 0.5])
 
@@ -307,7 +308,8 @@ def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
     linear = without(sums.odd_linear.square(), even_linear.square())
     change = over(mixed[0] + mixed[1], linear[0] + linear[1])
     rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
-    rest = rest_odd / (pairs - 1 - 1 / max(outputs, 1)) + rest_even / (pairs - 2)
+    fitted = sums.odd_linear.any(0) / max(outputs, 1)
+    rest = rest_odd / (pairs - 1 - fitted) + rest_even / (pairs - 2)
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
     influence = stds.mean(0) - stds  # of each pair on the standard deviation
     square = (pairs - 1) * influence.square().mean(0) * _tails(influence)
