@@ -9,6 +9,7 @@ as of a jump, draws answer.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from momentgen.laws.accuracy import Accuracy
@@ -40,10 +42,10 @@ _INTERVALS: Final = (13, 21, 34, 55)
 _REACH: Final = 7.0
 #: part of the error asked for at which rules in turn agree: further ones cost little, and each is far nearer
 _AGREED: Final = 0.1
-#: of two rules alone the error may be so many times their difference, as they may agree by chance
-_BY_CHANCE: Final = 10.0
-#: such an error needs no third rule; less than it is never stated of two
-_AGREED_AT_ONCE: Final = 1e-4
+#: so many times their difference may be the error of two rules, as they may agree by chance
+_BY_CHANCE: Final = 30.0
+#: part of the standard deviation that such an error is at least
+_LEAST: Final = 1e-4
 #: part of the error asked for to which rules must agree in the end
 _ALLOWED: Final = 0.5
 #: differences in turn that shrink by less are chance
@@ -58,11 +60,14 @@ _TOGETHER, _FREE = 16, 64
 _ROUNDINGS: Final = 4.0
 
 
+_Array = NDArray[np.float64]
+
+
 class _Rule(NamedTuple):
     """Nodes, shape ``(N, d)``, and their weights, shape ``(N,)``."""
 
-    nodes: Tensor
-    weight: Tensor
+    nodes: _Array
+    weight: _Array
 
 
 class _Noise(NamedTuple):
@@ -96,23 +101,23 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
         return None
     count, found, error = noises[0].root.shape[1], list[list[Estimate]](), math.inf
     call = _Call(network, facts, noises, spent.seed)
-    for rule in _rules(count, spent):
-        if len(call.outputs) + len(rule.nodes) > spent.max_rows:
+    for rule in _rules(count, spent.seed):
+        nodes, weight = torch.from_numpy(rule.nodes), torch.from_numpy(rule.weight)
+        if len(call.outputs) + len(nodes) > spent.max_rows:
             break
-        if not call.run(rule.nodes):
+        if not call.run(nodes):
             return None
-        if not found and not call.repeats(rule.nodes):
+        if not found and not call.repeats(nodes):
             if facts.fresh:
                 return None  # it draws, from a generator of its own
             raise StaleError
-        found.append(call.estimates(rule.weight))
+        found.append(call.estimates(weight))
         error = _error(found)
-        if error <= (spent.rtol * _AGREED if len(found) > 2 else _AGREED_AT_ONCE):
+        if error <= spent.rtol * _AGREED:
             break
     if error > _ALLOWED * spent.rtol or (count > 1 and call.still()):
         return None
-    weight = torch.cat([torch.zeros(len(call.outputs) - len(rule.weight)), rule.weight.float()])
-    return call.outputs.with_moments(dict(zip(call.places, _with_errors(found), strict=True)), weight)
+    return call.outputs.with_moments(dict(zip(call.places, _with_errors(found), strict=True)), call.weights)
 
 
 def _noises(inputs: list[Moments], batch: int) -> list[_Noise] | None:
@@ -164,21 +169,24 @@ def _reduced(factor: Tensor, most: int) -> Tensor | None:
     return (sizes[..., None] * directions)[:, :most]
 
 
-def _rules(count: int, spent: Accuracy) -> Iterator[_Rule]:
-    """Rules for so many values, each nearer than the one before."""
-    generator = torch.Generator().manual_seed(spent.seed)
+@functools.lru_cache(maxsize=64)
+def _rules(count: int, seed: int) -> tuple[_Rule, ...]:
+    """Rules for so many values, each nearer than the one before; arrays, for a tensor may be of inference mode."""
+    draw, found = np.random.default_rng(seed), list[_Rule]()
     for intervals in _INTERVALS if count == 1 else ():
-        step = 2 * _REACH / intervals
-        offset = torch.rand((), generator=generator, dtype=torch.float64)
-        places = (torch.arange(intervals, dtype=torch.float64) + offset) * step - _REACH
-        weight = torch.exp(-places.square() / 2)
-        yield _Rule(places[:, None], weight / weight.sum())
+        places = ((np.arange(intervals) + draw.random()) / intervals * 2 - 1) * _REACH
+        found.append(_Rule(places[:, None], _normalised(np.exp(-np.square(places) / 2))))
     for order in _ORDERS.get(count, ()):
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)
-        grid = torch.cartesian_prod(*[torch.from_numpy(nodes)] * count)
-        weight = torch.cartesian_prod(*[torch.from_numpy(weights / weights.sum())] * count).prod(1)
-        turn = torch.linalg.qr(torch.randn(count, count, generator=generator, dtype=torch.float64)).Q
-        yield _Rule(grid @ turn, weight)
+        grid = np.stack(np.meshgrid(*[nodes] * count, indexing="ij"), -1).reshape(-1, count)
+        weight = functools.reduce(np.multiply.outer, [weights] * count).reshape(-1)
+        turn = np.linalg.qr(draw.standard_normal((count, count))).Q
+        found.append(_Rule(grid @ turn, _normalised(weight)))
+    return tuple(found)
+
+
+def _normalised(weight: _Array) -> _Array:
+    return weight / weight.sum()
 
 
 class _Call:
@@ -186,12 +194,14 @@ class _Call:
 
     Attributes:
         outputs: at all nodes so far.
+        weights: of all nodes in the last rule, shape ``(N,)``.
     """
 
     def __init__(self, network: Network, facts: Facts, noises: list[_Noise], seed: int) -> None:
         self._network, self._facts, self._noises = network, facts, noises
         self._draws = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
         self.outputs = Outputs(network, facts.by_example)
+        self.weights = torch.empty(0)
 
     @property
     def places(self) -> list[int]:
@@ -245,6 +255,7 @@ class _Call:
 
     def estimates(self, weight: Tensor) -> list[Estimate]:
         """Moments of each output by the last nodes, with these weights."""
+        self.weights = torch.cat([torch.zeros(len(self.outputs) - len(weight)), weight.float()])
         return [_estimate(self.outputs.of(place)[-len(weight) :], weight) for place in self.places]
 
     def still(self) -> bool:
@@ -271,21 +282,22 @@ def _differences(found: list[list[Estimate]]) -> Iterator[tuple[Estimate, Tensor
     for place, last in enumerate(found[-1]):
         steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
         std_error, mean_error = (
-            _widened(torch.stack([(of(one) - of(other)).abs() for one, other in steps])) for of in (_std, _mean)
+            _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * _std(last))
+            for of in (_std, _mean)
         )
-        std_error, mean_error = std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
-        if len(steps) == 1:
-            least = _AGREED_AT_ONCE * _std(last)
-            std_error, mean_error = ((_BY_CHANCE * error).maximum(least) for error in (std_error, mean_error))
-        yield last, std_error, mean_error
+        yield last, std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
 
 
-def _widened(differences: Tensor) -> Tensor:
-    """The largest difference; twice as much where they do not shrink, of which two tell little."""
-    largest = differences.amax(0)
+def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
+    """The error that differences of rules in turn tell.
+
+    It is the larger of two, and twice as much where they do not shrink.  The last alone counts by what chance may hide.
+    """
+    by_last = (_BY_CHANCE * differences[-1]).maximum(least)
     if len(differences) == 1:
-        return largest
-    return torch.where(differences[-1] > _SHRINKS * differences[0], 2 * largest, largest)
+        return by_last
+    largest = differences.amax(0)
+    return torch.where(differences[-1] > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
 
 
 def _std(estimate: Estimate) -> Tensor:
