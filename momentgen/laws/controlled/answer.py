@@ -95,6 +95,8 @@ class Answer:
                 f"controlled: the noise of {mode.common.left_out} weights is in the rows alone; their gradients of "
                 "each example are more than may be held"
             )
+        for noise in self._noise:
+            noise.paired = self._is_linear(linear)
         if any(part.fresh for part in linear):
             self._further(mode, min(BLOCK, most - len(self._outputs)))
         if mode.curved and self._facts.most > 1:
@@ -115,6 +117,16 @@ class Answer:
         estimates = dict(zip(self._outputs.real(), parts, strict=True))
         estimates |= {place: self._sampled(place) for place in self._outputs.real(beside=True)}
         return self._outputs.with_moments(estimates)
+
+    def _is_linear(self, linear: list[Linear]) -> bool:
+        """Whether the linear part is a third of the variance or more, by most outputs of most examples."""
+        with torch.no_grad():
+            for place, part in zip(self._outputs.real(), linear, strict=True):
+                outputs = self._outputs.of(place)
+                total, rest = (rows.var(0, unbiased=False) for rows in (outputs, outputs - part.of(len(outputs))))
+                if float((rest > 2 / 3 * total).float().mean()) > 0.5:
+                    return False
+        return True
 
     def _missed(self, parts: list[Estimate]) -> float:
         """The error that further rows are to lessen; infinite where an output may move and no row has met it."""

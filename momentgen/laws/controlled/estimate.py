@@ -29,7 +29,13 @@ __all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_reach", "w
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
 _WILD: Final = 1e3
 #: by how much errors are widened where few pairs make most of a standard deviation: such pairs may as well be missing
-_TAILS: Final = 8.0
+_TAILS: Final = 10.0
+#: square of the skewness of a pair's sum of two squares of normal values
+_NORMAL: Final = 4.0
+#: how much larger the error of what outputs have in common is than its square says, which few groups and outputs tell
+_TOGETHER: Final = 2.25
+#: groups of pairs that the jackknife of all outputs leaves out, at most
+_GROUPS: Final = 16
 #: standard errors by which an output's own version may differ from the one beside the others' by chance
 _BEYOND: Final = 3.0
 
@@ -183,14 +189,59 @@ def estimated(rows: Rows) -> Estimate:
     counted = pairs.at(slice(rows.fresh // 2, None))
     mean, factor, gamma, var, residuals = _moments(pairs, counted, rows.root, exact)
     with torch.no_grad():
-        std_error, own_std = _jackknife(counted, exact)
-        # What one coefficient for all outputs changes beyond chance is an error, and one that no pair left out shows.
-        apart = ((var + exact * gamma.square()).sqrt() - own_std).square() - (_BEYOND * std_error).square()
-        std_error = torch.where(apart > 0, (std_error.square() + apart).sqrt(), std_error)
+        std = (var + exact * gamma.square()).sqrt()
+        std_error = _std_error(counted, rows.root, exact, std)
         apart = residuals[len(counted.odd) :]
         square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
-        mean_error = _shared(square, var + exact * gamma.square(), _few(len(counted.odd))).sqrt()
+        mean_error = _shared(square, std.square(), _few(len(counted.odd))).sqrt()
     return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
+
+
+def _std_error(counted: _Halves, root: Tensor, exact: Tensor, std: Tensor) -> Tensor:
+    """Standard errors of the standard deviations.
+
+    Each output by itself has a jackknife.  What an example's outputs have in common makes the estimate better than
+    that.  Its own jackknife says by how much, but not where the outputs are unlike: how far they are from what each
+    says by itself, beyond chance, is the same error of all.
+    """
+    square, own_std = _jackknife(counted, exact)
+    own = _shared(square, own_std.square(), _few(len(counted.odd)))
+    together = _jackknife_together(counted, root, exact)
+    if together is None:
+        return own.sqrt()
+    usable = (std > 0) & std.isfinite() & own.isfinite() & together.isfinite()
+    count = usable.sum(-1, keepdim=True).clamp_min(1)
+    size = torch.where(usable, std, 1)
+
+    def share(value: Tensor) -> Tensor:
+        return torch.where(usable, value / size.square(), 0).sum(-1, keepdim=True) / count
+
+    apart = (share((std - own_std).square()) - share((square - together).clamp_min(0))).clamp_min(0)
+    pooled = _TOGETHER * (_shared(together, std.square(), _few(len(counted.odd))) + apart * std.square())
+    # An output that is unlike the others by itself has that as its error.
+    own_apart = (std - own_std).square() - _BEYOND**2 * own
+    pooled = pooled + own_apart.clamp_min(0)
+    return torch.where(usable & (count > 1), pooled.minimum(own + own_apart.clamp_min(0)), own).sqrt()
+
+
+def _jackknife_together(counted: _Halves, root: Tensor, exact: Tensor) -> Tensor | None:
+    """*Variances* of the standard deviations of :func:`_moments` by leaving out groups of pairs; None for one output.
+
+    All groups go together, as so many batches.
+    """
+    pairs, (batch, outputs) = len(counted.odd), exact.shape
+    groups = next((count for count in range(min(pairs, _GROUPS), 5, -1) if pairs % count == 0), 0)
+    if outputs < 2 or not groups:
+        return None
+    place = torch.arange(pairs, device=exact.device)
+    kept = torch.stack([place[place % groups != group] for group in range(groups)], 1)
+    sums = _Halves(*(part[kept].flatten(1, 2) for part in counted))
+    exact = exact.repeat(groups, 1)
+    coefficients = _coefficients(sums, exact)
+    own = _residuals(sums, coefficients)[1].square().sum(0)
+    var = _shrunk(own, exact, len(sums.odd)) + exact * coefficients.gamma.square()
+    stds = var.sqrt().unflatten(0, (groups, batch))
+    return (groups - 1) * (stds - stds.mean(0)).square().mean(0)
 
 
 def left_out(rows: Rows, groups: int) -> list[Estimate]:
@@ -282,10 +333,9 @@ def away(values: Tensor, centre: Tensor) -> Tensor:
 
 
 def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard errors of the standard deviations, leaving one pair out at a time; and these, by each output alone.
+    """*Variances* of standard deviations, leaving one pair out at a time; and these, by each output alone.
 
-    They are those of each output's own version, with a coefficient and a remainder of its own.  That one coefficient
-    serves all outputs of an example is an error which the pooled version's jackknife does not see.
+    They are those of each output's own version, with a coefficient and a remainder of its own.
     """
     pairs, outputs = len(sums.odd), sums.odd.shape[-1]
     if pairs < 3:
@@ -313,17 +363,17 @@ def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
     influence = stds.mean(0) - stds  # of each pair on the standard deviation
     square = (pairs - 1) * influence.square().mean(0) * _tails(influence)
-    return _shared(square, stds.mean(0).square(), _few(pairs)).sqrt(), stds.mean(0)
+    return square, stds.mean(0)
 
 
 def _tails(influence: Tensor) -> Tensor:
     """By how much a square of an error is widened, of what each pair does to the estimate, which is 0 on average.
 
-    It grows with the square of their skewness, which is at most as if a single pair made all of the error.
+    It grows with the square of their skewness, as far as that is more than normal rows have.
     """
     square = influence.square().sum(0)
     cube = torch.where(square > 0, influence / torch.where(square > 0, square, 1).sqrt(), 0).pow(3).sum(0)
-    return 1 + _TAILS * cube.square()
+    return 1 + _TAILS * (cube.square() - _NORMAL / (len(influence) + _NORMAL)).clamp_min(0)
 
 
 def _few(pairs: int) -> float:

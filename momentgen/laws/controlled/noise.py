@@ -39,8 +39,7 @@ def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:
     return torch.randn(shape) * torch.as_tensor(var).cpu() ** 0.5
 
 
-#: rows in antithetic pairs: those that A is made of.  What A leaves out is mostly even, so that later rows tell more
-#: by draws of their own.
+#: rows in antithetic pairs whatever the network: those that A is made of
 PAIRED_ROWS: Final = 16
 #: numbers of a call that are drawn once, and not anew for each use
 _CACHED: Final = 2**22
@@ -53,9 +52,14 @@ class InputNoise:
         value: mean and variance, and the covariance where it has one.
         place: of the input among those that are random.
         seed: of the draws.
+
+    Attributes:
+        paired: whether all rows come in antithetic pairs, which tell the coefficient of the linear part best.  Where
+            there is little of that, rows of their own tell more.
     """
 
     def __init__(self, value: Moments, place: int, seed: int) -> None:
+        self.paired = True
         self.value, self._place, self._seed = value, place, seed
         #: standard normal numbers so far, by the seed of the row or pair, and how many they are
         self._drawn: dict[int, Tensor] = {}
@@ -70,7 +74,7 @@ class InputNoise:
         return torch.addcmul(mean, self._std, self._signed(rows))
 
     def rows(self, rows: range) -> Tensor:
-        """The noise of each row, shape ``(rows, *shape)``; the first come in antithetic pairs."""
+        """The noise of each row, shape ``(rows, *shape)``; in antithetic pairs at first."""
         if self.value.noise is not None:
             return torch.stack([self._from_distribution(row) for row in rows])
         if self._std is not None:
@@ -81,7 +85,7 @@ class InputNoise:
 
     def _signed(self, rows: range) -> Tensor:
         """Standard normal numbers of rows, in front those of the examples."""
-        drawn = [self._normal(row - 1).neg() if _reflected(row) else self._normal(row) for row in rows]
+        drawn = [self._normal(row - 1).neg() if self._reflected(row) else self._normal(row) for row in rows]
         return drawn[0].unsqueeze(0) if len(drawn) == 1 else torch.stack(drawn)  # a view costs less than a stack
 
     def _normal(self, row: int) -> Tensor:
@@ -101,7 +105,7 @@ class InputNoise:
     def _from_distribution(self, row: int) -> Tensor:
         """A row's draw of a distribution; where that is symmetric the second row of a pair has the first one's."""
         noise, mean = self.value.noise, self.value.mean
-        reflected = noise.is_symmetric and _reflected(row)
+        reflected = noise.is_symmetric and self._reflected(row)
         with torch.random.fork_rng([mean.device] if mean.is_cuda else []):
             torch.manual_seed(self._seed_of(row - 1 if reflected else row))
             found: Tensor = noise.draw()
@@ -110,7 +114,6 @@ class InputNoise:
     def _seed_of(self, number: int) -> int:
         return ((self._seed * 1_000_003 + self._place) * 1_000_003 + number) % 2**62
 
-
-def _reflected(row: int) -> bool:
-    """Whether a row is the second of an antithetic pair."""
-    return row < PAIRED_ROWS and row % 2 > 0
+    def _reflected(self, row: int) -> bool:
+        """Whether a row is the second of an antithetic pair."""
+        return row % 2 > 0 and (self.paired or row < PAIRED_ROWS)
