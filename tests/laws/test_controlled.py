@@ -238,11 +238,11 @@ def test_what_fails_in_the_plain_network_fails_alike() -> None:
 
 
 def test_a_function_that_refuses_its_derivative_runs_without_a_linear_part_and_a_note_says_so() -> None:
-    network, x = Of(lambda x: torch.special.zeta(x, torch.ones(()))), noisy(torch.full((2, 3), 4.0), std=0.3)
+    network, x = Of(lambda x: torch.special.zeta(x, torch.ones(()))), noisy(torch.full((2, 6), 4.0), std=0.3)
     drawn = draws_of(network, x, 2000)
     with torch.no_grad(), listening() as notes:
         found = momentgen.convert(network, "controlled", rtol=0.1)(x)
-    assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error).all()
+    assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error + 0.1 * drawn.std(0)).all()
     assert any("no linear part" in note for note in notes)
 
 
@@ -314,11 +314,12 @@ def test_what_one_coefficient_for_all_outputs_changes_is_in_the_stated_error() -
 
 
 def test_values_that_no_row_changes_have_a_note_where_a_kink_may_keep_them() -> None:
-    x = noisy(torch.tensor([[-5.0, 1.0]]), std=0.3)
+    x = noisy(torch.tensor([[-5.0, *[1.0] * 5]]), std=1.2)
     for function, said in ((F.relu, True), (torch.tanh, False), (lambda x: F.pad(x.tanh(), (1, 0)), False)):
         with torch.no_grad(), listening() as notes:
-            momentgen.convert(Of(function).eval())(x)
-        assert any("1 value(s) are the same in all 64 rows" in note for note in notes) == said
+            found = momentgen.convert(Of(function).eval())(x)
+        assert any("1 value(s) are the same in all 256 rows" in note for note in notes) == said
+        assert (found.std_error[0, 0] > 0) == (function is not F.pad) or not said
 
 
 def test_what_is_written_into_a_random_tensor_keeps_the_linear_part() -> None:

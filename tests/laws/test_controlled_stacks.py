@@ -76,8 +76,8 @@ TOGETHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (lambda: recurrent(nn.LSTM, True), (5, 4, 3)),
     "gru, time in front": (lambda: recurrent(nn.GRU, False), (5, 4, 3)),
     "one example": (perceptron, (1, 6)),
-    "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 4)),
-    "writes": (lambda: Of(lambda x: F.relu_(torch.zeros_like(x).add_(x.tanh()) - 0.1)), (6, 4)),
+    "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 5)),
+    "writes": (lambda: Of(lambda x: F.relu_(torch.zeros_like(x).add_(x.tanh()) - 0.1)), (6, 5)),
     "many outputs": (lambda: nn.Sequential(nn.Linear(8, 30), nn.Tanh(), nn.Linear(30, 80)), (4, 8)),
 }
 
@@ -198,19 +198,19 @@ def test_a_network_that_begins_to_draw_runs_row_by_row() -> None:
 
 def test_certain_inputs_with_the_batch_in_front_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Of(lambda x, scale, shift: x.tanh() * scale + shift)
-    x, scale = noisy(torch.randn(6, 4), std=0.3), torch.rand(6, 1) + 0.5
+    x, scale = noisy(torch.randn(6, 5), std=0.3), torch.rand(6, 1) + 0.5
     with torch.no_grad():
         found, alone, calls = _answers(
-            network, x, scale, torch.randn(4), monkeypatch=monkeypatch, max_rows=32, rtol=1e-3
+            network, x, scale, torch.randn(5), monkeypatch=monkeypatch, max_rows=32, rtol=1e-3
         )
         assert max(calls) == 6 * 16
         _same(found, alone)
         # one that only has as many entries as there are examples
-        square = noisy(torch.randn(4, 4), std=0.3)
+        square = noisy(torch.randn(5, 5), std=0.3)
         found, alone, calls = _answers(
-            network, square, torch.rand(4), torch.randn(4), monkeypatch=monkeypatch, max_rows=32, rtol=1e-3
+            network, square, torch.rand(5), torch.randn(5), monkeypatch=monkeypatch, max_rows=32, rtol=1e-3
         )
-    assert set(calls) == {4}
+    assert set(calls) == {5}
     _same(found, alone)
 
 
@@ -222,7 +222,7 @@ class Both:
 
 def test_nested_outputs_come_apart_and_what_is_no_tensor_is_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Of(lambda x: Both(x.tanh(), {"largest": x.argmax(1), "count": len(x), "pair": (x.exp(), None)}))
-    x = noisy(torch.randn(6, 4), std=0.3)
+    x = noisy(torch.randn(6, 5), std=0.3)
     with torch.no_grad():
         found, alone, calls = _answers(network, x, monkeypatch=monkeypatch, max_rows=32, rtol=1e-3)
     assert max(calls) == 6 * 16

@@ -194,4 +194,4 @@ def test_a_note_says_so_where_random_weights_leave_a_value_as_it_is() -> None:
     nn.init.constant_(network[0].weight, -9.0)
     with listening() as notes:
         randomise(network, MeanField(std=1.0)).eval()(torch.ones(3, 1))
-    assert any("6 value(s) are the same in all 16 rows" in note for note in notes)
+    assert any("6 value(s) are the same in all 256 rows" in note for note in notes)

@@ -41,8 +41,8 @@ _WHOLE: Final = 4
 #: share of the examples whose errors end the rows
 _EXAMPLES: Final = 0.9
 #: how much larger noise is that tells whether an output may move, and in how many rows it is tried
-_FAR: Final = 10.0
-_FAR_ROWS: Final = 8
+_FAR: Final = 3.0
+_FAR_ROWS: Final = 16
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
 
@@ -120,11 +120,12 @@ class Answer:
 
     def _is_linear(self, linear: list[Linear]) -> bool:
         """Whether the linear part is a third of the variance or more, by most outputs of most examples."""
-        with torch.no_grad():
-            for place, part in zip(self._outputs.real(), linear, strict=True):
-                outputs = self._outputs.of(place)
-                total, rest = (rows.var(0, unbiased=False) for rows in (outputs, outputs - part.of(len(outputs))))
-                if float((rest > 2 / 3 * total).float().mean()) > 0.5:
+        for place, part in zip(self._outputs.real(), linear, strict=True):
+            outputs = self._outputs.of(place)
+            rest = outputs - part.of(len(outputs))
+            with torch.no_grad():
+                total, left = (rows.var(0, unbiased=False) for rows in (outputs, rest))
+                if float((left > 2 / 3 * total).float().mean()) > 0.5:
                     return False
         return True
 
@@ -140,8 +141,9 @@ class Answer:
         rows = len(self._outputs)
         if still:
             note(
-                f"controlled: {still} value(s) are the same in all {rows} rows, but larger noise moves them: a rare "
-                f"event. Their σ is 0 and its error the bound that {rows} rows give; a larger max_rows narrows it"
+                f"controlled: {still} value(s) are the same in all {rows} rows, and larger noise may move them. Their "
+                f"σ is 0, and its error what {rows} rows bound, NaN where the noise is not the inputs'. A larger "
+                "max_rows narrows it"
             )
         elif error > self._spent.rtol:
             note(
@@ -150,7 +152,7 @@ class Answer:
             )
 
     def _reach(self, mode: Shift) -> dict[int, Tensor]:
-        """How far outputs that no row has moved go under ten times the noise, by place, shape ``(batch, K)``.
+        """How far outputs that no row has moved go under three times the noise, by place, shape ``(batch, K)``.
 
         An output that stays even then is certain.  Noise that is not the inputs' cannot be made larger: how far it
         moves an output is not known, NaN.
@@ -163,19 +165,24 @@ class Answer:
             return {
                 place: torch.where(_still(self._outputs.of(place)), torch.nan, reach) for place, reach in found.items()
             }
-        watched = self._watching()
+        count = min(_FAR_ROWS, len(self._outputs))
+        together = min(count, self._facts.most)
+        if together > 1 and not self._facts.stacks(self._network, self._noise, together):
+            together = 1
         with torch.no_grad():
-            for row in range(min(_FAR_ROWS, len(self._outputs))):
-                values = [
-                    one.value.mean + _FAR * (one.values(range(row, row + 1))[0] - one.value.mean) for one in self._noise
-                ]
+            for first in range(0, count, together):
+                rows = range(first, first + together)
+                means = [one.value.mean for one in self._noise]
+                values = [mean + _FAR * (one.values(rows) - mean) for mean, one in zip(means, self._noise, strict=True)]
+                values = [value.flatten(0, 1) if together > 1 else value[0] for value in values]
                 try:
-                    leaves = self._once(watched, values)
+                    leaves = self._once(self._watching(), values, together)
                 except Exception:  # a network may refuse what is far off
                     return {place: torch.full_like(reach, torch.nan) for place, reach in found.items()}
                 for place in places:
-                    base = self._outputs.of(place)[0]
-                    apart = away(self._outputs.flat(place, leaves[place]), base).abs()
+                    flat = self._outputs.flat(place, leaves[place], *([together] if together > 1 else []))
+                    apart = away(flat, self._outputs.of(place)[0]).abs()
+                    apart = apart.amax(0) if together > 1 else apart
                     found[place] = found[place].maximum(torch.where(apart.isfinite(), apart, torch.nan))
         return {place: torch.where(_still(self._outputs.of(place)), reach, 0) for place, reach in found.items()}
 
@@ -249,11 +256,11 @@ class Answer:
             ):
                 raise StaleError
 
-    def _once(self, watched: Shift, values: list[Tensor]) -> list[Any]:
-        """Leaves of what the network returns for these values of one row, as it runs in its rows."""
-        watched.begin()
+    def _once(self, watched: Shift, values: list[Tensor], rows: int = 1) -> list[Any]:
+        """Leaves of what the network returns for these values, as it runs in its rows."""
+        watched.begin(rows)
         with watched:
-            return self._leaves(watched, self._network.call(values))[0]
+            return self._leaves(watched, self._network.call(values, rows))[0]
 
     def _together(self, count: int) -> list[int]:
         """How many of the first rows go together: first those whose graphs are kept, and by itself the last one."""

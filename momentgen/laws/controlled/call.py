@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.stack import Stack
-from momentgen.laws.table import Entry
+from momentgen.laws.table import KINKED, Entry, names
 
 if TYPE_CHECKING:
     from momentgen.laws.controlled.shift import Shift
 
-__all__ = ["Call", "Record", "Rule", "Shifted", "has_derivative"]
+__all__ = ["Call", "Record", "Rule", "Shifted", "has_derivative", "has_kinks"]
 
 #: computes the shift of a result, or those of its parts in a tuple; None where the shift ends
 Shifted = Callable[[], Any]
+
+#: functions with kinks or jumps, which all rows may be on one side of
+_DECIDING: Final = frozenset(("maximum", "decision"))
+_KINKED: Final = KINKED.union(
+    names("where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d cdist")
+)
+
+
+def has_kinks(entry: Entry | None, out: Any) -> bool:
+    """Whether a function may have kinks or jumps, all rows being on one side; of one that is not known, any may."""
+    return has_derivative(out) if entry is None else entry.kind in _DECIDING or entry.name in _KINKED
 
 
 def has_derivative(value: Any) -> bool:

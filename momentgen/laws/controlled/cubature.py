@@ -22,7 +22,7 @@ from torch import Tensor
 
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.answer import StaleError
-from momentgen.laws.controlled.estimate import Estimate
+from momentgen.laws.controlled.estimate import Estimate, with_unseen
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
@@ -44,8 +44,9 @@ _REACH: Final = 7.0
 _AGREED: Final = 0.1
 #: so many times their difference may be the error of two rules, as they may agree by chance
 _BY_CHANCE: Final = 30.0
-#: part of the standard deviation that such an error is at least
+#: part of the standard deviation that such an error is at least, but where rules differ by less than this part of that
 _LEAST: Final = 1e-4
+_ROUNDED: Final = 100.0
 #: part of the error asked for to which rules must agree in the end
 _ALLOWED: Final = 0.5
 #: differences in turn that shrink by less are chance
@@ -117,7 +118,10 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
             break
     if error > _ALLOWED * spent.rtol or (count > 1 and call.still()):
         return None
-    return call.outputs.with_moments(dict(zip(call.places, _with_errors(found), strict=True)), call.weights)
+    parts = _with_errors(found)
+    if count > 1 and call.kinked:  # a product of few nodes each does not reach far
+        parts = [with_unseen(part, len(call.outputs)) for part in parts]
+    return call.outputs.with_moments(dict(zip(call.places, parts, strict=True)), call.weights)
 
 
 def _noises(inputs: list[Moments], batch: int) -> list[_Noise] | None:
@@ -195,13 +199,14 @@ class _Call:
     Attributes:
         outputs: at all nodes so far.
         weights: of all nodes in the last rule, shape ``(N,)``.
+        kinked: whether the network has kinks or jumps.
     """
 
     def __init__(self, network: Network, facts: Facts, noises: list[_Noise], seed: int) -> None:
         self._network, self._facts, self._noises = network, facts, noises
         self._draws = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
         self.outputs = Outputs(network, facts.by_example)
-        self.weights = torch.empty(0)
+        self.weights, self.kinked = torch.empty(0), False
 
     @property
     def places(self) -> list[int]:
@@ -249,6 +254,7 @@ class _Call:
             expected = [*of_places]
         with torch.no_grad(), Watch(values) as watch:
             leaves = flattened(network.call(values))[0]
+        self.kinked = watch.kinked
         if outputs.by_example:
             leaves = [leaves[place] for place in places]
         return all(map(close, leaves, expected)) and (self._facts.reads or not watch.reads)
@@ -293,7 +299,8 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
 
     It is the larger of two, and twice as much where they do not shrink.  The last alone counts by what chance may hide.
     """
-    by_last = (_BY_CHANCE * differences[-1]).maximum(least)
+    last = differences[-1]
+    by_last = (_BY_CHANCE * last).maximum(least.minimum(_ROUNDED * last))
     if len(differences) == 1:
         return by_last
     largest = differences.amax(0)

@@ -34,6 +34,8 @@ _TAILS: Final = 10.0
 _NORMAL: Final = 4.0
 #: how much larger the error of what outputs have in common is than its square says, which few groups and outputs tell
 _TOGETHER: Final = 2.25
+#: outputs that tell as much of how unlike they are as each by itself
+_FEW: Final = 2.0
 #: groups of pairs that the jackknife of all outputs leaves out, at most
 _GROUPS: Final = 16
 #: standard errors by which an output's own version may differ from the one beside the others' by chance
@@ -218,10 +220,11 @@ def _std_error(counted: _Halves, root: Tensor, exact: Tensor, std: Tensor) -> Te
 
     apart = (share((std - own_std).square()) - share((square - together).clamp_min(0))).clamp_min(0)
     pooled = _TOGETHER * (_shared(together, std.square(), _few(len(counted.odd))) + apart * std.square())
+    # Of few outputs there is little to tell how unlike they are.
+    pooled = (count * pooled + _FEW * own) / (count + _FEW)
     # An output that is unlike the others by itself has that as its error.
-    own_apart = (std - own_std).square() - _BEYOND**2 * own
-    pooled = pooled + own_apart.clamp_min(0)
-    return torch.where(usable & (count > 1), pooled.minimum(own + own_apart.clamp_min(0)), own).sqrt()
+    own_apart = ((std - own_std).square() - _BEYOND**2 * own).clamp_min(0)
+    return (torch.where(usable & (count > 1), pooled.minimum(own), own) + own_apart).sqrt()
 
 
 def _jackknife_together(counted: _Halves, root: Tensor, exact: Tensor) -> Tensor | None:

@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from momentgen.laws.controlled.call import has_kinks
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
-from momentgen.laws.table import names
+from momentgen.laws.table import entry_of, names
 
 __all__ = ["Facts", "Watch", "close", "facts_of", "mixed"]
 
@@ -193,12 +194,14 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     signs = (torch.randint(2, (batch,), generator=generator) * 2 - 1).to(network.device)
     away = [_WILD * (_along(signs, value) * (other - value)) for value, other in zip(first, second, strict=True)]
     far, opposite = ([value + sign * part for value, part in zip(first, away, strict=True)] for sign in (1, -1))
-    for others, changes in ((second, parts), (far, parts[:1]), (opposite, parts[:1])) if batch > 1 else ():
+    third = [one.values(range(4, 5))[0] for one in noise]
+    tried = ((second, parts), (third, parts), (far, parts[:1]), (opposite, parts[:1]))
+    for others, changes in tried if batch > 1 else ():
         try:
             expected = _tensors(network, others, seed)
             found = [_tensors(network, mixed(changed, others, first), seed) for changed in changes]
         except Exception:
-            if others is second:
+            if others is second or others is third:
                 raise
             continue  # a network may refuse what is far off
         if not all(_stay(base, expected, one, changed, batch) for one, changed in zip(found, changes, strict=True)):
@@ -218,12 +221,13 @@ class Watch(TorchFunctionMode):
 
     Attributes:
         reads: whether one that follows from them is read out.
+        kinked: whether a function of one that follows from them has kinks or jumps.
         widest: bytes of the largest.
     """
 
     def __init__(self, values: list[Tensor]) -> None:
         super().__init__()
-        self.reads, self.widest = False, max((value.nbytes for value in values), default=0)
+        self.reads, self.kinked, self.widest = False, False, max((value.nbytes for value in values), default=0)
         self._followed = {id(value): value for value in values}  # held, so that an identity stays its own
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -231,6 +235,7 @@ class Watch(TorchFunctionMode):
         given = tensors_in((*args, *(kwargs or {}).values()))
         if any(id(value) in self._followed for value in given):
             self.reads |= getattr(func, "__name__", "") in _READS
+            self.kinked |= has_kinks(entry_of(func), out)
             for value in (*given[:1], *tensors_in((out,))):  # the first may have been written to
                 self._followed[id(value)] = value
                 self.widest = max(self.widest, value.numel() * value.element_size())

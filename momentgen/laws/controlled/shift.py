@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.call import Call, Record, Rule, Shifted, has_derivative
+from momentgen.laws.controlled.call import Call, Record, Rule, Shifted, has_derivative, has_kinks
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.notes import note_fast_path
-from momentgen.laws.table import KINKED, METHODS, Entry, entry_of, names
+from momentgen.laws.table import METHODS, Entry, entry_of, names
 from momentgen.runtime.autograd import transformed
 
 __all__ = ["DifferentiatesError", "Shift", "draws"]
@@ -47,12 +47,6 @@ def _property(func: Any) -> Entry | None:
     owner = getattr(func, "__self__", None)
     return METHODS.get(owner.__name__) if isinstance(owner, GetSetDescriptorType) else None
 
-
-#: functions with kinks or jumps, which all rows may be on one side of
-_DECIDING: Final = frozenset(("maximum", "decision"))
-_KINKED: Final = KINKED.union(
-    names("where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d cdist")
-)
 
 #: functions that differentiate what autograd has seen; of functions computed beside their slopes it sees nothing
 _DIFFERENTIATE: Final = frozenset((torch.autograd.grad, torch.autograd.backward, Tensor.backward))
@@ -251,7 +245,7 @@ class Shift(TorchFunctionMode):
         if common:
             added = self.common.rule(call, common, [value for value in given if not self.common.knows(value)])
         out, entry = call.out, call.entry
-        self.kinked |= has_derivative(out) if entry is None else entry.kind in _DECIDING or entry.name in _KINKED
+        self.kinked |= has_kinks(entry, out)
         if shifted is None and added is None:
             return out
         shift: Any = None
