@@ -26,7 +26,7 @@ from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.nests import hidden, leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, STARTED, propagated_by
@@ -200,6 +200,8 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         args: tensors, moments, and whatever else, in any containers (:mod:`~momentgen.laws.nests`).
         kwargs: likewise.
     """
+    if not torch.compiler.is_compiling():
+        _check_hidden(where, args, kwargs)
     name = current_method(own)
     if name == DEFAULT:
         name = "ap2" if getattr(where, "training", False) else "controlled"
@@ -210,6 +212,16 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
         return propagated_by(name, where, forward, args, kwargs, plain)
     return lower(_on_laws(where, forward, name, args, kwargs))
+
+
+def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise for moments that an argument holds where they cannot be replaced."""
+    for value in hidden((*args, *kwargs.values())):
+        raise InputError(
+            f"{described(where)}: expected moments among the arguments, or in containers and objects with attributes, "
+            f"got some that a {type(value).__name__} holds, where they would count as nothing: {value!r:.80}; pass "
+            "them as arguments of their own"
+        )
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
