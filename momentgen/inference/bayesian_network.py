@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal, Prior
 from momentgen.inference.trained import Trained
 from momentgen.laws.border import current_method, set_method
-from momentgen.laws.convert import convert, twin
+from momentgen.laws.convert import convert
+from momentgen.laws.reads import Reads
+from momentgen.laws.twins import held_by, twin
 from momentgen.laws.weights import drawn_weight, random_weight
 
 __all__ = ["BayesianNetwork", "Only", "randomise"]
@@ -113,6 +116,8 @@ class BayesianNetwork(torch.nn.Module):
     ) -> None:
         super().__init__()
         converted = twin(convert(network), {})
+        #: attributes through which modules hold parts or parameters, besides as a child or a parameter
+        self._held = held_by(converted)
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
         named, aliases = dict(network.named_parameters()), _names(network)
@@ -127,6 +132,8 @@ class BayesianNetwork(torch.nn.Module):
             module.__dict__["_parameters"] = {k: v for k, v in own.items() if k not in names}
             for name in names:
                 module.__dict__[name] = _Random(keys[id(own[name])])
+        #: the plain parameters by their keys, which attributes and code outside of the modules may hold
+        self._plain = {key: named[name] for name, key in zip(posteriors, keys.values(), strict=True)}
         self.network = converted
         self.posteriors: Any = torch.nn.ModuleDict({name.replace(".", "/"): one for name, one in posteriors.items()})
         #: per module with random parameters, their names and keys, and the names of all its parameters in order
@@ -146,12 +153,14 @@ class BayesianNetwork(torch.nn.Module):
         border: Any = self.network
 
         def with_parameters(*args: Any, **kwargs: Any) -> Any:
-            return self._drawn()._forward_inside(*args, **kwargs)
+            network, reads = self._drawn()
+            with reads:
+                return network._forward_inside(*args, **kwargs)
 
         return border._cross_border(with_parameters, args, kwargs)
 
-    def _drawn(self) -> Any:
-        """The network with parameters for one run."""
+    def _drawn(self) -> tuple[Any, AbstractContextManager[Any]]:
+        """The network with parameters for one run, and what watches which are read."""
         own: Any = self.network.propagation
         method = current_method(own)
         if method in self._refused:
@@ -160,7 +169,8 @@ class BayesianNetwork(torch.nn.Module):
         found = {key: self._lifted(key, method, noises) for key in self.posteriors}
         # torch.compile cannot make modules, and runs one trace at a time
         compiling = torch.compiler.is_dynamo_compiling()
-        network = self.network if compiling else twin(self.network, {})
+        values = {id(self._plain[key]): value for key, value in found.items()}
+        network = self.network if compiling else twin(self.network, values, self._held)
         for path, places in self._places.items():
             module = network.get_submodule(path)
             if compiling:
@@ -174,7 +184,10 @@ class BayesianNetwork(torch.nn.Module):
             if "_flat_weights" in module.__dict__:  # recurrent layers keep a list besides
                 flat = module.__dict__["_flat_weights_names"]
                 module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
-        return network
+        if compiling:
+            return network, nullcontext()
+        plain = {id(own): key.replace("/", ".") for key, own in self._plain.items() if found[key] is not own}
+        return network, Reads(plain)
 
     def _lifted(self, key: str, method: str, noises: dict[int, Any]) -> Any:
         """What a random parameter is for one run; ``noises`` holds what is known of those that parameters share."""

@@ -8,11 +8,11 @@ import inspect
 from typing import Any
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 from momentgen.laws.accuracy import asked
 from momentgen.laws.border import Border, Method, set_method
+from momentgen.laws.twins import twin
 
 __all__ = ["convert"]
 
@@ -90,28 +90,6 @@ class Scripted(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the scripted module returns."""
         return self.scripted(*args, **kwargs)
-
-
-def twin(module: torch.nn.Module, seen: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """The module's tree anew: other module objects, each over the same dictionaries of parameters and buffers.
-
-    Training flags, hooks and children are its own; all other attributes are shared.
-    """
-    if id(module) in seen:
-        return seen[id(module)]
-    copy = type(module).__new__(type(module))
-    seen[id(module)] = copy
-    for name, value in module.__dict__.items():
-        copy.__dict__[name] = value.copy() if "hooks" in name and hasattr(value, "copy") else value
-    if isinstance(module, LazyModuleMixin) and "_initialize_hook" in module.__dict__:
-        # The first call removes its hook by a handle, which knows the module that it was made for.
-        copy._forward_pre_hooks.pop(module.__dict__["_initialize_hook"].id, None)
-        infer: Any = copy._infer_parameters
-        copy.__dict__["_initialize_hook"] = copy.register_forward_pre_hook(infer, with_kwargs=True)
-    copy.__dict__["_modules"] = {
-        name: None if child is None else twin(child, seen) for name, child in module._modules.items()
-    }
-    return copy
 
 
 @functools.cache

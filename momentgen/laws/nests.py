@@ -35,7 +35,8 @@ _VALUES: tuple[type, ...] = (Tensor, Law, Moments, bool, int, float, complex, st
 #: functions in the wide sense; other callable objects are containers
 _FUNCTIONS: tuple[type, ...] = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, functools.partial, OperatorBase,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    functools.partial, OperatorBase,
 )  # fmt: skip
 #: what has attributes and is no container
 _OPAQUE = (torch.nn.Module, type, types.ModuleType, Enum, BaseException, Iterator, *_FUNCTIONS)
