@@ -141,7 +141,9 @@ class BayesianNetwork(torch.nn.Module):
         self.priors: Any = torch.nn.ModuleDict({keys[id(named[n])]: _prior_of(aliases[n], prior) for n in posteriors})
         #: methods that would leave out what parameters have in common -> why
         self._refused = _refused([[key for _, key in own] for own in places.values()], self.posteriors)
-        self.train(network.training)
+        self.training = converted.training  # its parts have flags of their own
+        for families in (self.posteriors, self.priors):
+            families.train(self.training)
 
     def set_method(self, name: Any) -> BayesianNetwork:
         """Set how the network propagates where no :class:`momentgen.method` context says otherwise."""

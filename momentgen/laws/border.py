@@ -25,6 +25,7 @@ from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
+from momentgen.laws.eager import Eagerly
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.nests import hidden, leaves_of, mapped
 from momentgen.laws.notes import note
@@ -200,8 +201,14 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         args: tensors, moments, and whatever else, in any containers (:mod:`~momentgen.laws.nests`).
         kwargs: likewise.
     """
-    if not torch.compiler.is_compiling():
-        _check_hidden(where, args, kwargs)
+    if torch.compiler.is_compiling():
+        return _run(where, forward, own, args, kwargs)
+    _check_hidden(where, args, kwargs)
+    with Eagerly():
+        return _run(where, forward, own, args, kwargs)
+
+
+def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = current_method(own)
     if name == DEFAULT:
         name = "ap2" if getattr(where, "training", False) else "controlled"

@@ -17,10 +17,12 @@ from typing import Any, Final
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
-__all__ = ["Held", "held_by", "twin"]
+__all__ = ["Held", "held_by", "is_compiled", "twin"]
 
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]
+#: name of the attribute of compiled functions that holds what was compiled
+_EAGER: Final = "_torchdynamo_orig_callable"
 
 
 def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None = None) -> torch.nn.Module:
@@ -60,11 +62,16 @@ def held_by(network: torch.nn.Module) -> dict[str, list[str]]:
     return {path: names for path, names in found.items() if names}
 
 
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether ``torch.compile`` runs the module; it runs none of a twin."""
+    return module._compiled_call_impl is not None or hasattr(vars(module).get("forward"), _EAGER)
+
+
 def _copied(module: torch.nn.Module, seen: dict[int, Any]) -> Any:
     """A module and its children anew; attributes are shared."""
     if id(module) in seen:
         return seen[id(module)]
-    copy = type(module).__new__(type(module))
+    copy: Any = object.__new__(type(module))  # which classes that make one of another class for a new module leave
     seen[id(module)] = copy
     for name, value in module.__dict__.items():
         copy.__dict__[name] = value.copy() if "hooks" in name and hasattr(value, "copy") else value
@@ -166,7 +173,7 @@ class _Rebinding:
 
     def _function(self, function: Any) -> Any:
         """A function over other cells, where its closure or its defaults hold parts; a compiled one as it was."""
-        eager: Callable[..., Any] | None = getattr(function, "_torchdynamo_orig_callable", None)
+        eager: Callable[..., Any] | None = getattr(function, _EAGER, None)
         if eager is not None:
             return self.of(eager)
         cells = tuple([self._cell(cell) for cell in function.__closure__ or ()])
