@@ -200,7 +200,7 @@ class _Rebinding:
         attributes = {name: self.of(item) for name, item in vars(value).items()}
         if all(map(_same, attributes.values(), vars(value).values())):
             return value
-        made = object.__new__(kind)
+        made = kind.__new__(kind)
         made.__dict__.update(attributes)
         return made
 
