@@ -7,11 +7,15 @@ import itertools
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.func import functional_call
 
 import momentgen
@@ -256,6 +260,111 @@ def test_a_law_that_meets_a_plain_parameter_by_an_operator_raises() -> None:
     network.act = None
     with momentgen.method("ap2"), pytest.raises(InputError, match=r"second\.weight"):
         bayes(momentgen.noisy(X, std=0.1))
+
+
+class Computed(nn.Module):
+    """Keeps what it has computed of its weight by the first call."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.layer, self.head, self.kept = nn.Linear(2, 2), nn.Linear(2, 1), None
+        self.keeps = keeps
+
+    def forward(self, x: Any) -> Any:
+        weight = self.layer.weight.tanh() if self.kept is None else self.kept
+        if self.keeps:
+            self.kept = weight
+        return torch.tanh(x @ weight)
+
+
+@pytest.mark.parametrize("method", [None, "ap2", "sample"])
+def test_a_parameter_that_is_not_read_but_counts_is_an_error_that_names_it(method: Any) -> None:
+    plain, x = Computed(keeps=True).eval(), X.float()
+    plain(x)  # now it holds a value of the weight
+    bayes = randomise(plain, MeanField(std=STD)).eval()
+    set_method(bayes, method)
+    with pytest.raises(InputError, match=r"layer\.weight"):
+        bayes(x)
+
+
+@pytest.mark.parametrize("method", [None, "ap2", "sample"])
+def test_parameters_that_a_network_does_not_read_may_be_random(method: Any) -> None:
+    class Routes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right, self.head = nn.Linear(2, 1), nn.Linear(2, 1), nn.Linear(2, 1)
+
+        def forward(self, x: Any, left: bool) -> Any:
+            return (self.left if left else self.right)(x)
+
+    bayes = randomise(Routes(), MeanField(std=STD)).eval()
+    set_method(bayes, method)
+    for left in (True, False, True):
+        assert bayes(X.float(), left).mean.shape == (3, 1)
+    assert randomise(Computed(keeps=False).eval(), MeanField(std=STD))(X.float()).std.min() > 0.01
+
+
+#: networks of torch that keep or compute their parameters in ways of their own
+OF_TORCH: dict[str, Callable[[], nn.Module]] = {
+    "tied weights": lambda: tied(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))),
+    "recurrent": lambda: nn.LSTM(2, 3, batch_first=True),
+    "attention": lambda: nn.TransformerEncoderLayer(2, 1, 4, batch_first=True),
+    "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 1)),
+    "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(2, 2)),
+    "parameters in a list": lambda: Listed(),
+}
+
+
+def tied(network: Any) -> nn.Module:
+    network[2].weight = network[0].weight
+    return network  # type: ignore[no-any-return]
+
+
+class Listed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))])
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        return functools.reduce(torch.matmul, [x, *self.weights])
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_parameters_that_torch_keeps_in_its_own_ways_may_be_random(name: str) -> None:
+    torch.manual_seed(0)
+    bayes = randomise(OF_TORCH[name]().eval(), MeanField(std=STD)).eval()
+    x = X.float()[:, None] if name in ("recurrent", "attention") else X.float()
+    with momentgen.method("sample"), torch.no_grad():
+        one, other = (bayes(x) for _ in range(2))
+    first, second = (found[0] if isinstance(found, tuple) and name == "recurrent" else found for found in (one, other))
+    assert not torch.equal(first.mean, second.mean)
+
+
+def test_parameters_of_a_scripted_part_are_refused_by_name() -> None:
+    scripted = torch.jit.script(nn.Linear(2, 3))
+    with pytest.raises(InputError, match=r"0\.weight.*only="):
+        randomise(nn.Sequential(scripted, nn.Linear(3, 1)), MeanField(std=STD))
+
+
+def test_distributed_tensors_are_refused_and_a_sharded_network_converts(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        plain, sharded = (nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).eval() for _ in range(2))
+        sharded.load_state_dict(plain.state_dict())
+        for part in (sharded[0], sharded[2], sharded):
+            fully_shard(part, mesh=mesh)
+        with pytest.raises(InputError, match="DTensor"):
+            randomise(sharded, MeanField(std=STD))
+        x = momentgen.noisy(X.float(), std=0.1)
+        for method in ("ap2", "covariance"):
+            same(momentgen.convert(sharded, method)(x), momentgen.convert(plain, method)(x))  # type: ignore[arg-type]
+        given = distribute_tensor(X.float(), mesh, [Replicate()])
+        with pytest.raises(InputError, match="full_tensor"):
+            momentgen.convert(plain)(momentgen.Moments(given, given.square()))
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_threads_that_run_the_plain_network_see_its_own_parameters() -> None:
