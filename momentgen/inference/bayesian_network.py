@@ -131,10 +131,10 @@ class BayesianNetwork(torch.nn.Module):
             if not names:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
+                key = keys[id(own[names[0]])].replace("/", ".")
                 raise InputError(
-                    f"randomise: {keys[id(own[names[0]])].replace('/', '.')} is a parameter of a module by "
-                    "torch.jit.script, which reads no other value; expected the module that was scripted, or a choice "
-                    "of parameters by only= without it"
+                    f"randomise: expected parameters of plain modules, got {key}, which a module by torch.jit.script "
+                    "reads. Pass the module that was scripted, or leave the parameter out by only="
                 )
             places[path], orders[path] = [(name, keys[id(own[name])]) for name in names], list(own)
             # dictionaries are shared with the plain network, which keeps its own
@@ -199,9 +199,9 @@ class BayesianNetwork(torch.nn.Module):
             for key, gradient in zip(keys, found, strict=True):
                 if gradient is not None:
                     raise InputError(
-                        f"BayesianNetwork: the network does not read the random parameter {key.replace('/', '.')!r}, "
-                        "yet its output depends on the plain one, as by a value that was computed before the call; "
-                        "expected a network that computes it in the call, or a choice of parameters by only= without it"
+                        f"BayesianNetwork: the output depends on the plain value of the random parameter "
+                        f"{key.replace('/', '.')!r}, as by what was computed of it before the call. Compute it in the "
+                        "call, or leave the parameter out by randomise(..., only=...)"
                     )
         self._optional |= unread
 
@@ -225,11 +225,12 @@ class BayesianNetwork(torch.nn.Module):
             if "_flat_weights" in module.__dict__:  # recurrent layers keep a list besides
                 flat = module.__dict__["_flat_weights_names"]
                 module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
+        inner: Any = network
         if compiling:
-            return network._forward_inside(*args, **kwargs)
+            return inner._forward_inside(*args, **kwargs)
         plain = {id(own): key.replace("/", ".") for key, own in self._plain.items() if found[key] is not own}
         with Reads(plain):
-            return network._forward_inside(*args, **kwargs)
+            return inner._forward_inside(*args, **kwargs)
 
     def _lifted(self, key: str, method: str, noises: dict[int, Any]) -> Any:
         """What a random parameter is for one run; ``noises`` holds what is known of those that parameters share."""

@@ -225,9 +225,9 @@ def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Raise for moments that an argument holds where they cannot be replaced."""
     for value in hidden((*args, *kwargs.values())):
         raise InputError(
-            f"{described(where)}: expected moments among the arguments, or in containers and objects with attributes, "
-            f"got some that a {type(value).__name__} holds, where they would count as nothing: {value!r:.80}; pass "
-            "them as arguments of their own"
+            f"{described(where)}: expected moments as arguments or in containers, got some that a "
+            f"{type(value).__name__} holds, where they would count as nothing: {value!r:.80}. Pass them as arguments "
+            "of their own"
         )
 
 

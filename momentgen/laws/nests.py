@@ -153,7 +153,12 @@ def hidden(values: Iterable[Any]) -> list[Any]:
             return False
         seen[id(value)] = value
         inner: list[Any] = []
-        mapped(lambda part: inner.append(part) or part, value)
+
+        def keep(part: Any) -> Any:
+            inner.append(part)
+            return part
+
+        mapped(keep, value)
         parts = _held_by(value) if len(inner) == 1 and inner[0] is value else inner
         return any(holds(part) for part in parts)
 

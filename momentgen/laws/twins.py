@@ -1,7 +1,7 @@
 """Twins: the modules of a network anew, over the same parameters and buffers.
 
-A network may hold its own parts in other attributes than its modules: bound methods, partials, closures, lists of
-layers or of weights, a replaced ``forward``.  In the twin these lead to the twin's own parts.  Compiled parts run
+A network may hold its parts otherwise than as modules: by bound methods, partials, closures, lists of layers or of
+weights, or a replaced ``forward``.  In the twin these lead to the twin's own parts.  Compiled parts run
 eagerly there, since ``torch.compile`` cannot trace the modes of torch functions in which networks run.
 """
 
@@ -38,7 +38,7 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
         held: what :func:`held_by` says of the network, where that is known; it is looked for otherwise.
     """
     seen = dict(replaced)
-    found: Any = _copied(module, seen)
+    found: torch.nn.Module = _copied(module, seen)
     rebinding = _Rebinding(seen)
     if held is None:
         for copy in [part for key, part in seen.items() if key not in replaced]:
@@ -46,7 +46,7 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
     else:
         for path, names in held.items():
             rebinding.some_of(found.get_submodule(path), names)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def held_by(network: torch.nn.Module) -> dict[str, list[str]]:
@@ -195,7 +195,7 @@ class _Rebinding:
         content = self.of(cell.cell_contents)
         return cell if content is cell.cell_contents else types.CellType(content)
 
-    def _object(self, value: Any, kind: type) -> Any:
+    def _object(self, value: Any, kind: Any) -> Any:
         """An object with other attributes."""
         attributes = {name: self.of(item) for name, item in vars(value).items()}
         if all(map(_same, attributes.values(), vars(value).values())):
@@ -205,10 +205,12 @@ class _Rebinding:
         return made
 
 
-def _is_object(value: Any, kind: type) -> bool:
+def _is_object(value: Any, kind: Any) -> bool:
     """Whether it is a simple object that stands for a function or a record."""
+    if kind is types.SimpleNamespace:
+        return True
     if isinstance(value, (torch.nn.Module, type, types.ModuleType)) or kind.__new__ is not object.__new__:
-        return kind is types.SimpleNamespace
+        return False
     return hasattr(value, "__dict__") and (callable(value) or dataclasses.is_dataclass(value))
 
 
