@@ -31,6 +31,7 @@ from momentgen.laws.nests import hidden, leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, STARTED, propagated_by
+from momentgen.laws.twins import check_flags
 from momentgen.laws.values import check, described, draw, lower
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.dynamo import keep_order_of_products
@@ -204,6 +205,8 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     if torch.compiler.is_compiling():
         return _run(where, forward, own, args, kwargs)
     _check_hidden(where, args, kwargs)
+    if isinstance(where, torch.nn.Module):
+        check_flags(where)
     with Eagerly():
         return _run(where, forward, own, args, kwargs)
 

@@ -17,10 +17,14 @@ from typing import Any, Final
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
-__all__ = ["Held", "held_by", "is_compiled", "twin"]
+from momentgen.errors import InputError
+
+__all__ = ["Held", "check_flags", "held_by", "is_compiled", "twin"]
 
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]
+#: name of a twin's attribute: (plain part, the twin's) of those that something outside of the network leads to
+_OUTSIDE: Final = "_plain_parts"
 #: name of the attribute of compiled functions that holds what was compiled
 _EAGER: Final = "_torchdynamo_orig_callable"
 
@@ -43,10 +47,29 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
     if held is None:
         for copy in [part for key, part in seen.items() if key not in replaced]:
             rebinding.all_of(copy)
+        if rebinding.outside:
+            found.__dict__[_OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
     else:
         for path, names in held.items():
             rebinding.some_of(found.get_submodule(path), names)
     return found
+
+
+def check_flags(network: torch.nn.Module) -> None:
+    """Raise if a plain part that the twin runs through a global variable has another training flag than the twin's.
+
+    Raises:
+        InputError: naming the part.
+    """
+    for plain, own in vars(network).get(_OUTSIDE, ()):
+        for (path, one), other in zip(plain.named_modules(), own.modules(), strict=False):
+            if one.training is not other.training:
+                raise InputError(
+                    f"{type(network).__name__}: expected training={other.training} of every part, got {one.training} "
+                    f"of {path or type(plain).__name__}. A global variable or an object leads to the plain part. "
+                    f"Call {'train' if other.training else 'eval'}() of the plain network too, or hold the part as an "
+                    "attribute"
+                )
 
 
 def held_by(network: torch.nn.Module) -> dict[str, list[str]]:
@@ -110,6 +133,8 @@ class _Rebinding:
         self._known: dict[int, tuple[Any, Any, bool]] = {}
         #: whether a part has been met
         self._met = False
+        #: parts that functions find by global variables, or objects hold whose methods are called
+        self.outside: list[torch.nn.Module] = []
 
     def all_of(self, module: torch.nn.Module) -> None:
         """Rebind the attributes of a module of the twin."""
@@ -162,6 +187,8 @@ class _Rebinding:
             return self._function(value)
         if isinstance(value, types.MethodType):
             owner = self.of(value.__self__)
+            if owner is value.__self__ and not isinstance(owner, (torch.nn.Module, type)):
+                self._note(getattr(owner, "__dict__", {}).values())
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if isinstance(value, functools.partial):
             parts = value.func, value.args, value.keywords
@@ -176,6 +203,7 @@ class _Rebinding:
         eager: Callable[..., Any] | None = getattr(function, _EAGER, None)
         if eager is not None:
             return self.of(eager)
+        self._note([function.__globals__.get(name) for name in function.__code__.co_names])
         cells = tuple([self._cell(cell) for cell in function.__closure__ or ()])
         defaults, named = self.of(function.__defaults__), self.of(function.__kwdefaults__)
         same = (
@@ -188,6 +216,10 @@ class _Rebinding:
         made.__kwdefaults__, made.__qualname__, made.__doc__ = named, function.__qualname__, function.__doc__
         made.__dict__.update(function.__dict__)
         return made
+
+    def _note(self, values: Iterable[Any]) -> None:
+        """Note the parts of the network among values that cannot be rebound."""
+        self.outside += [one for one in values if isinstance(one, torch.nn.Module) and id(one) in self._seen]
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         if cell == types.CellType():  # nothing in it

@@ -151,12 +151,13 @@ WAYS: dict[str, Callable[[Any], None]] = {
     "compiled layers": compiled_layers,
     "compiled method": act(lambda network: torch.compile(network.body)),
 }
-OUTSIDE: dict[str, Any] = {}
+OUTSIDE: Any = None
 
 
 def global_variable(network: Any) -> None:
-    OUTSIDE["network"] = network
-    network.act = lambda x: OUTSIDE["network"].body(x)
+    global OUTSIDE
+    OUTSIDE = network
+    network.act = lambda x: OUTSIDE.body(x)
 
 
 #: what no twin can follow
@@ -228,6 +229,21 @@ def test_dropout_follows_the_flag_of_the_converted_network(way: str, training: b
     assert plain.dropout.training is not training
 
 
+@pytest.mark.parametrize("way", ["global variable", "method of an object"])
+@pytest.mark.parametrize("made", [momentgen.convert, lambda network: randomise(network, MeanField(), only="head")])
+@pytest.mark.parametrize("method", [None, "ap2", "sample"])
+def test_a_plain_part_with_another_training_flag_is_refused(way: str, made: Any, method: Any) -> None:
+    plain: Any = Network(REFUSED[way])
+    plain.head = nn.Parameter(torch.ones(1))
+    network = made(plain)
+    set_method(network, method)
+    network(momentgen.noisy(X, std=0.1))
+    with pytest.raises(InputError, match=r"training=False.*eval\(\) of the plain network"):
+        network.eval()(momentgen.noisy(X, std=0.1))
+    plain.eval()
+    assert network(momentgen.noisy(X, std=0.1)).mean.shape == (3, 1)
+
+
 @ways
 def test_the_bound_trains_all_parameters(way: str) -> None:
     gradients = []
@@ -243,7 +259,7 @@ def test_the_bound_trains_all_parameters(way: str) -> None:
 @pytest.mark.parametrize("way", REFUSED)
 @pytest.mark.parametrize("method", [None, "ap2", "sample", "covariance", "local"])
 def test_a_plain_parameter_in_the_place_of_a_random_one_is_an_error_that_names_it(way: str, method: Any) -> None:
-    bayes = randomise(Network(REFUSED[way]), MeanField(std=STD)).eval()
+    bayes = randomise(Network(REFUSED[way]).eval(), MeanField(std=STD)).eval()
     set_method(bayes, method)
     with pytest.raises(InputError, match=r"first\.weight"):
         bayes(X)
