@@ -138,6 +138,8 @@ def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
         "__reduce_ex__": _reduce,
         "forward": forward,
     }
+    if kind.__name__ == "OptimizedModule":  # of torch.compile, which would compile a copy anew
+        body["_initialize"] = lambda self: None
     return type(f"Moments{kind.__name__}", (Border, kind), body)
 
 

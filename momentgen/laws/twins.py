@@ -107,6 +107,8 @@ def _copied(module: torch.nn.Module, seen: dict[int, Any]) -> Any:
     copy.__dict__["_modules"] = {
         name: None if child is None else _copied(child, seen) for name, child in module._modules.items()
     }
+    if "_orig_mod" in copy._modules and is_compiled(copy):  # by torch.compile(module)
+        copy.__dict__["forward"] = copy._modules["_orig_mod"].__call__  # which deepcopy can follow
     return copy
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import types
@@ -426,6 +427,17 @@ def test_compiled_networks_and_functions_give_the_numbers_of_eager_ones(method: 
         assert list(momentgen.convert(own).state_dict()) == list(own.state_dict())
     for place, found in enumerate(answers):
         same(found, answers[place % 2])
+
+
+def test_a_copy_of_a_converted_compiled_network_runs_as_the_network_does() -> None:
+    x = momentgen.noisy(X, std=0.2)
+    plain: Any = torch.compile(Modules())
+    for network in (momentgen.convert(plain), randomise(plain, MeanField(std=STD))):
+        answers = []
+        for one in (network.eval(), copy.deepcopy(network)):
+            torch.manual_seed(1)
+            answers.append(one(x))
+        same(*answers)
 
 
 def test_compiled_functions_compile_again_after_a_call() -> None:
