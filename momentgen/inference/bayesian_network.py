@@ -26,7 +26,7 @@ from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.reads import Reads
-from momentgen.laws.twins import held_by, twin
+from momentgen.laws.twins import held_by, is_torchs_own, twin
 from momentgen.laws.weights import drawn_weight, random_weight
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import transforming
@@ -121,6 +121,7 @@ class BayesianNetwork(torch.nn.Module):
         converted = twin(convert(network), {})
         #: attributes through which modules hold parts or parameters, besides as a child or a parameter
         self._held = held_by(converted)
+        self._is_torchs_own = is_torchs_own(converted)
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
         named, aliases = dict(network.named_parameters()), _names(network)
@@ -226,7 +227,8 @@ class BayesianNetwork(torch.nn.Module):
                 flat = module.__dict__["_flat_weights_names"]
                 module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
         inner: Any = network
-        if compiling:
+        # code of torch reads no other value, and to watch takes some microseconds for each function
+        if compiling or self._is_torchs_own:
             return inner._forward_inside(*args, **kwargs)
         plain = {id(own): key.replace("/", ".") for key, own in self._plain.items() if found[key] is not own}
         with Reads(plain):

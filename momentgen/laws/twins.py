@@ -19,7 +19,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 
-__all__ = ["Held", "check_flags", "held_by", "is_compiled", "twin"]
+__all__ = ["Held", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
 
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]
@@ -88,6 +88,25 @@ def held_by(network: torch.nn.Module) -> dict[str, list[str]]:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether ``torch.compile`` runs the module; it runs none of a twin."""
     return module._compiled_call_impl is not None or hasattr(vars(module).get("forward"), _EAGER)
+
+
+def is_torchs_own(network: torch.nn.Module) -> bool:
+    """Whether only code of torch runs in the network, which finds parts and parameters in modules alone.
+
+    >>> is_torchs_own(torch.nn.Sequential(torch.nn.Linear(1, 1)))
+    True
+    """
+    return all(
+        type(part).__module__.startswith("torch.nn.") and all(map(_is_torchs_own, vars(part).items()))
+        for part in network.modules()
+    )
+
+
+def _is_torchs_own(attribute: tuple[str, Any]) -> bool:
+    name, value = attribute
+    if "hooks" in name:
+        return not value
+    return not callable(value) or str(getattr(value, "__module__", "")).startswith("torch.")
 
 
 def _copied(module: torch.nn.Module, seen: dict[int, Any]) -> Any:

@@ -268,6 +268,19 @@ def test_a_plain_parameter_in_the_place_of_a_random_one_is_an_error_that_names_i
         bayes(X)
 
 
+@pytest.mark.parametrize("place", ["hook", "forward"])
+def test_a_function_in_a_network_of_torchs_modules_is_watched_too(place: str) -> None:
+    global OUTSIDE
+    OUTSIDE = plain = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double().eval()
+    if place == "hook":
+        plain[1].register_forward_hook(lambda module, args, out: out @ OUTSIDE[2].weight)
+    else:
+        plain[2].forward = lambda x: x @ OUTSIDE[2].weight
+    bayes = randomise(plain, MeanField(std=STD)).eval()
+    with pytest.raises(InputError, match=r"2\.weight"):
+        bayes(X)
+
+
 def test_a_law_that_meets_a_plain_parameter_by_an_operator_raises() -> None:
     network = Network(act(lambda network: None)).eval()
     network.act = Runner(network).run
