@@ -137,7 +137,7 @@ def hidden(values: Iterable[Any]) -> list[Any]:
     """What holds moments that no walk replaces: functions, modules, sets, iterators and the like within the values.
 
     >>> x = Moments(torch.zeros(1), torch.ones(1))
-    >>> len(hidden([x, {"callback": lambda: x}])), hidden([x, [x]])
+    >>> len(hidden([x, {"callback": lambda own=x: own}])), hidden([x, [x]])
     (1, [])
     """
     nests = [value for value in values if not isinstance(value, _VALUES)]

@@ -31,6 +31,7 @@ class Reads(TorchFunctionMode):
     Raises:
         InputError: from the network, where it computes with one of them.
 
+    >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(1))
     >>> with Reads({id(weight): "weight"}):
     ...     weight.shape, 2 * weight
