@@ -21,9 +21,15 @@ from momentgen.inference.affine import Affine, Noise
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal, Prior
 from momentgen.inference.trained import Trained
-from momentgen.laws.border import current_method, set_method
-from momentgen.laws.convert import convert, twin
+from momentgen.laws.border import current_method, entered, inside, method, set_method
+from momentgen.laws.convert import convert
+from momentgen.laws.kept import Kept
+from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.reads import Reads
+from momentgen.laws.twins import held_by, is_torchs_own, twin
 from momentgen.laws.weights import drawn_weight, random_weight
+from momentgen.runtime import Moments
+from momentgen.runtime.inputs import transforming
 
 __all__ = ["BayesianNetwork", "Only", "randomise"]
 
@@ -113,6 +119,9 @@ class BayesianNetwork(torch.nn.Module):
     ) -> None:
         super().__init__()
         converted = twin(convert(network), {})
+        #: attributes through which modules hold parts or parameters, besides as a child or a parameter
+        self._held = held_by(converted)
+        self._is_torchs_own = is_torchs_own(converted)
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
         named, aliases = dict(network.named_parameters()), _names(network)
@@ -122,11 +131,21 @@ class BayesianNetwork(torch.nn.Module):
             names = [name for name, value in own.items() if id(value) in keys]
             if not names:
                 continue
+            if isinstance(module, torch.jit.ScriptModule):
+                key = keys[id(own[names[0]])].replace("/", ".")
+                raise InputError(
+                    f"randomise: expected parameters of plain modules, got {key}, which a module by torch.jit.script "
+                    "reads. Pass the module that was scripted, or leave the parameter out by only="
+                )
             places[path], orders[path] = [(name, keys[id(own[name])]) for name in names], list(own)
             # dictionaries are shared with the plain network, which keeps its own
             module.__dict__["_parameters"] = {k: v for k, v in own.items() if k not in names}
             for name in names:
                 module.__dict__[name] = _Random(keys[id(own[name])])
+        #: the plain parameters by their keys, which attributes and code outside of the modules may hold
+        self._plain = {key: named[name] for name, key in zip(posteriors, keys.values(), strict=True)}
+        #: keys of parameters that may be left unread: nothing else leads to them
+        self._optional: set[str] = set()
         self.network = converted
         self.posteriors: Any = torch.nn.ModuleDict({name.replace(".", "/"): one for name, one in posteriors.items()})
         #: per module with random parameters, their names and keys, and the names of all its parameters in order
@@ -134,7 +153,9 @@ class BayesianNetwork(torch.nn.Module):
         self.priors: Any = torch.nn.ModuleDict({keys[id(named[n])]: _prior_of(aliases[n], prior) for n in posteriors})
         #: methods that would leave out what parameters have in common -> why
         self._refused = _refused([[key for _, key in own] for own in places.values()], self.posteriors)
-        self.train(network.training)
+        self.training = converted.training  # its parts have flags of their own
+        for families in (self.posteriors, self.priors):
+            families.train(self.training)
 
     def set_method(self, name: Any) -> BayesianNetwork:
         """Set how the network propagates where no :class:`momentgen.method` context says otherwise."""
@@ -142,25 +163,55 @@ class BayesianNetwork(torch.nn.Module):
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Moments of the output, by the method in force."""
+        """Moments of the output, by the method in force.
+
+        Raises:
+            InputError: for a random parameter whose plain value the network uses in its place.
+        """
         border: Any = self.network
+        at_means = current_method(border.propagation) == "ap1"  # the plain values, whoever holds them
+        unread = set() if at_means else set(self._plain) - self._optional
 
         def with_parameters(*args: Any, **kwargs: Any) -> Any:
-            return self._drawn()._forward_inside(*args, **kwargs)
+            name = current_method(border.propagation)
+            if name in self._refused:
+                raise InputError(f"BayesianNetwork: {self._refused[name]}, got {name}")
+            noises: dict[int, Any] = {}
+            found = {key: self._lifted(key, name, noises) for key in self.posteriors}
+            return self._run(found, unread, args, kwargs)
 
-        return border._cross_border(with_parameters, args, kwargs)
+        out = border._cross_border(with_parameters, args, kwargs)
+        if unread and not torch.compiler.is_compiling() and not inside() and not transforming():
+            self._check_unread(unread, args, kwargs)
+        return out
 
-    def _drawn(self) -> Any:
-        """The network with parameters for one run."""
-        own: Any = self.network.propagation
-        method = current_method(own)
-        if method in self._refused:
-            raise InputError(f"BayesianNetwork: {self._refused[method]}, got {method}")
-        noises: dict[int, Any] = {}
-        found = {key: self._lifted(key, method, noises) for key in self.posteriors}
+    def _check_unread(self, unread: set[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise if the output depends on the plain value of an unread parameter, where another takes its place."""
+        kept = Kept(self.network)
+        plain = mapped(lambda value: value.mean if isinstance(value, Moments) else value, (args, kwargs))
+        with torch.random.fork_rng(), entered(), method("sample"), torch.inference_mode(False), torch.enable_grad():
+            values = {key: value.detach().clone() for key, value in self._plain.items()}
+            out = leaves_of(self._run(values, unread, *plain))
+        kept.restore()
+        total = sum(leaf.sum() for leaf in out if isinstance(leaf, Tensor) and leaf.requires_grad)
+        keys = [key for key in unread if self._plain[key].requires_grad]
+        if keys and isinstance(total, Tensor):
+            found = torch.autograd.grad(total, [self._plain[key] for key in keys], allow_unused=True)
+            for key, gradient in zip(keys, found, strict=True):
+                if gradient is not None:
+                    raise InputError(
+                        f"BayesianNetwork: the output depends on the plain value of the random parameter "
+                        f"{key.replace('/', '.')!r}, as by what was computed of it before the call. Compute it in the "
+                        "call, or leave the parameter out by randomise(..., only=...)"
+                    )
+        self._optional |= unread
+
+    def _run(self, found: Mapping[str, Any], unread: set[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the network with these parameters; what it reads is no longer ``unread``."""
         # torch.compile cannot make modules, and runs one trace at a time
         compiling = torch.compiler.is_dynamo_compiling()
-        network = self.network if compiling else twin(self.network, {})
+        values = {id(self._plain[key]): value for key, value in found.items()}
+        network = self.network if compiling else twin(self.network, values, self._held)
         for path, places in self._places.items():
             module = network.get_submodule(path)
             if compiling:
@@ -168,13 +219,20 @@ class BayesianNetwork(torch.nn.Module):
                     module.__dict__[name] = found[key]
             else:  # among the parameters, which the network's code may ask for
                 own = {**module._parameters, **{name: found[key] for name, key in places}}
-                module.__dict__["_parameters"] = {name: own.pop(name) for name in self._orders[path]} | own
+                ordered = {name: own.pop(name) for name in self._orders[path]} | own
+                module.__dict__["_parameters"] = _Parameters(ordered, dict(places), unread) if unread else ordered
                 for name, _ in places:
                     del module.__dict__[name]
             if "_flat_weights" in module.__dict__:  # recurrent layers keep a list besides
                 flat = module.__dict__["_flat_weights_names"]
                 module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
-        return network
+        inner: Any = network
+        # code of torch reads no other value, and to watch takes some microseconds for each function
+        if compiling or self._is_torchs_own:
+            return inner._forward_inside(*args, **kwargs)
+        plain = {id(own): key.replace("/", ".") for key, own in self._plain.items() if found[key] is not own}
+        with Reads(plain):
+            return inner._forward_inside(*args, **kwargs)
 
     def _lifted(self, key: str, method: str, noises: dict[int, Any]) -> Any:
         """What a random parameter is for one run; ``noises`` holds what is known of those that parameters share."""
@@ -233,6 +291,26 @@ class _Random:
             f"{getattr(func, '__name__', func)}: a parameter is random, and has a value only while the Bayesian "
             "network runs; call that network, not a part of it"
         )
+
+
+class _Parameters(dict[str, Any]):
+    """The parameters of a module in one run; those that are fetched are no longer ``unread``."""
+
+    def __init__(self, values: dict[str, Any], keys: dict[str, str], unread: set[str]) -> None:
+        super().__init__(values)
+        self._keys, self._unread = keys, unread
+
+    def __getitem__(self, name: str) -> Any:
+        self._unread.discard(self._keys.get(name, ""))
+        return super().__getitem__(name)
+
+    def values(self) -> Any:
+        self._unread.difference_update(self._keys.values())
+        return super().values()
+
+    def items(self) -> Any:
+        self._unread.difference_update(self._keys.values())
+        return super().items()
 
 
 def _refused(modules: list[list[str]], posteriors: Any) -> dict[str, str]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.prior import Prior
 from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = ["MeanField", "Posterior"]
 
@@ -48,6 +49,8 @@ class Posterior(torch.nn.Module):
                 f"{type(self).__name__}.of: expected a parameter of floating point, got {type(parameter).__name__} of "
                 f"{getattr(parameter, 'dtype', 'no dtype')}"
             )
+        if not has_elements(parameter):
+            raise InputError(f"{type(self).__name__}.of: expected a strided parameter, got {kind(parameter)}")
         if parameter.numel() == 0:
             raise InputError(f"{type(self).__name__}.of: expected a parameter with elements, got {parameter.shape}")
         made = copy.deepcopy(self)

@@ -23,7 +23,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.affine import Affine, Blocks, Each, Noise, Sides
 from momentgen.inference.posterior import MeanField, Posterior
-from momentgen.laws.convert import twin
+from momentgen.laws.twins import twin
 
 __all__ = ["Trained", "from_ivon", "from_laplace", "from_swag", "from_vbll"]
 

@@ -25,11 +25,13 @@ from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
+from momentgen.laws.eager import Eagerly
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.nests import hidden, leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, STARTED, propagated_by
+from momentgen.laws.twins import check_flags
 from momentgen.laws.values import check, described, draw, lower
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.dynamo import keep_order_of_products
@@ -200,6 +202,16 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         args: tensors, moments, and whatever else, in any containers (:mod:`~momentgen.laws.nests`).
         kwargs: likewise.
     """
+    if torch.compiler.is_compiling():
+        return _run(where, forward, own, args, kwargs)
+    _check_hidden(where, args, kwargs)
+    if isinstance(where, torch.nn.Module):
+        check_flags(where)
+    with Eagerly():
+        return _run(where, forward, own, args, kwargs)
+
+
+def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = current_method(own)
     if name == DEFAULT:
         name = "ap2" if getattr(where, "training", False) else "controlled"
@@ -210,6 +222,16 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
         return propagated_by(name, where, forward, args, kwargs, plain)
     return lower(_on_laws(where, forward, name, args, kwargs))
+
+
+def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise for moments that an argument holds where they cannot be replaced."""
+    for value in hidden((*args, *kwargs.values())):
+        raise InputError(
+            f"{described(where)}: expected moments as arguments or in containers, got some that a "
+            f"{type(value).__name__} holds, where they would count as nothing: {value!r:.80}. Pass them as arguments "
+            "of their own"
+        )
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,11 +8,14 @@ import inspect
 from typing import Any
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 
-from momentgen.errors import InputError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import asked
 from momentgen.laws.border import Border, Method, set_method
+from momentgen.laws.law import Law
+from momentgen.laws.nests import leaves_of
+from momentgen.laws.twins import twin
+from momentgen.laws.unsupported import DEFAULT_INSTEAD
 
 __all__ = ["convert"]
 
@@ -39,6 +42,7 @@ def convert(
     Args:
         module: a plain torch module.  It is not changed.  A scripted one is a black box, which methods run that call
             the plain network: ``controlled``, ``sample``, ``local``.  The result then holds it as ``scripted``.
+            The module of an exported program is held as ``exported``, and runs by the same methods.
         method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
         rtol: of the method ``controlled``, with ``max_rows`` and ``seed``: how exact its answers are to be, as for
             :class:`momentgen.method`.
@@ -69,6 +73,8 @@ def convert(
         return module if method is None else set_method(module, method)
     if isinstance(module, torch.jit.ScriptModule):
         module = Scripted(module)
+    elif isinstance(module, torch.fx.GraphModule) and module._forward_pre_hooks:
+        module = Exported(module)
     network = twin(module, {})
     network.__class__ = behind_border(type(module))  # type: ignore[arg-type]
     if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
@@ -92,26 +98,26 @@ class Scripted(torch.nn.Module):
         return self.scripted(*args, **kwargs)
 
 
-def twin(module: torch.nn.Module, seen: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """The module's tree anew: other module objects, each over the same dictionaries of parameters and buffers.
+class Exported(torch.nn.Module):
+    """A module of an exported program as the only part of a plain one: it checks what it is called with."""
 
-    Training flags, hooks and children are its own; all other attributes are shared.
-    """
-    if id(module) in seen:
-        return seen[id(module)]
-    copy = type(module).__new__(type(module))
-    seen[id(module)] = copy
-    for name, value in module.__dict__.items():
-        copy.__dict__[name] = value.copy() if "hooks" in name and hasattr(value, "copy") else value
-    if isinstance(module, LazyModuleMixin) and "_initialize_hook" in module.__dict__:
-        # The first call removes its hook by a handle, which knows the module that it was made for.
-        copy._forward_pre_hooks.pop(module.__dict__["_initialize_hook"].id, None)
-        infer: Any = copy._infer_parameters
-        copy.__dict__["_initialize_hook"] = copy.register_forward_pre_hook(infer, with_kwargs=True)
-    copy.__dict__["_modules"] = {
-        name: None if child is None else twin(child, seen) for name, child in module._modules.items()
-    }
-    return copy
+    def __init__(self, exported: torch.fx.GraphModule) -> None:
+        super().__init__()
+        self.exported = exported
+        self.training = False  # its graph is that of one mode, whatever its flag says
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the exported module returns.
+
+        Raises:
+            UnsupportedError: for laws, which its graph of operators of ATen has no rules for.
+        """
+        if any(isinstance(leaf, Law) for leaf in leaves_of((args, kwargs))):
+            raise UnsupportedError(
+                "the module of an exported program takes tensors only; convert the network that was exported, or use "
+                f"a method that draws: {DEFAULT_INSTEAD}"
+            )
+        return self.exported(*args, **kwargs)
 
 
 @functools.cache
@@ -132,6 +138,8 @@ def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
         "__reduce_ex__": _reduce,
         "forward": forward,
     }
+    if kind.__name__ == "OptimizedModule":  # of torch.compile, which would compile a copy anew
+        body["_initialize"] = lambda self: None
     return type(f"Moments{kind.__name__}", (Border, kind), body)
 
 
@@ -143,4 +151,4 @@ def _reduce(self: Any, protocol: int) -> tuple[Any, ...]:
 
 def _rebuilt(kind: type[torch.nn.Module]) -> Any:
     made = behind_border(kind)  # type: ignore[arg-type]
-    return made.__new__(made)
+    return object.__new__(made)

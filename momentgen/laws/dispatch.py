@@ -17,6 +17,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws import debug, half, lost, precision
 from momentgen.laws.law import Law, laws_in, rule_of
+from momentgen.laws.reads import Reads
 from momentgen.laws.table import METHODS, TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -158,6 +159,9 @@ def _method(name: str) -> Callable[..., Any]:
             return dispatch(METHODS.get(name), name, (self, *args), kwargs)
         mode = torch._C._pop_torch_function_stack()  # as where torch hands a function to a mode
         try:
+            if isinstance(mode, Reads):
+                mode.check(name, args, kwargs)
+                return method(self, *args, **kwargs)
             return dispatch(METHODS.get(name), name, (self, *args), kwargs)
         finally:
             torch._C._push_on_torch_function_stack(mode)

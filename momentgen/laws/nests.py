@@ -1,35 +1,45 @@
 """Nests: the containers in which networks take and return values.
 
 A container is a tuple, list or dictionary, also of a class of its own (named tuples, ``UserDict``).  Containers that
-torch's pytrees know, and objects with attributes, such as a dataclass or a cache, count too.  Modules, functions and
-classes are values.  Containers are never changed: where something in one changes, it is copied.
+torch's pytrees know, and objects with attributes, such as a dataclass or a cache, count too, also callable ones.
+Modules, functions and classes are values.  Containers are never changed: where something in one changes, it is copied.
+:func:`hidden` finds moments that such values hold, which no walk replaces.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import gc
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch._ops import OperatorBase
 from torch.nn.utils.rnn import PackedSequence
 
 from momentgen.laws.law import Law
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Nest", "each_part", "flattened", "held_by_objects", "leaves_of", "mapped", "tensors_in"]
+__all__ = ["Nest", "each_part", "flattened", "held_by_objects", "hidden", "leaves_of", "mapped", "tensors_in"]
 
 #: a function of one value of a nest
 Function = Callable[[Any], Any]
 
 _VALUES: tuple[type, ...] = (Tensor, Law, Moments, bool, int, float, complex, str, bytes, type(None), PackedSequence)
+#: functions in the wide sense; other callable objects are containers
+_FUNCTIONS: tuple[type, ...] = (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    functools.partial, OperatorBase,
+)  # fmt: skip
 #: what has attributes and is no container
-_OPAQUE = (torch.nn.Module, type, ModuleType, Enum, BaseException, Iterator)
+_OPAQUE = (torch.nn.Module, type, types.ModuleType, Enum, BaseException, Iterator, *_FUNCTIONS)
 
 
 def mapped(function: Function, nest: Any, values: tuple[type, ...] = ()) -> Any:
@@ -123,6 +133,59 @@ def held_by_objects(nest: Any) -> list[bool]:
     return found
 
 
+def hidden(values: Iterable[Any]) -> list[Any]:
+    """What holds moments that no walk replaces: functions, modules, sets, iterators and the like within the values.
+
+    >>> x = Moments(torch.zeros(1), torch.ones(1))
+    >>> len(hidden([x, {"callback": lambda own=x: own}])), hidden([x, [x]])
+    (1, [])
+    """
+    nests = [value for value in values if not isinstance(value, _VALUES)]
+    if not nests:
+        return []
+    found: list[Any] = []
+    seen: dict[int, Any] = {}
+
+    def holds(value: Any) -> bool:
+        if isinstance(value, Moments):
+            return True
+        if isinstance(value, _VALUES) or id(value) in seen:
+            return False
+        seen[id(value)] = value
+        inner: list[Any] = []
+
+        def keep(part: Any) -> Any:
+            inner.append(part)
+            return part
+
+        mapped(keep, value)
+        parts = _held_by(value) if len(inner) == 1 and inner[0] is value else inner
+        return any(holds(part) for part in parts)
+
+    def look(value: Any) -> Any:
+        if not isinstance(value, _VALUES) and holds(value):
+            found.append(value)
+        return value
+
+    mapped(look, nests)
+    return found
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """What a value holds that is no container."""
+    if isinstance(value, types.FunctionType):
+        cells = value.__closure__ or ()
+        kept = [cell.cell_contents for cell in cells if cell != types.CellType()]
+        return *kept, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()
+    if isinstance(value, torch.nn.Module):
+        return tuple(vars(value).values())
+    if isinstance(value, types.MethodType):
+        return (value.__self__,)
+    if isinstance(value, (type, types.ModuleType, Enum, OperatorBase)):
+        return ()
+    return gc.get_referents(value)
+
+
 def each_part(function: Function, value: Any) -> Any:
     """``function`` of a tensor, or of each tensor of moments; anything else as it is."""
     if isinstance(value, JointMoments):
@@ -167,7 +230,7 @@ class _Walk:
         if isinstance(nest, tuple):
             items = [self.of(item, in_object) for item in nest]
             return kind(*items) if hasattr(kind, "_fields") else kind(items)
-        if isinstance(nest, _OPAQUE) or callable(nest):
+        if isinstance(nest, _OPAQUE):
             return self.function(nest)
         if isinstance(nest, Mapping) and not isinstance(nest, dict) and not hasattr(nest, "__dict__"):
             return kind({key: self.of(item, in_object) for key, item in nest.items()})

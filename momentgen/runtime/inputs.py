@@ -35,18 +35,26 @@ def alike(inputs: Sequence[Any]) -> bool:
 
 
 def has_elements(tensor: Tensor) -> bool:
-    """Whether a tensor has a shape to look at: nested and uninitialised ones have none."""
-    return not tensor.is_nested and (type(tensor) is Tensor or not isinstance(tensor, UninitializedTensorMixin))
+    """Whether all elements are here: nested and uninitialised tensors have no shape, distributed ones are elsewhere."""
+    if tensor.is_nested:
+        return False
+    return type(tensor) is Tensor or not (isinstance(tensor, UninitializedTensorMixin) or _is_distributed(tensor))
+
+
+def _is_distributed(tensor: Tensor) -> bool:
+    return type(tensor).__module__.startswith("torch.distributed.")  # which takes 0.3 s to import
 
 
 def kind(tensor: Tensor) -> str:
-    """What sort of tensor it is, for messages: its layout, ``nested``, or the class of one that is not initialised.
+    """What sort of tensor it is, for messages: its layout, ``nested``, or the class of one without elements here.
 
     >>> kind(torch.eye(2).to_sparse())
     'sparse_coo'
     """
     if isinstance(tensor, UninitializedTensorMixin):
         return type(tensor).__name__
+    if _is_distributed(tensor):
+        return f"{type(tensor).__name__} (pass its full_tensor() or to_local())"
     return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import types
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
+from momentgen.errors import InputError
 from momentgen.laws.law import Law
 from momentgen.laws.nests import flattened, leaves_of, mapped
 
@@ -42,6 +44,28 @@ class Frozen:
 class Plain:
     def __init__(self, x: Any, other: Any = None) -> None:
         self.x, self.other = x, other
+
+
+@dataclasses.dataclass
+class CallableRecord(Record):
+    def __call__(self) -> Any:
+        return self.x
+
+
+class Graph:
+    """As graphs of graph libraries: a mapping behind attributes, which is also callable."""
+
+    def __init__(self, x: Any, other: Any = None) -> None:
+        self._store = {"x": x, "other": other}
+
+    def __getattr__(self, name: str) -> Any:
+        store = self.__dict__.get("_store", {})
+        if name not in store:
+            raise AttributeError(name)
+        return store[name]
+
+    def __call__(self, *names: str) -> Any:
+        return ((name, self._store[name]) for name in names)
 
 
 class Registered:
@@ -89,6 +113,8 @@ CONTAINERS: dict[str, tuple[Any, Any]] = {
     "frozen dataclass with slots": (Frozen, lambda c: (c.x, c.other)),
     "dataclass in a list": (lambda x, y: [Record(x, {"y": y})], lambda c: (c[0].x, c[0].other["y"])),
     "object": (Plain, lambda c: (c.x, c.other)),
+    "callable dataclass": (CallableRecord, lambda c: (c(), c.other)),
+    "callable graph": (Graph, lambda c: tuple(value for _, value in c("x", "other"))),
     "registered": (Registered, lambda c: (c.x, c.other)),
     "items that are attributes": (output, lambda c: (c["x"], c.other)),
 }
@@ -162,6 +188,35 @@ def test_what_holds_nothing_that_changes_is_handed_on_as_it_is() -> None:
     assert made[1] is Plain
     assert made[2] is module
     assert leaves_of(module) == []
+
+
+def closure(x: Any) -> Any:
+    return lambda: x
+
+
+#: what holds a value where no walk can replace it
+HOLDERS: dict[str, Any] = {
+    "closure": closure,
+    "default of a function": lambda x: lambda given=x: given,
+    "partial": lambda x: functools.partial(Record, x),
+    "bound method": lambda x: CallableRecord(x).__call__,
+    "cached function": lambda x: functools.cache(closure(x)),
+    "iterator": lambda x: iter([x]),
+    "generator": lambda x: (part for part in [x]),
+    "set": lambda x: {x},
+    "module": lambda x: Of(closure(x)),
+    "closure in an object": lambda x: Plain({"call": closure(Record(x))}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", HOLDERS)
+def test_moments_that_no_walk_can_replace_are_refused(name: str, method: Any) -> None:
+    x, _ = pair()
+    network = momentgen.convert(Of(lambda given: torch.zeros(3)), method)
+    with pytest.raises(InputError, match="as arguments of their own"):
+        network(HOLDERS[name](x))
+    assert network(HOLDERS[name](x.mean)).mean.shape == (3,)
 
 
 class Cache:

@@ -30,6 +30,7 @@ from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
 from momentgen.laws.table import entry_of, names
+from momentgen.laws.twins import is_compiled
 
 __all__ = ["Facts", "Watch", "close", "facts_of", "mixed"]
 
@@ -261,11 +262,7 @@ def _left_behind(network: Network, kept: Kept, values: list[Tensor], seed: int) 
 def _transparent(where: Any) -> bool:
     """Whether all that a module does is seen: none is scripted or compiled, or shows values to a hook."""
     return isinstance(where, nn.Module) and not any(
-        isinstance(part, torch.jit.ScriptModule)
-        or type(part).__name__ == "OptimizedModule"
-        or part._compiled_call_impl is not None
-        or part._forward_hooks
-        or part._forward_pre_hooks
+        isinstance(part, torch.jit.ScriptModule) or is_compiled(part) or part._forward_hooks or part._forward_pre_hooks
         for part in where.modules()
     )
 
