@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from momentgen.errors import InputError
 
-__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "reconciled", "transforming"]
+__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "readable", "reconciled", "transforming"]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 #: whether a torch.func transform is active; private in torch, and where it is gone one may be
@@ -37,6 +37,17 @@ def alike(inputs: Sequence[Any]) -> bool:
 def has_elements(tensor: Tensor) -> bool:
     """Whether a tensor has a shape to look at: nested and uninitialised ones have none."""
     return not tensor.is_nested and (type(tensor) is Tensor or not isinstance(tensor, UninitializedTensorMixin))
+
+
+def readable(value: Tensor) -> bool:
+    """Whether the numbers of a tensor can be looked at: not in compiled code, nor in ``torch.func`` transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(value) in (Tensor, torch.nn.Parameter)
+        and not value.is_meta
+        and not transforming()
+        and not torch._C._len_torch_dispatch_stack()
+    )
 
 
 def kind(tensor: Tensor) -> str:

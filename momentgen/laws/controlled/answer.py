@@ -144,7 +144,7 @@ class Answer:
 
     def _say_what_stays(self, parts: list[Estimate]) -> None:
         """A note on values that all rows have in common in a network with kinks: σ 0 may be a rare event's."""
-        still = sum(int((part.var == 0).sum()) for part in parts) if self._kinked else 0
+        still = sum(int((part.std == 0).sum()) for part in parts) if self._kinked else 0
         if still:
             note(
                 f"controlled: {still} value(s) are the same in all {len(self._rows)} rows, so that their σ and its "
@@ -427,8 +427,8 @@ def _relative_error(parts: list[Estimate]) -> float:
     square, count = 0.0, 0
     with torch.no_grad():
         for part in parts:
-            std = part.var.sqrt()
-            counted = (std > _SMALL * std.nanmean()) & part.std_error.isfinite()
+            std = part.std
+            counted = (std > _SMALL * std.double().nanmean()) & part.std_error.isfinite()
             square += float((part.std_error[counted] / std[counted]).square().sum())
             count += int(counted.sum())
     return math.sqrt(square / count) if count else 0.0

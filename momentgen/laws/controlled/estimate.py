@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.numerics.root import scale_of
+from momentgen.runtime import norms
 
 __all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_unseen"]
 
@@ -67,6 +68,11 @@ class Estimate(NamedTuple):
     def var(self) -> Tensor:
         """*Variances*, of the shape of the mean."""
         return self.factor.square().sum(-2)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations, of the shape of the mean, also where their squares are beyond range."""
+        return norms(self.factor)
 
 
 class _Halves(NamedTuple):
@@ -236,7 +242,7 @@ def with_unseen(found: Estimate, rows: int) -> Estimate:
     event and no other.  Of many values some rows meet some events.  Of smooth functions there are none.
     """
     with torch.no_grad():
-        unseen = found.var.sqrt() / rows  # events of a probability of .7 / pairs are missed as often as not
+        unseen = found.std / rows  # events of a probability of .7 / pairs are missed as often as not
         return found._replace(std_error=found.std_error.maximum(unseen), mean_error=found.mean_error.maximum(unseen))
 
 
