@@ -209,7 +209,8 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
                 _say_what_is_normal(name, value)
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
         return propagated_by(name, where, forward, args, kwargs, plain)
-    return lower(_on_laws(where, forward, name, args, kwargs))
+    is_network = getattr(where, "DEFAULT", None) == DEFAULT
+    return lower(_on_laws(where, forward, name, args, kwargs), wide=is_network and name == "ap2")
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -241,17 +241,30 @@ def described(where: object) -> str:
     return str(where)
 
 
-def lower(nest: Any) -> Any:
-    """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point."""
-    return mapped(_lowered, nest)
+def lower(nest: Any, wide: bool = False) -> Any:
+    """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point.
+
+    Args:
+        nest: what it returned.
+        wide: whether moments of half precision become float32.
+    """
+    return mapped(_widened if wide else _lowered, nest)
+
+
+def _widened(value: Any) -> Any:
+    return half.widened(_parts_of(value))
 
 
 def _lowered(value: Any) -> Any:
+    found = _parts_of(value)
+    return half.narrowed(found, value._dtype) if isinstance(value, Law) and value._dtype is not None else found
+
+
+def _parts_of(value: Any) -> Any:
+    """Moments for a law or a tensor of floating point, those of a law of half precision in float32."""
     if not isinstance(value, Law):
         return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
     form = value._form()  # of a view of what has been written to, which may now be another law
     if not isinstance(value, Point):
-        found: Any = Moments(*value._parts())
-    else:
-        found = certain(form) if form.is_floating_point() else form
-    return found if value._dtype is None else half.narrowed(found, value._dtype)
+        return Moments(*value._parts())
+    return certain(form) if form.is_floating_point() else form

@@ -24,7 +24,7 @@ UNITS = [1e-24, 1e-30, 1e21, 1e25]
 @pytest.mark.parametrize("curved", [False, True])
 def test_the_default_has_the_sigma_of_other_units(unit: float, outputs: int, curved: bool) -> None:
     layer, x = nn.Linear(3, outputs), noisy(torch.randn(4, 3), std=0.1)
-    line = (lambda x: torch.tanh(layer(x))) if curved else (lambda x: layer(x))  # noqa: PLW0108
+    line = (lambda x: torch.tanh(layer(x))) if curved else (lambda x: layer(x))
     expected = momentgen.convert(Of(line).eval())(x)
     found = momentgen.convert(Of(lambda x: line(x) * unit).eval())(x)
     torch.testing.assert_close(found.std / unit, expected.std, rtol=1e-4, atol=0)

@@ -25,6 +25,7 @@ from momentgen.laws.controlled.stack import UnstackedError, pieces
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.nests import Nest, flattened, held_by_objects
 from momentgen.laws.notes import note
+from momentgen.laws.precision import HALVES
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 
@@ -413,6 +414,7 @@ class Answer:
     def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
         end = self._ends[place]
         dtype = leaf.dtype if end is None else end.out.dtype
+        dtype = torch.float32 if dtype in HALVES else dtype  # a rounded mean is further off than its stated error
 
         def shaped(value: Tensor) -> Tensor:
             return value.reshape(leaf.shape).to(dtype)
