@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws import einops, half, lost
+from momentgen.laws import by_default, einops, half, lost
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
@@ -202,7 +202,7 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     """
     name = current_method(own)
     if name == DEFAULT:
-        name = "ap2" if getattr(where, "training", False) else "controlled"
+        name = by_default.chosen(where, args, kwargs)
     if name in PROPAGATIONS:
         if name != "controlled":
             for value in leaves_of((args, kwargs)):
@@ -309,6 +309,14 @@ class Border:
         if args and isinstance(args[0], Law):
             return self._forward_inside(*args, **kwargs)
         return self._cross_border(self._forward_inside, args, kwargs)
+
+    def __repr__(self) -> str:
+        found = super().__repr__()
+        if self.DEFAULT != DEFAULT:
+            return found
+        mode = "training" if getattr(self, "training", False) else "evaluation"
+        by_flag = f"{by_default.by_flag(mode == 'training')}, the default in {mode} mode"
+        return f"{found}  # method: {self.propagation or by_flag}"
 
     def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""

@@ -199,6 +199,10 @@ class JointMoments(Moments):
                 stacklevel=3,
             )
 
+    def __repr__(self) -> str:
+        found = super().__repr__()
+        return found if self._errors is None else f"{found[:-1]}, method=controlled, rows={self.rows})"
+
     def __iter__(self) -> Iterator[Tensor]:
         self._say_if_beyond()
         return tuple.__iter__(self)
