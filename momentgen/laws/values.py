@@ -80,7 +80,10 @@ def noisy(
     if not isinstance(x, Tensor):
         raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
     if not x.is_floating_point():
-        raise InputError(f"noisy: expected a tensor of floating point, got {x.dtype}, which holds no noise")
+        instead = "torch.view_as_real(x), and torch.view_as_complex in the network" if x.is_complex() else "x.float()"
+        raise InputError(
+            f"noisy: expected a tensor of floating point, got {x.dtype}, which holds no noise; use {instead}"
+        )
     if sum(given is not None for given in (distribution, var, std, cov)) != 1:
         raise InputError("noisy: expected one of distribution, var, std and cov")
     if distribution is not None:

@@ -403,7 +403,7 @@ class Answer:
             elif leaf.is_complex() and any(not torch.equal(leaf, row[place]) for row in self._rows):
                 raise InputError(
                     f"{type(self._network.where).__name__}: a random output of shape {tuple(leaf.shape)} is complex, "
-                    "and moments are of real values; return torch.view_as_real of it"
+                    "and moments are of real values; return torch.view_as_real of it, shape (..., 2)"
                 )
             elif leaf.is_complex() or not leaf.numel():
                 leaves.append(leaf)
