@@ -184,3 +184,10 @@ def _block_diagonal(blocks: Tensor) -> Tensor:
     batch, count, size, _ = blocks.shape
     eye = torch.eye(count, dtype=blocks.dtype, device=blocks.device)
     return torch.einsum("bcij,cd->bcidj", blocks, eye).reshape(batch, count * size, count * size)
+
+
+# torch.load of weights only: noise is a distribution of torch's, which holds tensors, distributions and transforms
+_KINDS = [kind for kind in (*vars(td).values(), *vars(td.transforms).values()) if isinstance(kind, type)]
+torch.serialization.add_safe_globals(
+    [Noise, *(kind for kind in _KINDS if issubclass(kind, td.Distribution | td.Transform))]
+)

@@ -326,4 +326,4 @@ _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 _register: Any = getattr(pytree, "_register_namedtuple", None)
 if _register is not None:
     _register(Moments, serialized_type_name="momentgen.Moments")
-torch.serialization.add_safe_globals([Moments])
+torch.serialization.add_safe_globals([Moments, JointMoments, DistributedMoments])
