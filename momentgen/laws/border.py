@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws import by_default, einops, half, lost
+from momentgen.laws import by_default, einops, half, lost, out_of_range
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
@@ -209,8 +209,13 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
                 _say_what_is_normal(name, value)
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
         return propagated_by(name, where, forward, args, kwargs, plain)
-    is_network = getattr(where, "DEFAULT", None) == DEFAULT
-    return lower(_on_laws(where, forward, name, args, kwargs), wide=is_network and name == "ap2")
+    out = _on_laws(where, forward, name, args, kwargs)
+    if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
+        return lower(out)
+    if not torch.compiler.is_compiling():
+        again = functools.partial(_on_laws, where, forward, name, args, kwargs)
+        out_of_range.refuse(where, out, (args, kwargs), again)
+    return lower(out, wide=True)
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
-from momentgen.runtime.inputs import readable
+from momentgen.runtime.inputs import least, readable
 
 __all__ = ["Noise", "refuse_lost", "with_distribution"]
 
@@ -108,15 +108,14 @@ def refuse_lost(name: str, given: Tensor, exact: Tensor, held: Tensor) -> None:
     """
     if not readable(exact):
         return
-    info = torch.finfo(held.dtype)
-    least = info.tiny * info.eps**0.5  # below the normal numbers each power of two costs a digit
-    lost = (given != 0) & ~((exact >= least) & (exact <= info.max))
+    largest = torch.finfo(held.dtype).max
+    lost = (given != 0) & ~((exact >= least(held.dtype)) & (exact <= largest))
     if bool(lost.any()):
         instead = "larger or smaller units" if held.dtype is torch.float64 else "float64 for x and the network"
         instead = f"float32 or {instead}" if held.dtype is torch.float16 else instead
         raise InputError(
             f"noisy: {held.dtype} does not hold the variance of {name} of {given[lost][0].item():.3g}; variances of "
-            f"{least:.2g} to {info.max:.2g} keep their digits; use {instead}"
+            f"{least(held.dtype):.2g} to {largest:.2g} keep their digits; use {instead}"
         )
 
 

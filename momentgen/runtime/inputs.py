@@ -12,7 +12,17 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from momentgen.errors import InputError
 
-__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "readable", "reconciled", "transforming"]
+__all__ = [
+    "DTYPES",
+    "alike",
+    "autocast_in_force",
+    "has_elements",
+    "kind",
+    "least",
+    "readable",
+    "reconciled",
+    "transforming",
+]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 #: whether a torch.func transform is active; private in torch, and where it is gone one may be
@@ -37,6 +47,12 @@ def alike(inputs: Sequence[Any]) -> bool:
 def has_elements(tensor: Tensor) -> bool:
     """Whether a tensor has a shape to look at: nested and uninitialised ones have none."""
     return not tensor.is_nested and (type(tensor) is Tensor or not isinstance(tensor, UninitializedTensorMixin))
+
+
+def least(dtype: torch.dtype) -> float:
+    """The least *variance* that a dtype holds to half of its digits: below its normal numbers each power costs one."""
+    info = torch.finfo(dtype)
+    return info.tiny * info.eps**0.5
 
 
 def readable(value: Tensor) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from laws.small_networks import Of
 from torch import Tensor, nn
 
@@ -85,3 +87,59 @@ def test_noise_whose_variance_the_dtype_does_not_hold_is_refused(dtype: torch.dt
 @pytest.mark.parametrize("std", [0.0, 1e-18, 1e18])
 def test_noise_whose_variance_the_dtype_holds_has_its_sigma(std: float) -> None:
     torch.testing.assert_close(noisy(torch.zeros(2), std=std).std, torch.full((2,), std), rtol=1e-4, atol=0)
+
+
+#: networks whose ap2 variances float32 does not hold on the way, and the function to blame
+LOST: dict[str, tuple[Any, str]] = {
+    "small": (lambda x: x * 1e-24, "mul"),
+    "large": (lambda x: x * 1e25, "mul"),
+    "small within": (lambda x: torch.relu(x * 1e-25) * 1e25, "mul"),
+    "large within": (lambda x: torch.relu(x * 1e25) * 1e-25, "mul"),
+    "quotient": (lambda x: x / 1e25, "div"),
+    "linear": (lambda x: F.linear(x, torch.full((2, 3), 1e-25, dtype=x.dtype)), "linear"),
+    "one column": (lambda x: torch.cat([x, x * 1e-25], 1), "mul"),
+    "in place": (lambda x: x.clone().mul_(1e-25), "mul"),
+    "a square": (lambda x: (x * 1e-6) ** 2 * 1e-10, "mul"),
+    "no digits": (lambda x: x * 1e-21, "mul"),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", LOST)
+def test_ap2_names_the_function_whose_variance_is_lost(name: str, training: bool) -> None:
+    line, function = LOST[name]
+    network = momentgen.convert(Of(line).train(training), "ap2")
+    with pytest.raises(InputError, match=rf"^{function}, in .*test_beyond_range\.py:\d+: torch\.float32 does not hold"):
+        network(noisy(torch.randn(4, 3), std=0.1))
+    found = network(noisy(torch.randn(4, 3).double(), std=0.1))
+    assert bool(((found.std > 0) & found.std.isfinite()).any())
+
+
+#: networks with outputs that are certain, or as good as, in float64 too
+CERTAIN: dict[str, Any] = {
+    "times 0": lambda x: x * 0,
+    "less itself": lambda x: x - x,
+    "constant": lambda x: torch.ones(4, 3, dtype=x.dtype),
+    "seldom on": lambda x: torch.relu(x - 10),
+    "infinite itself": lambda x: torch.cat([x, x * 0 + math.inf], 1),
+}
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_ap2_answers_where_a_variance_is_0_for_a_reason(name: str) -> None:
+    x = noisy(torch.randn(4, 3), std=0.1)
+    found, exact = (
+        momentgen.convert(Of(CERTAIN[name]), "ap2")(value) for value in (x, momentgen.Moments(*map(Tensor.double, x)))
+    )
+    torch.testing.assert_close(found.std.double(), exact.std, rtol=1e-4, atol=1e-19, equal_nan=True)
+
+
+def test_looking_for_a_lost_variance_leaves_statistics_and_generators_as_they_were() -> None:
+    x = noisy(torch.randn(4, 3), std=0.1)
+    plain = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.2), Of(lambda x: torch.relu(x - 50)))
+    once = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.2), Of(lambda x: x))
+    momentgen.convert(once, "ap2")(x)
+    before = torch.get_rng_state()
+    momentgen.convert(plain, "ap2")(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(plain.state_dict(), once.state_dict(), rtol=0, atol=0)
