@@ -66,8 +66,7 @@ class Noise:
         refuse_lost(f"{name} noise, a variance", var.detach(), var.detach(), var.detach().to(like.dtype))
         self._refuse_certain()
         # A Wishart distribution calls its scale so, and not the covariance of its values.
-        of_vectors = len(base.event_shape) == 1 and hasattr(base, "covariance_matrix")
-        known = base.covariance_matrix if of_vectors else None
+        known = getattr(base, "covariance_matrix", None) if len(base.event_shape) == 1 else None
         self.covariance: Tensor | None = known
         self.is_known = known is not None or not base.event_shape
         self.is_normal, self.is_symmetric = isinstance(base, _NORMAL), isinstance(base, _SYMMETRIC)

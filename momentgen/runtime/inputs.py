@@ -52,7 +52,7 @@ def has_elements(tensor: Tensor) -> bool:
 def least(dtype: torch.dtype) -> float:
     """The least *variance* that a dtype holds to half of its digits: below its normal numbers each power costs one."""
     info = torch.finfo(dtype)
-    return info.tiny * info.eps**0.5
+    return float(info.tiny * info.eps**0.5)
 
 
 def readable(value: Tensor) -> bool:

@@ -155,43 +155,52 @@ class JointMoments(Moments):
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
     _noise: Any
-    #: whether the dtype holds standard deviations whose variances it does not hold; None while nobody has asked
-    _beyond: bool | None = None
+    #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
+    _beyond: tuple[bool, bool] | None = None
 
     @property
-    def var(self) -> Tensor:  # type: ignore[override]
+    def var(self) -> Tensor:
         """*Variances*, of the shape of the mean.
 
         A :class:`VarianceWarning` says where they are 0 or infinite although :attr:`std` is neither.
         """
         self._say_if_beyond()
-        return cast(Tensor, tuple.__getitem__(self, 1))
+        return self._pair()[1]
+
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, without a warning."""
+        mean, var = tuple.__iter__(self)
+        return mean, var
 
     @property
     def std(self) -> Float[Tensor, "*shape"]:
         """Standard deviations, of the shape of the mean; right where a variance is beyond the range of the dtype."""
-        mean, var = tuple.__iter__(self)
-        plain = Moments.std.fget(Moments(mean, var))  # type: ignore[attr-defined]
-        if "factor" not in self.__dict__:
-            return cast(Tensor, plain)
+        plain = cast(Tensor, Moments.std.fget(Moments(*self._pair())))  # type: ignore[attr-defined]
+        if "factor" not in self.__dict__ or (readable(plain) and not self._lost()[0]):
+            return plain
         own, lost = self._own_std(plain)
         return torch.where(lost, own, plain)
 
     def _own_std(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Standard deviations by the factor, and where they count in the place of the variance's root."""
         wide = self.factor.float() if self.factor.dtype in (torch.float16, torch.bfloat16) else self.factor
-        own, info = norms(wide).reshape(like.shape).to(like.dtype), torch.finfo(like.dtype)
-        small = (like.square() < info.tiny) & (own.square() < info.tiny) & (own > 0)
+        own, tiny = norms(wide).reshape(like.shape).to(like.dtype), torch.finfo(like.dtype).tiny
+        small = (like.square() < tiny) & (own.square() < tiny) & (own > 0)
         return own, small | (like.isinf() & own.isfinite())
+
+    def _lost(self) -> tuple[bool, bool]:
+        """See ``_beyond``, of tensors that can be read."""
+        if self._beyond is None:
+            with torch.no_grad():
+                var = self._pair()[1].detach().expand(self.mean.shape)
+                lost = self._own_std(var.sqrt())[1]
+                self._beyond = bool(lost.any()), bool((lost & ((var == 0) | var.isinf())).any())
+        return self._beyond
 
     def _say_if_beyond(self) -> None:
         """Warn where a variance is 0 or infinite and the standard deviation is not."""
-        var = tuple.__getitem__(self, 1)
-        if self._beyond is None and isinstance(var, Tensor) and readable(var) and "factor" in self.__dict__:
-            with torch.no_grad():
-                own, lost = self._own_std(var.detach().sqrt())
-                self._beyond = bool((lost & (own > 0) & ((var == 0) | var.isinf())).any())
-        if self._beyond:
+        var = self._pair()[1]
+        if isinstance(var, Tensor) and readable(var) and "factor" in self.__dict__ and self._lost()[1]:
             warnings.warn(
                 f"some variances are 0 or infinite in {var.dtype}, where their standard deviations are not; read "
                 ".std, or compute in float64",
@@ -234,13 +243,13 @@ class JointMoments(Moments):
 
     def with_noise(self, noise: Any) -> JointMoments:
         """The same with the distribution of its noise."""
-        made = JointMoments.of(*tuple.__iter__(self), self.factor)
+        made = JointMoments.of(*self._pair(), self.factor)
         made._noise = noise
         return made
 
     def with_errors(self, std_error: Tensor, mean_error: Tensor, rows: int) -> JointMoments:
         """The same with the standard errors of standard deviation and mean, which came of so many rows."""
-        made = JointMoments.of(*tuple.__iter__(self), self.factor)
+        made = JointMoments.of(*self._pair(), self.factor)
         made._errors = (std_error, mean_error, rows)
         return made
 
