@@ -78,7 +78,10 @@ def noisy(
     tensor([[3.]])
     """
     if not isinstance(x, Tensor):
-        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
+        instead = (
+            "add the variances, Moments(x.mean, x.var + ...)" if isinstance(x, Moments) else "write torch.as_tensor(x)"
+        )
+        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}; {instead}")
     if not x.is_floating_point():
         instead = "torch.view_as_real(x), and torch.view_as_complex in the network" if x.is_complex() else "x.float()"
         raise InputError(
@@ -156,6 +159,8 @@ def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
             allowed = torch.finfo(cov.dtype).eps ** 0.5 * wide.abs().amax()
         if not bool(away <= allowed):
             raise InputError("noisy: cov is no covariance; it must be finite, symmetric and positive semidefinite")
+    variances = cov.detach().diagonal(dim1=-2, dim2=-1)
+    refuse_lost("cov, a variance", variances, variances, variances)
     var = cov.diagonal(dim1=-2, dim2=-1).reshape(*cov.shape[:-2], *example).expand(x.shape)
     return JointMoments.of(x, var, root.expand(*batch, values, values))
 

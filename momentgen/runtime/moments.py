@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.runtime.inputs import has_elements, kind, readable
+from momentgen.runtime.inputs import has_elements, kind, least, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -291,6 +291,11 @@ def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
             largest = torch.finfo(dtype).max
             if abs(var) > largest and abs(var) != math.inf:
                 raise InputError(f"Moments: expected a variance that {dtype} holds, got one beyond {largest:g}")
+            if 0 < abs(var) < least(dtype):
+                raise InputError(
+                    f"Moments: expected a variance that {dtype} holds, got {var:.3g}, below {least(dtype):.2g}; use "
+                    "float64 or larger units"
+                )
             var = torch.full((), var, dtype=dtype, device=mean.device).expand(mean.shape)
     return tuple.__new__(cls, (mean, var))
 
