@@ -208,14 +208,20 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
             for value in leaves_of((args, kwargs)):
                 _say_what_is_normal(name, value)
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
-        return propagated_by(name, where, forward, args, kwargs, plain)
+        out = propagated_by(name, where, forward, args, kwargs, plain)
+        return out if name == "controlled" else _in_range(where, forward, args, kwargs, out)
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)
+    return lower(_in_range(where, forward, args, kwargs, out), wide=True)
+
+
+def _in_range(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """What a deterministic method returned; raises where its dtype does not hold the variances."""
     if not torch.compiler.is_compiling():
-        again = functools.partial(_on_laws, where, forward, name, args, kwargs)
+        again = functools.partial(_on_laws, where, forward, "ap2", args, kwargs)
         out_of_range.refuse(where, out, (args, kwargs), again)
-    return lower(out, wide=True)
+    return out
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,12 +1,13 @@
-"""Variances that float32 does not hold where the method ``ap2`` runs: an error that names the function.
+"""Variances that float32 does not hold where a deterministic method runs: an error that names the function.
 
 A σ of 1e-24 has a variance that is 0 in float32, and one of 1e25 an infinite one.  An output that shows either is a
-reason to run the network once more and to look at what every function returns.  A function is to blame where float64
-holds the variance that it makes of its arguments.
+reason to run the network once more, by ``ap2``, and to look at what every function returns.  A function is to blame
+where float64 holds the variance that it makes of its arguments.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from momentgen.errors import InputError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.debug import looking
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.kept import Kept
@@ -41,15 +42,15 @@ def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
 
     Args:
         where: the network.
-        out: what it returned, laws among it.
+        out: what it returned, laws or moments among it.
         given: its arguments.
-        again: runs it once more.
+        again: runs it once more, by ``ap2``.
 
     Raises:
         InputError: naming the function, the module and the line.
     """
     random = any(isinstance(leaf, Moments) and bool((leaf.var > 0).any()) for leaf in leaves_of(given) if _has(leaf))
-    found = [leaf._parts() for leaf in leaves_of(out) if type(leaf) is Diagonal and readable(leaf._form())]
+    found = [parts for parts in map(_parts, leaves_of(out)) if parts is not None and readable(parts[0])]
     if not random or not found:
         return
     infinite = any(not bool(var.isfinite().all()) for _, var in found)
@@ -59,10 +60,18 @@ def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
         kept = Kept(where)
     except InputError:  # it holds a random value since this call, and does not run again
         return
-    with torch.random.fork_rng(), looking(_look):
+    with torch.random.fork_rng(), looking(_look), contextlib.suppress(UnsupportedError):  # of ap2, asked for or not
         again()
     kept.restore()
     _certain.add(where)
+
+
+def _parts(leaf: Any) -> tuple[Tensor, Tensor] | None:
+    """Mean and variance of a law or of moments; None of what is neither."""
+    if isinstance(leaf, Moments):
+        mean, var = tuple.__iter__(leaf)  # a JointMoments would warn
+        return mean, var
+    return leaf._parts() if type(leaf) is Diagonal else None
 
 
 def _has(leaf: Any) -> bool:
@@ -94,7 +103,7 @@ def _look(entry: Entry, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any
             size = float((largest if below else exact[infinite & exact.isfinite()].amax()).sqrt())
             raise InputError(
                 f"{entry.name}{place()}: {var.dtype} does not hold the variance of a standard deviation of {size:.2g}, "
-                f"which becomes {0 if below else 'infinite or NaN'} by ap2; use float64, other units within the "
+                f"which becomes {0 if below else 'infinite or NaN'}; use float64, other units within the "
                 'network, or method="controlled"'
             )
 

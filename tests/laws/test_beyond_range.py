@@ -112,11 +112,12 @@ LOST: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", LOST)
-def test_ap2_names_the_function_whose_variance_is_lost(name: str, training: bool) -> None:
+def test_deterministic_methods_name_the_function_whose_variance_is_lost(name: str, method: Any) -> None:
     line, function = LOST[name]
-    network = momentgen.convert(Of(line).train(training), "ap2")
+    if (name, method) == ("small within", "adjoint"):  # differentiates, so that no variance is lost at the output
+        pytest.skip("the derivative of the whole is within range")
+    network = momentgen.convert(Of(line).eval(), method)
     with pytest.raises(InputError, match=rf"^{function}, in .*test_beyond_range\.py:\d+: torch\.float32 does not hold"):
         network(noisy(torch.randn(4, 3), std=0.1))
     found = network(noisy(torch.randn(4, 3).double(), std=0.1))
@@ -127,17 +128,18 @@ def test_ap2_names_the_function_whose_variance_is_lost(name: str, training: bool
 CERTAIN: dict[str, Any] = {
     "times 0": lambda x: x * 0,
     "less itself": lambda x: x - x,
-    "constant": lambda x: torch.ones(4, 3, dtype=x.dtype),
+    "constant": lambda x: torch.ones(len(x), 3, dtype=x.dtype),
     "seldom on": lambda x: torch.relu(x - 10),
     "infinite itself": lambda x: torch.cat([x, x * 0 + math.inf], 1),
 }
 
 
 @pytest.mark.parametrize("name", CERTAIN)
-def test_ap2_answers_where_a_variance_is_0_for_a_reason(name: str) -> None:
+def test_deterministic_methods_answer_where_a_variance_is_0_for_a_reason(name: str, method: Any) -> None:
     x = noisy(torch.randn(4, 3), std=0.1)
     found, exact = (
-        momentgen.convert(Of(CERTAIN[name]), "ap2")(value) for value in (x, momentgen.Moments(*map(Tensor.double, x)))
+        momentgen.convert(Of(CERTAIN[name]).eval(), method)(value)
+        for value in (x, momentgen.Moments(*map(Tensor.double, x)))
     )
     torch.testing.assert_close(found.std.double(), exact.std, rtol=1e-4, atol=1e-19, equal_nan=True)
 
