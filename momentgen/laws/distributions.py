@@ -51,8 +51,8 @@ class Noise:
         name = self._name = type(base).__name__
         if any(isinstance(part, td.VonMises) for part in _parts(distribution)):
             raise InputError(
-                "noisy: expected a distribution with a variance, got one of von Mises angles, of which torch knows the "
-                "circular variance only; give noise of the angle's sine and cosine, or draw it within the network"
+                "noisy: expected a distribution with a variance, got von Mises angles; torch knows their circular "
+                "variance only. Draw them within the network, or give noise to the angle's sine and cosine"
             )
         try:
             mean, var = distribution.mean, distribution.variance
@@ -155,8 +155,8 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
         return distribution.expand(x.shape[:size])
     except NotImplementedError:
         raise InputError(
-            f"noisy: {type(distribution).__name__} has no expand, so it has a draw for each value only if its batch "
-            f"shape is {tuple(x.shape[:size])}, got {tuple(batch)}; make it of that shape, or give it an expand"
+            f"noisy: {type(distribution).__name__} has no expand: expected a batch shape of {tuple(x.shape[:size])}, "
+            f"got {tuple(batch)}. Make it of that shape, or write its expand"
         ) from None
 
 

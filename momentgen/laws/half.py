@@ -2,8 +2,8 @@
 
 Numbers of half precision have too few digits for a variance, which is a difference of squares.  So a value of half
 precision is a law in float32 that knows its dtype.  Dispatch converts the tensors of half precision that meet it to
-float32.  The network sees the dtypes of its plain run.  Its moments are returned in float32: a rounded mean would be
-further off than its stated error, and float16 does not hold the variance of a σ of 256.  Methods that run the plain
+float32.  The network sees the dtypes of its plain run.  Its moments are returned in float32.  A rounded mean would be
+further off than its stated error.  float16 does not hold the variance of a σ of 256.  Methods that run the plain
 network (``ap1``, ``sample``, ``local``) compute in its dtype and return it.  So do single layers and functions.
 """
 

@@ -71,7 +71,10 @@ def _parts(leaf: Any) -> tuple[Tensor, Tensor] | None:
     if isinstance(leaf, Moments):
         mean, var = tuple.__iter__(leaf)  # a JointMoments would warn
         return mean, var
-    return leaf._parts() if type(leaf) is Diagonal else None
+    if type(leaf) is not Diagonal:
+        return None
+    mean, var = leaf._parts()
+    return mean, var
 
 
 def _has(leaf: Any) -> bool:

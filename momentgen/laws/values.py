@@ -77,11 +77,7 @@ def noisy(
     >>> momentgen.convert(total, "adjoint")(x).var.detach().round(decimals=3)
     tensor([[3.]])
     """
-    if not isinstance(x, Tensor):
-        instead = (
-            "add the variances, Moments(x.mean, x.var + ...)" if isinstance(x, Moments) else "write torch.as_tensor(x)"
-        )
-        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}; {instead}")
+    _expect_tensor(x)
     if not x.is_floating_point():
         instead = "torch.view_as_real(x), and torch.view_as_complex in the network" if x.is_complex() else "x.float()"
         raise InputError(
@@ -106,6 +102,15 @@ def noisy(
         raise InputError(
             f"noisy: {name} of shape {tuple(square.shape)} does not broadcast to {tuple(x.shape)}"
         ) from error
+
+
+def _expect_tensor(x: object) -> None:
+    """Raise for what is no tensor, with what to write."""
+    if not isinstance(x, Tensor):
+        instead = (
+            "add the variances, Moments(x.mean, x.var + ...)" if isinstance(x, Moments) else "write torch.as_tensor(x)"
+        )
+        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}; {instead}")
 
 
 #: what the arguments of :func:`noisy` are called in messages

@@ -187,7 +187,7 @@ def test_gradients_reach_the_distributions_parameters() -> None:
         (td.StudentT(1.5), "finite mean and variance"),
         (td.Pareto(1.0, 1.5), "finite mean and variance"),
         *((wrapped, "angles") for wrapped in ANGLES),
-        (WithoutExpand(()), r"WithoutExpand has no expand.*\(4, 3\), got \(\)"),
+        (WithoutExpand(()), r"WithoutExpand has no expand.*\(4, 3\), got \(\)\. Make it"),
         (td.Normal(0.0, 1e-25), "its draws differ; use float64"),
         (td.Normal(torch.zeros((), dtype=torch.float64), 1e-25), "float32 does not hold the variance of Normal noise"),
         (td.RelaxedBernoulli(torch.tensor(1.0), torch.tensor(0.5)), "does not know"),
