@@ -8,6 +8,7 @@ where float64 holds the variance that it makes of its arguments.
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -49,12 +50,12 @@ def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
     Raises:
         InputError: naming the function, the module and the line.
     """
-    random = any(isinstance(leaf, Moments) and bool((leaf.var > 0).any()) for leaf in leaves_of(given) if _has(leaf))
     found = [parts for parts in map(_parts, leaves_of(out)) if parts is not None and readable(parts[0])]
-    if not random or not found:
+    ends = [_ends(var) for _, var in found if var.numel()]
+    infinite = not all(math.isfinite(largest) for _, largest in ends)
+    if not infinite and (where in _certain or all(smallest > 0 for smallest, _ in ends)):
         return
-    infinite = any(not bool(var.isfinite().all()) for _, var in found)
-    if not infinite and (where in _certain or not any(_without_variance(var) for _, var in found)):
+    if not any(bool((leaf.var > 0).any()) for leaf in leaves_of(given) if _has(leaf)):
         return
     try:
         kept = Kept(where)
@@ -81,10 +82,11 @@ def _has(leaf: Any) -> bool:
     return isinstance(leaf, Moments) and isinstance(leaf.var, Tensor) and readable(leaf.var)
 
 
-def _without_variance(var: Tensor) -> bool:
-    """Whether some value of the last dimension has no variance, or one without digits, in all examples."""
-    flat = var.detach().reshape(-1, var.shape[-1]) if var.dim() else var.detach().reshape(1, 1)
-    return bool(flat.numel()) and bool((flat.amax(0) < least(var.dtype)).any())
+def _ends(var: Tensor) -> tuple[float, float]:
+    """Of the largest variances of each value of the last dimension: the smallest, 0 without digits, and the largest."""
+    largest = var.detach().reshape(-1, var.shape[-1] if var.dim() else 1).amax(0)
+    smallest, end = (float(part) for part in largest.aminmax())
+    return (0.0 if smallest < least(var.dtype) else smallest), end
 
 
 def _look(entry: Entry, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Any]) -> None:
