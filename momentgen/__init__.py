@@ -7,11 +7,16 @@ compiler's processes never import torch and the runtime's never import sympy.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from momentgen import errors as errors
+    from momentgen import inference as inference
     from momentgen import laws as laws
     from momentgen import nn as nn
+    from momentgen import runtime as runtime
     from momentgen.laws.backward import output_covariance
     from momentgen.laws.border import method
     from momentgen.laws.convert import convert
@@ -56,13 +61,22 @@ _HOMES = {
 }
 
 
+#: modules that are public as attributes; others of the package are found too, and not listed
+_MODULES = ("errors", "inference", "laws", "nn", "runtime")
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("laws", "nn"):
-        return importlib.import_module(f"momentgen.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
+
+
+if "torch" in sys.modules:
+    # torch.load of weights alone makes results of classes that have been registered, as these modules do
+    importlib.import_module("momentgen.laws.distributions")

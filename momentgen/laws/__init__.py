@@ -19,6 +19,7 @@ from momentgen.laws import covariance_outputs as covariance_outputs  # registers
 from momentgen.laws import rules as rules  # registers the rules
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, inside, method, run, set_method
+from momentgen.laws.by_default import TrainingModeWarning
 from momentgen.laws.controlled import propagate as propagate  # registers the method
 from momentgen.laws.convert import convert
 from momentgen.laws.covariance import Covariance
@@ -37,6 +38,7 @@ __all__ = [
     "Law",
     "MissingRuleError",
     "Point",
+    "TrainingModeWarning",
     "activation",
     "as_moments",
     "certain",

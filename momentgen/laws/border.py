@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws import einops, half, lost
+from momentgen.laws import by_default, einops, half, lost, out_of_range
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
@@ -214,14 +214,26 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
 def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = current_method(own)
     if name == DEFAULT:
-        name = "ap2" if getattr(where, "training", False) else "controlled"
+        name = by_default.chosen(where, args, kwargs)
     if name in PROPAGATIONS:
         if name != "controlled":
             for value in leaves_of((args, kwargs)):
                 _say_what_is_normal(name, value)
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
-        return propagated_by(name, where, forward, args, kwargs, plain)
-    return lower(_on_laws(where, forward, name, args, kwargs))
+        out = propagated_by(name, where, forward, args, kwargs, plain)
+        return out if name == "controlled" else _in_range(where, forward, args, kwargs, out)
+    out = _on_laws(where, forward, name, args, kwargs)
+    if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
+        return lower(out)
+    return lower(_in_range(where, forward, args, kwargs, out), wide=True)
+
+
+def _in_range(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """What a deterministic method returned; raises where its dtype does not hold the variances."""
+    if not torch.compiler.is_compiling():
+        again = functools.partial(_on_laws, where, forward, "ap2", args, kwargs)
+        out_of_range.refuse(where, out, (args, kwargs), again)
+    return out
 
 
 def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -330,6 +342,14 @@ class Border:
         if args and isinstance(args[0], Law):
             return self._forward_inside(*args, **kwargs)
         return self._cross_border(self._forward_inside, args, kwargs)
+
+    def __repr__(self) -> str:
+        found = super().__repr__()
+        if self.DEFAULT != DEFAULT:
+            return found
+        mode = "training" if getattr(self, "training", False) else "evaluation"
+        by_flag = f"{by_default.by_flag(mode == 'training')}, the default in {mode} mode"
+        return f"{found}  # method: {self.propagation or by_flag}"
 
     def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""

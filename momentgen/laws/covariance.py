@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.covariance_graph import Node, current, options
-from momentgen.laws.half import narrowed
 from momentgen.laws.law import Law, new_law
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
@@ -49,8 +48,7 @@ class Covariance(Law):
 
     def moments(self) -> Moments:
         """Mean and variance."""
-        found = Moments(*self._parts())
-        return found if self._dtype is None else narrowed(found, self.dtype)
+        return Moments(*self._parts())
 
     def by_moments(self, function: Function, terms: int | None = None, pairs: PairOp | None = None) -> Covariance:
         """A function of one value at a time, given by its mean and variance.

@@ -5,6 +5,7 @@ Off by default: to look at values stops a GPU, and compiled code has none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,7 +13,7 @@ from momentgen.errors import MomentgenError
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.unsupported import place
 
-__all__ = ["debug", "inspect"]
+__all__ = ["debug", "inspect", "looking"]
 
 _on: ContextVar[bool] = ContextVar("momentgen_debug")
 
@@ -41,12 +42,31 @@ class debug(within):  # noqa: N801 - a context manager, named as it is used
         super().__init__(_on, True)
 
 
-def inspect(name: str, laws: list[Any]) -> None:
-    """Look at the laws in a result.
+class looking(within):  # noqa: N801 - a context manager, named as it is used
+    """Within the context a function looks at every rule's result, in place of that of :class:`debug`."""
 
-    Raises:
-        MomentgenError: for what is not finite, or a negative variance.
-    """
+    def __init__(self, function: Callable[..., None]) -> None:
+        super().__init__(_on, True)
+        self._function = within(_function, function)
+
+    def __enter__(self) -> Any:
+        self._function.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._function.__exit__(*error)
+
+
+def inspect(entry: Any, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Any]) -> None:
+    """Look at the laws in the result of a rule; what looks does not look at what itself computes."""
+    with within(_on, False):
+        _function.get()(entry, rule, args, kwargs, laws)
+
+
+def _finite(entry: Any, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Any]) -> None:
+    """Raise a ``MomentgenError`` for what is not finite, or a negative variance."""
+    name = entry.name
     for law in laws:
         for what, part in zip(("mean", "variance"), law._parts(), strict=False):
             wrong = ~part.detach().isfinite() if part.is_floating_point() else None
@@ -56,3 +76,7 @@ def inspect(name: str, laws: list[Any]) -> None:
                 )
             if what == "variance" and bool((part < 0).any()):
                 raise MomentgenError(f"{name}{place()}: a variance is negative, {part.min().item():g}")
+
+
+#: what looks at results
+_function: ContextVar[Callable[..., None]] = ContextVar("momentgen_looks", default=_finite)

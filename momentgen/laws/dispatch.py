@@ -83,7 +83,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
             kwargs = {_NUMPY.get(name, name): value for name, value in kwargs.items()}
     result = rule(entry, args, kwargs)
     if debug.active.value is True:
-        debug.inspect(entry.name, laws_in(result if isinstance(result, tuple | list) else (result,)))
+        debug.inspect(entry, rule, args, kwargs, laws_in(result if isinstance(result, tuple | list) else (result,)))
     if overwrites and entry.kind != "write":
         target = args[0]
         if isinstance(target, Law):

@@ -5,6 +5,8 @@ Methods that draw take it as it is.  All others take mean, variance, and covaria
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.distributions as td
 from torch import Tensor
@@ -12,8 +14,9 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
+from momentgen.runtime.inputs import least, readable
 
-__all__ = ["Noise", "with_distribution"]
+__all__ = ["Noise", "refuse_lost", "with_distribution"]
 
 _NORMAL = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal)
 #: distributions that are symmetric about their mean
@@ -35,6 +38,9 @@ class Noise:
         is_known: whether variance and covariance are all of the covariance of the values.
         is_normal: whether it is a normal distribution.
         is_symmetric: whether it is symmetric about its mean.
+
+    Raises:
+        InputError: if torch does not know a finite mean and variance, or the value's dtype does not hold the variance.
     """
 
     def __init__(self, distribution: td.Distribution, like: Tensor) -> None:
@@ -43,16 +49,24 @@ class Noise:
         while isinstance(base, td.Independent):
             base = base.base_dist
         name = self._name = type(base).__name__
-        if isinstance(base, td.VonMises):
-            raise InputError("noisy: a von Mises distribution is of angles, and torch knows its circular variance only")
+        if any(isinstance(part, td.VonMises) for part in _parts(distribution)):
+            raise InputError(
+                "noisy: expected a distribution with a variance, got von Mises angles; torch knows their circular "
+                "variance only. Draw them within the network, or give noise to the angle's sine and cosine"
+            )
         try:
             mean, var = distribution.mean, distribution.variance
         except NotImplementedError:
             raise InputError(f"noisy: torch does not know mean and variance of the distribution {name}") from None
         if not bool((mean.isfinite() & var.isfinite()).all()):
-            raise InputError(f"noisy: expected a distribution of finite mean and variance, got {name} without")
+            raise InputError(
+                f"noisy: expected a distribution of finite mean and variance in {var.dtype}, got {name} without"
+            )
         self.mean, self.var = (value.to(like.dtype).expand(like.shape) for value in (mean, var))
-        known = base.covariance_matrix if base.event_shape and hasattr(base, "covariance_matrix") else None
+        refuse_lost(f"{name} noise, a variance", var.detach(), var.detach(), var.detach().to(like.dtype))
+        self._refuse_certain()
+        # A Wishart distribution calls its scale so, and not the covariance of its values.
+        known = getattr(base, "covariance_matrix", None) if len(base.event_shape) == 1 else None
         self.covariance: Tensor | None = known
         self.is_known = known is not None or not base.event_shape
         self.is_normal, self.is_symmetric = isinstance(base, _NORMAL), isinstance(base, _SYMMETRIC)
@@ -65,6 +79,52 @@ class Noise:
         given = self._distribution
         found: Tensor = given.rsample() if given.has_rsample else given.sample()
         return found.to(self._like.dtype) - self.mean
+
+    def _refuse_certain(self) -> None:
+        """Raise where the variance is 0 and draws differ: it has underflowed within the distribution."""
+        certain = self.var == 0
+        if not readable(certain) or not bool(certain.any()):
+            return
+        with torch.no_grad(), torch.random.fork_rng([certain.device] if certain.is_cuda else []):
+            if bool((self.draw() != self.draw())[certain].any()):
+                raise InputError(
+                    f"noisy: the variance of {self._name} is 0 in {self._distribution.variance.dtype}, and its draws "
+                    "differ; use float64 for its parameters, x and the network, or larger units"
+                )
+
+
+def refuse_lost(name: str, given: Tensor, exact: Tensor, held: Tensor) -> None:
+    """Raise where a dtype does not hold a variance to half of its digits.
+
+    Args:
+        name: what was given, for the message.
+        given: its numbers, of any shape.
+        exact: *variances* that they stand for, in their dtype or a wider one.
+        held: the same in the dtype of the values.
+
+    Raises:
+        InputError: naming the first that is lost.
+    """
+    if not readable(exact):
+        return
+    largest = torch.finfo(held.dtype).max
+    lost = (given != 0) & ~((exact >= least(held.dtype)) & (exact <= largest))
+    if bool(lost.any()):
+        instead = "larger or smaller units" if held.dtype is torch.float64 else "float64 for x and the network"
+        instead = f"float32 or {instead}" if held.dtype is torch.float16 else instead
+        raise InputError(
+            f"noisy: {held.dtype} does not hold the variance of {name} of {given[lost][0].item():.3g}; variances of "
+            f"{least(held.dtype):.2g} to {largest:.2g} keep their digits; use {instead}"
+        )
+
+
+def _parts(distribution: td.Distribution) -> Iterator[td.Distribution]:
+    """The distribution and those that it is made of, as wrappers and mixtures hold them."""
+    yield distribution
+    for value in vars(distribution).values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, td.Distribution):
+                yield from _parts(part)
 
 
 def with_distribution(x: Tensor, distribution: td.Distribution) -> Moments:
@@ -89,7 +149,15 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
             raise _unfit(x, distribution)
     except RuntimeError:
         raise _unfit(x, distribution) from None
-    return distribution if batch == x.shape[:size] else distribution.expand(x.shape[:size])
+    if batch == x.shape[:size]:
+        return distribution
+    try:
+        return distribution.expand(x.shape[:size])
+    except NotImplementedError:
+        raise InputError(
+            f"noisy: {type(distribution).__name__} has no expand: expected a batch shape of {tuple(x.shape[:size])}, "
+            f"got {tuple(batch)}. Make it of that shape, or write its expand"
+        ) from None
 
 
 def _unfit(x: Tensor, distribution: td.Distribution) -> InputError:
@@ -114,3 +182,10 @@ def _block_diagonal(blocks: Tensor) -> Tensor:
     batch, count, size, _ = blocks.shape
     eye = torch.eye(count, dtype=blocks.dtype, device=blocks.device)
     return torch.einsum("bcij,cd->bcidj", blocks, eye).reshape(batch, count * size, count * size)
+
+
+# torch.load of weights only: noise is a distribution of torch's, which holds tensors, distributions and transforms
+_KINDS = [kind for kind in (*vars(td).values(), *vars(td.transforms).values()) if isinstance(kind, type)]
+torch.serialization.add_safe_globals(
+    [Noise, *(kind for kind in _KINDS if issubclass(kind, td.Distribution | td.Transform))]
+)

@@ -25,7 +25,7 @@ from torch import Tensor
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import precision
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import DEFAULT_INSTEAD, place, unsupported
+from momentgen.laws.unsupported import COMPLEX_INSTEAD, DEFAULT_INSTEAD, place, unsupported
 
 __all__ = [
     "History",
@@ -389,7 +389,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     if var is not None and mean.dtype.is_complex:
         raise UnsupportedError(
             f"a random value meets a complex number{place()}: the deterministic methods have no rule for complex "
-            f"random values; {DEFAULT_INSTEAD}"
+            f"random values; {COMPLEX_INSTEAD}"
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var

@@ -10,12 +10,20 @@ import torch
 
 from momentgen.errors import UnsupportedError
 from momentgen.extras import SITE
-from momentgen.laws.table import Entry
+from momentgen.laws.table import Entry, names
 
-__all__ = ["DEFAULT_INSTEAD", "place", "unsupported"]
+__all__ = ["COMPLEX_INSTEAD", "DEFAULT_INSTEAD", "cannot_become", "place", "unsupported"]
 
 #: what to do about a function that has no rule
 DEFAULT_INSTEAD = f"the method controlled, the default in evaluation, samples it ({SITE}/networks/)"
+
+#: the same of complex values within a network
+COMPLEX_INSTEAD = f"{DEFAULT_INSTEAD}, if outputs are real: return torch.view_as_real of complex ones"
+#: functions that make complex values of real ones
+_TO_COMPLEX = names(
+    "fft ifft rfft ihfft fft2 ifft2 rfft2 ihfft2 fftn ifftn rfftn ihfftn complex view_as_complex polar stft cfloat "
+    "cdouble chalf"
+)
 
 _DECISIONS = "the result depends on the value that is drawn"
 _SAMPLED = f"the deterministic methods have no rule for it ({SITE}/support/)"
@@ -40,9 +48,17 @@ def unsupported(func: Any, law: object, why: str | None = None) -> UnsupportedEr
     entry = func if isinstance(func, Entry) else None
     name = _name(func) if entry is None else entry.name
     if why is None:
-        why = f"{_NO_RULE if entry is None else _REASONS.get(entry.kind, _NO_RULE)}; {DEFAULT_INSTEAD}"
+        if name.rpartition(".")[2] in _TO_COMPLEX:
+            why = f"{_SAMPLED}; {COMPLEX_INSTEAD}"
+        else:
+            why = f"{_NO_RULE if entry is None else _REASONS.get(entry.kind, _NO_RULE)}; {DEFAULT_INSTEAD}"
     shape = "" if torch.compiler.is_compiling() else f" of shape {tuple(law.shape)}"  # type: ignore[attr-defined]
     return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}")
+
+
+def cannot_become(dtype: torch.dtype) -> str:
+    """Why no rule makes a random value one of this dtype, for :func:`unsupported`."""
+    return f"a random value cannot become {dtype}" + (f"; {COMPLEX_INSTEAD}" if dtype.is_complex else "")
 
 
 def _name(func: Any) -> str:
@@ -69,9 +85,9 @@ def place() -> str:
     text = ""
     if modules:
         inner, outer = modules[0], modules[-1]
-        names = [name for name, part in outer.named_modules() if part is inner]
+        paths = [name for name, part in outer.named_modules() if part is inner]
         text += (
-            f", in {names[0] or 'the network'} ({type(inner).__name__})" if names else f", in {type(inner).__name__}"
+            f", in {paths[0] or 'the network'} ({type(inner).__name__})" if paths else f", in {type(inner).__name__}"
         )
     if line is not None:
         text += f", at {line.f_code.co_filename}:{line.f_lineno}"

@@ -5,7 +5,6 @@ The border (:mod:`momentgen.laws.border`) lifts them to laws.  Code here does no
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,13 +13,13 @@ from torch.distributions import Distribution
 
 from momentgen.errors import InputError
 from momentgen.laws import half
-from momentgen.laws.distributions import with_distribution
+from momentgen.laws.distributions import refuse_lost, with_distribution
 from momentgen.laws.law import Law
 from momentgen.laws.nests import mapped
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.point import Point
 from momentgen.runtime import JointMoments, Moments
-from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind, transforming
+from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -63,8 +62,9 @@ def noisy(
 
     Raises:
         InputError: if not exactly one is given, it is negative or infinite, or its shape does not fit.  If ``x`` is
-            not of floating point, or its dtype does not hold the variance.  Also if ``cov`` is not symmetric and
-            positive semidefinite, or torch knows no finite mean and variance of the distribution.
+            not of floating point, or its dtype does not hold the variance to half of its digits: use float64 there.
+            Also if ``cov`` is not symmetric and positive semidefinite, or torch knows no finite mean and variance of
+            the distribution.
 
     >>> noisy(torch.zeros(2), std=0.5).var
     tensor([0.2500, 0.2500])
@@ -77,10 +77,12 @@ def noisy(
     >>> momentgen.convert(total, "adjoint")(x).var.detach().round(decimals=3)
     tensor([[3.]])
     """
-    if not isinstance(x, Tensor):
-        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
+    _expect_tensor(x)
     if not x.is_floating_point():
-        raise InputError(f"noisy: expected a tensor of floating point, got {x.dtype}, which holds no noise")
+        instead = "torch.view_as_real(x), and torch.view_as_complex in the network" if x.is_complex() else "x.float()"
+        raise InputError(
+            f"noisy: expected a tensor of floating point, got {x.dtype}, which holds no noise; use {instead}"
+        )
     if sum(given is not None for given in (distribution, var, std, cov)) != 1:
         raise InputError("noisy: expected one of distribution, var, std and cov")
     if distribution is not None:
@@ -92,26 +94,53 @@ def noisy(
         return with_distribution(x, distribution)
     if cov is not None:
         return _correlated_noise(x, cov)
-    given = cast(Any, var if std is None else std)
+    name, given = ("var", var) if std is None else ("std", std)
+    square = _variance(x, name, given)
     try:
-        amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"noisy: expected a number or a tensor for var or std, got {given!r}") from error
-    if amount.dim() == 0 and not isinstance(given, Tensor) and not 0 <= float(given) < math.inf:
-        raise InputError(f"noisy: expected a variance or standard deviation of at least 0 and finite, got {given!r}")
-    square = amount if std is None else amount * amount
-    if std is not None and readable(amount):
-        lost = ((square == 0) & (amount != 0)) | (square.isinf() & amount.isfinite())
-        if bool(lost.any()):
-            raise InputError(f"noisy: {x.dtype} does not hold the variance of a std of {amount[lost][0]:.3g}")
-    try:
-        amount = square.expand(x.shape)
+        return Moments(x, square.expand(x.shape))
     except RuntimeError as error:
         raise InputError(
-            f"noisy: {'var' if std is None else 'std'} of shape {tuple(amount.shape)} does not broadcast to "
-            f"{tuple(x.shape)}"
+            f"noisy: {name} of shape {tuple(square.shape)} does not broadcast to {tuple(x.shape)}"
         ) from error
-    return Moments(x, amount)
+
+
+def _expect_tensor(x: object) -> None:
+    """Raise for what is no tensor, with what to write."""
+    if not isinstance(x, Tensor):
+        instead = (
+            "add the variances, Moments(x.mean, x.var + ...)" if isinstance(x, Moments) else "write torch.as_tensor(x)"
+        )
+        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}; {instead}")
+
+
+#: what the arguments of :func:`noisy` are called in messages
+_WORDS = {"var": "variance", "std": "standard deviation"}
+
+
+def _variance(x: Tensor, name: str, given: Any) -> Tensor:
+    """The *variance* that ``var`` or ``std`` gives, as ``x`` is, not yet expanded; see :func:`noisy`."""
+    came = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)
+    expected = f"noisy: expected a number or a tensor for {name}, of real numbers, got {came}"
+    try:
+        wide = torch.as_tensor(given, device=x.device)
+        if wide.is_complex() or wide.dtype is torch.bool:
+            raise InputError(expected)
+        # A list or number has its own digits, not those of torch's default dtype.
+        wide = wide if isinstance(given, Tensor) else torch.as_tensor(given, dtype=torch.float64, device=x.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise error if isinstance(error, InputError) else InputError(expected) from error
+    amount = wide.to(x.dtype)
+    square = amount if name == "var" else amount * amount
+    if readable(wide):
+        exact = wide.detach().double()
+        wrong = ~((exact >= 0) & exact.isfinite())
+        if bool(wrong.any()):
+            raise InputError(
+                f"noisy: expected a {_WORDS[name]} of at least 0 and finite, got {exact[wrong][0].item():.6g}"
+                + (f" among {tuple(exact.shape)} values" if exact.dim() else "")
+            )
+        refuse_lost(f"a {name}", exact, exact if name == "var" else exact * exact, square.detach())
+    return square
 
 
 def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
@@ -135,6 +164,8 @@ def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
             allowed = torch.finfo(cov.dtype).eps ** 0.5 * wide.abs().amax()
         if not bool(away <= allowed):
             raise InputError("noisy: cov is no covariance; it must be finite, symmetric and positive semidefinite")
+    variances = cov.detach().diagonal(dim1=-2, dim2=-1)
+    refuse_lost("cov, a variance", variances, variances, variances)
     var = cov.diagonal(dim1=-2, dim2=-1).reshape(*cov.shape[:-2], *example).expand(x.shape)
     return JointMoments.of(x, var, root.expand(*batch, values, values))
 
@@ -147,17 +178,6 @@ def draw(x: Moments) -> Tensor:
         numbers = torch.randn(x.factor.shape[:-1], dtype=x.mean.dtype, device=x.mean.device)
         return x.mean + (numbers.unsqueeze(-2) @ x.factor).reshape(x.mean.shape)
     return x.mean + square_root(x.var) * torch.randn_like(x.mean)
-
-
-def readable(value: Tensor) -> bool:
-    """Whether the numbers of a tensor can be looked at: not in compiled code, nor in ``torch.func`` transforms."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(value) in (Tensor, torch.nn.Parameter)
-        and not value.is_meta
-        and not transforming()
-        and not torch._C._len_torch_dispatch_stack()
-    )
 
 
 def check(where: object, value: Moments) -> Moments:
@@ -234,17 +254,30 @@ def described(where: object) -> str:
     return str(where)
 
 
-def lower(nest: Any) -> Any:
-    """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point."""
-    return mapped(_lowered, nest)
+def lower(nest: Any, wide: bool = False) -> Any:
+    """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point.
+
+    Args:
+        nest: what it returned.
+        wide: whether moments of half precision become float32.
+    """
+    return mapped(_widened if wide else _lowered, nest)
+
+
+def _widened(value: Any) -> Any:
+    return half.widened(_parts_of(value))
 
 
 def _lowered(value: Any) -> Any:
+    found = _parts_of(value)
+    return half.narrowed(found, value._dtype) if isinstance(value, Law) and value._dtype is not None else found
+
+
+def _parts_of(value: Any) -> Any:
+    """Moments for a law or a tensor of floating point, those of a law of half precision in float32."""
     if not isinstance(value, Law):
         return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
     form = value._form()  # of a view of what has been written to, which may now be another law
     if not isinstance(value, Point):
-        found: Any = Moments(*value._parts())
-    else:
-        found = certain(form) if form.is_floating_point() else form
-    return found if value._dtype is None else half.narrowed(found, value._dtype)
+        return Moments(*value._parts())
+    return certain(form) if form.is_floating_point() else form

@@ -9,7 +9,7 @@ from __future__ import annotations
 from momentgen.runtime.certificate import Certificate, CertificateError
 from momentgen.runtime.kernel_cache import cache_directory
 from momentgen.runtime.learned import Scaling, rescaled
-from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments
+from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments, VarianceWarning, norms
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
 from momentgen.runtime.reduce import Reduction
@@ -26,6 +26,8 @@ __all__ = [
     "Parameter",
     "Reduction",
     "Scaling",
+    "VarianceWarning",
     "cache_directory",
+    "norms",
     "rescaled",
 ]

@@ -12,7 +12,17 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from momentgen.errors import InputError
 
-__all__ = ["DTYPES", "alike", "autocast_in_force", "has_elements", "kind", "reconciled", "transforming"]
+__all__ = [
+    "DTYPES",
+    "alike",
+    "autocast_in_force",
+    "has_elements",
+    "kind",
+    "least",
+    "readable",
+    "reconciled",
+    "transforming",
+]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 #: whether a torch.func transform is active; private in torch, and where it is gone one may be
@@ -43,6 +53,23 @@ def has_elements(tensor: Tensor) -> bool:
 
 def _is_distributed(tensor: Tensor) -> bool:
     return type(tensor).__module__.startswith("torch.distributed.")  # which takes 0.3 s to import
+
+
+def least(dtype: torch.dtype) -> float:
+    """The least *variance* that a dtype holds to half of its digits: below its normal numbers each power costs one."""
+    info = torch.finfo(dtype)
+    return float(info.tiny * info.eps**0.5)
+
+
+def readable(value: Tensor) -> bool:
+    """Whether the numbers of a tensor can be looked at: not in compiled code, nor in ``torch.func`` transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(value) in (Tensor, torch.nn.Parameter)
+        and not value.is_meta
+        and not transforming()
+        and not torch._C._len_torch_dispatch_stack()
+    )
 
 
 def kind(tensor: Tensor) -> str:

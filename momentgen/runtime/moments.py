@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.runtime.inputs import has_elements, kind
+from momentgen.runtime.inputs import has_elements, kind, least, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["DistributedMoments", "JointMoments", "Moments"]
+__all__ = ["DistributedMoments", "JointMoments", "Moments", "VarianceWarning", "norms"]
+
+
+class VarianceWarning(UserWarning):
+    """Variances are 0 or infinite in their dtype where standard deviations are not: read ``.std``, or use float64."""
+
+
+def norms(factor: Float[Tensor, "*batch rank values"]) -> Float[Tensor, "*batch values"]:
+    """Standard deviations by a factor of the covariance: the norms of its columns, also where squares overflow."""
+    if not factor.shape[-2]:
+        return factor.new_zeros((*factor.shape[:-2], factor.shape[-1]))
+    size = factor.detach().abs().amax(-2)
+    size = torch.where((size > 0) & size.isfinite(), size, 1)
+    square = (factor / size.unsqueeze(-2)).square().sum(-2)
+    certain = square == 0
+    return torch.where(certain, 0, torch.where(certain, 1, square).sqrt()) * size
 
 
 class Moments(NamedTuple):
@@ -139,6 +155,71 @@ class JointMoments(Moments):
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
     _noise: Any
+    #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
+    _beyond: tuple[bool, bool] | None = None
+
+    @property
+    def var(self) -> Tensor:
+        """*Variances*, of the shape of the mean.
+
+        A :class:`VarianceWarning` says where they are 0 or infinite although :attr:`std` is neither.
+        """
+        self._say_if_beyond()
+        return self._pair()[1]
+
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, without a warning."""
+        mean, var = tuple.__iter__(self)
+        return mean, var
+
+    @property
+    def std(self) -> Float[Tensor, "*shape"]:
+        """Standard deviations, of the shape of the mean; right where a variance is beyond the range of the dtype."""
+        plain = cast(Tensor, Moments.std.fget(Moments(*self._pair())))  # type: ignore[attr-defined]
+        if "factor" not in self.__dict__ or (readable(plain) and not self._lost()[0]):
+            return plain
+        own, lost = self._own_std(plain)
+        return torch.where(lost, own, plain)
+
+    def _own_std(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard deviations by the factor, and where they count in the place of the variance's root."""
+        wide = self.factor.float() if self.factor.dtype in (torch.float16, torch.bfloat16) else self.factor
+        own, tiny = norms(wide).reshape(like.shape).to(like.dtype), torch.finfo(like.dtype).tiny
+        small = (like.square() < tiny) & (own.square() < tiny) & (own > 0)
+        return own, small | (like.isinf() & own.isfinite())
+
+    def _lost(self) -> tuple[bool, bool]:
+        """See ``_beyond``, of tensors that can be read."""
+        if self._beyond is None:
+            with torch.no_grad():
+                var = self._pair()[1].detach().expand(self.mean.shape)
+                lost = self._own_std(var.sqrt())[1]
+                self._beyond = bool(lost.any()), bool((lost & ((var == 0) | var.isinf())).any())
+        return self._beyond
+
+    def _say_if_beyond(self) -> None:
+        """Warn where a variance is 0 or infinite and the standard deviation is not."""
+        var = self._pair()[1]
+        if isinstance(var, Tensor) and readable(var) and "factor" in self.__dict__ and self._lost()[1]:
+            warnings.warn(
+                f"some variances are 0 or infinite in {var.dtype}, where their standard deviations are not; read "
+                ".std, or compute in float64",
+                VarianceWarning,
+                stacklevel=3,
+            )
+
+    def __repr__(self) -> str:
+        found = super().__repr__()
+        return found if self._errors is None else f"{found[:-1]}, method=controlled, rows={self.rows})"
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self._say_if_beyond()
+        return tuple.__iter__(self)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place not in (0, -2):
+            self._say_if_beyond()
+        return tuple.__getitem__(self, place)
 
     @property
     def std_error(self) -> Tensor | None:
@@ -162,13 +243,13 @@ class JointMoments(Moments):
 
     def with_noise(self, noise: Any) -> JointMoments:
         """The same with the distribution of its noise."""
-        made = JointMoments.of(self.mean, self.var, self.factor)
+        made = JointMoments.of(*self._pair(), self.factor)
         made._noise = noise
         return made
 
     def with_errors(self, std_error: Tensor, mean_error: Tensor, rows: int) -> JointMoments:
         """The same with the standard errors of standard deviation and mean, which came of so many rows."""
-        made = JointMoments.of(self.mean, self.var, self.factor)
+        made = JointMoments.of(*self._pair(), self.factor)
         made._errors = (std_error, mean_error, rows)
         return made
 
@@ -210,6 +291,11 @@ def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
             largest = torch.finfo(dtype).max
             if abs(var) > largest and abs(var) != math.inf:
                 raise InputError(f"Moments: expected a variance that {dtype} holds, got one beyond {largest:g}")
+            if 0 < abs(var) < least(dtype):
+                raise InputError(
+                    f"Moments: expected a variance that {dtype} holds, got {var:.3g}, below {least(dtype):.2g}; use "
+                    "float64 or larger units"
+                )
             var = torch.full((), var, dtype=dtype, device=mean.device).expand(mean.shape)
     return tuple.__new__(cls, (mean, var))
 
@@ -254,4 +340,4 @@ _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 _register: Any = getattr(pytree, "_register_namedtuple", None)
 if _register is not None:
     _register(Moments, serialized_type_name="momentgen.Moments")
-torch.serialization.add_safe_globals([Moments])
+torch.serialization.add_safe_globals([Moments, JointMoments, DistributedMoments])

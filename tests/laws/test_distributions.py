@@ -35,6 +35,31 @@ DISTRIBUTIONS: dict[str, td.Distribution] = {
 }
 
 
+#: noise of angles, by itself and within what mixes, wraps, transforms or expands it
+ANGLES: list[td.Distribution] = [
+    td.VonMises(torch.zeros(()), torch.ones(())),
+    td.VonMises(torch.zeros(()), torch.ones(())).expand((4, 3)),
+    td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.VonMises(torch.zeros(2), torch.ones(2))),
+    td.MixtureSameFamily(
+        td.Categorical(torch.ones(2)), td.Independent(td.VonMises(torch.zeros(2, 3), torch.ones(2, 3)), 1)
+    ),
+    td.TransformedDistribution(td.VonMises(torch.zeros(()), torch.ones(())), [td.AffineTransform(0.0, 2.0)]),
+]
+
+
+class WithoutExpand(td.Distribution):
+    """Standard normal noise of a user's own, which defines what is asked for most."""
+
+    mean = property(lambda self: torch.zeros(self.batch_shape))
+    variance = property(lambda self: torch.ones(self.batch_shape))
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(torch.Size(shape), validate_args=False)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return torch.randn(*sample_shape, *self.batch_shape)
+
+
 def _network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
 
@@ -111,10 +136,30 @@ def test_normal_noise_is_not_said_to_be_taken_for_normal() -> None:
     assert not any("taken for normal" in note for note in notes)
 
 
-@pytest.mark.parametrize("std", ["a", (0.1, "b"), -1.0, math.inf, math.nan], ids=str)
-def test_a_standard_deviation_that_is_none_is_refused(std: Any) -> None:
-    with pytest.raises(InputError, match=r"noisy: expected a (number|variance)"):
-        noisy(torch.zeros(2), std=std)
+@pytest.mark.parametrize("name", ["std", "var"])
+@pytest.mark.parametrize("given", ["a", (0.1, "b"), 1j, True, -1.0, math.inf, math.nan], ids=str)
+def test_a_standard_deviation_or_variance_that_is_none_is_refused(name: str, given: Any) -> None:
+    tensors = [] if isinstance(given, str | tuple) else [torch.tensor(given), torch.full((2,), given)]
+    for value in (given, *tensors):
+        with pytest.raises(InputError, match=r"noisy: expected a (number|standard deviation|variance)"):
+            noisy(torch.zeros(2), **{name: value})
+
+
+def test_a_distribution_without_expand_has_a_draw_for_each_value_of_its_shape() -> None:
+    torch.testing.assert_close(noisy(torch.ones(2, 3), WithoutExpand((2, 3))).std, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("batch", [(), (5,)])
+def test_wishart_noise_has_the_covariance_of_wishart_values(batch: tuple[int, ...]) -> None:
+    scale, df = torch.tensor([[1.0, 0.3], [0.3, 0.5]]), 6.0
+    given = noisy(torch.zeros(5, 2, 2), td.Wishart(torch.full(batch, df), scale.expand(*batch, 2, 2)))
+    # the variance of a linear form tr(B W) is 2 df tr(B S B S)
+    form = torch.tensor([[1.0, 2.0], [2.0, -1.0]])
+    net = momentgen.convert(Of(lambda x: (x * form).sum((-2, -1))).eval(), max_rows=1024, rtol=0.01)
+    found = net(given)
+    std = (2 * df * (form @ scale @ form @ scale).trace()).sqrt()
+    torch.testing.assert_close(given.mean[0], df * scale)
+    assert ((found.std - std).abs() < 4 * found.std_error).all()
 
 
 def test_monte_carlo_draws_from_it() -> None:
@@ -141,7 +186,10 @@ def test_gradients_reach_the_distributions_parameters() -> None:
         (td.Cauchy(0.0, 1.0), "finite mean and variance"),
         (td.StudentT(1.5), "finite mean and variance"),
         (td.Pareto(1.0, 1.5), "finite mean and variance"),
-        (td.VonMises(torch.zeros(()), torch.ones(())), "angles"),
+        *((wrapped, "angles") for wrapped in ANGLES),
+        (WithoutExpand(()), r"WithoutExpand has no expand.*\(4, 3\), got \(\)\. Make it"),
+        (td.Normal(0.0, 1e-25), "its draws differ; use float64"),
+        (td.Normal(torch.zeros((), dtype=torch.float64), 1e-25), "float32 does not hold the variance of Normal noise"),
         (td.RelaxedBernoulli(torch.tensor(1.0), torch.tensor(0.5)), "does not know"),
         (td.Normal(torch.zeros(5), 1.0), "does not broadcast"),
         (td.MultivariateNormal(torch.zeros(2), torch.eye(2)), "does not broadcast"),
@@ -157,3 +205,16 @@ def test_a_distribution_that_a_pytree_has_lost_is_no_normal_one() -> None:
     x = noisy(torch.zeros(2, 3), td.Laplace(0.0, 0.2))
     with pytest.raises(InputError, match="expected moments with a distribution"):
         momentgen.convert(nn.Linear(3, 2).eval())(pytree.tree_map(Tensor.clone, x))
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        ([1.0, 2.0], r"got list; write torch\.as_tensor"),
+        (torch.zeros(2).numpy(), r"got ndarray; write torch\.as_tensor"),
+        (noisy(torch.zeros(2), std=1.0), r"got Moments; add the variances"),
+    ],
+)
+def test_what_is_no_tensor_is_refused_with_what_to_write(x: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        noisy(x, std=0.1)

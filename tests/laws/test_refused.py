@@ -13,7 +13,7 @@ from torch import Tensor
 
 import momentgen
 from momentgen import Moments
-from momentgen.errors import UnsupportedError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import diagonal
 
 
@@ -81,3 +81,26 @@ def test_certain_values_have_the_functions_own_result(name: str) -> None:
 def test_a_random_value_that_meets_a_complex_number_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"no rule for complex random values.*controlled"):
         _ = diagonal(*given()) * torch.tensor(1j, dtype=torch.complex128)
+
+
+#: functions that make complex values of real ones, in several kinds of the table
+TO_COMPLEX: dict[str, Callable[[Any], Any]] = {
+    "fft": torch.fft.fft, "times 1j": lambda x: x * 1j, "complex": lambda x: torch.complex(x, x),
+    "view_as_complex": lambda x: torch.view_as_complex(x.view(-1, 6, 2)), "to": lambda x: x.to(torch.complex128),
+    "polar": lambda x: torch.polar(x, x), "cfloat": lambda x: x.cfloat(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TO_COMPLEX)
+def test_complex_values_are_refused_with_what_the_default_wants(name: str, method: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"controlled.*outputs are real: return torch\.view_as_real"):
+        momentgen.convert(Of(TO_COMPLEX[name]).eval(), method)(given())
+    found = momentgen.convert(Of(lambda x: torch.view_as_real(TO_COMPLEX[name](x))).eval())(given())
+    assert found.mean.shape[-1] == 2
+
+
+def test_noise_of_complex_values_is_refused_with_what_to_write() -> None:
+    with pytest.raises(InputError, match=r"complex64.*torch\.view_as_real"):
+        momentgen.noisy(torch.zeros(3, dtype=torch.complex64), std=0.1)
+    with pytest.raises(InputError, match=r"int64.*x\.float"):
+        momentgen.noisy(torch.zeros(3, dtype=torch.int64), std=0.1)

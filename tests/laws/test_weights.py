@@ -309,9 +309,9 @@ def test_autocast_keeps_variances_and_gradients_finite(dtype: torch.dtype, corre
     exact = network(x)
     with torch.autocast("cpu", dtype):
         found = network(x)
-    assert found.mean.dtype is dtype
-    torch.testing.assert_close(found.std.float(), exact.std, rtol=0.1, atol=0)
-    found.var.float().sum().backward()
+    assert found.mean.dtype is torch.float32
+    torch.testing.assert_close(found.std, exact.std, rtol=0.1, atol=0)
+    found.var.sum().backward()
     assert all(bool(part.grad.isfinite().all()) for part in bayes.parameters() if part.grad is not None)
 
 

@@ -131,13 +131,13 @@ class Answer:
 
     def _missed(self, parts: list[Estimate]) -> float:
         """The error that further rows are to lessen; infinite where an output may move and no row has met it."""
-        if any(bool(((part.var == 0) & (part.std_error != 0)).any()) for part in parts):
+        if any(bool(((part.std == 0) & (part.std_error != 0)).any()) for part in parts):
             return math.inf
         return _relative_error(parts)
 
     def _say_what_is_missed(self, parts: list[Estimate], error: float) -> None:
         """A note where ``max_rows`` ended the rows."""
-        still = sum(int(((part.var == 0) & (part.std_error != 0)).sum()) for part in parts)
+        still = sum(int(((part.std == 0) & (part.std_error != 0)).sum()) for part in parts)
         rows = len(self._outputs)
         if still:
             note(
@@ -410,7 +410,7 @@ def _relative_error(parts: list[Estimate]) -> float:
     found = 0.0
     with torch.no_grad():
         for part in parts:
-            std = part.var.sqrt()
+            std = part.std
             counted = (std > _SMALL * std.nanmean()) & part.std_error.isfinite()
             count = counted.sum(-1)
             share = torch.where(counted, part.std_error / torch.where(counted, std, 1), 0).square().sum(-1)

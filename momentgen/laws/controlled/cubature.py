@@ -308,7 +308,7 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
 
 
 def _std(estimate: Estimate) -> Tensor:
-    return estimate.var.sqrt()
+    return estimate.std
 
 
 def _mean(estimate: Estimate) -> Tensor:

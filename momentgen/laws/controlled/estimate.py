@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.numerics.root import scale_of
+from momentgen.runtime import norms
 
 __all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_reach", "with_unseen"]
 
@@ -77,6 +78,11 @@ class Estimate(NamedTuple):
     def var(self) -> Tensor:
         """*Variances*, of the shape of the mean."""
         return self.factor.square().sum(-2)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations, of the shape of the mean, also where their squares are beyond range."""
+        return norms(self.factor)
 
 
 class _Halves(NamedTuple):
@@ -294,7 +300,7 @@ def with_unseen(found: Estimate, rows: int) -> Estimate:
     event and no other.  Of many values some rows meet some events.  Of smooth functions there are none.
     """
     with torch.no_grad():
-        unseen = found.var.sqrt() / rows  # events of a probability of .7 / pairs are missed as often as not
+        unseen = found.std / rows  # events of a probability of .7 / pairs are missed as often as not
         return found._replace(std_error=found.std_error.maximum(unseen), mean_error=found.mean_error.maximum(unseen))
 
 
@@ -310,7 +316,7 @@ def with_reach(found: Estimate, reach: Tensor, rows: int) -> Estimate:
         rows: how many there are.
     """
     with torch.no_grad():
-        still = (found.var == 0) & (reach != 0)
+        still = (found.std == 0) & (reach != 0)
         std_error = torch.where(still, reach * (3 / rows) ** 0.5 / 2, found.std_error)
         return found._replace(
             std_error=std_error, mean_error=torch.where(still, reach * (3 / rows) / 2, found.mean_error)

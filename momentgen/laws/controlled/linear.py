@@ -196,7 +196,8 @@ def _by_factor(rows: Tensor, factor: Tensor) -> Tensor:
 def _odd(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Odd halves, shape ``(batch, pairs, K)``, in units of their root mean square, shape ``(batch, 1, K)``."""
     odd = ((outputs[0::2] - outputs[1::2]) / 2).movedim(0, 1)
-    size = odd.square().mean(1, keepdim=True).sqrt()
+    unit = scale_of(odd.abs().amax(1, keepdim=True))  # whose square is within range
+    size = (odd / unit).square().mean(1, keepdim=True).sqrt() * unit
     size = torch.where((size > 0) & size.isfinite(), size, 1)
     return (odd / size).nan_to_num(0, 0, 0), size
 

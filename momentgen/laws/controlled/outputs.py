@@ -13,6 +13,7 @@ from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.nests import Nest, held_by_objects
 from momentgen.laws.notes import note
+from momentgen.laws.precision import HALVES
 from momentgen.runtime import JointMoments
 
 __all__ = ["Outputs", "UnlikeEndsError"]
@@ -125,7 +126,7 @@ class Outputs:
             elif leaf.is_complex() and any(not torch.equal(leaf, row[place]) for row in self.rows):
                 raise InputError(
                     f"{type(self._network.where).__name__}: a random output of shape {tuple(leaf.shape)} is complex, "
-                    "and moments are of real values; return torch.view_as_real of it"
+                    "and moments are of real values; return torch.view_as_real of it, shape (..., 2)"
                 )
             elif leaf.is_complex() or not leaf.numel():
                 leaves.append(leaf)
@@ -136,6 +137,7 @@ class Outputs:
     def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
         end = self.ends[place]
         dtype = leaf.dtype if end is None else end.out.dtype
+        dtype = torch.float32 if dtype in HALVES else dtype  # a rounded mean is further off than its stated error
 
         def shaped(value: Tensor) -> Tensor:
             return value.reshape(leaf.shape).to(dtype)

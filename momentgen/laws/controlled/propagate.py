@@ -65,7 +65,7 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
             before = Kept(where)
             found, draws = network.and_draws([])
             if not draws and _repeats(network, found):
-                return lower(found)
+                return lower(found, wide=True)
             before.restore()
         return _answered(network, spent)
 

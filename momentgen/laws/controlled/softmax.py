@@ -69,6 +69,8 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
     points = torch.cat(halves)
     values = _values(logits.mean, _covariance(logits), logarithm, points)
+    if values.dtype is torch.float32 and not logarithm and _squares_underflow(values):
+        return softmaxed(Estimate(*map(Tensor.double, logits)), _double(rows), logarithm)
     normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
@@ -106,6 +108,16 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
             for error, part, chance in zip(errors, off, chances, strict=True)
         )
     return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
+
+
+def _squares_underflow(values: Tensor) -> bool:
+    """Whether squares of some class's probabilities, or of their errors, are below the range of their dtype."""
+    info = torch.finfo(values.dtype)
+    return bool((values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5).any())
+
+
+def _double(rows: Rows) -> Rows:
+    return Rows(rows.outputs.double(), rows.linear.double(), rows.root.double(), rows.fresh)
 
 
 def _unseen(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.movement import moved, shares_memory
 from momentgen.laws.recognise import CASTS, RESHAPES
 from momentgen.laws.table import TABLE, Entry
-from momentgen.laws.unsupported import unsupported
+from momentgen.laws.unsupported import cannot_become, unsupported
 
 __all__ = []
 
@@ -106,7 +106,7 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             raise unsupported(entry, args[0], "indices cannot be random")
         found = moved(entry, args, kwargs)
         if isinstance(found, Law) and not found.dtype.is_floating_point:
-            raise unsupported(entry, args[0], f"a random value cannot become {found.dtype}")
+            raise unsupported(entry, args[0], cannot_become(found.dtype))
         return found
     if entry.name == "cat" and isinstance(args[0], Law):
         return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
@@ -158,7 +158,7 @@ def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     rest, named = tensors_of(args[1:], kwargs)
     mean = entry.call(x._mean, *rest, **named)
     if isinstance(mean, Tensor) and not mean.is_floating_point():
-        raise unsupported(entry, x, f"a random value cannot become {mean.dtype}")
+        raise unsupported(entry, x, cannot_become(mean.dtype))
     if mean is x._mean:
         return x
     if entry.name in _CASTS:
