@@ -330,7 +330,7 @@ def test_what_is_written_into_a_random_tensor_keeps_the_linear_part() -> None:
 
     found = momentgen.convert(Of(written).eval())(noisy(torch.zeros(2, 3), std=0.5))
     torch.testing.assert_close(found.std, torch.tensor([1.5, 1.0, 1.0]).expand(2, 3))
-    assert found.std_error.abs().max() < 1e-5
+    assert found.std_error.abs().max() < 1e-4
 
 
 def test_what_is_added_in_place_and_seen_as_a_view_keeps_the_linear_part() -> None:

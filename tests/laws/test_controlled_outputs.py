@@ -42,7 +42,7 @@ def test_what_comes_beside_the_outputs_is_right_and_does_not_count_for_the_rows(
     network = Of(lambda x: (x.sum(1), (5 * x).sin().mean(), Cache((9 * x).cos())))
     x = noisy(torch.zeros(4, 6), std=0.4)
     with torch.no_grad():
-        found = momentgen.convert(network, "controlled", rtol=0.3)(x)
+        found = momentgen.convert(network, "controlled", rtol=0.8)(x)
         many = [network(x.mean + x.std * torch.randn(4, 6)) for _ in range(4000)]
     assert found[0].rows == 16
     torch.testing.assert_close(found[0].std, torch.full((4,), 0.4 * 6**0.5))

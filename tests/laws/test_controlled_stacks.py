@@ -94,7 +94,8 @@ def test_rows_together_have_the_answer_of_rows_one_by_one(
     # one between two rows, 4 whose graphs are kept, 11, the last that is watched; with gradients one for parameters
     assert 4 * shape[0] in calls[:3], calls
     assert len(calls) < 9, calls
-    assert sum(calls) <= 42 * shape[0], calls
+    far = 16 if name == "writes" else 0  # where no row has moved an output, larger noise is tried
+    assert sum(calls) <= (42 + far) * shape[0], calls
     _same(found, alone)
 
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.accuracy import Accuracy
-from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, with_reach, with_unseen
+from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
 from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
 from momentgen.laws.controlled.pull import whole
+from momentgen.laws.controlled.reach import reach
 from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import Softmax, softmaxed
@@ -40,9 +41,6 @@ _PAIRED: Final = 4
 _WHOLE: Final = 4
 #: share of the examples whose errors end the rows
 _EXAMPLES: Final = 0.9
-#: how much larger noise is that tells whether an output may move, and in how many rows it is tried
-_FAR: Final = 3.0
-_FAR_ROWS: Final = 16
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
 
@@ -101,9 +99,9 @@ class Answer:
             self._further(mode, min(BLOCK, most - len(self._outputs)))
         if mode.curved and self._facts.most > 1:
             self._further(mode, min(self._facts.free, most) - len(self._outputs))
-        reach = self._reach(mode) if mode.kinked else {}
+        moved = self._reach(len(mode.sources) > self._inputs) if mode.kinked else {}
         while True:
-            parts = self._estimates(linear, reach)
+            parts = self._estimates(linear, moved)
             mode.forget_draws()
             error = self._missed(parts)
             if not error > self._spent.rtol or len(self._outputs) >= most:
@@ -151,40 +149,13 @@ class Answer:
                 f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
             )
 
-    def _reach(self, mode: Shift) -> dict[int, Tensor]:
-        """How far outputs that no row has moved go under three times the noise, by place, shape ``(batch, K)``.
-
-        An output that stays even then is certain.  Noise that is not the inputs' cannot be made larger: how far it
-        moves an output is not known, NaN.
-        """
-        places = [place for place in self._outputs.real() if bool(_still(self._outputs.of(place)).any())]
-        found = {place: torch.zeros_like(self._outputs.of(place)[0]) for place in places}
-        if not places:
-            return {}
-        if len(mode.sources) > self._inputs or not self._noise:
-            return {
-                place: torch.where(_still(self._outputs.of(place)), torch.nan, reach) for place, reach in found.items()
-            }
-        count = min(_FAR_ROWS, len(self._outputs))
-        together = min(count, self._facts.most)
+    def _reach(self, draws: bool) -> dict[int, Tensor]:
+        """How far outputs that no row has moved go; of a network that ``draws`` it is not known."""
+        together = min(BLOCK, self._facts.most)
         if together > 1 and not self._facts.stacks(self._network, self._noise, together):
             together = 1
-        with torch.no_grad():
-            for first in range(0, count, together):
-                rows = range(first, first + together)
-                means = [one.value.mean for one in self._noise]
-                values = [mean + _FAR * (one.values(rows) - mean) for mean, one in zip(means, self._noise, strict=True)]
-                values = [value.flatten(0, 1) if together > 1 else value[0] for value in values]
-                try:
-                    leaves = self._once(self._watching(), values, together)
-                except Exception:  # a network may refuse what is far off
-                    return {place: torch.full_like(reach, torch.nan) for place, reach in found.items()}
-                for place in places:
-                    flat = self._outputs.flat(place, leaves[place], *([together] if together > 1 else []))
-                    apart = away(flat, self._outputs.of(place)[0]).abs()
-                    apart = apart.amax(0) if together > 1 else apart
-                    found[place] = found[place].maximum(torch.where(apart.isfinite(), apart, torch.nan))
-        return {place: torch.where(_still(self._outputs.of(place)), reach, 0) for place, reach in found.items()}
+        run = functools.partial(self._once, self._watching())
+        return reach(self._outputs, None if draws else self._noise, together, run)
 
     def _watching(self) -> Shift:
         """A mode that sees a softmax at the end and nothing else."""
@@ -384,7 +355,7 @@ class Answer:
         outputs = self._outputs.of(place)
         return estimated(Rows(outputs, torch.zeros_like(outputs), torch.zeros_like(outputs[:1]).movedim(0, 1)))
 
-    def _estimates(self, linear: list[Linear], reach: dict[int, Tensor]) -> list[Estimate]:
+    def _estimates(self, linear: list[Linear], moved: dict[int, Tensor]) -> list[Estimate]:
         found = []
         for place, part in zip(self._outputs.real(), linear, strict=True):
             outputs = self._outputs.of(place)
@@ -393,13 +364,8 @@ class Answer:
             end = self._outputs.ends[place]
             estimate = estimate if end is None else softmaxed(estimate, rows, end.logarithm)
             estimate = with_unseen(estimate, len(outputs)) if self._few else estimate
-            found.append(with_reach(estimate, reach[place], len(outputs)) if place in reach else estimate)
+            found.append(with_reach(estimate, moved[place], len(outputs)) if place in moved else estimate)
         return found
-
-
-def _still(outputs: Tensor) -> Tensor:
-    """Which outputs, shape ``(rows, batch, K)``, have one finite value in all rows."""
-    return (outputs == outputs[0]).all(0) & outputs[0].isfinite()
 
 
 def _relative_error(parts: list[Estimate]) -> float:

@@ -51,6 +51,8 @@ _ROUNDED: Final = 100.0
 _ALLOWED: Final = 0.5
 #: differences in turn that shrink by less are chance
 _SHRINKS: Final = 0.25
+#: those that shrink by more are hardly
+_CONVERGES: Final = 0.05
 #: share of the examples whose errors count
 _EXAMPLES: Final = 0.9
 #: outputs whose standard deviation is below this part of the average do not count
@@ -304,7 +306,8 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
     if len(differences) == 1:
         return by_last
     largest = differences.amax(0)
-    return torch.where(differences[-1] > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
+    by_last = torch.where(last > _CONVERGES * differences[0], by_last, by_last / 3)
+    return torch.where(last > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
 
 
 def _std(estimate: Estimate) -> Tensor:

@@ -6,9 +6,6 @@ exact.  R is the covariance of the remainder: the second moment of o - γ l plus
 For antithetic pairs o is odd in the noise and g even; for independent ones the same sums are those of independent
 draws.
 
-One coefficient for all outputs of an example is known well.  The own one of an output replaces it by as much as they
-differ by more than chance (the garotte: Breiman 1995).
-
 The remainders of an example's outputs are alike more often than not, as shares of their linear part.  Each is shrunk
 towards their average, by as much as chance explains how far they are apart.
 """
@@ -21,6 +18,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.regression import Halves, coefficients, freedom, over, remainder, summed
 from momentgen.laws.numerics.root import scale_of
 from momentgen.runtime import norms
 
@@ -85,92 +83,11 @@ class Estimate(NamedTuple):
         return norms(self.factor)
 
 
-class _Halves(NamedTuple):
-    """Pairs of rows: odd and even halves of the outputs and of the linear part, shape ``(pairs, batch, K)``."""
-
-    odd: Tensor
-    even: Tensor
-    odd_linear: Tensor
-    even_linear: Tensor
-
-    def at(self, pairs: Tensor | slice) -> _Halves:
-        """These pairs."""
-        return _Halves(*(part[pairs] for part in self))
-
-
-def _halves(rows: Rows) -> _Halves:
+def _halves(rows: Rows) -> Halves:
     plus, minus, plus_linear, minus_linear = (part[first::2] for part in rows[:2] for first in (0, 1))
-    return _Halves(
+    return Halves(
         (plus - minus) / 2, (plus + minus) / 2, (plus_linear - minus_linear) / 2, (plus_linear + minus_linear) / 2
     )
-
-
-class _Coefficients(NamedTuple):
-    """γ, shape ``(batch, K)``, and by how much each is the output's own, from 0 to 1."""
-
-    gamma: Tensor
-    own: Tensor
-
-
-def _coefficients(sums: _Halves, exact: Tensor) -> _Coefficients:
-    """The outputs' regression on the linear part."""
-    even = sums.even - sums.even.mean(0)
-    even_linear = sums.even_linear - sums.even_linear.mean(0)
-    square = (sums.odd_linear.square() + even_linear.square()).sum(0)
-    cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
-    together = _together(exact + (sums.odd.square() + even.square()).mean(0), cross, square)
-    usable = (square > 0) & square.isfinite() & cross.isfinite()
-    size = torch.where(usable, square, 1)
-    single = torch.where(usable, cross / size, together)
-    rest = (sums.odd - single * sums.odd_linear).square() + (even - single * even_linear).square()
-    rounding = torch.finfo(exact.dtype).eps * (1 + single.abs() + together.abs())  # they are about 1
-    chance = rest.sum(0) / size / max(len(sums.odd) - 1, 1) + rounding.square()
-    apart = (single - together).square()
-    beyond = usable & (apart > chance)
-    own = torch.where(beyond, 1 - chance / torch.where(beyond, apart, 1), 0)
-    own = torch.maximum(own, _unlike(apart, chance, usable))
-    return _Coefficients(together + own * (single - together), own)
-
-
-def _unlike(apart: Tensor, chance: Tensor, usable: Tensor) -> Tensor:
-    """By how much the outputs of an example are known to have unlike coefficients, from 0 to 1 for each.
-
-    The variance of the true ones is what the squares ``apart`` exceed ``chance`` by (DerSimonian & Laird 1986).
-    """
-    counted = usable & (chance > 0)
-    weight = torch.where(counted, 1 / torch.where(counted, chance, 1), 0)
-    total, count = weight.sum(-1, keepdim=True), counted.sum(-1, keepdim=True)
-    heterogeneity = (weight * apart).sum(-1, keepdim=True) - (count - 1)
-    scale = total - weight.square().sum(-1, keepdim=True) / torch.where(total > 0, total, 1)
-    some = (heterogeneity > 0) & (scale > 0) & (count > 1)
-    spread = torch.where(some, heterogeneity / torch.where(some, scale, 1), 0)
-    return torch.where(counted & some, spread / (spread + chance), 0)
-
-
-def _together(size: Tensor, cross: Tensor, square: Tensor) -> Tensor:
-    """One coefficient for each example, shape ``(batch, 1)``, to which each output counts in its own scale.
-
-    Args:
-        size: squares of the scales.
-        cross: sums of products of the outputs and the linear part, of the same shape.
-        square: sums of squares of the linear part.
-    """
-    usable = size.isfinite() & (size > 0)
-    weight = torch.where(usable, 1 / torch.where(usable, size, 1), 0)
-    over = torch.where(usable, cross * weight, 0).sum(-1, keepdim=True)
-    under = torch.where(usable, square * weight, 0).sum(-1, keepdim=True)
-    return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
-
-
-def _residuals(sums: _Halves, found: _Coefficients) -> tuple[Tensor, Tensor]:
-    """Means, shape ``(batch, K)``, and rows whose second moment is R, shape ``(2 pairs, batch, K)``."""
-    pairs, outputs = len(sums.odd), sums.odd.shape[-1]
-    odd = sums.odd - found.gamma * sums.odd_linear
-    even = sums.even - found.gamma * sums.even_linear
-    mean, fitted = even.mean(0), found.own + (1 - found.own) / max(outputs, 1)
-    fitted = torch.where(sums.odd_linear.any(0), fitted, 0)
-    freedom = (pairs - fitted).clamp_min(0.5)
-    return mean, torch.cat([odd / freedom.sqrt(), (even - mean) / max(pairs - 1, 1) ** 0.5])
 
 
 def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
@@ -198,25 +115,25 @@ def estimated(rows: Rows) -> Estimate:
     mean, factor, gamma, var, residuals = _moments(pairs, counted, rows.root, exact)
     with torch.no_grad():
         std = (var + exact * gamma.square()).sqrt()
-        std_error = _std_error(counted, rows.root, exact, std)
+        std_error = _std_error(counted, exact, std)
         apart = residuals[len(counted.odd) :]
         square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
         mean_error = _shared(square, std.square(), _few(len(counted.odd))).sqrt()
     return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
 
 
-def _std_error(counted: _Halves, root: Tensor, exact: Tensor, std: Tensor) -> Tensor:
+def _std_error(counted: Halves, exact: Tensor, std: Tensor) -> Tensor:
     """Standard errors of the standard deviations.
 
     Each output by itself has a jackknife.  What an example's outputs have in common makes the estimate better than
     that.  Its own jackknife says by how much, but not where the outputs are unlike: how far they are from what each
     says by itself, beyond chance, is the same error of all.
     """
-    square, own_std = _jackknife(counted, exact)
+    square, own_std = _jackknife(counted, exact, True)
     own = _shared(square, own_std.square(), _few(len(counted.odd)))
-    together = _jackknife_together(counted, root, exact)
-    if together is None:
+    if exact.shape[-1] < 2:
         return own.sqrt()
+    together, _ = _jackknife(counted, exact, False)
     usable = (std > 0) & std.isfinite() & own.isfinite() & together.isfinite()
     count = usable.sum(-1, keepdim=True).clamp_min(1)
     size = torch.where(usable, std, 1)
@@ -233,24 +150,26 @@ def _std_error(counted: _Halves, root: Tensor, exact: Tensor, std: Tensor) -> Te
     return (torch.where(usable & (count > 1), pooled.minimum(own), own) + own_apart).sqrt()
 
 
-def _jackknife_together(counted: _Halves, root: Tensor, exact: Tensor) -> Tensor | None:
-    """*Variances* of the standard deviations of :func:`_moments` by leaving out groups of pairs; None for one output.
+def _jackknife(pairs: Halves, exact: Tensor, outputs_alone: bool) -> tuple[Tensor, Tensor]:
+    """*Variances* of standard deviations by leaving out pairs, and these on average; of each output alone, or as found.
 
-    All groups go together, as so many batches.
+    Alone it has a coefficient and a remainder of its own, and each pair is left out.  Else groups are, which cost less.
     """
-    pairs, (batch, outputs) = len(counted.odd), exact.shape
-    groups = next((count for count in range(min(pairs, _GROUPS), 5, -1) if pairs % count == 0), 0)
-    if outputs < 2 or not groups:
-        return None
-    place = torch.arange(pairs, device=exact.device)
-    kept = torch.stack([place[place % groups != group] for group in range(groups)], 1)
-    sums = _Halves(*(part[kept].flatten(1, 2) for part in counted))
-    exact = exact.repeat(groups, 1)
-    coefficients = _coefficients(sums, exact)
-    own = _residuals(sums, coefficients)[1].square().sum(0)
-    var = _shrunk(own, exact, len(sums.odd)) + exact * coefficients.gamma.square()
-    stds = var.sqrt().unflatten(0, (groups, batch))
-    return (groups - 1) * (stds - stds.mean(0)).square().mean(0)
+    count = len(pairs.odd)
+    if count < 3:
+        return torch.full_like(exact, torch.inf), exact.sqrt()
+    groups = count if outputs_alone else min(count, _GROUPS)
+    sums = summed(pairs, groups)
+    if outputs_alone:
+        gamma = sums.base + over(sums.cross, sums.square)
+        rest = remainder(sums, gamma, 0.0)
+    else:
+        found = coefficients(sums, exact)
+        gamma, rest = found.gamma, _shrunk(remainder(sums, *found), exact, count)
+    stds = (gamma.square() * exact + rest).sqrt()
+    influence = stds.mean(0) - stds  # of each pair or group on the standard deviation
+    square = (groups - 1) * influence.square().mean(0)
+    return square * _tails(influence) if outputs_alone else square, stds.mean(0)
 
 
 def left_out(rows: Rows, groups: int) -> list[Estimate]:
@@ -270,7 +189,7 @@ def left_out(rows: Rows, groups: int) -> list[Estimate]:
 
 
 def _moments(
-    pairs: _Halves, counted: _Halves, root: Tensor, exact: Tensor
+    pairs: Halves, counted: Halves, root: Tensor, exact: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Mean and factor; γ, the remainder's *variance*, and the rows whose second moment it is.
 
@@ -280,10 +199,12 @@ def _moments(
         root: as of :class:`Rows`.
         exact: *variance* of the linear part.
     """
-    coefficients = _coefficients(counted, exact)
-    gamma, (mean, residuals) = coefficients.gamma, _residuals(counted, coefficients)
-    if len(counted.odd) < len(pairs.odd):
-        mean = (pairs.even - gamma * pairs.even_linear).mean(0)
+    sums = summed(counted)
+    gamma, own = coefficients(sums, exact)
+    odd, even = counted.odd - gamma * counted.odd_linear, counted.even - gamma * counted.even_linear
+    apart = (even - even.mean(0)) / (sums.pairs - 1).clamp_min(1).sqrt()
+    residuals = torch.cat([odd / freedom(sums, own).sqrt(), apart])
+    mean = (pairs.even - gamma * pairs.even_linear).mean(0)
     own = residuals.square().sum(0)
     var = _shrunk(own, exact, len(counted.odd))
     some = own > 0
@@ -339,40 +260,6 @@ def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
 def away(values: Tensor, centre: Tensor) -> Tensor:
     """How far values are from their centre; 0 for infinite ones that equal it, as the logits of masked classes do."""
     return torch.where(centre.isinf() & (values == centre), 0, values - centre)
-
-
-def _jackknife(sums: _Halves, exact: Tensor) -> tuple[Tensor, Tensor]:
-    """*Variances* of standard deviations, leaving one pair out at a time; and these, by each output alone.
-
-    They are those of each output's own version, with a coefficient and a remainder of its own.
-    """
-    pairs, outputs = len(sums.odd), sums.odd.shape[-1]
-    if pairs < 3:
-        return torch.full_like(exact, torch.inf), exact.sqrt()
-    even, even_linear = sums.even - sums.even.mean(0), sums.even_linear - sums.even_linear.mean(0)
-
-    def without(odd: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over all pairs but each one; of the even halves about the mean of those that are left."""
-        return odd.sum(0) - odd, other.sum(0) - other * (pairs / (pairs - 1))
-
-    def over(top: Tensor, bottom: Tensor) -> Tensor:
-        return torch.where(bottom > 0, top / torch.where(bottom > 0, bottom, 1), 0)
-
-    # Of residuals about the coefficient of all pairs nothing cancels.
-    cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
-    gamma = over(cross, (sums.odd_linear.square() + even_linear.square()).sum(0))
-    odd, even = sums.odd - gamma * sums.odd_linear, even - gamma * even_linear
-    own = without(odd.square(), even.square())
-    mixed = without(odd * sums.odd_linear, even * even_linear)
-    linear = without(sums.odd_linear.square(), even_linear.square())
-    change = over(mixed[0] + mixed[1], linear[0] + linear[1])
-    rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
-    fitted = sums.odd_linear.any(0) / max(outputs, 1)
-    rest = rest_odd / (pairs - 1 - fitted) + rest_even / (pairs - 2)
-    stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
-    influence = stds.mean(0) - stds  # of each pair on the standard deviation
-    square = (pairs - 1) * influence.square().mean(0) * _tails(influence)
-    return square, stds.mean(0)
 
 
 def _tails(influence: Tensor) -> Tensor:
