@@ -17,11 +17,13 @@ class Accuracy(NamedTuple):
         rtol: rows are added until the error of the standard deviation is below this part of it.
         max_rows: the largest number of rows.
         seed: of the draws.
+        memory: bytes that a call may take; None for 256 MiB, or eight times a plain call where that is more.
     """
 
     rtol: float = 0.05
     max_rows: int = 256
     seed: int = 0
+    memory: int | None = None
 
 
 #: what a context asks for
@@ -29,27 +31,35 @@ ACCURACY: Final[ContextVar[Accuracy]] = ContextVar("momentgen_accuracy")
 
 
 def asked(
-    where: str, method: str | None, rtol: float | None, max_rows: int | None, seed: int | None
+    where: str,
+    method: str | None,
+    rtol: float | None,
+    max_rows: int | None,
+    seed: int | None,
+    memory: int | None = None,
 ) -> Accuracy | None:
     """The accuracy that a user asks for; None if no argument is given.
 
     Raises:
         InputError: for numbers that say nothing, and for another method than ``controlled``.
     """
-    if rtol is None and max_rows is None and seed is None:
+    if rtol is None and max_rows is None and seed is None and memory is None:
         return None
     if method not in (None, "controlled"):
-        raise InputError(f'{where}: rtol, max_rows and seed are of method="controlled", got method={method!r}')
+        raise InputError(f'{where}: rtol, max_rows, seed and memory are of method="controlled", got method={method!r}')
     default = Accuracy()
     given = Accuracy(
         default.rtol if rtol is None else rtol,
         default.max_rows if max_rows is None else max_rows,
         default.seed if seed is None else seed,
+        memory,
     )
     if not given.rtol > 0:
         raise InputError(f"{where}: expected rtol, a relative error, above 0, got {given.rtol!r}")
     if not isinstance(given.max_rows, int) or given.max_rows < 8:
         raise InputError(f"{where}: expected max_rows of at least 8, got {given.max_rows!r}")
+    if memory is not None and (not isinstance(memory, int) or memory <= 0):
+        raise InputError(f"{where}: expected memory as a number of bytes above 0, got {memory!r}")
     if not isinstance(given.seed, int):
         raise InputError(f"{where}: expected a whole number as the seed, got {given.seed!r}")
     return given

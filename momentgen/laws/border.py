@@ -89,6 +89,8 @@ class method:  # noqa: N801 - a context manager, named as it is used
         rtol: of ``controlled``: draws are added until the standard error of σ is below this part of σ.
         max_rows: of ``controlled``: the largest number of draws.
         seed: of ``controlled``: of the draws.
+        memory: of ``controlled``: bytes that a call may take beside the network.  A batch that takes more is divided,
+            down to single examples.  None for 256 MiB, or eight times a plain call where that is more.
 
     A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
     It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
@@ -107,11 +109,17 @@ class method:  # noqa: N801 - a context manager, named as it is used
     """
 
     def __init__(
-        self, name: Method, *, rtol: float | None = None, max_rows: int | None = None, seed: int | None = None
+        self,
+        name: Method,
+        *,
+        rtol: float | None = None,
+        max_rows: int | None = None,
+        seed: int | None = None,
+        memory: int | None = None,
     ) -> None:
         _known(name)
         self._name: str = name
-        accuracy = asked("method", name, rtol, max_rows, seed)
+        accuracy = asked("method", name, rtol, max_rows, seed, memory)
         self._set = [within(_method, name), *([] if accuracy is None else [within(ACCURACY, accuracy)])]
         self._outer: list[str | None] = []
 

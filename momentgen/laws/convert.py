@@ -27,6 +27,7 @@ def convert(
     rtol: float | None = None,
     max_rows: int | None = None,
     seed: int | None = None,
+    memory: int | None = None,
 ) -> torch.nn.Module:
     """The network over moments that computes what ``module`` computes, over the same parameters and buffers.
 
@@ -44,10 +45,10 @@ def convert(
             the plain network: ``controlled``, ``sample``, ``local``.  The result then holds it as ``scripted``.
             The module of an exported program is held as ``exported``, and runs by the same methods.
         method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
-        rtol: of the method ``controlled``, with ``max_rows`` and ``seed``: how exact its answers are to be, as for
-            :class:`momentgen.method`.
+        rtol: of the method ``controlled``: how exact its answers are to be, as for :class:`momentgen.method`.
         max_rows: likewise.
         seed: likewise.
+        memory: likewise.
 
     Returns:
         A module, also an instance of ``module``'s class, that takes tensors or :class:`~momentgen.Moments` where the
@@ -66,7 +67,7 @@ def convert(
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"convert: expected a torch.nn.Module, got {type(module).__name__}")
-    accuracy = asked("convert", method, rtol, max_rows, seed)
+    accuracy = asked("convert", method, rtol, max_rows, seed, memory)
     if isinstance(module, Border):
         if accuracy is not None:
             module.accuracy = accuracy

@@ -76,6 +76,8 @@ class Answer:
         mode, shifts = self._first_rows(self._first())
         self._confirm(between)
         linear = self._linear(mode, shifts, most)
+        shifts.clear()
+        mode.release()
         of_inputs = len(mode.sources) == self._inputs == len(self._noise) > 0
         self._few = mode.kinked and self._facts.narrow and of_inputs
         mode.draws_only = True

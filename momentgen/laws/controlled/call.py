@@ -61,6 +61,12 @@ class Record:
         self._sums[place:] = [value if keeps_graph else value.detach().clone()]
         self._counts[place:] = [count]
 
+    def release(self) -> None:
+        """Forget everything but what was drawn."""
+        self._sums.clear()
+        self._counts.clear()
+        self.graphs.clear()
+
     def draws_by(self, state: Tensor) -> None:
         """The present row will draw from a generator in this state."""
         self.seeded |= self._state is not None and torch.equal(self._state, state)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.regression import Halves, coefficients, freedom, over, remainder, summed
+from momentgen.laws.controlled.regression import Halves, Products, coefficients, freedom, over, remainder
 from momentgen.laws.numerics.root import scale_of
 from momentgen.runtime import norms
 
@@ -112,28 +112,29 @@ def estimated(rows: Rows) -> Estimate:
     size, centre, rows = _scaled(rows)
     exact, pairs = rows.root.square().sum(-2), _halves(rows)
     counted = pairs.at(slice(rows.fresh // 2, None))
-    mean, factor, gamma, var, residuals = _moments(pairs, counted, rows.root, exact)
+    products = Products(counted)
+    mean, factor, gamma, var, residuals = _moments(pairs, counted, products, rows.root, exact)
     with torch.no_grad():
         std = (var + exact * gamma.square()).sqrt()
-        std_error = _std_error(counted, exact, std)
+        std_error = _std_error(products, exact, std)
         apart = residuals[len(counted.odd) :]
         square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
         mean_error = _shared(square, std.square(), _few(len(counted.odd))).sqrt()
     return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
 
 
-def _std_error(counted: Halves, exact: Tensor, std: Tensor) -> Tensor:
+def _std_error(products: Products, exact: Tensor, std: Tensor) -> Tensor:
     """Standard errors of the standard deviations.
 
     Each output by itself has a jackknife.  What an example's outputs have in common makes the estimate better than
     that.  Its own jackknife says by how much, but not where the outputs are unlike: how far they are from what each
     says by itself, beyond chance, is the same error of all.
     """
-    square, own_std = _jackknife(counted, exact, True)
-    own = _shared(square, own_std.square(), _few(len(counted.odd)))
+    square, own_std = _jackknife(products, exact, True)
+    own = _shared(square, own_std.square(), _few(products.count))
     if exact.shape[-1] < 2:
         return own.sqrt()
-    together, _ = _jackknife(counted, exact, False)
+    together, _ = _jackknife(products, exact, False)
     usable = (std > 0) & std.isfinite() & own.isfinite() & together.isfinite()
     count = usable.sum(-1, keepdim=True).clamp_min(1)
     size = torch.where(usable, std, 1)
@@ -142,7 +143,7 @@ def _std_error(counted: Halves, exact: Tensor, std: Tensor) -> Tensor:
         return torch.where(usable, value / size.square(), 0).sum(-1, keepdim=True) / count
 
     apart = (share((std - own_std).square()) - share((square - together).clamp_min(0))).clamp_min(0)
-    pooled = _TOGETHER * (_shared(together, std.square(), _few(len(counted.odd))) + apart * std.square())
+    pooled = _TOGETHER * (_shared(together, std.square(), _few(products.count)) + apart * std.square())
     # Of few outputs there is little to tell how unlike they are.
     pooled = (count * pooled + _FEW * own) / (count + _FEW)
     # An output that is unlike the others by itself has that as its error.
@@ -150,16 +151,16 @@ def _std_error(counted: Halves, exact: Tensor, std: Tensor) -> Tensor:
     return (torch.where(usable & (count > 1), pooled.minimum(own), own) + own_apart).sqrt()
 
 
-def _jackknife(pairs: Halves, exact: Tensor, outputs_alone: bool) -> tuple[Tensor, Tensor]:
+def _jackknife(products: Products, exact: Tensor, outputs_alone: bool) -> tuple[Tensor, Tensor]:
     """*Variances* of standard deviations by leaving out pairs, and these on average; of each output alone, or as found.
 
     Alone it has a coefficient and a remainder of its own, and each pair is left out.  Else groups are, which cost less.
     """
-    count = len(pairs.odd)
+    count = products.count
     if count < 3:
         return torch.full_like(exact, torch.inf), exact.sqrt()
     groups = count if outputs_alone else min(count, _GROUPS)
-    sums = summed(pairs, groups)
+    sums = products.left_out(groups)
     if outputs_alone:
         gamma = sums.base + over(sums.cross, sums.square)
         rest = remainder(sums, gamma, 0.0)
@@ -182,24 +183,25 @@ def left_out(rows: Rows, groups: int) -> list[Estimate]:
     place, found = torch.arange(len(pairs.odd), device=size.device) - first, []
     for group in range(groups):
         kept = pairs.at((place < 0) | (place % groups != group))
-        mean, factor = _moments(kept, kept.at(slice(first, None)), rows.root, exact)[:2]
+        counted = kept.at(slice(first, None))
+        mean, factor = _moments(kept, counted, Products(counted), rows.root, exact)[:2]
         nothing = torch.zeros_like(mean)
         found.append(Estimate(mean * size + centre, factor * size[:, None], nothing, nothing))
     return found
 
 
 def _moments(
-    pairs: Halves, counted: Halves, root: Tensor, exact: Tensor
+    pairs: Halves, counted: Halves, products: Products, root: Tensor, exact: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Mean and factor; γ, the remainder's *variance*, and the rows whose second moment it is.
 
     Args:
         pairs: of the mean.
-        counted: those of the remainder.
+        counted: those of the remainder, and their ``products``.
         root: as of :class:`Rows`.
         exact: *variance* of the linear part.
     """
-    sums = summed(counted)
+    sums = products.total()
     gamma, own = coefficients(sums, exact)
     odd, even = counted.odd - gamma * counted.odd_linear, counted.even - gamma * counted.even_linear
     apart = (even - even.mean(0)) / (sums.pairs - 1).clamp_min(1).sqrt()

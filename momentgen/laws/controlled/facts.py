@@ -69,6 +69,7 @@ class Facts:
         writes: what the module kept of a call, where that did not depend on the draw.
         draws: whether the network draws noise.
         reads: whether it reads out what follows from its inputs.
+        widest: bytes of the largest tensor that follows from the inputs; ``computed`` of all, ``returned`` of outputs.
         fresh: whether they were found for this call.
     """
 
@@ -78,6 +79,7 @@ class Facts:
         self.watched: bool | None = None
         self.differentiates, self.ends_alike, self.keeps = False, True, True
         self.draws, self.reads, self.fresh = False, False, True
+        self.widest = self.computed = self.returned = 0
         self.writes: dict[str, Any] = {}
         self._sizes: dict[int, bool] = {}
 
@@ -182,7 +184,8 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     kept.restore()
     with watch:
         base = _tensors(network, first, seed)
-    facts.reads = watch.reads
+    facts.reads, facts.widest, facts.computed = watch.reads, watch.widest, watch.computed
+    facts.returned = sum(leaf.nbytes for leaf in base)
     facts.narrow = watch.widest <= _FEW * batch * base[0].element_size() if base else True
     state = kept.changed()
     facts.keeps, facts.writes = bool(state), state
@@ -223,12 +226,13 @@ class Watch(TorchFunctionMode):
     Attributes:
         reads: whether one that follows from them is read out.
         kinked: whether a function of one that follows from them has kinks or jumps.
-        widest: bytes of the largest.
+        widest: bytes of the largest; ``computed`` of all that are no views.
     """
 
     def __init__(self, values: list[Tensor]) -> None:
         super().__init__()
         self.reads, self.kinked, self.widest = False, False, max((value.nbytes for value in values), default=0)
+        self.computed = 0
         self._followed = {id(value): value for value in values}  # held, so that an identity stays its own
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -237,7 +241,9 @@ class Watch(TorchFunctionMode):
         if any(id(value) in self._followed for value in given):
             self.reads |= getattr(func, "__name__", "") in _READS
             self.kinked |= has_kinks(entry_of(func), out)
-            for value in (*given[:1], *tensors_in((out,))):  # the first may have been written to
+            made = tensors_in((out,))
+            self.computed += sum(value.nbytes for value in made if value._base is None)
+            for value in (*given[:1], *made):  # the first may have been written to
                 self._followed[id(value)] = value
                 self.widest = max(self.widest, value.numel() * value.element_size())
         return out

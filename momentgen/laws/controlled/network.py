@@ -18,7 +18,7 @@ from momentgen.laws.border import entered, method
 from momentgen.laws.example_arguments import first_tensor
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, leaves_of
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["Network", "generators"]
 
@@ -66,6 +66,17 @@ class Network:
         self._given = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         self._copies: list[tuple[Tensor, int | None]] = []
         self._copy()
+
+    def part(self, examples: range) -> Network:
+        """The network with some of the examples, of arguments that have as many entries in front."""
+        made: dict[int, Any] = {}  # an argument that is there twice is one object
+
+        def chosen(leaf: Any) -> Any:
+            if id(leaf) not in made:
+                made[id(leaf)] = _of_examples(leaf, slice(examples.start, examples.stop), self.batch)
+            return made[id(leaf)]
+
+        return Network(self.where, self._forward, [chosen(leaf) for leaf in self.leaves], self._form)
 
     def call(self, values: list[Tensor], rows: int = 1) -> Any:
         """What the network returns for these values of its random inputs.
@@ -162,6 +173,15 @@ def generators(devices: Sequence[Any] = ()) -> bytes:
     numbers = [state.numpy() for state in (torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices))]
     of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - what networks draw from
     return pickle.dumps((numbers, random.getstate(), of_numpy))
+
+
+def _of_examples(leaf: Any, chosen: slice, batch: int) -> Any:
+    """Some examples of a tensor or of moments; what has not as many entries in front is the same for all."""
+    if isinstance(leaf, JointMoments):
+        return JointMoments.of(leaf.mean[chosen], leaf.var[chosen], leaf.factor[chosen])
+    if isinstance(leaf, Moments):
+        return Moments(leaf.mean[chosen], leaf.var.expand(leaf.mean.shape)[chosen])
+    return leaf[chosen] if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == batch else leaf
 
 
 def _identity(value: Moments) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from momentgen.laws.controlled.cubature import by_cubature
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.outputs import UnlikeEndsError
+from momentgen.laws.controlled.parts import joined, parts
 from momentgen.laws.controlled.shift import DifferentiatesError
 from momentgen.laws.controlled.stack import UnstackedError
 from momentgen.laws.kept import Kept
@@ -28,6 +29,8 @@ from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["propagate"]
 
+#: between the seeds of parts of a batch, each of which has draws of its own
+_NEXT: Final = 15_485_863
 #: noise of less than so many roundings of a value is not drawn well
 _ROUNDINGS: Final = 16
 
@@ -91,11 +94,17 @@ def _say_if_lost(value: Moments) -> None:
         )
 
 
-def _answered(network: Network, spent: Accuracy) -> Any:
-    """What the network returns; by rows together where they may be."""
+def _answered(network: Network, spent: Accuracy, whole: bool = True) -> Any:
+    """What the network returns; by rows together where they may be, and in parts of a batch that is too large."""
     facts = facts_of(network, spent.seed)
     while True:  # each of these is learnt once
         try:
+            divided = parts(network, spent, facts) if whole else [network]
+            if len(divided) > 1:
+                seeds = [spent.seed + _NEXT * number for number in range(len(divided))]
+                return joined(
+                    [_answered(one, spent._replace(seed=seed), False) for one, seed in zip(divided, seeds, strict=True)]
+                )
             return _by_facts(network, spent, facts)
         except DifferentiatesError:
             facts.differentiates = True

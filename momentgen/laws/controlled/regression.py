@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Halves", "Sums", "coefficients", "freedom", "over", "remainder", "summed"]
+__all__ = ["Halves", "Products", "Sums", "coefficients", "freedom", "over", "remainder"]
 
 
 class Halves(NamedTuple):
@@ -61,31 +61,43 @@ class Sums(NamedTuple):
         return odd, even
 
 
-def summed(pairs: Halves, groups: int = 0) -> Sums:
-    """Sums over all pairs; or over all but each of so many groups."""
-    count = len(pairs.odd)
-    even, even_linear = pairs.even - pairs.even.mean(0), pairs.even_linear - pairs.even_linear.mean(0)
-    square = (pairs.odd_linear.square() + even_linear.square()).sum(0)
-    base = over((pairs.odd * pairs.odd_linear + even * even_linear).sum(0), square).detach()
-    odd, even = pairs.odd - base * pairs.odd_linear, even - base * even_linear
-    number = torch.tensor(count, dtype=base.dtype, device=base.device)
-    parts = [
-        [one.square(), one * linear, linear.square()] for one, linear in ((odd, pairs.odd_linear), (even, even_linear))
-    ]
-    if not groups:
-        of_odd, of_even = ([part.sum(0) for part in half] for half in parts)
-        return Sums(base, (of_odd[0], of_odd[1], of_odd[2]), (of_even[0], of_even[1], of_even[2]), number)
-    place = torch.arange(count, device=base.device) % groups
+class Products:
+    """Products of the halves of each pair, of which sums over all pairs or groups of them are made.
 
-    def grouped(part: Tensor) -> Tensor:
-        return part if groups == count else part.new_zeros((groups, *part.shape[1:])).index_add(0, place, part)
+    Args:
+        pairs: the halves.
+    """
 
-    left = number - torch.bincount(place, minlength=groups).to(number)[:, None, None]
-    mean, mean_linear = grouped(even), grouped(even_linear)  # of the group; those of all are 0
-    of_odd, of_even = ([part.sum(0) - grouped(part) for part in half] for half in parts)
-    moved = (mean.square(), mean * mean_linear, mean_linear.square())
-    of_even = [one - other / left for one, other in zip(of_even, moved, strict=True)]
-    return Sums(base, (of_odd[0], of_odd[1], of_odd[2]), (of_even[0], of_even[1], of_even[2]), left)
+    def __init__(self, pairs: Halves) -> None:
+        self.count = len(pairs.odd)
+        even, even_linear = pairs.even - pairs.even.mean(0), pairs.even_linear - pairs.even_linear.mean(0)
+        squares = pairs.odd_linear.square(), even_linear.square()
+        cross = (pairs.odd * pairs.odd_linear + even * even_linear).sum(0)
+        self._base = over(cross, (squares[0] + squares[1]).sum(0)).detach()
+        odd, even = pairs.odd - self._base * pairs.odd_linear, even - self._base * even_linear
+        self._parts = [odd.square(), odd * pairs.odd_linear, squares[0], even.square(), even * even_linear, squares[1]]
+        self._means, self._sums = (even, even_linear), [part.sum(0) for part in self._parts]
+
+    def total(self) -> Sums:
+        """Sums over all pairs."""
+        number = self._base.new_full((), self.count)
+        return self._of(self._sums, number)
+
+    def left_out(self, groups: int) -> Sums:
+        """Sums over all pairs but each of so many groups."""
+        place = torch.arange(self.count, device=self._base.device) % groups
+
+        def grouped(part: Tensor) -> Tensor:
+            return part if groups == self.count else part.new_zeros(groups, *part.shape[1:]).index_add(0, place, part)
+
+        left = self._base.new_full((), self.count) - torch.bincount(place, minlength=groups)[:, None, None]
+        sums = [total - grouped(part) for total, part in zip(self._sums, self._parts, strict=True)]
+        mean, linear = map(grouped, self._means)  # of the group: those of all are 0
+        moved = mean.square(), mean * linear, linear.square()
+        return self._of([*sums[:3], *(one - other / left for one, other in zip(sums[3:], moved, strict=True))], left)
+
+    def _of(self, sums: list[Tensor], pairs: Tensor) -> Sums:
+        return Sums(self._base, (sums[0], sums[1], sums[2]), (sums[3], sums[4], sums[5]), pairs)
 
 
 def over(top: Tensor, bottom: Tensor) -> Tensor:

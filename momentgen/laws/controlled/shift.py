@@ -185,6 +185,13 @@ class Shift(TorchFunctionMode):
             again = functools.partial(function, *args, **kwargs)
             self.softmaxes[id(out)] = Softmax(out, logits, dim, entry.name == "log_softmax", again)
 
+    def release(self) -> None:
+        """Slopes and graphs are not needed any more: A is known.  They are most of what a call holds."""
+        self._known.clear()
+        for records in self._records.values():
+            for record in records:
+                record.release()
+
     def forget_draws(self) -> None:
         """What was drawn so far is not needed any more."""
         self.common.forget_draws()
