@@ -42,12 +42,12 @@ def test_a_quick_run_measures_methods_beside_each_other_keeps_what_it_drew_and_a
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")} == kept
 
 
-def test_the_documented_tables_are_those_of_the_results():
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--table"], check=True, capture_output=True, text=True, timeout=120
-    )
-    page = (SCRIPT.parents[1] / "docs" / "results" / "the-default.md").read_text()
-    _, _, rest = page.partition("<!-- tables of benchmarks/answers.py -->\n")
+@pytest.mark.parametrize(("script", "name"), [("answers", "the-default"), ("truth", "truth")])
+def test_the_documented_tables_are_those_of_the_results(script: str, name: str) -> None:
+    command = [sys.executable, str(SCRIPT.with_stem(script)), "--table"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    page = (SCRIPT.parents[1] / "docs" / "results" / f"{name}.md").read_text()
+    _, _, rest = page.partition(f"<!-- tables of benchmarks/{script}.py -->\n")
     assert rest.startswith(done.stdout)
 
 

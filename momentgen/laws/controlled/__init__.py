@@ -6,13 +6,18 @@ together through one call, where that gives the same.  Beside the rows goes the
 exactly: the covariance of A e is A Σ Aᵀ.  What A leaves over, f(x + e) less A e, is estimated from the rows, and so is
 the error of the answer.  A may be anything and the answer is right; the nearer it is, the smaller is the error.
 
-* :mod:`~momentgen.laws.controlled.noise`: the noise of the inputs, one draw for each row.
+* :mod:`~momentgen.laws.controlled.noise`: the noise of the inputs, one draw per row and example.
 * :mod:`~momentgen.laws.controlled.facts`: which examples are independent, and which rows may go together.
 * :mod:`~momentgen.laws.controlled.shift`: the mode that watches the rows, averages slopes and makes the shift.
 * :mod:`~momentgen.laws.controlled.call`: one call of a function, and what the rows say of it.
 * :mod:`~momentgen.laws.controlled.rules`: how each of torch's functions acts on the shift.
 * :mod:`~momentgen.laws.controlled.common`: noise that all examples have in common, as that of weights.
+* :mod:`~momentgen.laws.controlled.regression`: sums over pairs of rows, and the rows' regression on A e.
 * :mod:`~momentgen.laws.controlled.estimate`: moments and errors from rows and A.
+* :mod:`~momentgen.laws.controlled.reach`: whether larger noise moves what no row has moved.
+* :mod:`~momentgen.laws.controlled.outputs`: what the network returned in each row.
 * :mod:`~momentgen.laws.controlled.answer`: the rows of one call, and what they say.
+* :mod:`~momentgen.laws.controlled.cubature`: nodes in the place of rows, of few noisy values.
+* :mod:`~momentgen.laws.controlled.parts`: a batch in parts, which take less memory.
 * :mod:`~momentgen.laws.controlled.propagate`: the method.
 """

@@ -1,10 +1,10 @@
 """Few noisy values: rows at the nodes of cubature rules in the place of draws.
 
-With up to four noisy values per example, rules of rising order find the moments of a smooth function by orders of
-magnitude better than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.  More values
-have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of the first,
-and that is what is stated; twice as much where the differences do not shrink.  Where that is more than the user allows,
-as of a jump, draws answer.
+With up to four noisy values per example, rules of rising order replace draws.  Of a smooth function they find the
+moments far more accurately than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.
+More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
+the first, which is what is stated: twice as much where the differences do not shrink.  Where that is more than the user
+allows, as of a jump, draws answer.
 """
 
 from __future__ import annotations

@@ -55,8 +55,9 @@ def _joined(leaves: list[Any]) -> Any:
     if isinstance(leaves[0], JointMoments):
         rank = max(leaf.factor.shape[-2] for leaf in leaves)
         factor = torch.cat([F.pad(leaf.factor, (0, 0, 0, rank - leaf.factor.shape[-2])) for leaf in leaves])
-        pairs = [tuple.__iter__(leaf) for leaf in leaves]
-        made = JointMoments.of(*(torch.cat(field) for field in zip(*pairs, strict=True)), factor)
+        # by the tuple itself: reading a variance that the dtype does not hold would warn
+        mean, var = (torch.cat(field) for field in zip(*map(tuple.__iter__, leaves), strict=True))
+        made = JointMoments.of(mean, var, factor)
         errors = [(leaf.std_error, leaf.mean_error, leaf.rows) for leaf in leaves]
         return made.with_errors(
             torch.cat([one[0] for one in errors]), torch.cat([one[1] for one in errors]), max(one[2] for one in errors)
