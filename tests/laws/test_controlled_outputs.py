@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
+from momentgen.errors import InputError
 from momentgen.laws.controlled.linear import _dimension
 
 
@@ -58,3 +60,24 @@ def test_small_outputs_beside_large_ones_that_go_with_them_keep_their_digits() -
         network[0].weight.mul_(10.0 ** torch.linspace(-7, 3, 40)[torch.randperm(40), None])
     found = momentgen.convert(network)(noisy(torch.zeros(3, 3), std=0.5))
     torch.testing.assert_close(found.std, 0.5 * network[0].weight.norm(dim=1).expand(3, 40), rtol=1e-4, atol=0)
+
+
+def test_a_batch_that_takes_more_than_memory_allows_is_divided() -> None:
+    """Parts have draws of their own, and outputs of every kind come together again."""
+    torch.manual_seed(0)
+    linear = nn.Linear(10, 5)
+    network = Of(lambda net, x, scale: (net.linear(x).tanh() * scale, x.argmax(1), "text"), linear=linear).eval()
+    x, scale = noisy(torch.randn(12, 10), std=0.5), torch.rand(12, 1) + 0.5
+    with torch.no_grad():
+        whole, divided = (momentgen.convert(network, memory=memory)(x, scale) for memory in (None, 50_000))
+        again = momentgen.convert(network, memory=50_000)(x, scale)
+    assert divided[0].factor.shape[0] == 12
+    assert not torch.equal(whole[0].std, divided[0].std)
+    off = (divided[0].std - whole[0].std) / (divided[0].std_error ** 2 + whole[0].std_error ** 2).sqrt()
+    assert off.square().mean() < 2
+    assert divided[1].shape == (12,)
+    assert divided[2] == "text"
+    assert torch.equal(divided[0].std, again[0].std)
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(InputError, match="memory as a number of bytes"):
+            momentgen.convert(network, memory=wrong)
