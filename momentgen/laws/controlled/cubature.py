@@ -3,8 +3,8 @@
 With up to four noisy values per example, rules of rising order replace draws.  Of a smooth function they find the
 moments far more accurately than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.
 More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
-the first.  That is what is stated, and twice as much where the differences do not shrink.  Where that is more than the user
-allows, as of a jump, draws answer.
+the first.  That is what is stated, and twice as much where the differences do not shrink.  Where that is more than the
+user allows, as of a jump, draws answer.
 """
 
 from __future__ import annotations
