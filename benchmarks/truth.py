@@ -46,14 +46,13 @@ def table() -> str:
 
 
 def summary() -> str:
-    """How many rows hold, before and after, in a sentence."""
+    """How many rows hold, before and after, and which fall short."""
     found = {name: json.loads((RESULTS / f"{name}.json").read_text())["rows"] for name in ("truth_before", "truth")}
     counts = {name: sum(holds(row, row["kind"]) for row in rows) for name, rows in found.items()}
     short = [row["name"] for row in found["truth"] if not holds(row, row["kind"])]
-    return (
-        f"{counts['truth']} of {len(found['truth'])} rows hold; {counts['truth_before']} did before.\n"
-        f"Short of it are: {'; '.join(short).replace('|', chr(92) + '|')}.\n"
-    )
+    lines = [f"{counts['truth']} of {len(found['truth'])} rows hold; {counts['truth_before']} did before."]
+    lines += ["These fall short:", "", *(f"- {name}" for name in short)]
+    return "\n".join(lines).replace("|", chr(92) + "|") + "\n"
 
 
 def _held(share: float) -> str:
