@@ -21,7 +21,7 @@ from momentgen.laws.law import Law, Rule, laws_in, rule
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = []
+__all__ = ["attention_by_parts"]
 
 
 def _body(function: Any) -> Callable[..., Any]:
@@ -88,6 +88,14 @@ def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
         bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
     own = query.shape[-1] ** -0.5 if scale is None else scale
     return query, key, value, own, bias, bound.get("dropout_p", 0.0)
+
+
+def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``scaled_dot_product_attention`` as two products and a softmax."""
+    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
+    logits = (query * scale) @ key.transpose(-2, -1)
+    weights = torch.softmax(logits if bias is None else logits + bias, -1)
+    return (F.dropout(weights, drop, True) if drop else weights) @ value
 
 
 # ------------------------------------------------------ recurrent layers
