@@ -43,9 +43,7 @@ def test_a_context_outranks_a_module_and_ends():
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(
-        InputError, match="expected one of ap1, ap2, sample, local, covariance, adjoint, controlled, got 'ap3'"
-    ):
+    with pytest.raises(InputError, match="expected one of ap1, ap2, sample, local, controlled, got 'ap3'"):
         momentgen.method("ap3")
 
 
