@@ -61,8 +61,8 @@ A sampled maximum is not a bound on what it did not sample.
 
   and no less than 2⁻¹²⁶. Where f's values are of a size beyond 1/16 to 4, the 1 in the mean's is a power of two of
   that size. `exp`, `square`, `sin`, `cos`, `normal_cdf`, the logistic transform and functions in other
-  units (`celu`, `softplus`, `hardtanh`, ...) have forms of their own. Each certificate states its own in full, with the numbers; `help(op)` and `print(op.certificate())` show it,
-  and so does this page below.
+  units (`celu`, `softplus`, `hardtanh`, ...) have forms of their own. Each certificate states its own in full,
+  with the numbers; `help(op)` and `print(op.certificate())` show it, and so does this page below.
 
 **A tolerance does not bound the relative error.** Far out in a tail, where the exact value is below what is
 allowed, no digit of a result need be right: the variance of `tanh` at (5, 0.01) may come out as 0 for 3.5e-10, and

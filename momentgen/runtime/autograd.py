@@ -78,7 +78,7 @@ def _differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequen
         for tensor in tensors:
             if tensor.requires_grad:
                 return _Plain.apply(_Call(which, kernel, params), *tensors)  # type: ignore[no-any-return,no-untyped-call]
-    return operator(*tensors, params)  # type: ignore[no-any-return]
+    return operator(*tensors, params)
 
 
 def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor]) -> Outputs | None:
@@ -107,7 +107,7 @@ def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor
     if torch.is_grad_enabled() and any(value.requires_grad for value in values):
         return None
     with _cleared():
-        outputs = operator(*(batch_first(size, dims, values) if mapped else values), params)
+        outputs: Outputs = operator(*(batch_first(size, dims, values) if mapped else values), params)
     if mapped:
         outputs = tuple([_functorch._add_batch_dim(output, 0, mapped) for output in outputs])
     return outputs
