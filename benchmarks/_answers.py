@@ -211,7 +211,7 @@ def _linear(net: nn.Module) -> Callable[[Moments, int], Answer]:
 #: names of the methods: those whose answer depends on a seed, and those whose does not
 METHODS = {
     "controlled, 16 rows": True, "controlled": True, "Monte Carlo": True, "antithetic": True, "Sobol": True,
-    "adjoint": False, "covariance": False, "ap2": False, "linearisation": False,
+    "ap2": False, "linearisation": False,
 }  # fmt: skip
 
 _NUMBERS = {"Monte Carlo": _normal, "antithetic": _antithetic, "Sobol": _sobol}
@@ -223,8 +223,6 @@ def contestant(method: str, one: Trained) -> Callable[[Moments, int], Answer] | 
         return None if one.recipe.own_noise and method != "Monte Carlo" else _sampled(one, _NUMBERS[method])
     if method == "linearisation":  # the Jacobian by the input knows no noise of the network's own
         return None if one.recipe.own_noise else _linear(one.net)
-    if method == "covariance" and not one.recipe.covariance:
-        return None
     if method == "controlled, 16 rows":
         return _converted(one.net, "controlled", max_rows=16)
     return _converted(one.net, method)

@@ -194,7 +194,6 @@ class Recipe:
             large, so that its memory is used again.
         own_noise: whether its dropout stays active in evaluation.
         samples: plain draws that are the truth.
-        covariance: whether the matrices of all its layers are worth their cost and fit in memory.
     """
 
     build: Callable[[], nn.Module]
@@ -206,7 +205,6 @@ class Recipe:
     rows: int = 512
     own_noise: bool = False
     samples: int = 20_000
-    covariance: bool = False
 
     def cases(self) -> dict[str, float]:
         """Variance of the pixels' noise by the name of the case."""
@@ -215,13 +213,13 @@ class Recipe:
 
 VARIANCES = (1e-4, 0.01, 0.1, 1.0)
 NETWORKS: dict[str, Recipe] = {
-    "mlp": Recipe(mlp, 6, VARIANCES, covariance=True),
+    "mlp": Recipe(mlp, 6, VARIANCES),
     "lenet": Recipe(lenet, 3, VARIANCES, rows=256),
     "mnist_example": Recipe(MnistExample, 1, VARIANCES, count=20_000, rate=2e-3, rows=64),
     "resnet": Recipe(ResNet, 2, VARIANCES, count=20_000, rate=1e-2, rows=64, samples=6_000),
     "nine_layers": Recipe(nine_layers, 1, VARIANCES, count=20_000, size=32, rows=64, samples=6_000),
     "vit": Recipe(ViT, 2, VARIANCES, rate=2e-3, rows=256),
-    "mlp_dropout": Recipe(lambda: mlp(DROPOUT), 6, (0.0,), own_noise=True, covariance=True),
+    "mlp_dropout": Recipe(lambda: mlp(DROPOUT), 6, (0.0,), own_noise=True),
     "lenet_dropout": Recipe(lambda: lenet(DROPOUT), 3, (0.0,), rows=256, own_noise=True),
 }
 

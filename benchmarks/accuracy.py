@@ -61,10 +61,8 @@ A sampled maximum is not a bound on what it did not sample.
 
   and no less than 2⁻¹²⁶. Where f's values are of a size beyond 1/16 to 4, the 1 in the mean's is a power of two of
   that size. `exp`, `square`, `sin`, `cos`, `normal_cdf`, the logistic transform and functions in other
-  units (`celu`, `softplus`, `hardtanh`, ...) have forms of their own, and so have covariances of f of two inputs:
-  1e-5 sqrt(V1 V2), V_i the exact variances of f, or 1e-5 of the terms of GELU's, and of partials 1e-4 of their
-  terms. Each certificate states its own in full, with the numbers; `help(op)` and `print(op.certificate())` show it,
-  and so does this page below.
+  units (`celu`, `softplus`, `hardtanh`, ...) have forms of their own. Each certificate states its own in full,
+  with the numbers; `help(op)` and `print(op.certificate())` show it, and so does this page below.
 
 **A tolerance does not bound the relative error.** Far out in a tail, where the exact value is below what is
 allowed, no digit of a result need be right: the variance of `tanh` at (5, 0.01) may come out as 0 for 3.5e-10, and
@@ -142,16 +140,13 @@ def render(certificates: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(certificates: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows, joint, pairs = [], [], []
+    rows, joint = [], []
     for c in certificates:
         unit = unit_of(c)
         errors = {name: c["bounds"][name][unit] for name in c["bounds"]}
         goal = f"{number(c['goal'][unit])} {unit}"
         if set(errors) == set(OUTPUTS):
             rows.append([c["rule"], c["variant"], *(number(errors[n]) for n in OUTPUTS), goal, checked(c)])
-        elif "covariance" in errors:
-            partials = max(e for n, e in errors.items() if n != "covariance")
-            pairs.append([c["rule"], c["variant"], number(errors["covariance"]), number(partials), goal])
         else:
             largest = [max(e for n, e in errors.items() if n.startswith(f"d{of}_d")) for of in ("mean", "var")]
             shown = [number(e) for e in (errors["mean"], errors["var"], *largest)]
@@ -160,9 +155,6 @@ def summary(certificates: Sequence[Mapping[str, Any]]) -> list[str]:
     if joint:
         columns = ["rule of two inputs", "variant", "mean", "var", "mean's partials", "var's partials", "goal"]
         lines += ["", *table(columns, joint)]
-    if pairs:
-        columns = ["covariance of f of two inputs", "variant", "covariance", "partials", "goal"]
-        lines += ["", *table(columns, pairs)]
     return lines
 
 

@@ -1,7 +1,7 @@
 """What the answer of a trained network is worth, by method: error of σ and of the mean, stated error, cost, memory.
 
     python benchmarks/answers.py --data DIR              # DIR holds mnist.npz
-    python benchmarks/answers.py --data DIR --networks mlp lenet --methods "controlled, 16 rows" adjoint
+    python benchmarks/answers.py --data DIR --networks mlp lenet --methods "controlled, 16 rows" ap2
     python benchmarks/answers.py --table                 # the tables of the documentation, from the results on disk
 
 Networks are plain torch modules trained on MNIST.  A cell is a network with one variance of independent noise on its
@@ -47,8 +47,8 @@ Run = Callable[[Moments, int], Answer]
 
 #: what others are compared with at equal error
 BASELINE = "Monte Carlo"
-#: the methods whose cost for one output is measured
-ONE_OUTPUT = ("controlled, 16 rows", "adjoint")
+#: the method whose cost for one output is measured
+ONE_OUTPUT = "controlled, 16 rows"
 
 
 # ------------------------------------------------------------------ measuring
@@ -111,13 +111,10 @@ def cell(one: Trained, var: float, methods: list[str], arguments: argparse.Names
         seeds = range(arguments.seeds if METHODS[name] else 1)
         rows[name] = figures([run(x, seed) for seed in seeds], expected)
     part = only(one)
-    alone = {f"{name}, one": run for name in runs if name in ONE_OUTPUT and (run := contestant(name, part))}
-    slow = {name: run for name, run in runs.items() if name == "covariance"}
-    fast = {name: run for name, run in runs.items() if name not in slow}
+    alone = {f"{name}, one": run for name in runs if name == ONE_OUTPUT and (run := contestant(name, part))}
     baseline = contestant(BASELINE, one)
     assert baseline is not None
-    spent = costs(one, {BASELINE: baseline, **fast, **alone}, batch, arguments.rounds)
-    spent |= costs(one, slow, batch, 1) if slow else {}
+    spent = costs(one, {BASELINE: baseline, **runs, **alone}, batch, arguments.rounds)
 
     @torch.no_grad()
     def plain() -> object:

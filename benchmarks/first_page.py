@@ -1,4 +1,4 @@
-"""The picture on the first page: σ of trained networks by three methods over Monte Carlo's, and what it costs.
+"""The picture on the first page: σ of trained networks by two methods over Monte Carlo's, and what it costs.
 
     python benchmarks/first_page.py
 
@@ -31,7 +31,6 @@ NETWORKS = {
 #: name in the results -> label, colour
 METHODS = {
     "controlled": ("momentgen's default, controlled", "#0b6e99"),
-    "adjoint": ("adjoint: no sampling", "#4f9d4f"),
     "ap2": ("ap2: for training", "#d9730d"),
 }
 SAMPLES = "random samples, to the error of the default"
@@ -55,14 +54,14 @@ def main() -> None:
     figure, (ratios, costs) = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
     for place, network in enumerate(NETWORKS):
         for shift, (method, (label, colour)) in enumerate(METHODS.items()):
-            height = -place - 0.2 * (shift - 1.5)
+            height = -place - 0.2 * (shift - 1)
             ratio, below, above = spread(cells[network][method])
             style = {"color": colour, "label": label if place == 0 else None}
             ratios.errorbar(ratio, height, xerr=[[below], [above]], fmt="o", markersize=4.5, capsize=2.5, **style)
             costs.barh(height, cells[network][method]["cost"], 0.19, color=colour)
         default = cells[network]["controlled"]
         samples = default["gain"] * default["cost"]
-        costs.barh(-place - 0.3, samples, 0.19, color="#9a9a9a", label=SAMPLES if place == 0 else None)
+        costs.barh(-place - 0.2, samples, 0.19, color="#9a9a9a", label=SAMPLES if place == 0 else None)
     ratios.axvline(1, color="#222222", linewidth=0.8, zorder=0)
     ratios.set(xlim=(0, 1.3), xlabel="σ / true σ", title="σ of the outputs; bars: two thirds of the outputs")
     ratios.set_yticks([-place for place in range(len(NETWORKS))], list(NETWORKS.values()))

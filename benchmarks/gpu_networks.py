@@ -28,7 +28,6 @@ from momentgen import Moments, nn
 METHODS: dict[str, tuple[str, dict[str, int]]] = {
     "controlled, 16 rows": ("controlled", {"max_rows": 16}),
     "controlled": ("controlled", {}),
-    "adjoint": ("adjoint", {}),
     "ap2": ("ap2", {}),
 }
 STEPS = {

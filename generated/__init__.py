@@ -18,14 +18,12 @@ from .elu import elu as elu
 from .erf import erf as erf
 from .exp import exp as exp
 from .gelu import gelu as gelu
-from .gelu_covariance import gelu_covariance as gelu_covariance
 from .gelu_tanh import gelu_tanh as gelu_tanh
 from .hardshrink import hardshrink as hardshrink
 from .hardsigmoid import hardsigmoid as hardsigmoid
 from .hardswish import hardswish as hardswish
 from .hardtanh import hardtanh as hardtanh
 from .heaviside import heaviside as heaviside
-from .heaviside_covariance import heaviside_covariance as heaviside_covariance
 from .leaky_relu import leaky_relu as leaky_relu
 from .log_softmax import log_softmax as log_softmax
 from .logistic_bernoulli import logistic_bernoulli as logistic_bernoulli
@@ -35,13 +33,11 @@ from .maximum import maximum as maximum
 from .maximum_correlated import maximum_correlated as maximum_correlated
 from .mish import mish as mish
 from .normal_cdf import normal_cdf as normal_cdf
-from .normal_cdf_covariance import normal_cdf_covariance as normal_cdf_covariance
 from .probit import probit as probit
 from .product import product as product
 from .pseudo_huber import pseudo_huber as pseudo_huber
 from .relu import relu as relu
 from .relu6 import relu6 as relu6
-from .relu_covariance import relu_covariance as relu_covariance
 from .relu_squared import relu_squared as relu_squared
 from .rrelu import rrelu as rrelu
 from .selu import selu as selu
@@ -69,14 +65,12 @@ __all__ = [
     "erf",
     "exp",
     "gelu",
-    "gelu_covariance",
     "gelu_tanh",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
     "heaviside",
-    "heaviside_covariance",
     "leaky_relu",
     "log_softmax",
     "logistic_bernoulli",
@@ -86,13 +80,11 @@ __all__ = [
     "maximum_correlated",
     "mish",
     "normal_cdf",
-    "normal_cdf_covariance",
     "probit",
     "product",
     "pseudo_huber",
     "relu",
     "relu6",
-    "relu_covariance",
     "relu_squared",
     "rrelu",
     "selu",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from momentgen import laws as laws
     from momentgen import nn as nn
     from momentgen import runtime as runtime
-    from momentgen.laws.backward import output_covariance
     from momentgen.laws.border import method
     from momentgen.laws.convert import convert
     from momentgen.laws.debug import debug
@@ -39,7 +38,6 @@ __all__ = [
     "monte_carlo",
     "nn",
     "noisy",
-    "output_covariance",
     "summary",
     "support",
 ]
@@ -54,7 +52,6 @@ _HOMES = {
     "debug": "momentgen.laws.debug",
     "method": "momentgen.laws",
     "noisy": "momentgen.laws",
-    "output_covariance": "momentgen.laws.backward",
     "support": "momentgen.laws.support",
     "monte_carlo": "momentgen.nn.monte_carlo",
     "summary": "momentgen.nn.summary",
@@ -70,7 +67,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    instead = "; use momentgen.convert(network)(x).covariance" if name == "output_covariance" else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,6 @@ _TAILS = (
     "right, and a variance may come out as 0."
 )
 _SMALL_MEANS = "This does not bound the mean's relative error where |m| is below 1."
-_SMALL_COVARIANCES = "This does not bound the relative error where the correlation of f of either input is small."
 _ULP = "An ulp of y is 2^(max(exponent of y, -126) - 23), the spacing of float32 numbers at y."
 
 
@@ -44,14 +43,12 @@ def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def tolerance_in_a_line(certificate: Mapping[str, Any]) -> str:
-    """What a goal of 1 tolerance is, of the mean and of the variance, or of the covariance; empty for goals in ulp.
+    """What a goal of 1 tolerance is, of the mean and of the variance; empty for goals in ulp.
 
     >>> tolerance_in_a_line({"tolerance": {"mean": "1e-06*max(1, |m|)", "var": "1e-05*L^2*v", "values": {"L": 1.0}}})
     'mean 1e-06*max(1, |m|); var 1e-05*L^2*v; L = 1'
     """
     tolerance = certificate.get("tolerance", {})
-    if "covariance" in tolerance:
-        return f"covariance {tolerance['covariance']}"
     if "mean" not in tolerance:
         return ""
     numbers = [f"{name} = {value:.6g}" for name, value in tolerance.get("values", {}).items() if name != "jumps"]
@@ -60,7 +57,7 @@ def tolerance_in_a_line(certificate: Mapping[str, Any]) -> str:
 
 def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: Mapping[str, Any]) -> list[str]:
     against = tolerance.get("against", "the exact moments")
-    of = [] if against in ("the exact moments", "the exact covariance") else [f"Errors are measured from {against}."]
+    of = [] if against == "the exact moments" else [f"Errors are measured from {against}."]
     if unit == "ulp":
         within = f"{goal:g} ulp of the exact value, relatively {goal * 2**-23:.2g}"
         except_ = tolerance.get("except")
@@ -69,15 +66,6 @@ def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: 
     if unit == "ulp of the terms":
         within = f"{goal:g} ulp of the sum of the magnitudes of an output's terms, at least of 2^-118"
         return [*of, f"Errors are at most {within}.", _ULP, "Where terms cancel, the relative error is larger."]
-    if unit == "tolerance" and "covariance" in tolerance:
-        return [
-            *of,
-            f"Errors of the covariance are at most {tolerance['covariance']}.",
-            f"Errors of each partial derivative are at most {tolerance['partials']}.",
-            f"The allowed error is no less than {tolerance['least']}.",
-            _symbols(certificate, tolerance),
-            _SMALL_COVARIANCES,
-        ]
     if unit != "tolerance" or "mean" not in tolerance:
         unsaid = "this certificate does not say what that is: build the rule again"
         return [*of, f"Errors are at most {goal:g} {unit}; {unsaid}."]

@@ -22,10 +22,9 @@ from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, unit
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.rule import Rule, load_rules
-from momentgen.rule.inputs import COVARIANCE, partial_names
+from momentgen.rule.inputs import partial_names
 from momentgen.runtime import Op
 
 F32 = npt.NDArray[np.float32]
@@ -111,9 +110,7 @@ def rules() -> Mapping[str, Rule]:
 def stables(name: str) -> Mapping[str, Stable]:
     """The stable form of each variant, with its exact values; of rules of one value or of two."""
     rule = rules()[name]
-    if rule.outputs == COVARIANCE:
-        found = stabilise_covariance(rule)
-    elif len(rule.inputs) > 1 or rule.noise is not None:
+    if len(rule.inputs) > 1 or rule.noise is not None:
         found = stabilise_joint(derive_joint(rule))
     else:
         found = stabilise(derive(rule))

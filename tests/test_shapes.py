@@ -25,7 +25,7 @@ from momentgen.runtime import JointMoments, Moments
 SHAPES = {name: getattr(jaxtyping, name) for name in ("Bool", "Float", "Int", "Integer", "Num", "Shaped")}
 MODULES = ("momentgen", "momentgen.laws", "momentgen.nn", "momentgen.nn.functional", "momentgen.inference")
 #: functions whose tensors have any shape, or that of a network's input
-ANY_SHAPE = {"activation", "draw", "log_alpha", "monte_carlo", "output_covariance", "point", "summary"}
+ANY_SHAPE = {"activation", "draw", "log_alpha", "monte_carlo", "point", "summary"}
 
 
 def has_shape(annotation: object) -> bool:

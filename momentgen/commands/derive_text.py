@@ -24,7 +24,6 @@ from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
 from momentgen.rule.files import known_rules
-from momentgen.rule.inputs import COVARIANCE
 from momentgen.rule.symbols import Phi, mu, phi, v, x
 
 _SIGMA = Symbol("sigma", positive=True)
@@ -145,10 +144,6 @@ def derived(rule: Rule) -> Derived:
     if others := rule.f.free_symbols - {x, *(p.symbol for p in rule.parameters)}:
         names = ", ".join(sorted(map(str, others)))
         raise MomentgenError(f"rule {rule.name}: expected a function of x alone, but f has {names}, in `{rule.f}`")
-    if rule.outputs == COVARIANCE:
-        raise MomentgenError(
-            f"rule {rule.name}: expected a rule of mean and variance, got one of a covariance, an integral"
-        )
     derivation = derive(rule)
     mean_of_f = derivation.mean if derivation.mean is not None else derive_mean(derivation)
     if mean_of_f is None:

@@ -228,7 +228,7 @@ class ReportDisplay(_Display):
 
 def build_table(result: BuildResult) -> Table:
     """What each variant of each rule is bounded by and costs, as the closing table of a build."""
-    heads = ("rule", "variant", "f", "mean", "var or cov", "partials", "operations", "time")
+    heads = ("rule", "variant", "f", "mean", "var", "partials", "operations", "time")
     table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
     table.columns[6].justify = table.columns[7].justify = "right"
     for rule in result.rules:
@@ -239,7 +239,7 @@ def build_table(result: BuildResult) -> Table:
             name, spent = (rule.rule, seconds) if index == 0 else ("", "")
             f = _formula(result.output / rule.rule / f"{variant.name}.json") if index == 0 else ""
             bounds = dict(variant.bounds)
-            mean, var = bounds.pop("mean", ""), bounds.pop("var", bounds.pop("covariance", ""))
+            mean, var = bounds.pop("mean", ""), bounds.pop("var", "")
             partials = max(bounds.values(), key=_leading_number, default="")
             operations = " / ".join(str(variant.operations.get(way, "")) for way in ("forward", "backward"))
             table.add_row(name, variant.name, *map(escape, (f, mean, var, partials)), operations, spent)

@@ -35,11 +35,9 @@ from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule, load_rules
-from momentgen.rule.inputs import COVARIANCE
 
 POINTS = 3000  # random points a parameter setting
 MARGIN, GOAL_MARGIN = 0.02, 1e-3  # the excess that another sample may show: over a bound, and as a share of the goal
@@ -195,8 +193,6 @@ def verify(
 
 def stables_of(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
     """The rule's variants by name, by the strategy that they were built by: exact values and measures of error."""
-    if rule.outputs == COVARIANCE:
-        return {stable.variant: stable for stable in stabilise_covariance(rule)}
     if len(rule.inputs) > 1 or rule.noise is not None:
         return {stable.variant: stable for stable in stabilise_joint(derive_joint(rule))}
     stables = stabilise(derive(rule), way=next((built.way for built in variants if built.way), ""))

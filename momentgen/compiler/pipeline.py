@@ -26,14 +26,10 @@ from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.measure.ulp import EDGE_LABELS
 from momentgen.compiler.prove import proven_facts
-from momentgen.compiler.strategies import Way, approximate_ways, covariance_way, joint_way, plans
+from momentgen.compiler.strategies import Way, approximate_ways, joint_way, plans
 from momentgen.compiler.strategies.domain import ENOUGH
 from momentgen.errors import BuildError, MissedError
 from momentgen.rule import Rule
-from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE
-
-#: the output that is 0 where the input's variance is
-_LAST = {MEAN_AND_VARIANCE: "variance", COVARIANCE: "covariance"}
 
 
 @dataclass(frozen=True)
@@ -125,10 +121,7 @@ def compile_rule(
         return outcome.variants
 
     progress("derive")
-    if rule.outputs == COVARIANCE:
-        progress("strategies")
-        compiled = [*compiled_by(covariance_way(rule))]
-    elif len(rule.inputs) > 1 or rule.noise is not None:
+    if len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
         progress("strategies")
         compiled = [*compiled_by(joint_way(joint))]
@@ -300,7 +293,7 @@ def _certificate(rule: Rule, compiled: Certified, float64_code: str) -> dict[str
                     *(["variance never negative"] if "var" in stable.outputs else []),
                     f"finite input gives no NaN, and finite gradients{_edge(stable)}",
                     *([_at_zero(stable)] if is_activation(rule, stable) else []),
-                    *([f"v = 0 gives {_LAST[tuple(stable.forward.outputs)]} 0"] if stable.vanishes else []),
+                    *(["v = 0 gives variance 0"] if stable.vanishes else []),
                     *(["v = 0 gives the variance given x = mu"] if stable.conditional_slack else []),
                     "NaN in gives NaN out; v < 0 gives NaN",
                 ],

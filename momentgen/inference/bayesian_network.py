@@ -99,7 +99,7 @@ class BayesianNetwork(torch.nn.Module):
     :func:`momentgen.method` or :meth:`set_method`, decides how inputs and parameters propagate:
 
     - ``ap1`` runs on the means.
-    - ``ap2``, ``adjoint`` and ``covariance`` propagate the posterior.
+    - ``ap2`` propagates the posterior.
     - ``controlled``, the default of evaluation, draws it many times and states its error.
     - ``sample`` draws all parameters once per call.
     - ``local`` draws the outputs of linear maps and convolutions, for each example by itself (Kingma, Salimans &
@@ -151,8 +151,6 @@ class BayesianNetwork(torch.nn.Module):
         #: per module with random parameters, their names and keys, and the names of all its parameters in order
         self._places, self._orders = places, orders
         self.priors: Any = torch.nn.ModuleDict({keys[id(named[n])]: _prior_of(aliases[n], prior) for n in posteriors})
-        #: methods that would leave out what parameters have in common -> why
-        self._refused = _refused([[key for _, key in own] for own in places.values()], self.posteriors)
         self.training = converted.training  # its parts have flags of their own
         for families in (self.posteriors, self.priors):
             families.train(self.training)
@@ -174,8 +172,6 @@ class BayesianNetwork(torch.nn.Module):
 
         def with_parameters(*args: Any, **kwargs: Any) -> Any:
             name = current_method(border.propagation)
-            if name in self._refused:
-                raise InputError(f"BayesianNetwork: {self._refused[name]}, got {name}")
             noises: dict[int, Any] = {}
             found = {key: self._lifted(key, name, noises) for key in self.posteriors}
             return self._run(found, unread, args, kwargs)
@@ -311,28 +307,6 @@ class _Parameters(dict[str, Any]):
     def items(self) -> Any:
         self._unread.difference_update(self._keys.values())
         return super().items()
-
-
-def _refused(modules: list[list[str]], posteriors: Any) -> dict[str, str]:
-    """Methods that would leave out part of what parameters have in common, and why; ``modules`` are keys of each."""
-    noises = [
-        {
-            id(one.noise)
-            for key in keys
-            if not posteriors[key].independent
-            for one in getattr(posteriors[key], "maps", ())
-        }
-        for keys in modules
-    ]
-    layers, found = [own for own in noises if own], {}
-    if len(layers) > 1:
-        # adjoint leaves out products of two deviations from the means, for parameters that are computed from noise
-        found["adjoint"] = "expected covariance or the default, controlled, for correlated parameters of several layers"
-    if sum(map(len, layers)) > len(set().union(*layers)):
-        # a linear map takes its weight as independent of its input
-        text = "expected the default, controlled, for layers whose parameters are correlated with each other"
-        found |= {"adjoint": text, "covariance": text}
-    return found
 
 
 def _lifted_noise(noise: Noise, method: str) -> Any:

@@ -27,7 +27,7 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-__all__ = ["DRAWN", "elbo"]
+__all__ = ["elbo"]
 
 
 def elbo(
@@ -99,7 +99,7 @@ def _fit(
                 f"elbo: expected a network that returns one tensor, hence Moments, got {type(output).__name__}; "
                 "wrap it in a module that returns the output to be observed"
             )
-        drawn = current_method(bayes.network.propagation) in DRAWN
+        drawn = current_method(bayes.network.propagation) in _DRAWN
         terms = likelihood.bound_term(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
         fits.append((terms if weights is None else terms * _fitting(weights, terms)).mean())
     return fits[0] if samples == 1 else torch.stack(fits).mean()
@@ -117,7 +117,7 @@ def _fitting(weights: Tensor, terms: Tensor) -> Tensor:
 
 
 #: methods of which an output is a number, not a distribution
-DRAWN = ("ap1", "sample", "local")
+_DRAWN = ("ap1", "sample", "local")
 
 
 def _bayesian(network: torch.nn.Module) -> BayesianNetwork:

@@ -8,7 +8,7 @@ Nothing is imported from these libraries.  Each function reads the attributes of
 * ``from_vbll``: a last layer of vbll.
 
 Correlations remain, within a parameter and between parameters (:mod:`~momentgen.inference.affine`).  ``controlled``,
-the default, takes all of them.  ``covariance`` refuses those between layers, ``adjoint`` also those within several.
+the default of evaluation, takes all of them.
 """
 
 from __future__ import annotations

@@ -3,10 +3,7 @@
 - :class:`Point` is a certain value.
 - :class:`Diagonal` has the mean and variance of each value.
 - :class:`Channels` has the statistics of a data set.
-- :class:`Covariance` has the mean and covariance of all values of one example.
-- :class:`~momentgen.laws.adjoint.Adjoint` has mean and variance, and is differentiated by sources of noise.
-- :class:`~momentgen.laws.weights.Weight`, :class:`~momentgen.laws.parameters.Lifted` and
-  :class:`~momentgen.laws.local.Local` are random parameters.
+- :class:`~momentgen.laws.weights.Weight` and :class:`~momentgen.laws.local.Local` are random parameters.
 
 The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
@@ -14,15 +11,12 @@ Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 
 from __future__ import annotations
 
-from momentgen.laws import adjoint_outputs as adjoint_outputs  # registers the method
-from momentgen.laws import covariance_outputs as covariance_outputs  # registers the method
 from momentgen.laws import rules as rules  # registers the rules
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, inside, method, run, set_method
 from momentgen.laws.by_default import TrainingModeWarning
 from momentgen.laws.controlled import propagate as propagate  # registers the method
 from momentgen.laws.convert import convert
-from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
@@ -33,7 +27,6 @@ from momentgen.laws.values import as_moments, certain, draw, lower, noisy
 __all__ = [
     "ACTIVATIONS",
     "Border",
-    "Covariance",
     "Diagonal",
     "Law",
     "MissingRuleError",

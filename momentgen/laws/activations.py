@@ -18,7 +18,6 @@ __all__ = [
     "ACTIVATIONS",
     "BY_FUNCTION",
     "INTEGRATED",
-    "SWITCHES",
     "UNDEFINED",
     "Activation",
     "MissingRuleError",
@@ -92,8 +91,6 @@ _BY_LAYER = {row.layer: row for row in ACTIVATIONS}
 #: name of a function -> its row
 BY_FUNCTION: dict[str, Activation] = {name: row for row in ACTIVATIONS for name in row.functions}
 
-#: functions that switch units off, so that what is left of these means nothing; small values of a sigmoid may
-SWITCHES = frozenset(names("relu relu6 gelu silu mish hardswish"))
 #: functions without an op that are defined and smooth on the whole line: integrated by quadrature
 INTEGRATED = names("expm1 exp2 sinh cosh asinh erfc sinc")
 #: functions that are not defined for every value of a normal variable: refused

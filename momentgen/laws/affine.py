@@ -20,8 +20,8 @@ from momentgen.runtime.autograd import transformed
 from momentgen.runtime.inputs import transforming
 
 __all__ = [
-    "VARIANCE", "bind", "bind_norm", "check", "dense", "for_each", "linear", "linear_variance", "once_a_batch",
-    "pooled_to_one", "squared", "window_starts",
+    "VARIANCE", "bind", "bind_norm", "check", "for_each", "linear", "linear_variance", "once_a_batch",
+    "squared", "window_starts",
 ]  # fmt: skip
 
 #: a weight of more values than this has its squares made in parts: 8 MB of float32, which stay in a cache
@@ -67,18 +67,6 @@ def bind_norm(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
     return {**dict(zip((*first, *second, "training", "momentum", "eps"), args, strict=False)), **kwargs}
 
 
-def pooled_to_one(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
-    """The dimensions that an adaptive average pool to one place averages; None for another function.
-
-    Under vmap torch loops over the batch there, and takes an average over dimensions as it is.
-    """
-    if not name.startswith("adaptive_avg_pool"):
-        return None
-    size = kwargs.get("output_size", args[1] if len(args) > 1 else None)
-    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
-    return tuple(range(-int(name[-2]), 0)) if set(sizes) == {1} else None
-
-
 def check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:
     """Whether the weight of a linear map or convolution fits its input.
 
@@ -109,23 +97,6 @@ def squared(value: Tensor) -> Tensor:
     if value.layout not in (torch.strided, torch.sparse_coo):
         value = value.to_sparse(layout=torch.sparse_coo)
     return value.square()
-
-
-def dense(value: Any) -> Any:
-    """A sparse matrix as a dense one; ``torch.func``, which other methods than ``ap2`` run under, knows no sparse ones.
-
-    Raises:
-        UnsupportedError: for a layout that it cannot even read.
-    """
-    if not isinstance(value, Tensor) or value.layout is torch.strided:
-        return value
-    try:
-        return value.to_dense()
-    except RuntimeError as error:
-        raise UnsupportedError(
-            f"a matrix of layout {value.layout}{place()}: torch.func, under which this method runs, cannot read it; "
-            "keep it as m.to_sparse_coo() or m.to_dense(), or use ap2"
-        ) from error
 
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

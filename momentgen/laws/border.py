@@ -24,13 +24,13 @@ from momentgen.laws import by_default, einops, half, lost, out_of_range
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.laws.draws import Draws, TracedDraws
+from momentgen.laws.draws import STARTED, Draws, TracedDraws
 from momentgen.laws.eager import Eagerly
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import hidden, leaves_of, mapped
+from momentgen.laws.nests import hidden, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
-from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, STARTED, propagated_by
+from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
 from momentgen.laws.twins import check_flags
 from momentgen.laws.values import check, described, draw, lower
 from momentgen.runtime import JointMoments, Moments
@@ -49,9 +49,15 @@ __all__ = [
     "set_method",
 ]
 
-Method = Literal["ap1", "ap2", "sample", "local", "covariance", "adjoint", "controlled"]
+Method = Literal["ap1", "ap2", "sample", "local", "controlled"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
+#: methods of earlier versions
+_GONE: Final = ("adjoint", "covariance")
+#: what stands in their place
+USE_CONTROLLED: Final = (
+    'use "controlled", the default in evaluation, whose result has `.covariance`, or "ap2" in training'
+)
 _method: ContextVar[str] = ContextVar("momentgen_method")
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
 
@@ -82,10 +88,8 @@ class method:  # noqa: N801 - a context manager, named as it is used
             ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``:
             everything random is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, except that
             outputs of linear maps and convolutions are drawn in place of random weights (local reparameterisation,
-            Kingma et al. 2015).  ``covariance``: means and the covariance of all values of a layer.  ``adjoint``: the
-            covariance of few outputs by one backward pass for each, see :func:`momentgen.output_covariance`.
-            ``controlled``: means and covariance by draws of the plain network with a linear map as control variate,
-            and their standard errors.  It is the default of evaluation.
+            Kingma et al. 2015).  ``controlled``: means and covariance by draws of the plain network with a linear map
+            as control variate, and their standard errors.  It is the default of evaluation.
         rtol: of ``controlled``: draws are added until the standard error of σ is below this part of σ.
         max_rows: of ``controlled``: the largest number of draws.
         seed: of ``controlled``: of the draws.
@@ -140,6 +144,8 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
 
 def _known(name: str) -> None:
+    if name in _GONE:
+        raise InputError(f"method: {name!r} is no method any more; {USE_CONTROLLED}")
     if name not in METHODS:
         raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
 
@@ -155,14 +161,12 @@ def current_method(own: str | None = None) -> str:
 # ------------------------------------------------------------------------ lift
 
 
-def _say_what_is_normal(name: str, value: Any) -> None:
-    """Note that the method uses only the mean and variance of an input's noise distribution."""
-    noise = value.noise if isinstance(value, Moments) else None
+def _say_what_is_normal(value: Moments) -> None:
+    """Note that ``ap2`` uses only the mean and variance of an input's noise distribution."""
+    noise = value.noise
     if noise is not None and not (noise.is_normal and noise.is_known):
         alone = "" if noise.is_known else ", its values for independent"
-        note(
-            f"{name}: noise of the distribution {noise} is taken for normal{alone}; controlled and sample draw from it"
-        )
+        note(f"ap2: noise of the distribution {noise} is taken for normal{alone}; controlled and sample draw from it")
 
 
 def _lift_value(where: object, value: Any, name: str, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
@@ -174,9 +178,9 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         check(where, value)
         law: Any
         if name == "ap2":
-            _say_what_is_normal(name, value)
+            _say_what_is_normal(value)
             if isinstance(value, JointMoments):
-                note("ap2: the values of an input are correlated, and taken as independent; adjoint knows better")
+                note("ap2: the values of an input are correlated, and taken as independent; controlled knows better")
             law = half.marked(diagonal(*half.widened(value)), value.mean.dtype)
         elif name == "ap1":
             law = point(value.mean)
@@ -224,12 +228,7 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     if name == DEFAULT:
         name = by_default.chosen(where, args, kwargs)
     if name in PROPAGATIONS:
-        if name != "controlled":
-            for value in leaves_of((args, kwargs)):
-                _say_what_is_normal(name, value)
-        plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
-        out = propagated_by(name, where, forward, args, kwargs, plain)
-        return out if name == "controlled" else _in_range(where, forward, args, kwargs, out)
+        return propagated_by(name, where, forward, args, kwargs)
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)
@@ -307,8 +306,7 @@ class entered:  # noqa: N801 - a context manager, named as it is used
             einops.register()
         self._set = [within(_inside, True), within(lost.RECORDING, torch.is_grad_enabled())]
         if self._draws is not None:
-            known = STARTED.get()  # where a method runs the network several times
-            self._set.append(within(STARTED, torch.get_rng_state() if known is None else known))
+            self._set.append(within(STARTED, torch.get_rng_state()))
         for one in self._set:
             one.__enter__()
         if self._draws is not None:

@@ -57,8 +57,7 @@ def convert(
 
     Raises:
         InputError: for another method, or something that is not a module.
-        UnsupportedError: when it is called by ``ap1``, ``ap2``, ``adjoint`` or ``covariance``, at a function that a law
-            has no rule for.
+        UnsupportedError: when it is called by ``ap1`` or ``ap2``, at a function that a law has no rule for.
 
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
     >>> network = convert(plain)

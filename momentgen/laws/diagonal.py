@@ -17,7 +17,6 @@ from momentgen.laws.arguments import tensor_of
 from momentgen.laws.law import Law, MomentsOf, new_law
 from momentgen.laws.point import Point
 from momentgen.laws.pytrees import register_pytree
-from momentgen.laws.table import Entry
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
@@ -57,19 +56,9 @@ class Diagonal(Law):
             precision.internally(cast(Any, self._history).later, self)
         return (self._mean, self._var)
 
-    def _integrated(self, moments: MomentsOf) -> tuple[Tensor, Tensor]:
-        """Mean and variance of a function of the law's source, by what has them from those of the source."""
-        return moments(*pair(self._of))
-
     def by_moments(self, function: MomentsOf) -> Diagonal:
         """A function of one value at a time, given by its mean and variance from those of the value."""
         return made(*function(*self._parts()))
-
-    def _met(
-        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
-    ) -> Diagonal:
-        """A law of that mean and *variance*, of which the linear part of a call explains so much."""
-        return made(mean, var)
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:

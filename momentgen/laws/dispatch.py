@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -45,8 +44,6 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     """
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         lost.refuse(func if entry is None else entry.name)
-        if any(map(_is_differentiated, laws_in((*args, *kwargs.values())))):
-            return _without_gradients(entry, func, args, kwargs)
     law: Law | None = None
     is_half = False
     for value in args if not kwargs else (*args, *kwargs.values()):
@@ -95,23 +92,6 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         if not entry.rebinds:
             raise unsupported(entry, law, OVERWRITTEN)
     return result
-
-
-def _without_gradients(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """:func:`dispatch` where the network runs by ``torch.no_grad``: the user's gradients stop, the law's own do not."""
-    if lost.RECORDING.get():
-        args, kwargs = pytree.tree_map_only(
-            Tensor, Tensor.detach, (args, kwargs), is_leaf=lambda value: isinstance(value, Law)
-        )
-    with torch.inference_mode(False), torch.enable_grad():
-        found = dispatch(entry, func, args, kwargs)
-        for law in laws_in((found,)) if lost.RECORDING.get() else ():
-            law._stop_gradients()
-    return found
-
-
-def _is_differentiated(law: Law) -> bool:
-    return law.DIFFERENTIATED or (law._noise is not None and law._noise.DIFFERENTIATED)
 
 
 #: functions that may make a value one of half precision

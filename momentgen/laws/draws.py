@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Final
 
@@ -26,14 +27,16 @@ from momentgen.laws.dispatch import call, dispatch
 from momentgen.laws.half import marked, widened
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.point import Point, point
-from momentgen.laws.propagations import STARTED
 from momentgen.laws.table import TABLE, list_for_compile
 from momentgen.laws.unsupported import place, unsupported
 
-__all__ = ["Draws", "TracedDraws"]
+__all__ = ["STARTED", "Draws", "TracedDraws"]
 
 #: what noise makes of a certain value: a class of laws; None to take noise at its mean
 Noise = type[Law] | None
+
+#: the state of torch's generator when a network began to run
+STARTED: Final[ContextVar[Tensor | None]] = ContextVar("momentgen_started", default=None)
 
 _INSTEAD: Final = 'use method="sample" or momentgen.monte_carlo, which draw it as torch does'
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.activations import UNDEFINED
+from momentgen.laws.diagonal import pair
 from momentgen.laws.dispatch import dispatch
 from momentgen.laws.history import (
     await_writes,
@@ -78,7 +79,7 @@ _MOST = 24
 
 def settle(law: Any) -> None:
     """Compute the moments of a pending law."""
-    law._mean, law._var = law._integrated(_moments(law, law._of))
+    law._mean, law._var = _moments(law, law._of)(*pair(law._of))
 
 
 def _moments(law: Law, source: Law) -> MomentsOf:
@@ -158,14 +159,13 @@ _ROOTS: dict[Any, Any] = {0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciproc
 _OF_EXPONENTIALS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 
 
-def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: Any = pending) -> Any:
+def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A pointwise function of a chain, or of a chain that was moved, as a function of the chain's start; else None.
 
     Args:
         entry: of the function.
         args: of the call, the first the only law.
         kwargs: of the call.
-        make: a law of a function of a value: of these three, and the value.
     """
     x = args[0]
     if x._call is None or any(isinstance(value, Tensor) for value in kwargs.values()):
@@ -189,7 +189,7 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
         return found
     start = start_of(x)
     if start is not None:
-        return None if expression(x, start) is None else make(entry, args, kwargs, start)
+        return None if expression(x, start) is None else pending(entry, args, kwargs, start)
     if any(isinstance(value, Tensor) for value in (*args[1:], *kwargs.values())):
         return None
     place = moved_law(x)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -19,16 +18,12 @@ from torch import Tensor
 
 from momentgen.laws.arguments import rebuilt
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import each_part, leaves_of, mapped, tensors_in
-from momentgen.laws.precision import HALVES, internally, running
+from momentgen.laws.nests import each_part
+from momentgen.laws.precision import HALVES, internally
 from momentgen.laws.table import TABLE, Entry
 from momentgen.runtime import JointMoments, Moments
-from momentgen.runtime.inputs import autocast_in_force
 
-__all__ = ["computed", "in_float32", "is_cast", "marked", "narrowed", "widened"]
-
-#: a method: of the network (for errors), what runs on laws, and its arguments
-Propagation = Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+__all__ = ["computed", "is_cast", "marked", "narrowed", "widened"]
 
 _Law = TypeVar("_Law", bound=Law)
 
@@ -70,31 +65,6 @@ def _dtype_of(value: Any) -> torch.dtype | None:
     if isinstance(value, Moments):
         value = value.mean
     return value.dtype if isinstance(value, Tensor) else None
-
-
-def in_float32(propagation: Propagation) -> Propagation:
-    """A method that runs a network several times, for values of half precision too.
-
-    Under autocast it computes in float32: what nonlinear functions add is a small difference.
-    """
-
-    def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves = leaves_of((args, kwargs))
-        given = [_dtype_of(leaf) for leaf in leaves]
-        device = next((leaf.device.type for leaf in tensors_in(leaves)), "cpu")
-        no_autocast = torch.autocast(device, enabled=False) if autocast_in_force(device) else nullcontext()
-
-        def run(*own: Any, **named: Any) -> Any:
-            for leaf, dtype in zip(leaves_of((own, named)), given, strict=True):
-                if isinstance(leaf, Law) and dtype is not None:
-                    marked(leaf, dtype)
-            with running(internal=False):
-                return forward(*own, **named)
-
-        with running(internal=True), no_autocast:
-            return mapped(widened, propagation(where, run, *mapped(widened, (args, kwargs))))
-
-    return propagate
 
 
 # ------------------------------------------------------------------------ dispatch

@@ -77,7 +77,6 @@ class Law:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule; ``*`` is any other.
         BY_PARTS: whether a law that is written to becomes one of this class by having its parts.
-        DIFFERENTIATED: whether moments are found by differentiating what the network computes.
     """
 
     # One layout for all laws: a law that is written to may become another.
@@ -88,7 +87,6 @@ class Law:
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
     BY_PARTS: ClassVar[bool] = True
-    DIFFERENTIATED: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.RULES = {}
@@ -248,10 +246,6 @@ class Law:
         made = new_law(type(self), *parts)
         made._noise = self._noise
         return made
-
-    def _stop_gradients(self) -> None:
-        """Be a constant to the user's gradients; of a law that is differentiated."""
-        raise NotImplementedError
 
     # ------------------------------------------------------ writing in place
 

@@ -13,17 +13,7 @@ from momentgen.laws.law import Law, Rule, remember
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 
-__all__ = ["ONCE", "moved", "moved_part", "of_numbers", "shares_memory"]
-
-#: functions that put every value in one place
-ONCE = frozenset(
-    names(
-        "view reshape view_as reshape_as flatten ravel unflatten permute transpose t swapaxes swapdims movedim "
-        "moveaxis squeeze unsqueeze roll flip fliplr flipud rot90 contiguous clone detach data narrow select chunk "
-        "split split_with_sizes tensor_split hsplit vsplit dsplit unbind to float double half bfloat16 type_as type "
-        "pixel_shuffle pixel_unshuffle channel_shuffle tril triu atleast_1d atleast_2d atleast_3d real positive"
-    )
-)
+__all__ = ["moved", "moved_part", "of_numbers", "shares_memory"]
 
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.diagonal import diagonal, pair
+from momentgen.laws.diagonal import diagonal, made, pair
 from momentgen.laws.dispatch import dispatch
 from momentgen.laws.expressions import nodes_for
 from momentgen.laws.history import CHOICES, IDENTITIES, common_source, is_closed, same_value, start_of
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.movement import moved_part
 from momentgen.laws.notes import note
-from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.numerics.quadrature import quadrature
 from momentgen.laws.table import TABLE, Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -219,17 +218,6 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
         alone = [diagonal(mean, law._parts()[1]) for mean, law in zip(means, (a, b), strict=True)]
         return dispatch(own_entry, own_entry.call, tuple(alone), kwargs)._parts()
 
-    def explained(still: Callable[[Tensor], Tensor]) -> Tensor:
-        at = still(mean)
-        slope = forward_derivative(lambda m: of_one(m)[0], [at], [torch.ones_like(at)])
-        spread = var.reshape(-1)[(first.long() - 1).clamp_min(0)].expand(same.shape)
-        means = [still(law._parts()[0]) for law in (a, b)]
-        apart: Any = 0.0
-        for k, law in enumerate((a, b)):
-            one = [torch.ones_like(m) if k == n else torch.zeros_like(m) for n, m in enumerate(means)]
-            apart = apart + forward_derivative(lambda *m: of_two(*m)[0], means, one).square() * law._parts()[1]
-        return torch.where(same, slope.square() * spread, apart).to(mean.dtype)
-
     own, other = of_one(mean), of_two(*[law._parts()[0] for law in (a, b)])
     parts = [torch.where(same, part, rest.expand(same.shape)) for part, rest in zip(own, other, strict=True)]
-    return a._met(entry, (a, b), kwargs, *parts, explained)
+    return made(*parts)

@@ -33,10 +33,6 @@ class Point(Law):
         """The value itself."""
         return self._form().to(self.dtype)
 
-    def _stop_gradients(self) -> None:
-        if self._view is None:
-            self._mean = self._mean.detach()
-
 
 def point(value: Tensor, noise: type[Law] | None = None) -> Point:
     """A certain value.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.channels import Channels
-from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, rule_of
 from momentgen.laws.point import Point
@@ -17,7 +16,7 @@ __all__ = ["LAWS", "Support", "support"]
 
 #: functions whose rule refuses them, with the reason
 _REFUSED = ("logsumexp",)
-LAWS: tuple[type[Law], ...] = (Point, Diagonal, Covariance, Channels, Weight)
+LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels, Weight)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Support:
 def support() -> Support:
     """The functions of torch that laws have rules for.
 
-    >>> ("affine", "linear", (True, True, True, True, True)) in support().rows
+    >>> ("affine", "linear", (True, True, True, True)) in support().rows
     True
     """
     return Support(

@@ -46,9 +46,9 @@ def noisy(
     The methods ``controlled``, ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it.  All others know
     mean, variance and covariance, and say in a note that they take it for normal.
 
-    With ``cov`` the values of an example are correlated.  The methods ``adjoint`` and ``covariance`` know that,
-    ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it; ``ap2`` takes the diagonal alone, and says so
-    in a note (:func:`momentgen.laws.listening`).
+    With ``cov`` the values of an example are correlated.  ``controlled`` knows that, ``sample``, ``local`` and
+    :func:`momentgen.monte_carlo` draw from it; ``ap2`` takes the diagonal alone, and says so in a note
+    (:func:`momentgen.laws.listening`).
 
     Args:
         x: means, any shape.
@@ -74,7 +74,7 @@ def noisy(
     >>> total = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.constant_(total.weight, 1.0)
     >>> x = noisy(torch.zeros(1, 2), cov=torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
-    >>> momentgen.convert(total, "adjoint")(x).var.detach().round(decimals=3)
+    >>> momentgen.convert(total.eval())(x).var.detach().round(decimals=3)
     tensor([[3.]])
     """
     _expect_tensor(x)

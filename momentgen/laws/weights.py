@@ -7,15 +7,13 @@ parameter at each run.  Its result becomes the module's attribute, and torch's f
 * ``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`, which linear maps
   and convolutions take with these covariances, exact for each output.
 * ``local`` draws the outputs of linear maps and convolutions (:mod:`momentgen.laws.local`).
-* A propagation that knows what values have in common says itself, by :data:`~momentgen.laws.parameters.LIFT`, what a
-  random parameter is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +26,6 @@ from momentgen.laws.half import marked
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.local import local
 from momentgen.laws.notes import note
-from momentgen.laws.parameters import LIFT, LOST, ONE_BY_ONE
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -38,6 +35,17 @@ __all__ = ["Weight", "drawn_weight", "each_row", "random_weight", "refused"]
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
 _ROW: ContextVar[RowWeight | None] = ContextVar("momentgen_row_weight", default=None)
+
+#: why a function of a parameter with covariances of neighbours has no rule
+_LOST: Final = (
+    "the covariance of its neighbouring elements would be lost; linear maps and convolutions have rules for it, for "
+    "other uses give this parameter a mean-field posterior, or use the method sample or local"
+)
+
+#: functions that read one row or one value of a parameter at a time
+_ONE_BY_ONE: Final = names(
+    "embedding batch_norm layer_norm rms_norm group_norm instance_norm add sub rsub mul div rdiv neg"
+)
 
 
 def each_row(weight: RowWeight) -> within:
@@ -102,12 +110,9 @@ def random_weight(
                 f"got shape {tuple(neighbour.shape)}"
             )
         neighbour = F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
-    lift = None if torch.compiler.is_compiling() else LIFT.get()
-    if mean.dtype in HALVES and (lift is not None or method == "ap2"):
-        made: Law = (lift or _independent)(mean.float(), var.float(), None if neighbour is None else neighbour.float())
+    if mean.dtype in HALVES and method == "ap2":
+        made: Law = _independent(mean.float(), var.float(), None if neighbour is None else neighbour.float())
         return marked(made, mean.dtype)
-    if lift is not None:
-        return cast(Law, lift(mean, var, neighbour))
     if method == "ap1":
         return mean
     if method == "sample":
@@ -141,7 +146,7 @@ class Weight(Diagonal):
         return diagonal(*parts)
 
     def _written_into(self, target: Law) -> None:
-        raise unsupported(Tensor.copy_, self, LOST)
+        raise unsupported(Tensor.copy_, self, _LOST)
 
     def _assign(self, new: Any) -> None:
         raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
@@ -159,10 +164,10 @@ _KEPT = names("to float double half bfloat16 type type_as detach data clone cont
 _CHOICES = names("chunk split split_with_sizes tensor_split narrow index_select select")
 
 
-@rule(Weight, "query", "refusal", "creation", "composite", *ONE_BY_ONE)
+@rule(Weight, "query", "refusal", "creation", "composite", *_ONE_BY_ONE)
 def _as_independent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions of the form, of rows, or of each value by itself: as of independent values."""
-    if entry.name in ONE_BY_ONE and max(law.ndim for law in _weights(args, kwargs)) > 1:
+    if entry.name in _ONE_BY_ONE and max(law.ndim for law in _weights(args, kwargs)) > 1:
         note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
     return cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, args, kwargs)
 
@@ -209,4 +214,4 @@ def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
 @rule(Weight, "*")
 def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The rule of all functions that would lose the covariances."""
-    raise unsupported(entry, _weights(args, kwargs)[0], LOST)
+    raise unsupported(entry, _weights(args, kwargs)[0], _LOST)

@@ -62,7 +62,7 @@ class MethodRow:
     """What one method says of the output.
 
     Args:
-        method: ``ap2``, ``adjoint``, ``covariance`` or ``controlled``.
+        method: ``ap2`` or ``controlled``.
         std: least, average and largest standard deviation over the output; None where the method cannot say.
         std_error: root mean square of its standard errors; None of a method that states none.
         ratio: geometric mean of σ over that of the samples; None without samples.
@@ -181,8 +181,8 @@ def summary(
         model: a network over moments, or a plain one, which is converted.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
-        methods: of ``ap2``, ``adjoint``, ``covariance`` and ``controlled``; empty for none.  None stands for ``ap2``
-            and the network's own: the method that it was given, else its default in the present mode.
+        methods: of ``ap2`` and ``controlled``; empty for none.  None stands for ``ap2`` and the network's own: the
+            method that it was given, else its default in the present mode.
         seed: of the draws.
         progress: as in :func:`momentgen.monte_carlo`.
 
@@ -234,7 +234,7 @@ def summary(
 
 #: draws of a layer where none are asked for
 _DRAWS = 64
-_METHODS = ("ap2", "adjoint", "covariance", "controlled")
+_METHODS = ("ap2", "controlled")
 #: a diagonal σ that is off by more than this factor is said to be
 _OFF = 1.2
 
@@ -332,13 +332,12 @@ def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[fl
 
 
 def _warnings(outputs: dict[str, Moments]) -> list[str]:
-    better = next((name for name in ("covariance", "controlled", "adjoint") if name in outputs), None)
-    if better is None or "ap2" not in outputs:
+    if len(outputs) < len(_METHODS):
         return []
-    ratio = _ratio(outputs["ap2"], outputs[better])
+    ratio = _ratio(outputs["ap2"], outputs["controlled"])
     if ratio is None or 1 / _OFF < ratio < _OFF:
         return []
-    return [f"ap2: its σ of the output is {ratio:.2g} of that of {better}, since it takes units as independent"]
+    return [f"ap2: its σ of the output is {ratio:.2g} of that of controlled, since it takes units as independent"]
 
 
 def _with_error(std: tuple[float, float, float], error: float | None) -> list[str]:

@@ -13,7 +13,7 @@ from sympy import Expr, Symbol
 
 from momentgen.errors import RuleError
 from momentgen.rule.expressions import HIGHEST_POWER, check_expression, check_number, is_number
-from momentgen.rule.inputs import COVARIANCE, MEAN_AND_VARIANCE, LogisticInput, Noise, Parameter, partial_names
+from momentgen.rule.inputs import LogisticInput, Noise, Parameter, partial_names
 from momentgen.rule.names import check_distinct, check_name, check_parameter_name, check_text
 from momentgen.rule.parts import Accuracy, Fitted, Formula, Rescaled
 from momentgen.rule.symbols import x
@@ -53,8 +53,6 @@ class Checker:
         if not isinstance(rule.inputs, tuple) or rule.inputs not in (("x",), ("x1", "x2")):
             raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
         self.check_parameters()
-        if not isinstance(rule.outputs, tuple) or rule.outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
-            raise self.error(f"outputs must be ('mean', 'var') or ('covariance',), got {rule.outputs!r}")
         symbols = [p.symbol for p in rule.parameters]
         noise = self.check_inputs(symbols)
         inputs = rule.arguments
@@ -64,8 +62,6 @@ class Checker:
                 cause = "is constant in the input, which leaves nothing to compile" if len(inputs) == 1 else "lacks it"
                 raise self.error(f"f must depend on {symbol}, but {cause}", rule.f)
         moments = [*rule.moments.values(), *symbols]
-        if rule.outputs == COVARIANCE:
-            self.check_covariance()
         for what, expression in (("mean", rule.mean), ("var", rule.var)):
             if expression is not None:
                 self.check_expression(what, expression, moments)
@@ -111,18 +107,6 @@ class Checker:
         self.check_expression("noise, mean", rule.noise.mean, parameters)
         self.check_expression("noise, var", rule.noise.var, parameters)
         return [rule.noise.symbol]
-
-    def check_covariance(self) -> None:
-        """What else a rule may say whose output is the covariance of f(x1) and f(x2)."""
-        rule = self.rule
-        if not rule.covariance:
-            raise self.error("the output 'covariance' needs two inputs and covariance=True")
-        other = {"mean": rule.mean, "var": rule.var, "partials": rule.partials, "variants": rule.variants}
-        other |= {"parameters": rule.parameters, "rescaled": rule.rescaled}
-        other |= {"noise": rule.noise, "bernoulli": rule.bernoulli, "conditional_var": rule.conditional_var}
-        for what, value in other.items():
-            if value:
-                raise self.error(f"beside the output 'covariance' no {what} can be given, got {value!r}")
 
     def check_parameters(self) -> None:
         given = self.rule.parameters
@@ -231,7 +215,7 @@ class Checker:
             check_number(rule.name, f"domain: {name}", most)
             if not most > 0:
                 raise self.error(f"domain: {name} must be positive, got {most!r}")
-        if rule.domain and (rule.inputs != ("x",) or rule.noise is not None or rule.outputs == COVARIANCE):
+        if rule.domain and (rule.inputs != ("x",) or rule.noise is not None):
             raise self.error("domain is for the mean and the variance of f of one input")
 
     def check_accuracy(self, goal: Any) -> None:

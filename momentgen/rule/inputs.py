@@ -17,7 +17,6 @@ from sympy import Expr, Symbol
 from momentgen.rule.symbols import cov, mu, v
 
 __all__ = [
-    "COVARIANCE",
     "MEAN_AND_VARIANCE",
     "LogisticInput",
     "Noise",
@@ -29,8 +28,8 @@ __all__ = [
     "partial_names",
 ]
 
-#: what an op returns of f: of one output, and of two, f of either of two dependent inputs
-MEAN_AND_VARIANCE, COVARIANCE = ("mean", "var"), ("covariance",)
+#: what an op returns of f
+MEAN_AND_VARIANCE = ("mean", "var")
 
 
 @dataclass(frozen=True)

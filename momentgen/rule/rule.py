@@ -19,8 +19,6 @@ from momentgen.errors import RuleError
 from momentgen.rule.checks import Checker
 from momentgen.rule.files import RuleSource, load_rule_sources, run_rule_file
 from momentgen.rule.inputs import (
-    COVARIANCE,
-    MEAN_AND_VARIANCE,
     LogisticInput,
     Noise,
     Parameter,
@@ -74,8 +72,6 @@ class Rule:
         parameters: in the order of the op's signature.
         inputs: names of the random inputs: ``x``, or ``x1`` and ``x2``.
         covariance: whether two inputs may be dependent, their covariance being given too.
-        outputs: what the op returns: ``("mean", "var")`` of f; or ``("covariance",)``, that of f(x1) and f(x2), where f
-            is written in ``x`` and stands for both.
         noise: a random factor of f that the caller does not give.
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
         conditional_var: the variance given x of an output that is random beyond its input, with mean f(x) given x.  It
@@ -103,7 +99,6 @@ class Rule:
     parameters: tuple[Parameter, ...] = ()
     inputs: tuple[str, ...] = ("x",)
     covariance: bool = False
-    outputs: tuple[str, ...] = MEAN_AND_VARIANCE
     noise: Noise | None = None
     bernoulli: bool = False
     conditional_var: Expr | None = None
@@ -135,8 +130,8 @@ class Rule:
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:
-        """The symbols of the random inputs in f: one, where f is taken of each input by itself."""
-        return input_symbols(("x",) if self.outputs == COVARIANCE else self.inputs)
+        """The symbols of the random inputs in f."""
+        return input_symbols(self.inputs)
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:

@@ -78,12 +78,7 @@ def _differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequen
         for tensor in tensors:
             if tensor.requires_grad:
                 return _Plain.apply(_Call(which, kernel, params), *tensors)  # type: ignore[no-any-return,no-untyped-call]
-    return _all(operator(*tensors, params))
-
-
-def _all(found: Outputs | Tensor) -> Outputs:
-    """The outputs of an operator; torch gives one alone without a tuple."""
-    return (found,) if isinstance(found, Tensor) else found
+    return operator(*tensors, params)
 
 
 def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor]) -> Outputs | None:
@@ -112,7 +107,7 @@ def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor
     if torch.is_grad_enabled() and any(value.requires_grad for value in values):
         return None
     with _cleared():
-        outputs = _all(operator(*(batch_first(size, dims, values) if mapped else values), params))
+        outputs: Outputs = operator(*(batch_first(size, dims, values) if mapped else values), params)
     if mapped:
         outputs = tuple([_functorch._add_batch_dim(output, 0, mapped) for output in outputs])
     return outputs
@@ -174,7 +169,7 @@ class _Call:
     def computed(self, tensors: Sequence[Tensor]) -> Outputs:
         """Its outputs, without a derivative."""
         operator = self.kernel.forward if self.which == "forward" else self.kernel.backward
-        return _all(operator(*tensors, self.params))
+        return operator(*tensors, self.params)
 
     def differentiable(self, tensors: Sequence[Tensor]) -> Outputs:
         """Its outputs, differentiable again."""

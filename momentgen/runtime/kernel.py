@@ -22,7 +22,7 @@ import importlib
 import importlib.resources
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,19 +60,19 @@ class Kernel:
         inputs: number of random inputs.
         parameters: names of the scalar parameters, in order.
         covariance: whether the covariance of two inputs comes after their means and variances.
-        outputs: names of what it returns.
         float64: the variant whose float64 code serves, by default this one.
 
     Attributes:
-        forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``, or the outputs that ``outputs``
-            names; a single output is a tensor.
+        forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``.
         backward: torch operator ``(mean, var, ..., grad_mean, grad_var, float[] params) -> gradients``.
 
     Both are opaque to torch: no derivative of their own (see :mod:`momentgen.runtime.autograd`), nothing traced inside.
     """
 
-    forward: Callable[..., tuple[Tensor, ...] | Tensor]
-    backward: Callable[..., tuple[Tensor, ...] | Tensor]
+    forward: Callable[..., tuple[Tensor, ...]]
+    backward: Callable[..., tuple[Tensor, ...]]
+    #: names of what it returns
+    results: ClassVar[tuple[str, ...]] = MEAN_AND_VARIANCE
 
     def __init__(
         self,
@@ -82,11 +82,10 @@ class Kernel:
         inputs: int,
         parameters: tuple[str, ...],
         covariance: bool = False,
-        outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
         *,
         float64: str | None = None,
     ) -> None:
-        self.name, self.package, self.variant, self.results = name, package, variant, outputs
+        self.name, self.package, self.variant = name, package, variant
         self._float64 = float64 or variant
         self.inputs, self.parameters = input_names(inputs, covariance), parameters
         self.label = f"{name}, variant {variant}"
@@ -343,15 +342,11 @@ def _define(name: str, which: str, kernel: Kernel) -> Any:
         f"{qualified}({', '.join(arguments)}, float[] params) -> ({results})", tags=torch.Tag.pt2_compliant_tag
     )
 
-    single = kernel.outputs(which) == 1  # which torch returns as it is, not in a tuple
+    def compute(*args: Any) -> tuple[Tensor, ...]:
+        return _kernels[name].run(which, args[:-1], tuple(args[-1]))
 
-    def compute(*args: Any) -> tuple[Tensor, ...] | Tensor:
-        found = _kernels[name].run(which, args[:-1], tuple(args[-1]))
-        return found[0] if single else found
-
-    def fake(*args: Any) -> tuple[Tensor, ...] | Tensor:
-        found = _kernels[name].run_fake(which, args[:-1], ())
-        return found[0] if single else found
+    def fake(*args: Any) -> tuple[Tensor, ...]:
+        return _kernels[name].run_fake(which, args[:-1], ())
 
     _library.impl(qualified, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(name, fake, lib=_library)
@@ -360,7 +355,7 @@ def _define(name: str, which: str, kernel: Kernel) -> Any:
 
     def batched(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         results = operator(*batch_first(info.batch_size, in_dims, args[:-1]), args[-1])
-        return results, 0 if single else (0,) * len(results)
+        return results, (0,) * len(results)
 
     torch.library.register_vmap(name, batched, lib=_library)
     return operator

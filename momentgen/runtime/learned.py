@@ -131,7 +131,7 @@ def by_tensors(
     dtype = kernel_dtype(mean)
     if set(learned) <= set(affine):
         found = _interpolated(op, wide, numbers, {known[n]: w for n, w in exact.items()}, variant, dtype)
-    elif scaling is not None and op.outputs == MEAN_AND_VARIANCE:
+    elif scaling is not None:
         start = scaling.at({**numbers, **{n: known[n].default for n in learned}})
         here = scaling.at({**numbers, **exact})
         at_start = {n: v for n, v in numbers.items() if v is not None}

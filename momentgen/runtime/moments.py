@@ -138,7 +138,7 @@ class DistributedMoments(Moments):
 class JointMoments(Moments):
     """Moments whose values are not independent: the covariance of all values of one example comes along.
 
-    What ``controlled``, ``adjoint`` and ``covariance`` return.  Everything that takes :class:`Moments` takes it; what
+    What ``controlled`` returns.  Everything that takes :class:`Moments` takes it; what
     does not ask for the covariance sees mean and variance only.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.learned import Scaling, by_tensors
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import COVARIANCE, MEAN_AND_VARIANCE, Parameter, input_names, resolve
+from momentgen.runtime.parameters import MEAN_AND_VARIANCE, Parameter, input_names, resolve
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -28,7 +28,7 @@ _DTYPES_SAID = (
     "bounds, and need not be better.  ``certificate(variant)`` has all of it."
 )
 
-_DOC = """{what} of ``{call}``, elementwise, for {law}.
+_DOC = """Mean and variance of ``{call}``, elementwise, for {law}.
 
 Args:
     {inputs}: float32, float64, bfloat16 or float16 tensors of one shape, dtype and device; ``var`` is a
@@ -36,9 +36,9 @@ Args:
     variant: {variants}.
 {parameters}
 Returns:
-    {returns} of the same shape, dtype and device, differentiable in every input.
+    :class:`~momentgen.Moments` of the same shape, dtype and device, differentiable in every input.
 
-    Where the variance is 0 the result is {certain}; where it is negative, or an input is
+    Where the variance is 0 the result is the activation at the mean, and 0; where it is negative, or an input is
     NaN, the result is NaN.  An infinite mean or variance gives the limit or NaN.  Gradients are finite for finite
     input, but where ``certificate().domain["nan"]`` says otherwise: at a variance of 0, terms in 1/sigma count as 0,
     and at a mean of 0 as well a kink's slopes are averaged (ReLU's derivative in the mean is 1/2 there).
@@ -62,11 +62,13 @@ class Op(Generated):
         default: the variant used when none is asked for.
         doc: one line on the activation, for the documentation.
         covariance: whether the covariance of two inputs comes after their means and variances.
-        outputs: what it returns: mean and variance, or the covariance of the function of one input and of the other.
         float64: variants that are another one in float64, whose code serves them there.
         scaling: the function in other units, which its parameters are: these may be tensors.
         affine: parameters in which the function is affine, all together: these may be tensors.
     """
+
+    #: names of what it returns
+    outputs: ClassVar[tuple[str, ...]] = MEAN_AND_VARIANCE
 
     def __init__(
         self,
@@ -78,17 +80,12 @@ class Op(Generated):
         default: str = "exact",
         doc: str = "",
         covariance: bool = False,
-        outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
         float64: Mapping[str, str] | None = None,
         scaling: Scaling | None = None,
         affine: tuple[str, ...] = (),
     ) -> None:
-        if outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
-            raise InputError(f"{name}: expected the outputs {MEAN_AND_VARIANCE} or {COVARIANCE}, got {outputs!r}")
         super().__init__(name, package, variants, default, doc)
         self.inputs, self.parameters = inputs, tuple(parameters)
-        #: names of what it returns: :class:`~momentgen.Moments` of two, a tensor of one
-        self.outputs = outputs
         self._scaling, self._affine = scaling, affine
         #: the tensors it takes, in order
         self.input_names = input_names(inputs, covariance)
@@ -101,7 +98,6 @@ class Op(Generated):
                 inputs,
                 names,
                 covariance,
-                outputs,
                 float64=(float64 or {}).get(variant, variant),
             )
             for variant in self.variants
@@ -125,7 +121,7 @@ class Op(Generated):
                 return by_tensors(self, self._scaling, self._affine, inputs, params, variant)
             values = resolve(self.name, self.parameters, params)
         found = autograd.forward(kernel, values, inputs)
-        return Moments(*found) if len(found) == 2 else found[0]
+        return Moments(*found)
 
     def learns(self, params: Mapping[str, Any]) -> bool:
         """Whether some of a call's parameters are tensors, and the op can take such."""
@@ -137,14 +133,7 @@ class Op(Generated):
         Args:
             inputs: as in a call, tensors of one shape, dtype and device.
             params: as in a call.
-
-        Raises:
-            InputError: if the op returns no mean.
         """
-        if self.outputs != MEAN_AND_VARIANCE:
-            raise InputError(
-                f"{self.name}: mean_gradients expects an op that returns a mean, got one of {self.outputs}"
-            )
         if self.learns(params):
             return self._gradients_at_tensors(inputs, params)
         values = resolve(self.name, self.parameters, params) if params or self._defaults is None else self._defaults
@@ -204,14 +193,7 @@ class Op(Generated):
         law = "N(mean, var)" if self.inputs == 1 else "N(mean_i, var_i)"
         law = f"jointly normal X_i ~ {law} of covariance cov" if self._covariance else f"independent {several} ~ {law}"
         call = f"{self.name}({several})"
-        what, returns, certain = "Mean and variance", ":class:`~momentgen.Moments`", "the activation at the mean, and 0"
-        if self.outputs == COVARIANCE:
-            function = self.name.removesuffix("_covariance")
-            call, what, returns, certain = f"{function}(X1)`` and ``{function}(X2)", "Covariance", "A tensor", "0"
         return _DOC.format(
-            what=what,
-            returns=returns,
-            certain=certain,
             call=call,
             law=law,
             inputs=", ".join(self.input_names),
@@ -232,8 +214,7 @@ class Op(Generated):
         for p in self.parameters:
             default = kind.empty if p.default is None else p.default
             signature.append(kind(p.name, kind.KEYWORD_ONLY, default=default, annotation=float))
-        returned = Moments if self.outputs == MEAN_AND_VARIANCE else Tensor
-        return inspect.Signature(signature, return_annotation=returned)
+        return inspect.Signature(signature, return_annotation=Moments)
 
     def __repr__(self) -> str:
         return f"<op {self.package}.{self.name}{self.__signature__}>"

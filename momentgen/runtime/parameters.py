@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from momentgen.errors import InputError
 
-__all__ = ["COVARIANCE", "MEAN_AND_VARIANCE", "Parameter", "input_names", "resolve", "split"]
+__all__ = ["MEAN_AND_VARIANCE", "Parameter", "input_names", "resolve", "split"]
 
-#: what an op returns: of f, or of f taken of two inputs
-MEAN_AND_VARIANCE, COVARIANCE = ("mean", "var"), ("covariance",)
+#: what an op returns of f
+MEAN_AND_VARIANCE = ("mean", "var")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth.polynomials import DrawTruth
 from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.rule import Rule
-from momentgen.rule.inputs import COVARIANCE, input_symbols, partial_names
+from momentgen.rule.inputs import input_symbols, partial_names
 from momentgen.runtime import Op
 
 Points = tuple[F32, ...]
@@ -163,7 +163,7 @@ def subject(name: str) -> Subject:
     def narrowed(output: str, computed: F64, exact: F64, *points: F64) -> F64:
         return of.error(output, computed.astype(np.float32), exact, *(p.astype(np.float32) for p in points))
 
-    if len(rule.inputs) > 1 or rule.noise is not None or rule.outputs == COVARIANCE or way == "draw of 0 or 1":
+    if len(rule.inputs) > 1 or rule.noise is not None or way == "draw of 0 or 1":
         return Subject(rule, lambda *points: of.truth(*points, defaults), narrowed)
     f = Settled.of(rule).at(defaults)
     error = narrowed if way == "elementary" else of.error

@@ -93,7 +93,7 @@ def _check(name: str, points: Points, dtype: torch.dtype) -> None:
             if dtype == torch.float32 and output in op.outputs:
                 # Below the certified variances, which have few digits themselves, some are lost on the way.
                 errors = np.where(outside & (np.abs(values / want - 1) <= 1e-4), 0.0, errors)
-            if (of.jumps or op.outputs == ("covariance",)) and output not in op.outputs:
+            if of.jumps and output not in op.outputs:
                 capped = outside & (np.abs(values) <= np.abs(held)) & (values * want >= 0)
                 errors = np.where(capped, 0.0, errors)
         right = np.where(beyond, saturated | (errors <= _ROOM), errors <= _ROOM)

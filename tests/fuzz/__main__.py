@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="drop the record that the file has")
     parser.add_argument("--add", type=Path, help="add the record of this file instead of running seeds")
     parser.add_argument("--show", type=int, help="print the network of one seed as a script, and run nothing")
-    parser.add_argument("--method", default="adjoint", choices=METHODS, help="of the script")
+    parser.add_argument("--method", default="ap2", choices=METHODS, help="of the script")
     given = parser.parse_args()
     if given.show is not None:
         print(program(given.show).listing(given.method))

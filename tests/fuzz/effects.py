@@ -16,12 +16,9 @@ __all__ = ["EFFECTS"]
 Effect = Callable[..., Value]
 
 
-def _worst(*values: Value) -> tuple[bool, bool, float]:
-    """``linearised``, ``kinked`` and ``tolerance`` of a function of several values."""
-    return (
-        any(value.linearised for value in values), any(value.kinked for value in values),
-        max(value.tolerance for value in values),
-    )  # fmt: skip
+def _worst(*values: Value) -> float:
+    """``tolerance`` of a function of several values."""
+    return max(value.tolerance for value in values)
 
 
 def scaled(key: str, x: Value, *_: Value) -> Value:
@@ -51,7 +48,7 @@ def together(key: str, x: Value, y: Value) -> Value:
     apart = not x.roots & y.roots
     return Value(
         "", (), x.roots | y.roots, (key,) if x.affine and y.affine else None, x.affine and y.affine,
-        apart and x.independent and y.independent, x.exact and y.exact, *_worst(x, y),
+        apart and x.independent and y.independent, x.exact and y.exact, _worst(x, y),
     )  # fmt: skip
 
 
@@ -64,19 +61,11 @@ def linear(key: str, x: Value, *_: Value) -> Value:
 def mixed(key: str, x: Value, *rest: Value) -> Value:
     """Several values in a way of which only methods that know covariances can be right."""
     roots = x.roots.union(*(y.roots for y in rest))
-    return Value("", (), roots, None, False, False, not roots, *_worst(x, *rest))
+    return Value("", (), roots, None, False, False, not roots, _worst(x, *rest))
 
 
 def statistic(key: str, x: Value, *_: Value) -> Value:
     return replace(mixed(key, x), exact=x.exact and x.affine and x.independent)
-
-
-def joint(key: str, x: Value, *_: Value) -> Value:
-    return replace(statistic(key, x), linearised=True)
-
-
-def largest(key: str, x: Value, *_: Value) -> Value:
-    return replace(joint(key, x), kinked=x.kinked or not x.independent)
 
 
 def add(key: str, x: Value, y: Value) -> Value:
@@ -89,7 +78,7 @@ def add(key: str, x: Value, y: Value) -> Value:
     apart = not x.roots & y.roots
     independent = apart and x.independent and y.independent
     return Value("", (), x.roots | y.roots, (key,) if affine and apart else None, affine and apart, independent,
-                 x.exact and y.exact and apart, *_worst(x, y))  # fmt: skip
+                 x.exact and y.exact and apart, _worst(x, y))  # fmt: skip
 
 
 def mul(key: str, x: Value, y: Value) -> Value:
@@ -106,8 +95,7 @@ def larger(key: str, x: Value, y: Value) -> Value:
     found = mul(key, x, y)
     if found.line is not None:
         return found
-    kinked = found.kinked or bool(x.roots & y.roots)
-    return replace(found, exact=found.exact and x.affine and y.affine, kinked=kinked)
+    return replace(found, exact=found.exact and x.affine and y.affine)
 
 
 def product(key: str, x: Value, y: Value) -> Value:
@@ -140,6 +128,6 @@ EFFECTS: dict[str, Effect] = {
     function.__name__: function
     for function in (
         scaled, pointwise, moved, repeated, masked, together, linear, mixed, statistic, add, mul, larger, product,
-        gated, noise, random_slope, noise_in_common, joint, largest,
+        gated, noise, random_slope, noise_in_common,
     )
 }  # fmt: skip

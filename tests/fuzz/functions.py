@@ -307,19 +307,19 @@ _MAXIMUM = {
         for name in ("maximum", "minimum", "fmax", "fmin")
     },
     "max": [
-        Template("{x}.max({d}).values", "largest"), Template("{x}.max({d})[0]", "largest"),
-        Template("{whole}.max()", "largest"),
+        Template("{x}.max({d}).values", "statistic"), Template("{x}.max({d})[0]", "statistic"),
+        Template("{whole}.max()", "statistic"),
         Template("torch.max({x}, {y})", "larger"),
     ],
-    "min": [Template("{x}.min({d}, keepdim=True)[0]", "largest"), Template("torch.min({x}, {y})", "larger")],
-    "amax": [Template("{x}.amax({d})", "largest"), Template("{x}.amax(-1, keepdim=True)", "largest")],
-    "amin": [Template("{x}.amin({d})", "largest")],
-    "max_pool1d": [Template("F.max_pool1d({x}, 2)", "largest")],
-    "max_pool2d": [Template("F.max_pool2d({x}, 2)", "largest"), Template("F.max_pool2d({x}, 3, 1, 1)", "largest")],
-    "max_pool3d": [Template("F.max_pool3d({x}.unsqueeze(-1), (2, 2, 1))", "largest")],
-    "adaptive_max_pool1d": [Template("F.adaptive_max_pool1d({x}, 1)", "largest")],
-    "adaptive_max_pool2d": [Template("F.adaptive_max_pool2d({x}, 1)", "largest")],
-    "adaptive_max_pool3d": [Template("F.adaptive_max_pool3d({x}.unsqueeze(-1), 1)", "largest")],
+    "min": [Template("{x}.min({d}, keepdim=True)[0]", "statistic"), Template("torch.min({x}, {y})", "larger")],
+    "amax": [Template("{x}.amax({d})", "statistic"), Template("{x}.amax(-1, keepdim=True)", "statistic")],
+    "amin": [Template("{x}.amin({d})", "statistic")],
+    "max_pool1d": [Template("F.max_pool1d({x}, 2)", "statistic")],
+    "max_pool2d": [Template("F.max_pool2d({x}, 2)", "statistic"), Template("F.max_pool2d({x}, 3, 1, 1)", "statistic")],
+    "max_pool3d": [Template("F.max_pool3d({x}.unsqueeze(-1), (2, 2, 1))", "statistic")],
+    "adaptive_max_pool1d": [Template("F.adaptive_max_pool1d({x}, 1)", "statistic")],
+    "adaptive_max_pool2d": [Template("F.adaptive_max_pool2d({x}, 1)", "statistic")],
+    "adaptive_max_pool3d": [Template("F.adaptive_max_pool3d({x}.unsqueeze(-1), 1)", "statistic")],
 }  # fmt: skip
 
 # --------------------------------------------------- noise, statistics, what is written over others
@@ -360,21 +360,21 @@ _NOISE = {
 }  # fmt: skip
 
 _NORMALISE = {
-    "layer_norm": [Template("F.layer_norm({x}, {x}.shape[-1:])", "joint"), Template("{w}({x})", "joint",
+    "layer_norm": [Template("F.layer_norm({x}, {x}.shape[-1:])", "statistic"), Template("{w}({x})", "statistic",
                    "nn.LayerNorm({last})")],
-    "rms_norm": [Template("F.rms_norm({x}, {x}.shape[-1:])", "joint")],
-    "group_norm": [Template("F.group_norm({x}, 1)", "joint")],
-    "instance_norm": [Template("F.instance_norm({x})", "joint")],
+    "rms_norm": [Template("F.rms_norm({x}, {x}.shape[-1:])", "statistic")],
+    "group_norm": [Template("F.group_norm({x}, 1)", "statistic")],
+    "instance_norm": [Template("F.instance_norm({x})", "statistic")],
     "batch_norm": [
         Template("{w}({x})", "scaled", f"nn.BatchNorm{k}d({{channels}})") for k in (1, 2)
     ],
-    "normalize": [Template("F.normalize({x}, dim={d})", "joint")],
+    "normalize": [Template("F.normalize({x}, dim={d})", "statistic")],
 }  # fmt: skip
 
 _SOFTMAX = {
-    "softmax": [Template("{x}.softmax({d})", "joint", tolerance=0.1),
-                Template("F.softmax({x}, -1)", "joint", tolerance=0.1)],
-    "log_softmax": [Template("F.log_softmax({x}, {d})", "joint", tolerance=0.1)],
+    "softmax": [Template("{x}.softmax({d})", "statistic", tolerance=0.1),
+                Template("F.softmax({x}, -1)", "statistic", tolerance=0.1)],
+    "log_softmax": [Template("F.log_softmax({x}, {d})", "statistic", tolerance=0.1)],
 }  # fmt: skip
 
 _STATISTIC = {
@@ -387,7 +387,7 @@ _STATISTIC = {
     "lp_pool1d": [Template("F.lp_pool1d({x}, 2, 2)", "statistic")],
     "lp_pool2d": [Template("F.lp_pool2d({x}, 2, 2)", "statistic")],
     "lp_pool3d": [Template("F.lp_pool3d({x}.unsqueeze(-1), 2, (2, 2, 1))", "statistic")],
-    "logsumexp": [Template("{x}.logsumexp({d})", "joint")],
+    "logsumexp": [Template("{x}.logsumexp({d})", "statistic")],
     "prod": [Template("{x}.prod({d})", "statistic"), Template("{whole}.prod()", "statistic")],
 }
 
@@ -418,7 +418,7 @@ _COMPOSITE = {
     "baddbmm": [Template("torch.baddbmm({x}, {x}, {y})", "mixed")],
     "addmv": [Template("torch.addmv({w}.bias, {w}.weight, {whole})", "linear", "nn.Linear({last}, 2)")],
     "addr": [Template("torch.addr({w}.weight, {w}.bias, {whole})", "repeated", "nn.Linear({last}, 2)")],
-    "softmin": [Template("F.softmin({x}, {d})", "joint", tolerance=0.1)],
+    "softmin": [Template("F.softmin({x}, {d})", "statistic", tolerance=0.1)],
     "lerp": [Template("torch.lerp({x}, {y}, 0.3)", "add"), Template("{x}.lerp({y}, torch.sigmoid({x}))", "mixed")],
     "addcmul": [
         Template("torch.addcmul({x}, {x}, {x}, value=0.5)", "pointwise"), Template("{x}.addcmul({y}, {y})", "mixed"),

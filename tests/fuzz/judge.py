@@ -8,9 +8,7 @@ right about which value follows from what they document:
 * ``ap1``: the plain network's output bit for bit but rounding, unless the network makes noise.
 * ``sample``, ``local`` without random parameters: the plain network on the same draw.
 * ``ap2``: a value that is a function of values which it may take as independent (``Value.exact``).
-* ``covariance``: those, and any value in which the network is nearly linear over its noise.
-* ``adjoint``: as ``covariance``, without functions of several values that it takes as linear (``Value.linearised``).
-* the default: as ``adjoint``, where it goes by it.
+* the default: every value, within its stated errors.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from momentgen.laws import draw, listening
 
 __all__ = ["METHODS", "Verdict", "judged", "minimal"]
 
-METHODS = ("ap1", "ap2", "adjoint", "covariance", "sample", "local", "default")
+METHODS = ("ap1", "ap2", "sample", "local", "default")
 
 #: draws at first, and where a result differs from them
 _FEW, _MANY = 2_000, 100_000
@@ -46,9 +44,6 @@ _SLOW = 1_000
 _ERRORS = {False: 1.0, True: 5.0}
 #: relative error of σ that draws must not exceed to tell anything, of the few and of the many
 _SHARP = {False: 0.1, True: 0.02}
-#: share of the variance that the linear part must explain for a network to count as nearly linear, and the relative
-#: error that methods which know covariances may have there
-_NEARLY_LINEAR, _FIRST_ORDER = 0.98, 0.10
 #: stated errors by which an answer that has some may be off
 _STATED = 5.0
 #: in refusals that say that examples interact, or that a network cannot run on one
@@ -210,7 +205,6 @@ class Truth:
         std: likewise.
         error: standard error of the mean.
         share: relative standard error of σ.
-        linear: whether each element is nearly linear in the noise.
         finite: whether all draws are.
         errors: standard errors within which they may be off.
     """
@@ -219,7 +213,6 @@ class Truth:
     std: Tensor
     error: Tensor
     share: Tensor
-    linear: Tensor
     finite: bool
     errors: float
 
@@ -227,26 +220,20 @@ class Truth:
 def truths(draws: Draws, n: int) -> list[Truth]:
     """Of every output."""
     chunks = [draws.samples(min(n, _CHUNK) + k) for k in range(max(1, n // _CHUNK))]
-    random = torch.cat([torch.cat(chunk[0], 1) for chunk in chunks])
-    return [
-        _truth(random, torch.cat(parts)) for parts in zip(*(chunk[1] for chunk in chunks), strict=True)
-    ]  # fmt: skip
+    return [_truth(torch.cat(parts)) for parts in zip(*(chunk[1] for chunk in chunks), strict=True)]
 
 
-def _truth(random: Tensor, out: Tensor) -> Truth:
+def _truth(out: Tensor) -> Truth:
     n = len(out)
     if not out.isfinite().all():
         gone = torch.full(out.shape[1:], torch.nan, dtype=torch.float64)
-        return Truth(gone, gone, gone, gone, gone > 0, False, 0.0)
+        return Truth(gone, gone, gone, gone, False, 0.0)
     mean = out.mean(0)
     off = out - mean
     var = off.square().mean(0)
     fourth = off.square().square().mean(0)
     share = ((fourth - var.square()).clamp_min(0) / n).sqrt() / (2 * var)
-    slopes = torch.einsum("ni,n...->i...", random, off) / n
-    explained = slopes.square().sum(0) / var
-    return Truth(mean, var.sqrt(), (var / n).sqrt(), share.nan_to_num(torch.inf), explained > _NEARLY_LINEAR, True,
-                 _ERRORS[n > _FEW])  # fmt: skip
+    return Truth(mean, var.sqrt(), (var / n).sqrt(), share.nan_to_num(torch.inf), True, _ERRORS[n > _FEW])
 
 
 # ------------------------------------------------------------------- verdicts
@@ -430,13 +417,8 @@ def _stated(found: Moments) -> tuple[Tensor | float, Tensor | float]:
 def _tolerance(method: str, value: Value, truth: Truth) -> tuple[Tensor, Tensor]:
     """Of each element whether the method must be right about it, and how nearly."""
     if method == "default":
-        return torch.ones_like(truth.linear), torch.zeros_like(truth.mean)
-    exact = value.exact and not (method == "adjoint" and value.linearised)
-    strict = torch.full(truth.mean.shape, exact)
-    allowed = torch.full(truth.mean.shape, value.tolerance, dtype=torch.float64)
-    if exact or method == "ap2":
-        return strict, allowed
-    return truth.linear & (not value.kinked), allowed.clamp_min(_FIRST_ORDER)
+        return torch.ones_like(truth.mean, dtype=torch.bool), torch.zeros_like(truth.mean)
+    return torch.full(truth.mean.shape, value.exact), torch.full(truth.mean.shape, value.tolerance, dtype=torch.float64)
 
 
 def _shown(numbers: Tensor) -> str:

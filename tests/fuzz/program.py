@@ -27,10 +27,6 @@ class Value:
         independent: whether the elements are independent of each other.
         exact: whether a method that takes units as independent knows mean and variance of each element: at most one
             function of several random values, which were independent and normal where it is not affine.
-        linearised: whether a function of it is one of several values that ``adjoint`` takes as linear, such as a
-            softmax.
-        kinked: whether a maximum of values that are not independent is in it, of which every method has the mean of
-            independent ones.
         tolerance: relative, of σ; of the mean in σ.
     """
 
@@ -41,8 +37,6 @@ class Value:
     affine: bool = False
     independent: bool = False
     exact: bool = True
-    linearised: bool = False
-    kinked: bool = False
     tolerance: float = 0.05
 
 

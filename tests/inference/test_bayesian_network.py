@@ -317,7 +317,7 @@ def _pairs() -> torch.nn.Module:
     return Of(lambda net, x: net.meet(x, x.flip(-1)), meet=torch.nn.Bilinear(4, 4, 2))
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "local"])
+@pytest.mark.parametrize("method", ["ap1", "ap2", "local"])
 @pytest.mark.parametrize(
     ("make", "x"), [(_tokens, torch.tensor([[0, 1, 2], [3, 4, 0]])), (_pairs, torch.linspace(-1, 1, 8).view(2, 4))]
 )
@@ -343,7 +343,7 @@ def test_embeddings_and_bilinear_maps_with_random_weights_have_the_moments_of_sa
         torch.testing.assert_close(out.var.sqrt(), drawn.std(0), rtol=0.06, atol=0)
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize("method", ["ap2"])
 @pytest.mark.parametrize("with_itself", [True, False])
 def test_a_bilinear_map_of_random_values_and_weights_has_the_spread_of_samples(with_itself: bool, method: Any) -> None:
     torch.manual_seed(0)
@@ -379,7 +379,7 @@ def _reading(net: torch.nn.Module, tokens: Tensor) -> Tensor:
     return F.linear(hidden, weights["head.weight"], weights["head.bias"])
 
 
-@pytest.mark.parametrize("how", ["ap1", "ap2", "sample", "local", "covariance", "adjoint", "controlled"])
+@pytest.mark.parametrize("how", ["ap1", "ap2", "sample", "local", "controlled"])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool) -> None:
     torch.manual_seed(0)
@@ -391,7 +391,7 @@ def test_a_networks_code_may_read_its_random_parameters(how: Any, training: bool
     assert list(dict(net.named_parameters())) == ["embedding.weight", "head.weight", "head.bias"]
     if how == "ap1":
         assert torch.equal(found.mean, net(tokens))
-    if how not in ("ap2", "covariance", "adjoint", "controlled"):
+    if how not in ("ap2", "controlled"):
         return
     with momentgen.method("sample"), torch.no_grad():
         drawn = torch.stack([bayes(tokens).mean for _ in range(2000)])

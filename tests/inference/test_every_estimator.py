@@ -285,7 +285,7 @@ def test_data_that_cannot_be_fitted_are_refused(kind: Any) -> None:
         (PBPClassifier, {"likelihood": "softmax"}, "a likelihood of auto, probit"),
         (VBPRegressor, {"epochs": 0}, "epochs of at least 1, or None, got 0"),
         (VBPRegressor, {"lr": 0.0}, "a positive, finite lr, got 0.0"),
-        (VBPRegressor, {"propagation": "sample"}, "propagation of controlled, adjoint or ap2, got 'sample'"),
+        (VBPRegressor, {"propagation": "sample"}, "propagation of controlled or ap2, got 'sample'"),
         (VBPRegressor, {"hidden": 10}, "widths of the hidden layers, such as .*, got 10"),
         (BowTieRegressor, {"hidden": ()}, "expected"),
         (BowTieRegressor, {"tau": 0.0}, "expected"),

@@ -182,7 +182,7 @@ class _Padded(nn.Module):
         return self.attention(x, x, x, key_padding_mask=nothing, need_weights=self.weights)[0]
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "sample"])
+@pytest.mark.parametrize("method", ["ap1", "ap2", "sample"])
 @pytest.mark.parametrize("make", [lambda: _Masked(True), lambda: _Masked(False), lambda: _Padded(False)])
 def test_a_query_without_keys_has_the_certain_zero_of_torch(make: Any, method: Any) -> None:
     torch.manual_seed(0)
@@ -200,14 +200,13 @@ def test_a_query_without_keys_has_the_certain_zero_of_torch(make: Any, method: A
     assert bool(x.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2", "covariance"])
+@pytest.mark.parametrize("method", ["ap1", "ap2"])
 def test_a_softmax_without_keys_is_nan_as_in_torch(method: Any) -> None:
     network, x = _Padded(True), torch.randn(2, 3, 4)
     assert bool(network(x).isnan().all())
     assert bool(momentgen.convert(network, method=method)(Moments(x, torch.ones_like(x))).mean.isnan().all())
 
 
-@pytest.mark.parametrize("method", ["ap2", "covariance"])
 def test_a_mask_of_numbers_is_that_of_flags_as_an_argument_too(method: Any) -> None:
     torch.manual_seed(0)
     encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -228,7 +227,7 @@ def test_a_copy_of_a_value_is_no_product_of_attention(copied: Any) -> None:
     torch.testing.assert_close(product.moments(), expected.moments())
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "controlled"])
+@pytest.mark.parametrize("method", ["ap1", "ap2", "controlled"])
 def test_padded_tokens_are_those_of_torch_with_gradients_and_a_note_says_so(method: Any) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)

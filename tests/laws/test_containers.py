@@ -21,7 +21,7 @@ from momentgen.errors import InputError
 from momentgen.laws.law import Law
 from momentgen.laws.nests import flattened, leaves_of, mapped
 
-METHODS = ("ap1", "ap2", "adjoint", "covariance", "sample", "local", None)
+METHODS = ("ap1", "ap2", "sample", "local", None)
 
 
 class Pair(NamedTuple):
@@ -232,7 +232,7 @@ class Cache:
         return keys
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "sample", "local"])
+@pytest.mark.parametrize("method", ["ap1", "ap2", "sample", "local"])
 def test_a_cache_that_the_network_fills_comes_back_with_moments_and_can_be_given_again(method: Any) -> None:
     x, y = pair()
     network, empty = (
@@ -245,12 +245,12 @@ def test_a_cache_that_the_network_fills_comes_back_with_moments_and_can_be_given
     assert not any(isinstance(leaf, Law) for leaf in leaves_of([first, second]))
     assert second.other.layers[0].x.mean.shape == (3, 4)
     assert first.other.layers[0].x.mean.shape == (3, 2)
-    if method in ("adjoint", "covariance", "ap2"):
+    if method == "ap2":
         torch.testing.assert_close(second.x.var, (x.var + y.var).sum(1))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ap1", "ap2", "covariance"])
+@pytest.mark.parametrize("method", ["ap1", "ap2"])
 def test_the_cache_of_a_model_of_transformers_has_moments(method: Any) -> None:
     allow_torchvision()
     transformers = pytest.importorskip("transformers")

@@ -222,11 +222,10 @@ def test_an_accuracy_that_says_nothing_or_is_asked_of_other_methods_is_refused(a
 
 def test_deterministic_methods_state_no_error() -> None:
     x = noisy(torch.zeros(2, 3), std=1.0)
-    for method in ("ap2", "adjoint", "covariance"):
-        found = momentgen.convert(nn.Linear(3, 2), method)(x)
-        assert found.std_error is None
-        assert found.mean_error is None
-        assert found.rows is None
+    found = momentgen.convert(nn.Linear(3, 2), "ap2")(x)
+    assert found.std_error is None
+    assert found.mean_error is None
+    assert found.rows is None
 
 
 def test_what_fails_in_the_plain_network_fails_alike() -> None:

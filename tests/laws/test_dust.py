@@ -94,7 +94,7 @@ def test_no_product_of_a_training_step_is_given_a_number_below_the_normal_range(
     assert operands.below == 0
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance", "sample", "local"])
+@pytest.mark.parametrize("method", ["ap2", "sample", "local"])
 def test_no_product_is_given_a_number_below_the_normal_range_by_any_method(method: Any) -> None:
     torch.manual_seed(0)
     net = momentgen.convert(mlp().eval(), method)
@@ -216,21 +216,8 @@ def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
     with torch.no_grad():
         converted = momentgen.convert(net, method=method)
         found = converted(x)
-        if method == "adjoint":
-            assert below_normal(laws[-1]._joint.rows) == 0
         exact = momentgen.convert(net.double(), method=method)(Moments(x.mean.double(), x.var.double()))
     torch.testing.assert_close(found.mean.double(), exact.mean, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found.var.double(), exact.var, rtol=1e-4, atol=0)
     if method != "ap2":
         torch.testing.assert_close(found.covariance.double(), exact.covariance, rtol=1e-4, atol=0)
-
-
-def test_a_small_value_of_an_exponential_keeps_its_mean() -> None:
-    """A value of 1e-35 beside one of about 1 is an answer; ``exp`` has it to a relative error."""
-
-    net = Of(lambda net, x: net.linear(x).exp(), linear=nn.Linear(2, 2, bias=False))
-    with torch.no_grad():
-        net.linear.weight.copy_(torch.eye(2))
-    x = Moments(torch.tensor([[0.0, -80.0]]), torch.full((1, 2), 1e-4))
-    found = momentgen.convert(net, "adjoint")(x).mean[0, 1].item()
-    assert found == pytest.approx(math.exp(-80 + 5e-5), rel=1e-4)

@@ -95,7 +95,7 @@ def test_reprs_name_the_method() -> None:
     network = momentgen.convert(_network())
     assert repr(network).endswith("# method: ap2, the default in training mode")
     assert repr(network.eval()).endswith("# method: controlled, the default in evaluation mode")
-    assert repr(momentgen.convert(_network(), "adjoint")).endswith("# method: adjoint")
+    assert repr(momentgen.convert(_network(), "local")).endswith("# method: local")
     assert "method" not in repr(momentgen.nn.ReLU())
     found = network(noisy(torch.randn(2, 3), std=0.1))
     assert repr(found).endswith(f", method=controlled, rows={found.rows})")

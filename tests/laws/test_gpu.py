@@ -55,7 +55,7 @@ def noisy(shape: tuple[int, ...], device: str, joint: bool = False) -> Moments:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("method", ["controlled", "adjoint", "covariance", "ap2", "ap1"])
+@pytest.mark.parametrize("method", ["controlled", "ap2", "ap1"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_moments_are_those_of_the_cpu(name: str, method: str, joint: bool) -> None:
     make, shape = NETWORKS[name]

@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 from torch_networks import NETWORKS
 
 import momentgen
-from momentgen import Moments, noisy, output_covariance
+from momentgen import Moments, noisy
 from momentgen.inference import MeanField, randomise
 
 HALVES = [torch.float16, torch.bfloat16]
-ANALYTIC = ["ap2", "adjoint", "covariance"]
+ANALYTIC = ["ap2"]
 
 
 def net_of(line: Callable[[Any, Any], Any]) -> nn.Module:
@@ -161,10 +161,7 @@ def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype
     narrow, wide = pair(net_of(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
     mean, cov = torch.randn(3, 4).to(dtype), (torch.eye(4) / 4 + 0.25).to(dtype)
     x, same = noisy(mean, cov=cov), noisy(mean.float(), cov=cov.float())
-    for found, expected in (
-        (output_covariance(narrow, x), output_covariance(wide, same)),
-        (momentgen.convert(narrow, "covariance")(x), momentgen.convert(wide, "covariance")(same)),
-    ):
+    for found, expected in ((momentgen.convert(narrow.eval())(x), momentgen.convert(wide.eval())(same)),):
         assert found.mean.dtype is found.factor.dtype is torch.float32
         eps = torch.finfo(dtype).eps
         scale = float(expected.var.max())
@@ -259,7 +256,7 @@ def test_a_checkpoint_in_half_precision_has_the_gradients_of_the_network(dtype: 
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("method", ["ap2", "adjoint"])
+@pytest.mark.parametrize("method", ["ap2"])
 def test_a_float32_network_may_compute_in_half_precision_inside(method: Any, dtype: torch.dtype) -> None:
     net = net_of(lambda net, x: net.last(torch.relu(net.first(x.to(dtype))).float()))
     net.first.to(dtype)

@@ -210,21 +210,6 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("name", CUTS)
-def test_a_write_through_one_of_several_views_reaches_the_whole_by_adjoint(name: str) -> None:
-    def scaled(x: Any) -> Any:
-        whole = x * 1
-        for k, part in enumerate(CUTS[name](whole)):
-            part.mul_(k + 2)
-        return whole
-
-    mean = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 2, 3)
-    scale = scaled(torch.ones_like(mean))
-    found = convert(Of(scaled).eval(), "adjoint")(noisy(mean, std=0.3))
-    torch.testing.assert_close(found.mean, scale * mean)
-    torch.testing.assert_close(found.var, scale.square() * 0.09)
-
-
 COPIES = [
     "y = torch.empty_like(x); y.copy_(x)",
     "y = torch.zeros_like(x); y[:] = x",

@@ -136,4 +136,4 @@ def test_joint_moments_made_anew_without_their_covariance_say_so() -> None:
     lost = pytree.tree_map(torch.clone, x)
     assert torch.equal(lost.mean, x.mean)
     with pytest.raises(InputError, match="made of mean and variance alone"):
-        convert(torch.nn.Linear(2, 1), "adjoint")(lost)
+        convert(torch.nn.Linear(2, 1).eval())(lost)

@@ -45,7 +45,7 @@ def test_a_function_made_known_has_the_moments_of_its_op(function: Any, same: An
     found = momentgen.convert(net_of(function), method)(x())
     expected = momentgen.convert(net_of(same), method)(x())
     torch.testing.assert_close(found.mean, expected.mean)
-    torch.testing.assert_close(found.std, expected.std, rtol=2e-3, atol=0)  # covariance: Hermite terms for an op
+    torch.testing.assert_close(found.std, expected.std, rtol=2e-3, atol=0)
 
 
 def made(op: Any) -> Callable[[Tensor], Tensor]:

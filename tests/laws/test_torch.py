@@ -141,18 +141,6 @@ def test_autocast_keeps_standard_deviations_and_returns_float32(name: str, dtype
     assert (out.mean - expected.mean).norm() < 0.02 * expected.mean.norm()
 
 
-@pytest.mark.parametrize("method", ["adjoint", "covariance"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_methods_that_run_example_by_example_compute_in_float32_under_autocast(method: Any, dtype: torch.dtype) -> None:
-    network, x = momentgen.convert(mlp(), method), moments(4, 4)
-    expected = network(x)
-    with torch.autocast("cpu", dtype):
-        out = network(x)
-    assert out.mean.dtype is out.var.dtype is torch.float32
-    close(out, expected)
-    close(out.covariance, expected.covariance)
-
-
 def test_squares_of_small_weights_do_not_vanish_in_float16() -> None:
     plain = nn.Sequential(nn.Linear(256, 64, bias=False), nn.Linear(64, 8, bias=False))
     for layer in plain:

@@ -363,8 +363,8 @@ def tolerance_of(rule: Rule, stable: Stable) -> dict[str, Any]:
     """The certificate's ``tolerance``.
 
     Returns:
-        ``against``: what errors are taken from.  Where the unit is ``tolerance``, also ``mean`` and ``var``, or
-        ``covariance``, and ``partials``, the errors allowed; ``least``, what is allowed in any case; ``where``, what
+        ``against``: what errors are taken from.  Where the unit is ``tolerance``, also ``mean``, ``var`` and
+        ``partials``, the errors allowed; ``least``, what is allowed in any case; ``where``, what
         the symbols are; ``values``, those at the default parameters, a number each, and for jumps (point, height) each.
 
     Raises:
@@ -391,7 +391,7 @@ def _against(rule: Rule, variant: str) -> str:
     if isinstance(form, LogisticInput):
         return "the exact moments under a logistic input of this mean and variance"
     if form is None:
-        return "the exact moments" if "mean" in rule.outputs else "the exact covariance"
+        return "the exact moments"
     if isinstance(form, Formula):
         return "the variant's published formula, not the moments that it approximates"
     return "the variant's fitted formula, not the moments that it approximates"

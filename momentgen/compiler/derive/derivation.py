@@ -17,7 +17,6 @@ from momentgen.compiler.derive.scaling import check_rescaled, found_units
 from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
-from momentgen.rule.inputs import MEAN_AND_VARIANCE
 from momentgen.rule.symbols import Phi, mu, v, x
 
 #: where the sign is looked at, in units of the rule's width
@@ -263,14 +262,14 @@ def _jump(left: Piece, right: Piece, order: int) -> Expr:
 
 
 def affine_parameters(rule: Rule) -> tuple[str, ...]:
-    """Their names; none of a rule of two inputs, of a covariance, or of an output that is random beyond its input.
+    """Their names; none of a rule of two inputs, or of an output that is random beyond its input.
 
     >>> from momentgen.rule import Parameter, x
     >>> slope = Parameter("slope", default=0.1, low=0, high=1)
     >>> affine_parameters(Rule("leaky", f=sympy.Max(x, slope.symbol * x), parameters=(slope,)))
     ('slope',)
     """
-    plain = len(rule.inputs) == 1 and rule.outputs == MEAN_AND_VARIANCE and rule.noise is None and not rule.bernoulli
+    plain = len(rule.inputs) == 1 and rule.noise is None and not rule.bernoulli
     if not rule.parameters or not plain or rule.conditional_var is not None or rule.input != "normal":
         return ()
     try:

@@ -10,7 +10,6 @@ from sympy.printing.pycode import pycode
 
 from momentgen.compiler.emit._text import docstring
 from momentgen.rule import Parameter, Rule
-from momentgen.rule.inputs import MEAN_AND_VARIANCE
 
 _UNITS = ("centre", "width", "scale", "offset")
 
@@ -44,7 +43,6 @@ def render_module(
         "    package=__name__,",
         f"    inputs={len(rule.inputs)},",
         *(["    covariance=True,"] if rule.covariance else []),
-        *([f"    outputs={_names(rule.outputs)},"] if rule.outputs != MEAN_AND_VARIANCE else []),
     ]
     if rule.parameters:
         lines.append("    parameters=(")

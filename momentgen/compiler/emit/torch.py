@@ -19,7 +19,6 @@ from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import schedule
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.lower.float64 import SLOPES, Kernel, parameter
-from momentgen.rule.inputs import COVARIANCE
 
 #: stands for a space at which no line may end
 _SPACE = "\0"
@@ -48,12 +47,11 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
     every = [(k, program) for k, kernel in enumerate(kernels) for program in kernel.programs[k and cells > 1 :]]
     found = outlined([schedule(program) for _, program in every])
     numbers = _numbers(found.functions, found.bodies)
-    params, outputs = stable.forward64.params, tuple(stable.forward64.outputs)
+    params = stable.forward64.params
     several = "each input" if len(stable.forward64.inputs) > 2 else "the input"
-    what, of = ("Covariance", "the outputs") if outputs == COVARIANCE else ("Mean and variance", "the output")
     docs = (
-        f"{what} of {of}, from mean and variance of {several}.",
-        f"Gradients in mean and variance of {several}, from those in {what.lower()} of {of}.",
+        f"Mean and variance of the output, from mean and variance of {several}.",
+        f"Gradients in mean and variance of {several}, from those in mean and variance of the output.",
     )
     texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions]
     for (k, program), body in zip(every, found.bodies, strict=True):

@@ -32,7 +32,6 @@ The strategies:
                  ``growing``, elementary branches of any growth beside one kink, in closed form; each with its graph
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
-``covariance``   of f(X1) and f(X2), in the coordinate of ``correlation``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
                  ``functions`` (sympy to graph)
 ===============  ===================================================================
@@ -53,7 +52,6 @@ from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import logistic_input
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
-from momentgen.compiler.strategies.covariance.covariance import stabilise_covariance
 from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.elementary import entire
 from momentgen.compiler.strategies.finish import saturated, with_jumps
@@ -65,9 +63,9 @@ from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth import gaussians, polynomials
 from momentgen.errors import BuildError
-from momentgen.rule import Rescaled, Rule
+from momentgen.rule import Rescaled
 
-__all__ = ["Way", "approximate_ways", "covariance_way", "joint_way", "plans", "stabilise", "ways"]
+__all__ = ["Way", "approximate_ways", "joint_way", "plans", "stabilise", "ways"]
 
 
 _UP_TO = ", up to var = "  # between a strategy's name and the largest variance, in the name of a way
@@ -253,11 +251,6 @@ def approximate_ways(derivation: Derivation) -> list[Way]:
 def joint_way(derivation: JointDerivation) -> Way:
     """The way to all variants of a rule of two inputs, or of one and a noise."""
     return Way("joint", (stabilise_joint.__module__,), lambda: stabilise_joint(derivation))
-
-
-def covariance_way(rule: Rule) -> Way:
-    """The way to the covariance of f of one input and f of another."""
-    return Way("covariance", (stabilise_covariance.__module__,), lambda: stabilise_covariance(rule))
 
 
 def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:

@@ -6,7 +6,7 @@ that training draws no random numbers but the order of the data.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from momentgen.inference.estimators.base import BayesianClassifier, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Likelihood
-from momentgen.inference.lower_bound import DRAWN
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.accuracy import accuracy
 from momentgen.laws.border import Method, method
@@ -26,6 +25,9 @@ __all__ = ["VBPClassifier", "VBPRegressor"]
 
 #: a relative error of σ below which draws would be for nothing
 _EXACT = 1e-9
+
+
+_PROPAGATIONS: Final = ("controlled", "ap2")
 
 
 @parameters
@@ -39,7 +41,7 @@ class _VBP(Variational):
     prior_std: float = 1.0
     kl_weight: float = 1.0
     initial_std: float = 0.01
-    propagation: Literal["controlled", "adjoint", "ap2"] = "controlled"
+    propagation: Literal["controlled", "ap2"] = "controlled"
     max_steps: int = 10_000
     module: Module | None = None
     likelihood: Likelihood | None = None
@@ -50,10 +52,10 @@ class _VBP(Variational):
     random_state: Any = None
 
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        if self.propagation in DRAWN:
+        if self.propagation not in _PROPAGATIONS:
             raise InputError(
-                f"{type(self).__name__}: expected a propagation of controlled, adjoint or ap2, got "
-                f"{self.propagation!r}, whose outputs have no variance"
+                f"{type(self).__name__}: expected a propagation of {' or '.join(_PROPAGATIONS)}, got "
+                f"{self.propagation!r}"
             )
 
     def _family(self) -> Posterior:
@@ -89,7 +91,7 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         prior_std: standard deviation of the normal prior of each parameter, around 0.
         kl_weight: factor on the divergence; 1 is the evidence lower bound.
         initial_std: standard deviation with which each parameter's posterior begins.
-        propagation: how moments propagate in predictions: ``controlled``, ``adjoint`` or ``ap2``; in training it is
+        propagation: how moments propagate in predictions: ``controlled`` or ``ap2``; in training it is
             ``ap2``, which takes the values of a layer as independent.
         max_steps: of training until the bound settles.
         module: the plain network in the place of ``hidden``: a torch module, or a function of the number of features

@@ -55,7 +55,7 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
     if transformed():
         raise UnsupportedError(
             f"{type(where).__name__}: within a transform of torch.func (vmap, jacrev, ...) the method controlled "
-            'cannot run; call the network outside, differentiate by torch.autograd, or use method="adjoint"'
+            'cannot run; call the network outside, differentiate by torch.autograd, or use method="ap2"'
         )
     network = Network(where, forward, *flattened((args, kwargs)))
     for value in network.inputs:

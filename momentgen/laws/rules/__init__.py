@@ -7,7 +7,6 @@ Importing this package registers all.
 from __future__ import annotations
 
 from momentgen.laws.rules import (
-    adjoint,
     arithmetic,
     certain,
     composite,
@@ -23,6 +22,6 @@ from momentgen.laws.rules import (
 )
 
 __all__ = [
-    "adjoint", "arithmetic", "certain", "composite", "elementwise", "forms", "linear", "maxima", "movement", "noise",
+    "arithmetic", "certain", "composite", "elementwise", "forms", "linear", "maxima", "movement", "noise",
     "norms", "products", "statistics",
 ]  # fmt: skip

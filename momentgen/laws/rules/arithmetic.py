@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.covariance import Covariance, covariance
-from momentgen.laws.covariance_functions import (
-    certain_as_tensor,
-    function_of,
-    joint,
-    linear_of,
-    note_curved,
-    random_in,
-    start_together,
-    stretched,
-    times,
-)
-from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.expressions import pending
 from momentgen.laws.history import is_inside, operand, start_of
@@ -29,7 +14,6 @@ from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.point import Point
 from momentgen.laws.recognise import combined
-from momentgen.laws.rules.products import products
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -114,65 +98,3 @@ def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     about = torch.sign(m) * (square + 2.5 * spread) / (square + spread) ** 1.5
     inverse = torch.where(random, about, 1 / torch.where(random, 1.0, m))
     return inverse.to(mean.dtype), (spread * (square + 20 * spread) / (square + 4 * spread) ** 3).to(mean.dtype)
-
-
-# ------------------------------------------------------------ Covariance
-
-
-@joint("arithmetic")
-def _arithmetic_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args = tuple(map(certain_as_tensor, args))
-    laws = random_in(args, {})
-    if len(laws) == 1 and len(args) - 1 == sum(not isinstance(value, Covariance) for value in args):
-        return remember(_computed(entry, args, kwargs), entry, args, kwargs, laws[0])
-    start = start_together(entry, *args)
-    if start is None:
-        if len(laws) == 2:
-            note_curved(entry, *laws)
-        return _computed(entry, args, kwargs)
-    curved = [start_of(value) is not None for value in args]
-    if all(curved) or (any(curved) and entry.name not in ("add", "sub", "rsub")) or "div" in entry.name:
-        return function_of(entry, args, kwargs, start)
-    return remember(_computed(entry, args, kwargs), entry, args, kwargs, start)
-
-
-def _computed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name, x = entry.name, args[0]
-    if name == "neg":
-        return linear_of(entry, -x._mean, [(x, torch.neg)])
-    if kwargs.get("rounding_mode") is not None:
-        raise unsupported(entry, random_in(args, {})[0], "rounding is a decision on a random value")
-    a, b = args
-    dtype = torch.result_type(tensor_of(a), tensor_of(b))
-    a, b = (value.to(dtype) if isinstance(value, Covariance) else value for value in (a, b))
-    if name in ("rsub", "rdiv"):
-        name, a, b = name[1:], b, a
-    if name == "div":
-        if isinstance(b, Covariance):
-            return a * torch.reciprocal(cast(Any, b))
-        name, b = "mul", 1 / b
-    if name == "mul":
-        if isinstance(a, Covariance) and isinstance(b, Covariance):
-            return products(entry, a, b)
-        law: Any = a if isinstance(a, Covariance) else b
-        factor: Any = b if law is a else a
-        mean = law._mean * factor
-        stretch = stretched(law, mean.shape)
-        scale = factor.to(mean).expand(mean.shape) if isinstance(factor, Tensor) else mean.new_full((), float(factor))
-        return linear_of(entry, mean, [(law, _after(stretch, times(scale)))])
-    sign = kwargs.get("alpha", 1) * (1 if name == "add" else -1)
-    mean = tensor_of(a) + sign * tensor_of(b)
-    parts: list[tuple[Covariance, Push | None]] = []
-    for value, factor in ((a, 1), (b, sign)):
-        if isinstance(value, Covariance):
-            stretch = stretched(value, mean.shape)
-            parts.append(
-                (value, stretch if factor == 1 else _after(stretch, functools.partial(torch.mul, other=factor)))
-            )
-    if len(parts) == 1 and parts[0][1] is None:
-        return covariance(mean, parts[0][0].node, parts[0][0]._var)
-    return linear_of(entry, mean, parts)
-
-
-def _after(first: Push | None, second: Push) -> Push:
-    return second if first is None else lambda rows: second(first(rows))

@@ -15,8 +15,6 @@ import torch.nn.functional as F
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import attention as by_hand
-from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import by_jacobian, joint
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.history import alike
 from momentgen.laws.law import Law, Rule, laws_in, rule
@@ -55,7 +53,7 @@ def _dtype_of_mask(mask: Any) -> torch.dtype | None:
 
 # nn.MultiheadAttention and nn.Transformer ask it of their masks before they call a function that laws know.
 F._none_or_dtype = _dtype_of_mask  # type: ignore[assignment]
-rule(Diagonal, Covariance, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
+rule(Diagonal, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
 
 # ------------------------------------------------------------- attention
@@ -100,9 +98,6 @@ def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
     return (F.dropout(weights, drop, True) if drop else weights) @ value
 
 
-joint("scaled_dot_product_attention")(by_jacobian)
-
-
 # ------------------------------------------------------ recurrent layers
 
 
@@ -142,7 +137,7 @@ _STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
 }
 
 
-@rule(Diagonal, Covariance, *_STEPS)
+@rule(Diagonal, *_STEPS)
 def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch.lstm, gru and rnn: (input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)."""
     if not isinstance(args[3], bool):
@@ -180,7 +175,7 @@ def _recurrent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return (out, *(torch.stack(part) for part in last))
 
 
-@rule(Diagonal, Covariance, *[f"{name}_cell" for name in _STEPS])
+@rule(Diagonal, *[f"{name}_cell" for name in _STEPS])
 def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, hx, w_ih, w_hh, *bias = args
     b_ih, b_hh = bias or (None, None)
@@ -192,14 +187,14 @@ def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 # ------------------------------------------------------------ the others
 
 
-@rule(Diagonal, Covariance, "glu")
+@rule(Diagonal, "glu")
 def _glu(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
     first, second = args[0].chunk(2, dim)
     return first * torch.sigmoid(second)
 
 
-@rule(Diagonal, Covariance, "addmm", "addbmm", "baddbmm", "addmv", "addr")
+@rule(Diagonal, "addmm", "addbmm", "baddbmm", "addmv", "addr")
 def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = (torch.outer if entry.name == "addr" else torch.matmul)(args[1], args[2])
     if entry.name == "addbmm":
@@ -211,20 +206,20 @@ def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return product + (args[0] if beta == 1 else args[0] * beta)
 
 
-@rule(Diagonal, Covariance, "softmin")
+@rule(Diagonal, "softmin")
 def _softmin(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return F.softmax(-args[0], dim, dtype=kwargs.get("dtype"))
 
 
-@rule(Diagonal, Covariance, "addcmul", "addcdiv")
+@rule(Diagonal, "addcmul", "addcdiv")
 def _addcmul(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = args[1] * args[2] if entry.name == "addcmul" else args[1] / args[2]
     value = kwargs.get("value", 1)
     return args[0] + (product if value == 1 else product * value)
 
 
-@rule(Diagonal, Covariance, "cdist")
+@rule(Diagonal, "cdist")
 def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Distances of all pairs of rows: roots of sums of squares."""
     bound = {**dict(zip(("x1", "x2", "p"), args, strict=False)), **kwargs}
@@ -234,17 +229,17 @@ def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
 
 
-@rule(Diagonal, Covariance, "trace")
+@rule(Diagonal, "trace")
 def _trace(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0].diagonal().sum()
 
 
-@rule(Diagonal, Covariance, "linalg_vecdot", "vdot")
+@rule(Diagonal, "linalg_vecdot", "vdot")
 def _vecdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (args[0] * args[1]).sum(kwargs.get("dim", -1))
 
 
-@rule(Diagonal, Covariance, "lerp")
+@rule(Diagonal, "lerp")
 def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
     a, b, w = args

@@ -1,8 +1,4 @@
-"""Functions of one value at a time: the generated ops, and what is made of them.
-
-``Covariance`` has the same moments, and covariances by an op of two values (:mod:`momentgen.laws.numerics.pairs`) or,
-where there is none, by Hermite terms (:mod:`momentgen.laws.numerics.hermite`).
-"""
+"""Functions of one value at a time: the generated ops, and what is made of them."""
 
 from __future__ import annotations
 
@@ -12,13 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
-from momentgen.laws.arguments import all_replaced
-from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import certain_as_tensor, function_of, joint, random_in
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
 from momentgen.laws.expressions import chained, pending
 from momentgen.laws.law import laws_in, remember, rule
@@ -31,9 +23,7 @@ from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Op
 
 __all__ = [
-    "covariance_op",
     "op_and_parameters",
-    "pointwise_jointly",
     "power",
     "random_slope",
 ]
@@ -59,15 +49,6 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
     name = row.alternatives.get(given.get("approximate"), row.op)
     params = {word: _number(row, word, given.get(word, default)) for word, default in row.parameters.items()}
     return generated_op(name, row.layer), params
-
-
-def covariance_op(entry: Entry, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Op | None:
-    """The op of two inputs that has the covariance of a function of one value; None where no rule has it."""
-    row = BY_FUNCTION.get(entry.name)
-    if row is None:
-        return None
-    op, params = op_and_parameters(row, rest, kwargs)
-    return None if params else getattr(momentgen.generated, f"{op.name}_covariance", None)
 
 
 def _number(row: Activation, name: str, value: Any) -> float:
@@ -250,16 +231,3 @@ _WRITTEN_OUT = {
     "rsqrt": _rsqrt,
     "reciprocal": _reciprocal,
 }
-
-
-@joint("pointwise")
-def pointwise_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], terms: int | None = None) -> Any:
-    """The rule of ``Covariance``; ``terms`` of the Hermite sum, None for as many as the run is set to."""
-    x = args[0]
-    args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
-    if not isinstance(x, Covariance) or len(laws_in((*args, *kwargs.values()))) > 1:
-        raise unsupported(entry, random_in(args, kwargs)[0], "only its first argument may be random")
-    if entry.kind == "pointwise" and (whole := chained(entry, args, kwargs, function_of)) is not None:
-        return whole
-    exact = None if entry.name in REGISTERED else covariance_op(entry, args[1:], kwargs)
-    return function_of(entry, args, kwargs, x, terms, exact)

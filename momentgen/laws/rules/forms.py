@@ -9,35 +9,30 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.arguments import tensor_of, tensors_of
-from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import joint, linear_of, numbered, random_in
-from momentgen.laws.covariance_graph import Push
 from momentgen.laws.diagonal import Diagonal, is_random
 from momentgen.laws.dispatch import OVERWRITTEN
-from momentgen.laws.law import Law, laws_in, new_law, remember, rule
+from momentgen.laws.law import Law, laws_in, new_law, rule
 from momentgen.laws.notes import note_fast_path
 from momentgen.laws.point import Point, point
-from momentgen.laws.table import TABLE, Entry
+from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
 
 @rule(Diagonal, "query")
-@joint("query")
 def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values, named = tensors_of(args, kwargs)
     return entry.call(*values, **named)
 
 
 @rule(Point, Diagonal, "refusal")
-@joint("refusal")
 def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     note_fast_path(entry.name)
     return False
 
 
-@rule(Diagonal, Covariance, "creation")
+@rule(Diagonal, "creation")
 def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
     x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
@@ -111,47 +106,3 @@ def _overwrite(entry: Entry, whole: Tensor, values: list[Any], kwargs: dict[str,
         whole.zero_()
     else:
         getattr(whole, entry.name)(*values, **kwargs)
-
-
-@joint("write")
-def _written_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    target, *rest = args
-    law = random_in(args, kwargs)[0]
-    if not isinstance(target, Law):
-        raise unsupported(entry, law, OVERWRITTEN)
-    if entry.name in ("fill_", "zero_"):
-        value = rest[0] if rest else 0.0
-        if isinstance(value, Covariance):
-            target._assign(value.expand(target.shape))
-        else:
-            target._assign(torch.zeros_like(target._form()) + tensor_of(value))
-        return target
-    if rest and isinstance(rest[-1], Covariance) and _replaces_all(entry, target, rest[-1], rest):
-        value = rest[-1]
-        if value is not target:
-            target._assign(value)
-            remember(target, TABLE[Tensor.clone], (value,), {}, value)  # it is the function that the value is
-        return None if entry.name == "setitem" else target
-    if entry.name == "copy_":
-        value = tensor_of(rest[0]) if not isinstance(rest[0], Covariance) else rest[0]
-        target._assign(value.expand(target.shape).to(target.dtype))
-        return target
-    if entry.name == "set_" or kwargs.get("accumulate", rest[2] if len(rest) > 2 else False):
-        raise unsupported(entry, law, "it is not written in place under this law; use the result")
-    if random_in((rest[0],), {}):
-        raise unsupported(entry, law, "indices cannot be random")
-    index, value = tensor_of(rest[0]), rest[1] if isinstance(rest[1], Covariance) else tensor_of(rest[1])
-    mean = target._form()
-    picked = numbered(mean)[index]
-    places = picked.reshape(-1).long() - 1
-    own = torch.as_tensor(tensor_of(value), dtype=mean.dtype, device=mean.device)
-    new = mean.reshape(-1).index_copy(0, places, own.expand(picked.shape).reshape(-1)).view(mean.shape)
-    parts: list[tuple[Covariance, Push | None]] = []
-    if isinstance(target, Covariance):
-        parts.append((target, lambda rows: rows.index_fill(1, places, 0.0)))
-    if isinstance(value, Covariance):
-        size = mean.numel()
-        value = value.expand(picked.shape)
-        parts.append((value, lambda rows: rows.new_zeros(len(rows), size).index_copy(1, places, rows)))
-    target._assign(linear_of(entry, new, parts))
-    return None if entry.name == "setitem" else target

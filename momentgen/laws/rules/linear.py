@@ -8,15 +8,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import affine
 from momentgen.laws.affine import VARIANCE
-from momentgen.laws.arguments import all_replaced
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
-from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import by_jacobian, by_rows, certain_as_tensor, joint, linear_of
 from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var_of
 from momentgen.laws.example_arguments import is_real
 from momentgen.laws.law import Law, laws_in, remember, rule
@@ -118,39 +114,3 @@ def _difference(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for k in range(n + 1):
         total = total + math.comb(n, k) ** 2 * var.narrow(dim, min(k, var.shape[dim] - size), size)
     return made(torch.diff(mean, n, dim), total)
-
-
-# ------------------------------------------------------------ Covariance
-
-
-@joint("affine")
-def _affine_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    found = _linear_map(entry, args, kwargs)
-    if entry.name in ("mean", "sum") and isinstance(args[0], Covariance):
-        return remember(found, entry, args, kwargs, args[0])
-    return found
-
-
-def _linear_map(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
-    x, rest = args[0], args[1:]
-    if not isinstance(x, Covariance) or laws_in((*rest, *kwargs.values())) or entry.name not in VARIANCE:
-        return by_jacobian(entry, args, kwargs)
-    bound = affine.bind(entry.name, rest, kwargs)
-    affine.check(entry.name, x._mean, bound)
-    mean = run_of(entry)(x._mean, *rest, **kwargs)
-    shape = x.shape
-    if entry.name == "linear":
-        weight = bound["weight"]
-
-        def push(rows: Tensor) -> Tensor:
-            return product(F.linear, rows.reshape(-1, *shape), weight).reshape(len(rows), -1)
-
-        return linear_of(entry, mean, [(x, push)])
-    if "weight" in bound:
-        options = {name: value for name, value in bound.items() if name not in ("weight", "bias")}
-        filtered = by_rows(lambda row: entry.call(row, bound["weight"], None, **options), shape)
-        return linear_of(entry, mean, [(x, functools.partial(product, filtered))])
-    if entry.name == "pad" and bound.get("mode", "constant") == "constant":
-        return linear_of(entry, mean, [(x, by_rows(lambda row: F.pad(row, bound["pad"]), shape))])
-    return linear_of(entry, mean, [(x, by_rows(lambda row: entry.call(row, *rest, **kwargs), shape))])

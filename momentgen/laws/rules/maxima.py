@@ -1,14 +1,13 @@
 """Maxima of random values: over dimensions, of two values, and max pools.
 
 ``Diagonal`` has the exact maximum of independent values: the accuracy that :mod:`momentgen.laws.numerics.maximum`
-promises is kept.  ``Adjoint`` has a tree of maxima of two, whose derivatives take a small part of that time.
+promises is kept.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,28 +16,14 @@ from torch import Tensor
 from momentgen.laws.activations import generated_op
 from momentgen.laws.affine import adaptive_edges, for_each, window_starts
 from momentgen.laws.arguments import tensor_of
-from momentgen.laws.covariance import Covariance, covariance
-from momentgen.laws.covariance_functions import (
-    by_jacobian,
-    certain_as_tensor,
-    function_of,
-    joint,
-    linear_of,
-    room,
-    start_together,
-    times,
-)
-from momentgen.laws.covariance_graph import Node, current
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.history import start_of
-from momentgen.laws.law import Law, laws_in, remember, rule
+from momentgen.laws.law import Law, remember, rule
 from momentgen.laws.numerics import maximum as maxima
-from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.recognise import combined
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["by_form", "is_monotone", "table_of"]
+__all__ = []
 
 
 class Extremum(NamedTuple):
@@ -69,27 +54,21 @@ for _operator in names(
     setattr(_NoIndices, f"__{_operator}__", _NoIndices.__getattr__)
 
 
-def by_form(
-    entry: Entry,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    pool: Callable[[Any, list[list[list[int]]]], Any],
-    over: Callable[[Any, Any, bool, bool], Any],
-    of_two: Callable[[Any, Any, bool], Any],
-) -> Any:
-    """A maximum or minimum by its form: of the windows of :func:`pool_places`, over dimensions (all for none), of two.
+@rule(Diagonal, "maximum")
+def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A maximum or minimum by its form: of the windows of a pool, over dimensions (all for none), of two.
 
     Raises:
         UnsupportedError: if the place of the largest value is asked for.
     """
     x, lower = args[0], "min" in entry.name
     if "pool" in entry.name:
-        return pool(x, pool_places(entry, args, kwargs))
+        return _max_pool(x, _pool_places(entry, args, kwargs))
     second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
     if isinstance(second, Law | Tensor):
-        return of_two(*_of_one_dtype(x, second), lower)
+        return _of_two(entry, *_of_one_dtype(x, second), lower)
     dim = () if second is None else second
-    values = over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
+    values = _over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
     if entry.name in ("amax", "amin") or second is None:
         return values
     return Extremum(values, _NoIndices(unsupported(_DECISION, x)))
@@ -101,11 +80,6 @@ def _of_one_dtype(x: Any, y: Any) -> tuple[Any, Any]:
         return x, y
     dtype = torch.result_type(tensor_of(x), tensor_of(y))
     return x.to(dtype), y.to(dtype)
-
-
-@rule(Diagonal, "maximum")
-def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return by_form(entry, args, kwargs, _max_pool, _over, functools.partial(_of_two, entry))
 
 
 _DECISION = Entry("argmax", "decision", torch.argmax)
@@ -155,14 +129,14 @@ _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_in
 def _max_pool(x: Any, places: list[list[list[int]]]) -> Any:
     mean, var = pair(x)
     first = mean.dim() - len(places)
-    table = table_of(places, mean.shape[first:], mean.device)
+    table = _table_of(places, mean.shape[first:], mean.device)
     shape = (*mean.shape[:first], *(len(windows) for windows in places))
     mean, var = (part.reshape(math.prod(part.shape[:first]), math.prod(part.shape[first:])) for part in (mean, var))
     mean, var = maxima.maximum_of_windows(mean, var, table)
     return made(mean.reshape(shape), var.reshape(shape))
 
 
-def table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
+def _table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
     """Which values of a flattened image each window has, shape ``(windows, n)``; -1 is outside.
 
     Args:
@@ -179,7 +153,7 @@ def table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.
     return table
 
 
-def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[list[int]]]:
+def _pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[list[int]]]:
     """For each dimension of space of a max pool, the inputs of each window along it; -1 is outside."""
     dims = int(entry.name[-2])
     shape = args[0].shape
@@ -204,64 +178,3 @@ def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if bound.get("return_indices"):
         raise unsupported(entry, args[0], "a maximum of random inputs has no indices to return")
     return places
-
-
-# ----------------------------------------------------- functions before a maximum
-
-
-#: functions that keep the order of values, so that the largest stays the largest
-_MONOTONE = frozenset(
-    names(
-        "relu leaky_relu elu celu selu sigmoid tanh softplus hardtanh relu6 clamp clamp_min clamp_max softsign "
-        "logsigmoid hardsigmoid erf atan exp normal_cdf"
-    )
-)
-
-
-def is_monotone(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is a function of its first argument that does not change the order of its values."""
-    if entry.kind != "pointwise" or entry.name not in _MONOTONE or laws_in(args[1:]) or laws_in(kwargs.values()):
-        return False
-    if entry.name == "leaky_relu":
-        return bool(kwargs.get("negative_slope", args[1] if len(args) > 1 else 0.01) >= 0)
-    if entry.name in ("elu", "celu"):
-        return bool(kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) > 0)
-    return not any(isinstance(value, Tensor) and value.dim() for value in (*args[1:], *kwargs.values()))
-
-
-# ------------------------------------------------------------ Covariance
-
-
-@joint("maximum")
-def _maximum_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    second = kwargs.get("other", args[1] if len(args) > 1 else None)
-    if "pool" in entry.name or not isinstance(second, Law | Tensor) or entry.name in ("amax", "amin"):
-        return by_jacobian(entry, args, kwargs)
-    x, y = _of_one_dtype(*map(certain_as_tensor, (args[0], second)))
-    lower = "min" in entry.name
-    start = start_together(entry, x, y)
-    if start is not None and (start_of(x) is not None or start_of(y) is not None):
-        return function_of(Entry(entry.name, "arithmetic", entry.call), (x, y), {}, start)
-    if not isinstance(x, Covariance) or not isinstance(y, Covariance):
-        law, other = (x, y) if isinstance(x, Covariance) else (y, x)
-        return other - torch.relu(other - law) if lower else other + torch.relu(law - other)
-    if lower:
-        return -_larger_jointly(entry, -x, -y)  # type: ignore[operator]
-    return _larger_jointly(entry, x, y)
-
-
-def _larger_jointly(entry: Entry, x: Any, y: Any) -> Any:
-    """The larger of two jointly normal values: mean and variance exactly, covariances by the expected slopes."""
-    shape = torch.broadcast_shapes(x.shape, y.shape)
-    room(entry, x._mean.expand(shape))
-    x, y = (law if law.shape == shape else law.expand(shape) for law in (x, y))
-    both = current().cross(x.node, y.node)
-    together = torch.zeros_like(x._mean) if both is None else both.diagonal().view(shape)
-    op = generated_op("maximum_correlated", entry.name)
-    vjp: Any = torch.func.vjp
-    mean, pull, var = vjp(lambda m1, m2: tuple(op(m1, x._var, m2, y._var, together)), x._mean, y._mean, has_aux=True)
-    slopes = pull(torch.ones_like(mean))
-    law = linear_of(entry, mean, [(x, times(slopes[0])), (y, times(slopes[1]))])
-    rest = at_least(var.reshape(-1) - law.cov.diagonal(), 0)
-    node = Node(law.cov + torch.diag_embed(rest), law.node.parents)
-    return covariance(mean, node)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from momentgen.laws.arguments import tensor_of, tensors_of
-from momentgen.laws.covariance import Covariance, covariance
-from momentgen.laws.covariance_functions import by_rows, joint, linear_of, numbered, picked, random_in, room
-from momentgen.laws.covariance_graph import Node, Push
+from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
 from momentgen.laws.history import CHOICES, common_source, is_pointwise
 from momentgen.laws.law import Law, laws_in, remember, rule
-from momentgen.laws.movement import moved, shares_memory
-from momentgen.laws.recognise import CASTS, RESHAPES
+from momentgen.laws.movement import moved
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import cannot_become, unsupported
 
@@ -91,7 +86,7 @@ def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any
     return remember(law, entry, args, kwargs, of)
 
 
-@rule(Diagonal, Covariance, "conj", "conj_physical", "resolve_conj", "resolve_neg")
+@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")
 def _of_real_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that leave real values as they are."""
     return args[0]
@@ -123,101 +118,7 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return _chosen(made(out, var), entry, args, kwargs, laws_in(args))
 
 
-@rule(Diagonal, Covariance, "requires_grad_")
+@rule(Diagonal, "requires_grad_")
 def _with_gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a network asks of its plain value, for derivatives of its own; transforms of ``torch.func`` have none."""
     return args[0]
-
-
-# ------------------------------------------------------------ Covariance
-
-
-#: functions that add values up where they meet, so that their indices say nothing
-_ADDING = ("index_add", "scatter_add")
-_CASTS = CASTS | {"cpu", "cuda", "detach", "data", "positive", "real"}
-_IN_ORDER = RESHAPES | {"contiguous", "clone", "ravel", "reshape_as"}
-
-
-@joint("movement")
-def _movement_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if entry.name in _VALUES:
-        return _put_together(entry, args, kwargs)
-    found = _moved_values(entry, args, kwargs)
-    for place, law in enumerate(found if isinstance(found, tuple | list) else [found]):
-        if isinstance(law, Covariance) and law is not args[0]:
-            remember(law, entry, (*args, None if law is found else place), kwargs, args[0])
-    return found
-
-
-def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    x = args[0]
-    if not isinstance(x, Covariance):
-        raise unsupported(entry, random_in(args, kwargs)[0], "only its first argument may be random")
-    if entry.name not in _LIKE_ANOTHER and random_in(args[1:], kwargs):
-        raise unsupported(entry, x, "indices cannot be random")
-    rest, named = tensors_of(args[1:], kwargs)
-    mean = entry.call(x._mean, *rest, **named)
-    if isinstance(mean, Tensor) and not mean.is_floating_point():
-        raise unsupported(entry, x, cannot_become(mean.dtype))
-    if mean is x._mean:
-        return x
-    if entry.name in _CASTS:
-
-        def cast_like(rows: Tensor) -> Tensor:
-            return cast(Tensor, entry.call(rows, *rest, **named))
-
-        node = Node(cast_like(x.cov), [(x.node, cast_like)])
-        return covariance(mean, node, of=x if shares_memory(entry, x._mean, mean, rest) else None)
-    if entry.name in _IN_ORDER:
-        return covariance(
-            mean, x.node, x._var.reshape(mean.shape), x if shares_memory(entry, x._mean, mean, rest) else None
-        )
-    index = entry.call(numbered(x._mean), *rest, **named)
-    if isinstance(mean, Tensor):
-        return _moved(entry, x, mean, index, rest)
-    parts = [_moved(entry, x, part, own, rest) for part, own in zip(mean, index, strict=True)]
-    return type(mean)(parts) if type(mean) in (tuple, list) else tuple(parts)
-
-
-def _moved(entry: Entry, x: Covariance, mean: Tensor, index: Tensor, rest: tuple[Any, ...]) -> Covariance:
-    room(entry, mean)
-    push = picked(index)
-    node = Node(push(push(x.cov).mT), [(x.node, push)])
-    return covariance(mean, node, of=x if shares_memory(entry, x._mean, mean, rest) else None)
-
-
-def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions of several values that put each of them into a place: ``cat``, ``where`` and the like."""
-    if entry.name == "cat" and isinstance(args[0], Law):
-        return args[0]  # code that asks isinstance(x, Tensor) takes a law for the list that it did not make of it
-    entry, args, kwargs, places = _together(entry, args, kwargs)
-    means, named = tensors_of(args, kwargs)
-    mean = entry.call(*means, **named)
-    adding = entry.name in _ADDING or "reduce" in kwargs
-    laws = random_in(args, kwargs)
-
-    def call(of: Law, value: Tensor) -> Any:
-        """The linear part in one law: ``value`` for it, 0 for all else that is a value."""
-
-        def change(other: Any) -> Any:
-            if other is of:
-                return value
-            if isinstance(other, Law | Tensor):
-                return torch.zeros_like(tensor_of(other), dtype=value.dtype)
-            if type(other) in (tuple, list):
-                return type(other)([change(item) for item in other])
-            return 0.0 if isinstance(other, int | float) else other
-
-        own = [change(item) if place in places else tensor_of(item) for place, item in enumerate(args)]
-        rest = {name: change(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
-        return entry.call(*own, **rest)
-
-    if not isinstance(mean, Tensor):  # broadcast_tensors
-        return tuple(torch.broadcast_to(value, part.shape) for value, part in zip(args, mean, strict=True))
-    parts: list[tuple[Covariance, Push | None]] = []
-    for law in laws:
-        if adding:
-            parts.append((law, by_rows(functools.partial(call, law), law.shape)))
-        else:
-            parts.append((law, picked(call(law, numbered(law._mean)))))
-    return _chosen(linear_of(entry, mean, parts), entry, args, kwargs, laws)

@@ -13,13 +13,10 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.affine import bind, bind_norm
-from momentgen.laws.covariance import Covariance
-from momentgen.laws.covariance_functions import by_jacobian, joint, random_in
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.movement import of_numbers
 from momentgen.laws.numerics import normalise, softmax
-from momentgen.laws.rules.elementwise import pointwise_jointly
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -158,17 +155,3 @@ def _softmax(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         mean, var = mean.to(dtype), var.to(dtype)
     function = softmax.softmax if entry.name == "softmax" else softmax.log_softmax
     return remember(made(*function(mean, var, dim)), entry, (x, dim), {}, x)
-
-
-@joint("batch_norm")
-def _batch_norm_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = bind_norm(entry.call, args[1:], kwargs)
-    if bound.get("training"):
-        why = "the examples of a batch are propagated one by one, so that a batch has no statistics; use eval()"
-        raise unsupported(entry, random_in(args, kwargs)[0], why)
-    if isinstance(args[0], Covariance) and len(random_in(args, kwargs)) == 1:
-        return pointwise_jointly(entry, args, kwargs, terms=1)
-    return by_jacobian(entry, args, kwargs)
-
-
-joint("normalise", "softmax")(by_jacobian)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import string
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,29 +14,15 @@ from torch import Tensor
 from momentgen.laws import attention as by_hand
 from momentgen.laws import places
 from momentgen.laws.affine import squared
-from momentgen.laws.arguments import all_replaced, tensor_of
-from momentgen.laws.covariance import Covariance, covariance, symmetric
-from momentgen.laws.covariance_functions import (
-    by_jacobian,
-    by_rows,
-    certain_as_tensor,
-    joint,
-    linear_of,
-    note_curved,
-    random_in,
-    room,
-    rows_at_once,
-    times,
-)
-from momentgen.laws.covariance_graph import Node, Push, current
+from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.dust import product, without_dust
-from momentgen.laws.table import TABLE, Entry
+from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["bilinear_remainder", "products"]
+__all__ = []
 
 
 def bilinear_moments(
@@ -257,142 +242,3 @@ def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
     if b_var is not None:
         parts.append(b_var.expand(mean.shape))
     return made(mean, sum(parts[1:], parts[0]))
-
-
-def bilinear_remainder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """*Variance* of a bilinear map beyond what is linear in each of its factors.
-
-    Args:
-        args: of the call: of both values and the weight, those that have no names; what is added does not count.
-        kwargs: of the call.
-    """
-    x1, x2, weight = (*args, *(kwargs[name] for name in ("input2", "weight") if name in kwargs))[:3]
-    (m1, v1), (m2, v2), (a, a_var) = pair(x1), pair(x2), pair(weight)
-    v1, v2 = (torch.zeros_like(m) if v is None else v for m, v in ((m1, v1), (m2, v2)))
-    rest = 2 * F.bilinear(v1, v1, ((a + a.mT) / 2).square()) if x1 is x2 else F.bilinear(v1, v2, a.square())
-    if a_var is None:
-        return rest
-    rest = rest + F.bilinear(v1, m2.square() + v2, a_var) + F.bilinear(m1.square(), v2, a_var)
-    if x1 is not x2:
-        return rest
-    # The mean counts v in E x_i², so that half of what E x_i⁴ adds is linear in the weight.
-    return rest + F.linear(v1 * (v1 + 2 * m1.square()), a_var.diagonal(dim1=-2, dim2=-1))
-
-
-# ------------------------------------------------------------ Covariance
-
-
-def products(entry: Entry, x: Any, y: Any) -> Any:
-    """Products of jointly normal values, exactly.
-
-    With covariances C and D, and K between the two, the mean is m₁m₂ + diag K and the covariance
-    m₂m₂ᵀ∘C + m₁m₁ᵀ∘D + m₂m₁ᵀ∘K + (m₂m₁ᵀ∘K)ᵀ + C∘D + K∘Kᵀ.
-    """
-    shape = torch.broadcast_shapes(x.shape, y.shape)
-    room(entry, x._mean.expand(shape))
-    x, y = (law if law.shape == shape else law.expand(shape) for law in (x, y))
-    m1, m2 = x._mean.reshape(-1), y._mean.reshape(-1)
-    C, D, K = x.cov, y.cov, current().cross(x.node, y.node)
-    mean = x._mean * y._mean
-    cov = m2[:, None] * m2 * C + m1[:, None] * m1 * D + C * D
-    if K is not None:
-        mean = mean + K.diagonal().view(shape)
-        linear = m2[:, None] * m1 * K
-        cov = cov + linear + linear.mT + K * K.mT
-    return covariance(mean, Node(symmetric(cov), [(x.node, times(m2)), (y.node, times(m1))]))
-
-
-@joint("product")
-def _product_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
-    if entry.name == "einsum" and len(args) == 2 and type(args[1]) in (tuple, list):
-        args = (args[0], *args[1])
-    if entry.name == "rmatmul":
-        args, entry = (args[1], args[0], *args[2:]), TABLE[torch.matmul]
-    places = [place for place, value in enumerate(args) if isinstance(value, Covariance)]
-    count = len(places) + len(random_in((), kwargs))
-    if kwargs and count > len(places):
-        return by_jacobian(entry, args, kwargs)  # a factor by its name
-    if entry.name == "bilinear" and count > 1:
-        return by_jacobian(entry, args, kwargs)
-    if count > 2 or (entry.name == "einsum" and not isinstance(args[0], str)):
-        raise unsupported(entry, args[places[0]], "an equation of up to two random operands has a rule")
-    means = [tensor_of(value) for value in args]
-
-    def call(values: dict[int, Tensor], bias: bool = False) -> Tensor:
-        own = [values.get(place, value) for place, value in enumerate(means)]
-        if entry.name == "bilinear" and not bias:
-            own = own[:3]
-        return cast(Tensor, entry.call(*own, **kwargs))
-
-    def alone(place: int, row: Tensor) -> Tensor:
-        return call({place: row})
-
-    mean = call({}, bias=True)
-    room(entry, mean)
-    laws = [args[place] for place in places]
-    parts: list[tuple[Covariance, Push | None]] = [
-        (law, by_rows(functools.partial(alone, place), law.shape)) for place, law in zip(places, laws, strict=True)
-    ]
-    if len(laws) == 1:
-        return linear_of(entry, mean, parts)
-    x, y = laws
-    note_curved(entry, x, y)
-    both = current().cross(x.node, y.node)
-    if both is None:
-        return linear_of(entry, mean, parts, call({places[0]: x._var, places[1]: y._var}).reshape(-1))
-
-    def met(row: Tensor, other: Tensor) -> Tensor:
-        return call({places[0]: row.view(x.shape), places[1]: other.view(y.shape)}).reshape(-1)
-
-    # E of the product of the deviations: each value of x with what it has to do with y
-    unit = torch.eye(x.numel(), dtype=mean.dtype, device=mean.device)
-    chunk = rows_at_once(x, mean)
-    mean = mean + torch.vmap(met, chunk_size=chunk)(unit, both.contiguous()).sum(0).view(mean.shape)
-    own = _of_pairs(met, x.cov, y.cov, both, mean.numel())
-    if own is None:
-        note(f"{entry.name}: of a product of values that have much in common, to second order in what is random")
-        own = call({places[0]: x._var, places[1]: y._var}).reshape(-1)
-    return linear_of(entry, mean, parts, own)
-
-
-def _of_pairs(met: Any, of_x: Tensor, of_y: Tensor, both: Tensor, outputs: int) -> Tensor | None:
-    """Covariance of the products of the deviations; None where that takes more memory than allowed.
-
-    With A_o the coefficients of an output, that of two is Σ A_okl A_pmn (C_km D_ln + K_kn K_ml): over all pairs (k, l),
-    A_okl times A_p of the rows k of C and l of D, and of the column l and the row k of K.
-
-    Args:
-        met: the products of two rows of values, summed up into the outputs.
-        of_x: covariance of the first factor, shape ``(N, N)``.
-        of_y: covariance of the second, shape ``(M, M)``.
-        both: of the first with the second, shape ``(N, M)``.
-        outputs: how many there are.
-    """
-    run, (n, m) = current(), both.shape
-    if 4 * n * m * (outputs + n + m) * both.dtype.itemsize * run.batch > run.memory:
-        return None
-    first = torch.arange(n, device=both.device).repeat_interleave(m)
-    second = torch.arange(m, device=both.device).repeat(n)
-    pairs = torch.vmap(met)
-    unit = torch.eye(max(n, m), dtype=both.dtype, device=both.device)
-    coefficients = pairs(unit[first, :n], unit[second, :m])
-    others = pairs(of_x[first], of_y[second]) + pairs(both.mT[second], both[first])
-    return symmetric(coefficients.mT @ others)
-
-
-@joint("einsum")
-def _einsum_jointly(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    equation, *operands = args
-    if len(operands) == 1 and isinstance(operands[0], tuple | list):
-        operands = list(operands[0])
-    if isinstance(equation, str) and len(operands) == 2 and all(isinstance(value, Covariance) for value in operands):
-        # Values of one operand that meet one of the other together are added first, so that each pair is met once.
-        (a, b), out = _spelled(equation, operands)
-        x, y = operands
-        for alone in set(a) - set(b) - set(out):
-            x, a = x.sum(a.index(alone)), a.replace(alone, "")
-        for alone in set(b) - set(a) - set(out):
-            y, b = y.sum(b.index(alone)), b.replace(alone, "")
-        return _product_jointly(entry, (f"{a},{b}->{out}", x, y), kwargs)
-    return _product_jointly(entry, (equation, *operands), kwargs)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from momentgen.errors import InputError
 from momentgen.laws.affine import VARIANCE
-from momentgen.laws.covariance_functions import by_jacobian, joint
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import remember, rule
 from momentgen.laws.movement import of_numbers
@@ -122,6 +121,3 @@ def _prod(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if odd:
             mean, var = torch.cat([mean, *odd], dim), torch.cat([var, *odd_var], dim)
     return made(*((mean, var) if keepdim else (mean.squeeze(dim), var.squeeze(dim))))
-
-
-joint("statistic")(by_jacobian)

@@ -1,1 +1,0 @@
-"""The covariance of f of one input and f of another."""
