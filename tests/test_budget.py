@@ -1,0 +1,31 @@
+"""Lines per folder: a budget is lowered when its folder shrinks, and raised with a reason in the commit alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: lines of Python, at most
+BUDGETS = {
+    "momentgen": 61_300,
+    "momentgen/compiler": 25_000,
+    "momentgen/compiler/strategies": 11_100,
+    "momentgen/laws": 16_000,
+    "momentgen/nn": 1_790,
+    "momentgen/inference": 8_070,
+    "tests": 41_250,
+    "benchmarks": 6_060,
+}
+
+
+@pytest.mark.parametrize("folder", BUDGETS)
+def test_a_folder_has_no_more_lines_than_its_budget(folder: str) -> None:
+    files = [path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts]
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    assert lines <= BUDGETS[folder], (
+        f"{folder}: {lines} lines; delete what is superseded, or raise the budget and say why"
+    )
+    assert lines > 0.97 * BUDGETS[folder], f"{folder}: {lines} lines; lower its budget"
