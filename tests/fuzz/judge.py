@@ -3,8 +3,9 @@
 A method's result is right, noted as approximate, refused in an error of momentgen, or a fault.  Which methods must be
 right about which value follows from what they document:
 
-* all: a result in the form, shapes and dtypes of the plain network's; no exception but momentgen's; no NaN where draws
-  have none; no σ of 0 where draws vary, and none where they do not.
+* all: a result in the form, shapes and dtypes of the plain network's, with float32 for half precision by ``ap2`` and
+  the default; no exception but momentgen's; no NaN where draws have none; no σ of 0 where draws vary, and none where
+  they do not.
 * ``ap1``: the plain network's output bit for bit but rounding, unless the network makes noise.
 * ``sample``, ``local`` without random parameters: the plain network on the same draw.
 * ``ap2``: a value that is a function of values which it may take as independent (``Value.exact``).
@@ -291,6 +292,8 @@ def _judged(
     if method in ("ap1", "sample", "local"):
         return _as_plain(program, draws, method, leaves, plain, plain_arguments)
     dtypes, own = _plain_dtypes(plain, plain_arguments), [leaf.mean.dtype for leaf in leaves]
+    if dtypes is not None:  # moments of half-precision outputs are float32
+        dtypes = [torch.promote_types(dtype, torch.float32) for dtype in dtypes]
     if dtypes is not None and dtypes != own:
         return Verdict(method, "fault", "form", f"{own}, plain torch has {dtypes}")
     approximate = [note for note in notes if not any(words in note for words in _NOT_APPROXIMATE)]
