@@ -1,6 +1,6 @@
 """Few noisy values: rows at the nodes of cubature rules in the place of draws.
 
-With up to four noisy values per example, rules of rising order replace draws.  Of a smooth function they find the
+With up to three noisy values per example, rules of rising order replace draws.  Of a smooth function they find the
 moments far more accurately than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.
 More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
 the first.  That is what is stated, and twice as much where the differences do not shrink.  Where that is more than the
@@ -35,7 +35,7 @@ from momentgen.runtime import JointMoments, Moments
 __all__ = ["by_cubature"]
 
 #: orders of the product rules, by the number of noisy values
-_ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5), 4: (2, 3, 3)}
+_ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5)}
 #: intervals of the trapezoidal rules: no step is a multiple of another, as those of a function that rounds may be
 _INTERVALS: Final = (13, 21, 34, 55)
 #: how many standard deviations they cover on either side
@@ -116,7 +116,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
             raise StaleError
         found.append(call.estimates(weight))
         error = _error(found)
-        if error <= spent.rtol * (_AGREED if count < max(_ORDERS) else _ALLOWED):
+        if error <= spent.rtol * _AGREED:
             break
     if error > _ALLOWED * spent.rtol or (count > 1 and call.still()):
         return None
