@@ -62,10 +62,8 @@ class Record:
         self._counts[place:] = [count]
 
     def release(self) -> None:
-        """Forget everything but what was drawn."""
-        self._sums.clear()
-        self._counts.clear()
-        self.graphs.clear()
+        """Forget everything but what was drawn.  Derivatives that may yet be asked for hold lists of their own."""
+        self._sums, self._counts, self.graphs = [], [], []
 
     def draws_by(self, state: Tensor) -> None:
         """The present row will draw from a generator in this state."""
