@@ -58,7 +58,7 @@ def test_noisy_inputs_are_loaded_with_their_distribution(name: str) -> None:
 def test_a_new_process_loads_results_and_has_public_modules_as_attributes(tmp_path: Path) -> None:
     torch.save(momentgen.convert(nn.Linear(3, 2).eval())(noisy(torch.randn(4, 3), std=0.1)), tmp_path / "out.pt")
     code = (
-        "import torch, momentgen\n"
+        "import torch, momentgen.laws\n"
         f"found = torch.load({str(tmp_path / 'out.pt')!r})\n"
         "assert found.std_error.shape == found.covariance.shape[:2] == (4, 2)\n"
         "names = ['errors', 'inference', 'laws', 'nn', 'runtime']\n"
