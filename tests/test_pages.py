@@ -53,7 +53,10 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     gains, costs = ([cell["controlled"][what] for cell in cells] for what in ("gain", "cost"))
     ap2 = [cell["ap2"]["cost"] for cell in cells]
     gains_elsewhere = [cell["gain"] for cell in elsewhere if "gain" in cell]
+    since = [cell["controlled"] for cell in result("benchmarks/results/answers_own_draws.json")["cells"].values()]
+    kept = [cell["after"]["gain"] / cell["before"]["gain"] for cell in since]
     said = [
+        f"are now {min(kept):.2f} to {max(kept):.2f} of that",
         f"{min(gains):.1f} to {float(f'{max(gains):.2g}'):,.0f} times as long to the same error, "
         f"{median(gains):.0f} times in the median",
         f"other people wrote the median is {median(gains_elsewhere):.1f}",
