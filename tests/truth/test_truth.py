@@ -140,3 +140,16 @@ def test_an_output_that_no_noise_moves_is_certain() -> None:
     assert out.std_error is not None
     assert bool((out.std_error[:, -1] == 0).all())
     assert bool((out.std_error[:, :-1] > 0).all())
+
+
+@pytest.mark.parametrize("memory", [None, 1000])
+def test_one_covariance_of_a_whole_input_without_a_batch(memory: int | None) -> None:
+    """By cubature, and where memory would divide a batch."""
+    root = torch.tensor([[1.0, 0.5, 0.2], [0.0, 1.2, 0.3], [0.0, 0.0, 0.7]], dtype=torch.float64)
+    covariance, mean = root.T @ root, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    net = momentgen.convert(Function(lambda x: x.square()), memory=memory).eval()
+    with torch.no_grad():
+        out = net(noisy(mean, cov=covariance))
+    var = covariance.diagonal()
+    torch.testing.assert_close(out.mean, mean.square() + var, rtol=1e-6, atol=0)
+    torch.testing.assert_close(out.std, (2 * var.square() + 4 * mean.square() * var).sqrt(), rtol=1e-6, atol=0)

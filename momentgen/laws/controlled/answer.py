@@ -95,8 +95,9 @@ class Answer:
                 f"controlled: the noise of {mode.common.left_out} weights is in the rows alone; their gradients of "
                 "each example are more than may be held"
             )
+        paired = self._is_linear(linear)
         for noise in self._noise:
-            noise.paired = self._is_linear(linear)
+            noise.paired = paired
         if any(part.fresh for part in linear):
             self._further(mode, min(BLOCK, most - len(self._outputs)))
         if mode.curved and self._facts.most > 1:

@@ -78,7 +78,7 @@ class _Noise(NamedTuple):
 
     Attributes:
         value: mean and variance.
-        root: shape ``(B, d, n)`` with ``B`` examples of ``n`` values each, or one of all; None for no noise.
+        root: shape ``(B, d, n)`` with ``B`` examples of ``n`` values each, or one of all.
     """
 
     value: Moments
@@ -99,7 +99,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """
     if facts.draws or not network.inputs:
         return None
-    noises = _noises(network.inputs, network.batch if facts.by_example and all(facts.by_example) else 0)
+    apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
+    noises = _noises(network.inputs, network.batch if apart else 0)
     if noises is None:
         return None
     count, found, error = noises[0].root.shape[1], list[list[Estimate]](), math.inf

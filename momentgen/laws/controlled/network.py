@@ -153,6 +153,11 @@ class Network:
             isinstance(part, torch.jit.ScriptModule) for part in self.where.modules()
         )
 
+    @property
+    def spans_examples(self) -> bool:
+        """Whether the covariance of an input is that of all its examples together."""
+        return any(isinstance(value, JointMoments) and value.factor.dim() == 2 for value in self.inputs)
+
     @cached_property
     def differentiable(self) -> bool:
         """Whether the answer may be differentiated."""

@@ -1,4 +1,4 @@
-"""A batch in parts: examples that do not interact need not be in memory together."""
+"""Splits a batch into parts: independent examples can run one after another, in less memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ def parts(network: Network, spent: Accuracy, facts: Facts) -> list[Network]:
     most = spent.memory or max(_LEAST, _PLAIN * _WIDEST * facts.widest)
     held = _OF_PASS * facts.computed + _OF_OUTPUTS * spent.max_rows * facts.returned
     divided = len(facts.by_example) > 0 and all(facts.by_example) and batch > 1 and held > most
-    if not divided or network.differentiable or any(value.noise is not None for value in network.inputs):
+    if (
+        not divided
+        or network.spans_examples
+        or network.differentiable
+        or any(value.noise is not None for value in network.inputs)
+    ):
         return [network]
     size = max(int(most * batch // held), 1)
     return [network.part(range(first, min(first + size, batch))) for first in range(0, batch, size)]

@@ -29,7 +29,7 @@ from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["propagate"]
 
-#: between the seeds of parts of a batch, each of which has draws of its own
+#: step between the seeds of a batch's parts, so that each draws its own noise
 _NEXT: Final = 15_485_863
 #: noise of less than so many roundings of a value is not drawn well
 _ROUNDINGS: Final = 16

@@ -62,7 +62,7 @@ class Sums(NamedTuple):
 
 
 class Products:
-    """Products of the halves of each pair, of which sums over all pairs or groups of them are made.
+    """Products of each pair's halves, summed over all pairs or over groups of them.
 
     Args:
         pairs: the halves.
