@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -253,8 +254,7 @@ class _Call:
             chosen = halves(network.batch)[0]
             values = mixed(chosen, values, self._values(nodes[-1:]))
             places = [place for place in range(len(first)) if outputs.batched(place)]
-            of_places = mixed(chosen, [first[place] for place in places], [last[place] for place in places])
-            expected = [*of_places]
+            expected = mixed(chosen, [first[place] for place in places], [last[place] for place in places])
         with torch.no_grad(), Watch(values) as watch:
             leaves = flattened(network.call(values))[0]
         self.kinked = watch.kinked
@@ -291,8 +291,8 @@ def _differences(found: list[list[Estimate]]) -> Iterator[tuple[Estimate, Tensor
     for place, last in enumerate(found[-1]):
         steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
         std_error, mean_error = (
-            _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * _std(last))
-            for of in (_std, _mean)
+            _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * last.std)
+            for of in (attrgetter("std"), attrgetter("mean"))
         )
         yield last, std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
 
@@ -311,14 +311,6 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
     return torch.where(last > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
 
 
-def _std(estimate: Estimate) -> Tensor:
-    return estimate.std
-
-
-def _mean(estimate: Estimate) -> Tensor:
-    return estimate.mean
-
-
 def _error(found: list[list[Estimate]]) -> float:
     """By how much the last rules differ, as a part of σ: of all but the worst tenth of the examples."""
     if len(found) < 2:
@@ -326,7 +318,7 @@ def _error(found: list[list[Estimate]]) -> float:
     worst = 0.0
     with torch.no_grad():
         for last, std_error, mean_error in _differences(found):
-            std = _std(last)
+            std = last.std
             counted = std > _SMALL * std.mean()
             share = torch.where(counted, torch.maximum(std_error, mean_error) / torch.where(counted, std, 1), 0)
             if share.numel():
@@ -338,9 +330,8 @@ def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
     """The last estimates, with the differences and rounding as errors."""
     made = []
     with torch.no_grad():
-        errors = list(_differences(found))
-        for last, std_error, mean_error in errors:
-            rounding = _ROUNDINGS * torch.finfo(last.mean.dtype).eps * (last.mean.abs() + _std(last))
-            rounding = torch.where(_std(last) > 0, rounding, 0)
+        for last, std_error, mean_error in _differences(found):
+            rounding = _ROUNDINGS * torch.finfo(last.mean.dtype).eps * (last.mean.abs() + last.std)
+            rounding = torch.where(last.std > 0, rounding, 0)
             made.append((std_error.maximum(rounding), mean_error.maximum(rounding)))
     return [last._replace(std_error=one, mean_error=two) for last, (one, two) in zip(found[-1], made, strict=True)]
