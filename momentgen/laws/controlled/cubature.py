@@ -170,11 +170,11 @@ def _reduced(factor: Tensor, most: int) -> Tensor | None:
     """A factor of the same covariance with at most so many rows; None where its rank is larger."""
     if min(factor.shape[-2:]) > 64 or factor.requires_grad:
         return None
-    _, sizes, directions = torch.linalg.svd(factor, full_matrices=False)
+    _, sizes, directions = torch.linalg.svd(factor.to(torch.promote_types(factor.dtype, torch.float32)), False)
     small = sizes <= 8 * torch.finfo(factor.dtype).eps * max(factor.shape[-2:]) * sizes[:, :1]
     if bool((~small[:, most:]).any()):
         return None
-    return (sizes[..., None] * directions)[:, :most]
+    return (sizes[..., None] * directions)[:, :most].to(factor.dtype)
 
 
 @functools.lru_cache(maxsize=64)
