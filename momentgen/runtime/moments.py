@@ -13,6 +13,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.runtime.inputs import has_elements, kind, least, readable
+from momentgen.runtime.predicted import Predicted, Predictive
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -135,7 +136,7 @@ class DistributedMoments(Moments):
         return made
 
 
-class JointMoments(Moments):
+class JointMoments(Moments, Predicted):
     """Moments whose values are not independent: the covariance of all values of one example comes along.
 
     What ``controlled`` returns.  Everything that takes :class:`Moments` takes it; what
@@ -155,6 +156,7 @@ class JointMoments(Moments):
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
     _noise: Any
+    _predictive: Predictive | None = None
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 
@@ -232,6 +234,10 @@ class JointMoments(Moments):
     @property
     def rows(self) -> int | None:
         return None if self._errors is None else self._errors[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is stored of an answer: its distribution runs the network, and stays behind."""
+        return {name: value for name, value in self.__dict__.items() if name != "_predictive"}
 
     def __getattr__(self, name: str) -> Any:
         if name == "factor":  # torch's pytrees and other code make a named tuple anew of its two fields

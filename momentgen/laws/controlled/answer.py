@@ -17,17 +17,20 @@ from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
 from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
+from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.reach import reach
 from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import Softmax, softmaxed
 from momentgen.laws.controlled.stack import UnstackedError, pieces
+from momentgen.laws.controlled.surrogates import of_rows, without_groups
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.notes import note
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
+from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["Answer", "StaleError"]
 
@@ -41,6 +44,8 @@ _PAIRED: Final = 4
 _WHOLE: Final = 4
 #: share of the examples whose errors end the rows
 _EXAMPLES: Final = 0.9
+#: draws of a linear part that is not normal
+_DRAWS: Final = 2048
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
 
@@ -117,7 +122,34 @@ class Answer:
         self._say_what_is_missed(parts, error)
         estimates = dict(zip(self._outputs.real(), parts, strict=True))
         estimates |= {place: self._sampled(place) for place in self._outputs.real(beside=True)}
-        return self._outputs.with_moments(estimates)
+        predictives = {
+            place: self._predictive(mode, place, part)
+            for place, part in zip(self._outputs.real(), linear, strict=True)
+        }
+        return self._outputs.with_moments(estimates, predictives)
+
+    def _predictive(self, mode: Shift, place: int, linear: Linear) -> OfOutput:
+        """The distribution of an output, by the rows so far and those that are asked for later."""
+        law = functools.cache(lambda: linear.law(_DRAWS))
+
+        def make(part: slice) -> Made:
+            outputs = self._outputs.of(place)
+            root, drawn = law()
+            rows = Rows(outputs[:, part], linear.of(len(outputs))[:, part], root[part], linear.fresh)
+            drawn = None if drawn is None else drawn[:, part]
+            others = without_groups(rows, drawn)
+            groups = len(others)  # a jackknife, widened to Student's t
+            return Made(of_rows(rows, drawn), others, (groups - 1) ** 2 / max(groups - 3, 1))
+
+        def further(count: int) -> int:
+            if count:
+                with one_thread(), self._network.own_draws():
+                    self._network.seed(self._spent.seed + len(self._outputs))
+                    self._further(mode, math.ceil(count / BLOCK) * BLOCK)
+                    mode.forget_draws()
+            return len(self._outputs)
+
+        return self._outputs.predictive(place, make, further)
 
     def _is_linear(self, linear: list[Linear]) -> bool:
         """Whether the linear part is a third of the variance or more, by most outputs of most examples."""
@@ -194,7 +226,8 @@ class Answer:
                     leaf = torch.zeros_like(value, requires_grad=True)
                     given = noise.value
                     factor = given.factor if isinstance(given, JointMoments) else None
-                    mode.sources.append(Source(leaf, noise.rows, given.var, factor))
+                    normal = given.noise is None or given.noise.is_normal
+                    mode.sources.append(Source(leaf, noise.rows, given.var, factor, normal=normal))
                     with torch.enable_grad():
                         shift = leaf.view_as(leaf)
                     entered.append(shift)

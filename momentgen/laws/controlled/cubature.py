@@ -28,6 +28,8 @@ from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.surrogates import of_nodes
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.nests import flattened
 from momentgen.laws.numerics.root import square_root
@@ -125,7 +127,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     parts = _with_errors(found)
     if count > 1 and call.kinked:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(call.outputs)) for part in parts]
-    return call.outputs.with_moments(dict(zip(call.places, parts, strict=True)), call.weights)
+    predictives = {place: call.predictive(place) for place in call.outputs.real()}
+    return call.outputs.with_moments(dict(zip(call.places, parts, strict=True)), predictives, call.weights)
 
 
 def _noises(inputs: list[Moments], batch: int) -> list[_Noise] | None:
@@ -211,6 +214,8 @@ class _Call:
         self._draws = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
         self.outputs = Outputs(network, facts.by_example)
         self.weights, self.kinked = torch.empty(0), False
+        #: nodes and weights of each rule
+        self._nodes, self._rules = list[Tensor](), list[Tensor]()
 
     @property
     def places(self) -> list[int]:
@@ -219,6 +224,7 @@ class _Call:
 
     def run(self, nodes: Tensor) -> bool:
         """Run the network at nodes; whether it has finite values there and draws no noise that is seen."""
+        self._nodes.append(nodes)
         with torch.set_grad_enabled(self._network.differentiable):
             if not len(self.outputs):
                 found, draws = self._network.and_draws(self._values(nodes[:1]))
@@ -264,8 +270,19 @@ class _Call:
 
     def estimates(self, weight: Tensor) -> list[Estimate]:
         """Moments of each output by the last nodes, with these weights."""
+        self._rules.append(weight)
         self.weights = torch.cat([torch.zeros(len(self.outputs) - len(weight)), weight.float()])
         return [_estimate(self.outputs.of(place)[-len(weight) :], weight) for place in self.places]
+
+    def predictive(self, place: int) -> OfOutput:
+        """The distribution of an output, by all rules; one of lower degree says how far it is off."""
+        nodes, weight = torch.cat(self._nodes), torch.cat(self._rules)
+        def make(part: slice) -> Made:
+            outputs = self.outputs.of(place)[:, part]
+            main, other = (of_nodes(nodes, outputs, weight / weight.sum(), less) for less in (0, 1))
+            return Made(main, [main, other], 4.0)
+
+        return self.outputs.predictive(place, make)
 
     def still(self) -> bool:
         """Whether an output is the same at all nodes: noise that is further off may move it."""

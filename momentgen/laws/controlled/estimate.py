@@ -22,7 +22,17 @@ from momentgen.laws.controlled.regression import Halves, Products, coefficients,
 from momentgen.laws.numerics.root import scale_of
 from momentgen.runtime import norms
 
-__all__ = ["Estimate", "Rows", "away", "estimated", "left_out", "with_reach", "with_unseen"]
+__all__ = [
+    "Estimate",
+    "Fitted",
+    "Rows",
+    "away",
+    "estimated",
+    "fitted",
+    "left_out",
+    "with_reach",
+    "with_unseen",
+]
 
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
@@ -121,6 +131,38 @@ def estimated(rows: Rows) -> Estimate:
         square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
         mean_error = _shared(square, std.square(), _few(len(counted.odd))).sqrt()
     return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
+
+
+class Fitted(NamedTuple):
+    """What the rows say of the outputs' distribution; see :func:`fitted`."""
+
+    mean: Tensor
+    linear: Tensor
+    root: Tensor
+    drawn: Tensor | None
+    rest: Tensor
+
+
+def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
+    """The mean; the linear part of each row, its root and draws of it, all times γ; the remainder's *variance*.
+
+    Args:
+        rows: with the root of that part of A e that is normal.
+        drawn: draws of what is not.
+    """
+    with torch.no_grad():
+        extra = None if drawn is None else drawn.std(0)
+        root = rows.root if extra is None else torch.cat([rows.root, extra[:, None]], 1)
+        size, centre, scaled = _scaled(rows._replace(root=root))
+        pairs = _halves(scaled)
+        counted = pairs.at(slice(rows.fresh // 2, None))
+        exact = scaled.root.square().sum(-2)
+        mean, _, gamma, var, _ = _moments(pairs, counted, Products(counted), scaled.root, exact)
+        own = gamma * size
+        used = scaled.root if extra is None else scaled.root[:, :-1]
+        if drawn is not None:
+            drawn = torch.where(scaled.root.abs().amax(-2) > 0, drawn * gamma, 0)
+        return Fitted(mean * size + centre, scaled.linear * own, used * own[:, None], drawn, var * size.square())
 
 
 def _std_error(products: Products, exact: Tensor, std: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ OUTPUTS: Final = 64
 _DIRECTIONS: Final = 24
 #: bytes of derivatives by the sources that are computed at once: of small ones calls cost more than arithmetic
 _TOGETHER, _TOGETHER_ON_ACCELERATORS = 2**19, 2**26
+#: number of a row that no call runs: draws from there on tell the law of A e alone
+_FURTHER: Final = 2**30
 
 
 class Linear:
@@ -54,7 +56,7 @@ class Linear:
                 note(f"controlled: the network has no linear part, and the rows stand alone: {error}")
         if not self._parts:
             self.fresh, self._basis = 0, None
-        self.root = self._root(batch, count)
+        self.root = self._root(batch, count, self._parts)
 
     def _products(self, shift: Tensor, sources: list[Source], keeps_graph: bool) -> None:
         batch, count = shift.shape
@@ -71,12 +73,22 @@ class Linear:
                 empty = shift.new_zeros(batch, size)
                 self._parts.append((source, torch.stack([empty if row is None else row for row in rows], 1)))
 
-    def _root(self, batch: int, count: int) -> Tensor:
+    def law(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """The root of what is normal in A e, and so many draws of what is not, shape ``(count, batch, K)``."""
+        if all(source.normal for source, _ in self._parts):
+            return self.root, None
+        normal = [part for part in self._parts if part[0].normal]
+        rows = range(_FURTHER, _FURTHER + count)
+        return self._root(*self._like.shape, normal), self._of_rows(
+            rows, [part for part in self._parts if not part[0].normal]
+        )
+
+    def _root(self, batch: int, count: int, parts: list[tuple[Source, Tensor]]) -> Tensor:
         """A root of the exact covariance, shape ``(batch, d, K)``."""
-        if not self._parts:
+        if not parts:
             return self._like.new_zeros(batch, 1, count)
         scaled = []
-        for source, rows in self._parts:
+        for source, rows in parts:
             if source.factor is not None:
                 scaled.append(_by_factor(rows, source.factor))
             else:
@@ -84,7 +96,7 @@ class Linear:
         size = scale_of(torch.stack([part.detach().abs().amax(2) for part in scaled]).amax(0))[..., None]
         total = sum(
             _gram(part / size, _correlations(source, batch))
-            for part, (source, _) in zip(scaled, self._parts, strict=True)
+            for part, (source, _) in zip(scaled, parts, strict=True)
         )
         assert isinstance(total, Tensor)
         root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.mT.to(self._like.dtype)
@@ -93,12 +105,12 @@ class Linear:
     def of(self, count: int) -> Tensor:
         """A e of the first ``count`` rows, shape ``(count, batch, K)``."""
         if self._of.shape[0] < count:
-            self._of = torch.cat([self._of, self._of_rows(range(self._of.shape[0], count))])
+            self._of = torch.cat([self._of, self._of_rows(range(self._of.shape[0], count), self._parts)])
         return self._of[:count]
 
-    def _of_rows(self, rows: range) -> Tensor:
+    def _of_rows(self, rows: range, parts: list[tuple[Source, Tensor]]) -> Tensor:
         total = self._like.new_zeros(len(rows), *self._like.shape)
-        for source, linear in self._parts:
+        for source, linear in parts:
             drawn = source.draws(rows)
             if isinstance(drawn, Tensor):
                 found = drawn.to(linear.dtype).reshape(len(rows), len(linear), -1).movedim(0, 1) @ linear.mT

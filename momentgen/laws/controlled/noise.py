@@ -25,6 +25,7 @@ class Source(NamedTuple):
         factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
         neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or
             ``(batch, n - 1)``; None for independent values.
+        normal: whether A e of it counts as normal, as that of many values does; else ``draws`` tells its law.
     """
 
     leaf: Tensor
@@ -32,6 +33,7 @@ class Source(NamedTuple):
     var: Tensor | float
     factor: Tensor | None = None
     neighbour: Tensor | None = None
+    normal: bool = True
 
 
 def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.controlled.estimate import Estimate
 from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.nests import Nest, held_by_objects
 from momentgen.laws.notes import note
@@ -111,18 +114,38 @@ class Outputs:
             found &= sound.reshape(len(values), -1).all(1).cpu()
         return found
 
-    def with_moments(self, estimates: dict[int, Estimate], weight: Tensor | None = None) -> Any:
+    def predictive(
+        self, place: int, make: Callable[[slice], Made], further: Callable[[int], int] | None = None
+    ) -> OfOutput:
+        """The distribution of an output; see :class:`OfOutput`."""
+        leaf, end = self.rows[0][place], self.ends[place]
+        softmax = None if end is None else (torch.log_softmax if end.logarithm else torch.softmax)
+        return OfOutput(
+            leaf.shape,
+            self._dtype(place),
+            self.batched(place),
+            make,
+            None if softmax is None else functools.partial(softmax, dim=-1),
+            further,
+        )
+
+    def with_moments(
+        self, estimates: dict[int, Estimate], predictives: dict[int, OfOutput], weight: Tensor | None = None
+    ) -> Any:
         """The nest that the network returns, with moments in it.
 
         Args:
             estimates: of each output of floating point.
+            predictives: of those that have one.
             weight: of each row, shape ``(rows,)``; None for rows that count alike.
         """
         assert self.form is not None
         leaves: list[Any] = []
         for place, leaf in enumerate(self.rows[0]):
             if place in estimates:
-                leaves.append(self._moments(place, leaf, estimates[place]))
+                found = self._moments(place, leaf, estimates[place])
+                found._predictive = predictives.get(place)
+                leaves.append(found)
             elif leaf.is_complex() and any(not torch.equal(leaf, row[place]) for row in self.rows):
                 raise InputError(
                     f"{type(self._network.where).__name__}: a random output of shape {tuple(leaf.shape)} is complex, "
@@ -134,10 +157,14 @@ class Outputs:
                 leaves.append(_most_frequent(torch.stack([row[place] for row in self.rows]), weight))
         return self.form.of(leaves)
 
-    def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
+    def _dtype(self, place: int) -> torch.dtype:
+        """That of an output's moments."""
         end = self.ends[place]
-        dtype = leaf.dtype if end is None else end.out.dtype
-        dtype = torch.float32 if dtype in HALVES else dtype  # a rounded mean is further off than its stated error
+        dtype = self.rows[0][place].dtype if end is None else end.out.dtype
+        return torch.float32 if dtype in HALVES else dtype  # a rounded mean is further off than its stated error
+
+    def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
+        dtype = self._dtype(place)
 
         def shaped(value: Tensor) -> Tensor:
             return value.reshape(leaf.shape).to(dtype)

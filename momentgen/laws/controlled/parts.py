@@ -11,6 +11,7 @@ from torch import Tensor
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.predictive import OfOutput, joined_predictive
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments, Moments
 
@@ -64,9 +65,13 @@ def _joined(leaves: list[Any]) -> Any:
         mean, var = (torch.cat(field) for field in zip(*map(tuple.__iter__, leaves), strict=True))
         made = JointMoments.of(mean, var, factor)
         errors = [(leaf.std_error, leaf.mean_error, leaf.rows) for leaf in leaves]
-        return made.with_errors(
+        made = made.with_errors(
             torch.cat([one[0] for one in errors]), torch.cat([one[1] for one in errors]), max(one[2] for one in errors)
         )
+        predictives = [one for one in (leaf._predictive for leaf in leaves) if isinstance(one, OfOutput)]
+        if len(predictives) == len(leaves):
+            made._predictive = joined_predictive(predictives, [len(leaf.mean) for leaf in leaves])
+        return made
     if isinstance(leaves[0], Moments):
         return Moments(*(torch.cat(field) for field in zip(*leaves, strict=True)))
     if isinstance(leaves[0], Tensor) and leaves[0].dim() and leaves[0].shape[1:] == leaves[-1].shape[1:]:

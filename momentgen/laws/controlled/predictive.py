@@ -1,0 +1,367 @@
+"""The predictive distribution of an output: quantiles, probabilities and draws by a surrogate, checked by the rows.
+
+Numbers are expectations over draws of the surrogate.  Their standard error has four parts: a jackknife over groups of
+rows, the draws' own, events that no row has met, and what the rows say against the surrogate.  For that each row is
+compared with the surrogate of its own linear part, and a difference beyond chance corrects the number.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributions as td
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws.controlled.surrogates import Surrogate, merged
+from momentgen.laws.notes import note
+from momentgen.runtime.predicted import Estimated, Interval
+
+__all__ = ["Made", "OfOutput", "joined_predictive"]
+
+#: values that are held at once, and how many draws an output has at least and at most
+_HELD, _LEAST, _MOST = 2**24, 1024, 2**15
+#: sets of quasi-random draws, whose difference is the draws' own error
+_SETS: Final = 8
+#: remainders that a row is compared with
+_BESIDE: Final = 32
+#: steps to the quantile that the rows agree with
+_STEPS: Final = 3
+#: part of chance that counts as an error where rows and surrogate agree
+_AGREE: Final = 0.5
+#: lower tails that are tried for the shortest interval
+_TAILS: Final = 33
+#: rows that an accuracy asked for may take
+_ROWS: Final = 2**15
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Made(NamedTuple):
+    """A surrogate of some examples, others that are as likely, and by how much their spread is multiplied."""
+
+    main: Surrogate
+    others: list[Surrogate]
+    factor: float
+
+
+class OfOutput:
+    """The predictive distribution of one output.
+
+    Args:
+        shape: of the output, with examples in front where these are ``independent``.
+        dtype: of what is returned.
+        make: the surrogate of some examples, and others beside it.
+        end: what is applied to the surrogate's values, as a softmax; None for nothing.
+        further: runs so many more rows, after which ``make`` knows them; None where no more can be had.
+    """
+
+    def __init__(
+        self,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        independent: bool,
+        make: Callable[[slice], Made],
+        end: Function | None = None,
+        further: Callable[[int], int] | None = None,
+    ) -> None:
+        self._shape, self._dtype, self._independent = shape, dtype, independent
+        self._make, self._end, self._further = make, end or (lambda values: values), further
+        self._batch = shape[0] if independent else 1
+        self._values = math.prod(shape) // max(self._batch, 1)
+
+    # ------------------------------------------------------------- questions
+
+    def quantile(self, probability: float, rtol: float | None) -> Estimated:
+        """See :meth:`momentgen.JointMoments.quantile`."""
+        def found() -> Estimated:
+            return Estimated(*self._each(lambda made: self._quantile(made, probability)))
+
+        return self._until(rtol, found, self._std)
+
+    def interval(self, level: float, shortest: bool, rtol: float | None) -> Interval:
+        """See :meth:`momentgen.JointMoments.interval`."""
+
+        def ends(made: Made) -> tuple[Tensor, ...]:
+            lower: Tensor | float = (1 - level) / 2
+            if shortest:
+                lower = _lower_tail(self._drawn(made.main, self._count(made.main)), level)
+            found = [self._quantile(made, tail) for tail in (lower, lower + level)]
+            return found[0][0], found[1][0], found[0][1], found[1][1]
+
+        def both() -> Interval:
+            return Interval(*self._each(ends))
+
+        found = self._until(rtol, lambda: (both(), None), self._std, lambda one: torch.maximum(*one[0][2:]))
+        return found[0]
+
+    def probability(self, event: Function, rtol: float | None) -> Estimated:
+        """See :meth:`momentgen.JointMoments.probability`."""
+
+        def happens(values: Tensor) -> Tensor:
+            return _of_each(event, values.reshape(len(values), *self._shape).to(self._dtype))
+
+        def found() -> Estimated:
+            return Estimated(*self._expectation(self._make(slice(0, self._batch)), happens, self._independent))
+
+        return self._until(rtol, found, None)
+
+    def skewness(self) -> Estimated:
+        """See :meth:`momentgen.JointMoments.skewness`."""
+
+        def third(made: Made) -> tuple[Tensor, ...]:
+            values = self._drawn(made.main, self._count(made.main))
+            mean, std = values.mean(0), values.std(0)
+            return self._expectation(made, lambda y: ((y - mean) / std).pow(3))
+
+        return Estimated(*self._each(third))
+
+    def sample(self, count: int, seed: int) -> Tensor:
+        """See :meth:`momentgen.JointMoments.sample`."""
+        generator = torch.Generator().manual_seed(seed)
+        most, found = max(_HELD // max(self._batch * self._values, 1), _LEAST), []
+        main = self._make(slice(0, self._batch)).main
+        for first in range(0, count, most):
+            drawn = max(min(count - first, most), _LEAST)  # so many that examples have draws of their own
+            points = torch.randn(drawn, main.dimensions, generator=generator, dtype=torch.float64)
+            values = main.draws(points, torch.rand(drawn, 2, generator=generator, dtype=torch.float64))
+            found.append(self._apart(self._end(values), generator)[: count - first])
+        return torch.cat(found).reshape(count, *self._shape).to(self._dtype)
+
+    def torch_distribution(self) -> td.Distribution:
+        """See :meth:`momentgen.JointMoments.distribution`."""
+        return _Distribution(self, self._shape, self._independent)
+
+    # --------------------------------------------------------------- answers
+
+    def _until(self, rtol: float | None, run: Callable[[], Any], scale: Any, error_of: Any = None) -> Any:
+        """The answer, by as many rows as its error asks for."""
+        while True:
+            found = run()
+            if rtol is None:
+                return found
+            error = found[1] if error_of is None else error_of(found)
+            size = found[0] if scale is None else scale()
+            share = (error / size.clamp_min(1e-300))[size > 0]
+            off = float(share.max()) if share.numel() else 0.0
+            if off <= rtol:
+                return found
+            have = 0 if self._further is None else self._further(0)
+            more = min(int(have * min((off / rtol) ** 2 - 1, 3)) + 1, _ROWS - have)
+            if self._further is None or more <= 0:
+                note(f"the error is {off:.1%}, and rtol={rtol:g} was asked for; {have or 'these'} draws tell no more")
+                return found
+            self._further(more)
+
+    def _std(self) -> Tensor:
+        return self._each(lambda made: (self._drawn(made.main, self._count(made.main)).std(0),))
+
+    def _each(self, question: Callable[[Made], tuple[Tensor, ...]]) -> Any:
+        """Answers of some examples at a time, together; of the shape of the output."""
+        size = max(_HELD // max(_LEAST * self._values, 1), 1)
+        with torch.no_grad():
+            parts = [
+                question(self._make(slice(first, min(first + size, self._batch))))
+                for first in range(0, self._batch, size)
+            ]
+        found = [torch.cat(part).reshape(self._shape).to(self._dtype) for part in zip(*parts, strict=True)]
+        return found[0] if len(found) == 1 else found
+
+    def _count(self, surrogate: Surrogate) -> int:
+        """How many draws; a power of 2."""
+        most = _HELD // 4 // max(surrogate.rest[0].numel(), 1)
+        return int(2 ** math.floor(math.log2(min(max(most, _LEAST), _MOST))))
+
+    def _drawn(self, surrogate: Surrogate, count: int, apart: bool = False) -> Tensor:
+        """Draws of the surrogate at fixed points, shape ``(count, b, K)``: ``_SETS`` of quasi-random ones in turn."""
+        values = self._end(surrogate.draws(*_points(surrogate.dimensions, count)))
+        return self._apart(values, torch.Generator().manual_seed(count)) if apart else values
+
+    def _apart(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws in another order for each example, so that examples are independent."""
+        if not self._independent or values.shape[1] < 2:
+            return values
+        order = torch.rand(values.shape[:2], generator=generator).argsort(0)
+        return values.gather(0, order[:, :, None].expand_as(values))
+
+    def _quantile(self, made: Made, probability: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Quantiles, shape ``(b, K)``, and their errors."""
+        values = self._drawn(made.main, self._count(made.main))
+        ordered = values.sort(0).values
+        asked = torch.as_tensor(probability, dtype=torch.float64).expand(values.shape[1:])
+        p = asked
+        for _ in range(_STEPS):
+            place = _at(ordered, p)
+            found, error = self._expectation(made, lambda y, place=place: (y <= place).double())
+            p = p - (found - asked)
+        return _at(ordered, p), (_at(ordered, p + error) - _at(ordered, p - error)) / 2
+
+    def _expectation(self, made: Made, function: Function, apart: bool = False) -> tuple[Tensor, Tensor]:
+        """The mean of a function of the outputs, and its error.
+
+        Args:
+            made: the surrogates.
+            function: of draws in front.
+            apart: whether it takes values of several examples.
+        """
+        main, count = made.main, self._count(made.main)
+        with torch.no_grad():
+            values = self._drawn(main, count, apart)
+            every = function(values).double()
+            value = every.mean(0)
+            square = every.unflatten(0, (_SETS, -1)).mean(1).var(0) * (_SETS - 1) / (_SETS - 3) / _SETS
+            square = square + (every.amax(0) - every.amin(0)).square() / count**2
+            share = main.share if value.shape == main.share.shape else main.share.max()
+            jackknife = _least_variance(every, values, share) / len(main.rows)
+            if made.others:
+                few = count // 4
+                own = [function(self._drawn(one, few, apart)).double().mean(0) for one in made.others]
+                beside = torch.stack(own)
+                jackknife = jackknife.maximum(made.factor * (beside - beside.mean(0)).square().mean(0))
+            apart_by, chance = self._against(main, function)
+            weight = torch.where(apart_by.square() > chance, 1 - chance / apart_by.square().clamp_min(1e-300), 0)
+            value = value + weight * apart_by
+            square = square + weight * chance + (1 - weight) * _AGREE * torch.minimum(chance, apart_by.square())
+            unseen = share * (every.amax(0) - every.amin(0)).clamp_min(1) / len(main.rows)
+            return value, (square + jackknife.maximum(unseen.square())).sqrt()
+
+    def _against(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
+        """By how much the rows differ from the surrogate of their own smooth part, and chance as a *variance*."""
+        seen = function(self._end(main.rows)).double()
+        if main.at_rows is None:
+            return torch.zeros_like(seen[0]), torch.zeros_like(seen[0])
+        count = len(main.rest)  # every remainder is beside as many rows, so that they cancel where all rows are alike
+        shifts = [round((one + 1) * count / (_BESIDE + 1)) for one in range(_BESIDE)] if count > _BESIDE else range(count)
+        expected = sum(function(self._end(main.at_rows + main.rest.roll(one, 0))).double() for one in shifts)
+        difference = seen - expected / len(shifts)
+        return difference.mean(0), difference.var(0) / count
+
+
+def _least_variance(every: Tensor, values: Tensor, share: Tensor) -> Tensor:
+    """The *variance* that a remainder gives to a function of the outputs, by its share of theirs.
+
+    Of normal parts it is a series in the share, with the square of the function's slope as its first coefficient.  Few
+    rows in a tail say less of it than that.
+    """
+    var = every.var(0)
+    if every.shape != values.shape:
+        return share.square() * var
+    apart = values - values.mean(0)
+    slope = (every * apart).mean(0).square() / apart.square().mean(0).clamp_min(1e-300)
+    return share * slope + share.square() * (var - slope).clamp_min(0)
+
+
+def joined_predictive(parts: list[OfOutput], sizes: list[int]) -> OfOutput:
+    """The predictive distribution of a batch whose parts ran by themselves, of so many examples each."""
+    first = parts[0]
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+
+    def make(wanted: slice) -> Made:
+        made = []
+        for one, start, size in zip(parts, starts, sizes, strict=True):
+            low, high = max(wanted.start - start, 0), min(wanted.stop - start, size)
+            if low < high:
+                made.append(one._make(slice(low, high)))
+        mains, others = [one.main for one in made], zip(*(one.others for one in made), strict=False)
+        return Made(merged(mains), [merged(list(one)) for one in others], max(one.factor for one in made))
+
+    def further(count: int) -> int:
+        return min(one._further(count) if one._further is not None else 0 for one in parts)
+
+    shape = torch.Size((sum(sizes), *first._shape[1:]))
+    return OfOutput(shape, first._dtype, True, make, first._end, further)
+
+
+@functools.lru_cache(maxsize=16)
+def _points(dimensions: int, count: int) -> tuple[Tensor, Tensor]:
+    """Sets of quasi-random points one after another: normal ones, each set turned otherwise, and two uniform numbers.
+
+    Unturned Sobol points know sums of two values no better than random ones do.
+    """
+    engine: Any = torch.quasirandom.SobolEngine
+    normal, uniform = list[Tensor](), list[Tensor]()
+    for seed in range(_SETS):
+        drawn = engine(dimensions + 2, scramble=True, seed=seed).draw(count // _SETS, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(seed)
+        turn = torch.linalg.qr(torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)).Q
+        normal.append(torch.special.ndtri(drawn[:, 2:].clamp(1e-12, 1 - 1e-12)) @ turn)
+        uniform.append(drawn[:, :2])
+    return torch.cat(normal), torch.cat(uniform)
+
+
+def _at(ordered: Tensor, probability: Tensor) -> Tensor:
+    """Quantiles of ordered draws, between which they are interpolated."""
+    place = (probability * len(ordered) - 0.5).clamp(0, len(ordered) - 1)
+    below = place.long()
+    lower = ordered.gather(0, below[None])[0]
+    upper = ordered.gather(0, (below + 1).clamp_max(len(ordered) - 1)[None])[0]
+    return lower + (place - below) * (upper - lower)
+
+
+def _lower_tail(values: Tensor, level: float) -> Tensor:
+    """The probability below the shortest interval of each output."""
+    ordered = values.sort(0).values
+    tails = torch.linspace(0, 1 - level, _TAILS + 2, dtype=torch.float64)[1:-1]
+    shape = values.shape[1:]
+    widths = [_at(ordered, (tail + level).expand(shape)) - _at(ordered, tail.expand(shape)) for tail in tails]
+    return tails[torch.stack(widths).argmin(0)]
+
+
+def _of_each(event: Function, values: Tensor) -> Tensor:
+    """Whether an event happens in each draw.
+
+    Raises:
+        InputError: for an event that returns no booleans.
+    """
+    try:
+        found = torch.vmap(event)(values)
+    except RuntimeError:  # it branches on values, or is wrong, which a single draw says better
+        found = torch.stack([event(value) for value in values])
+    if not isinstance(found, Tensor) or found.dtype is not torch.bool:
+        got = found.dtype if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(f"probability: expected an event that returns booleans, as lambda y: y > 3, got {got}")
+    return found
+
+
+class _Distribution(td.Distribution):
+    """An output's predictive distribution for torch."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch's own name
+
+    def __init__(self, of: OfOutput, shape: torch.Size, independent: bool) -> None:
+        self._of = of
+        batch, event = (shape[:1], shape[1:]) if independent else (torch.Size(), shape)
+        super().__init__(batch, event, validate_args=False)
+        self._seed = 0
+
+    @property
+    def mean(self) -> Tensor:
+        return self._of._each(lambda made: (self._of._drawn(made.main, self._of._count(made.main)).mean(0),))
+
+    @property
+    def variance(self) -> Tensor:
+        return self._of._std().square()
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        shape = torch.Size(sample_shape)
+        self._seed += 1  # further calls have further draws
+        found = self._of.sample(max(shape.numel(), 1), self._seed)
+        return found.reshape(*shape, *self._batch_shape, *self._event_shape)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        return self._of.probability(lambda y: y <= value, None).value.to(value.dtype)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        if value.numel() != 1:
+            raise InputError(f"icdf: expected one probability, got {value.numel()}")
+        return self._of.quantile(float(value), None).value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        raise NotImplementedError(
+            "the predictive distribution has draws and no density; use torch.distributions.LowRankMultivariateNormal "
+            "or MultivariateNormal(out.mean, out.covariance) for a normal one"
+        )

@@ -1,0 +1,206 @@
+"""What follows from an answer, where it is known in closed form: quantiles, probabilities, skewness, draws."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributions as td
+from scipy import stats
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments, noisy
+from momentgen.errors import InputError
+from momentgen.runtime.predicted import Estimated
+
+LEVELS = (0.025, 0.5, 0.975)
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def answer(function: Callable[[Tensor], Tensor], x: Moments, seed: int = 0, **kwargs: float) -> Moments:
+    return momentgen.convert(Function(function).eval(), seed=seed, **kwargs)(x)
+
+
+#: function, number of values, mean, standard deviation, and the law of the result
+KNOWN = {
+    "a sum": (lambda x: x.sum(-1), 5, 1.0, 0.3, stats.norm(5, 0.3 * math.sqrt(5))),
+    "a square": (lambda x: x.square().sum(-1), 1, 0.0, 1.0, stats.chi2(1)),
+    "two squares": (lambda x: x.square().sum(-1), 2, 0.0, 1.0, stats.chi2(2)),
+    "sixteen squares": (lambda x: x.square().sum(-1), 16, 0.0, 1.0, stats.chi2(16)),
+    "exp of a sum of 2": (lambda x: x.sum(-1).exp(), 2, 1.0, 0.3, stats.lognorm(0.3 * math.sqrt(2), scale=math.exp(2))),
+    "exp of a sum of 20": (lambda x: x.sum(-1).exp(), 20, 0.0, 0.1, stats.lognorm(0.1 * math.sqrt(20))),
+    "the largest of 8": (lambda x: x.amax(-1), 8, 0.0, 1.0, None),
+}
+
+
+def exact(name: str, level: float) -> float:
+    law = KNOWN[name][-1]
+    return float(stats.norm.ppf(level ** (1 / 8)) if law is None else law.ppf(level))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_two_stated_errors_hold_quantiles_that_are_known(name: str) -> None:
+    function, count, mean, std, _ = KNOWN[name]
+    z = []
+    for seed in range(6):
+        x = noisy(torch.full((16, count), mean, dtype=torch.float64), std=std)
+        out = answer(function, x, seed)
+        for level in LEVELS:
+            found = out.quantile(level)
+            z.append((found.value - exact(name, level)) / found.error.clamp_min(1e-9))
+    off = torch.stack(z)
+    if count < 4:  # nodes and points are the same each time
+        assert float(off.abs().max()) < 3
+        return
+    assert float((off.abs() < 2).double().mean()) > 0.9
+    assert float(off.square().mean().sqrt()) < 1.35
+
+
+@pytest.mark.parametrize("shortest", [False, True])
+def test_an_interval_holds_as_much_as_it_says(shortest: bool) -> None:
+    out = answer(KNOWN["exp of a sum of 2"][0], noisy(torch.ones(1, 2, dtype=torch.float64), std=0.3))
+    lower, upper, lower_error, upper_error = out.interval(0.9, shortest=shortest)
+    law = KNOWN["exp of a sum of 2"][-1]
+    held = law.cdf(float(upper)) - law.cdf(float(lower))
+    assert abs(held - 0.9) < 0.005
+    assert bool((lower_error < 0.05 * out.std).all())
+    assert bool((upper_error < 0.2 * out.std).all())
+    if shortest:  # densities at the ends are those of the shortest interval
+        assert abs(law.pdf(float(upper)) / law.pdf(float(lower)) - 1) < 0.2
+
+
+def test_probabilities_of_a_linear_network_are_those_of_its_normal_law() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(12, 3).eval()
+    out = momentgen.convert(layer)(noisy(torch.randn(5, 12), std=0.5))
+    covariance = out.covariance
+    difference = (out.mean[:, 0] - out.mean[:, 1]) / (
+        covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]
+    ).sqrt()
+    found = out.probability(lambda y: y[:, 0] > y[:, 1])
+    assert found.value.shape == (5,)
+    torch.testing.assert_close(found.value, torch.special.ndtr(difference).double(), atol=2e-3, rtol=0)
+    above = out.probability(lambda y: y > 0)
+    torch.testing.assert_close(above.value, torch.special.ndtr(out.mean / out.std).double(), atol=2e-3, rtol=0)
+    flips = out.probability(lambda y: y.argmax(-1) == torch.arange(5) % 3)
+    draws = out.sample(20_000)
+    torch.testing.assert_close(
+        flips.value, (draws.argmax(-1) == torch.arange(5) % 3).double().mean(0), atol=0.02, rtol=0
+    )
+
+
+def test_a_softmax_has_probabilities_for_values_and_classes_that_agree_with_draws() -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 4), nn.Softmax(-1)).eval()
+    x = torch.randn(3, 10)
+    out = momentgen.convert(net)(noisy(x, std=0.4))
+    with torch.no_grad():
+        plain = net(x + 0.4 * torch.randn(20_000, 3, 10))
+    found = out.probability(lambda y: y.argmax(-1) == 2)
+    truth = (plain.argmax(-1) == 2).double().mean(0)
+    assert bool(((found.value - truth).abs() < 3 * found.error + 0.01).all())
+    low = out.quantile(0.1)
+    truth = plain.quantile(0.1, dim=0)
+    assert bool(((low.value - truth).abs() < 3.5 * low.error + 0.02 * out.std).all())
+
+
+def test_draws_are_dependent_within_an_example_and_independent_between_examples() -> None:
+    mixing = torch.tensor([[1.0, 0.8], [0.0, 0.6]])
+    out = answer(lambda x: x @ mixing, noisy(torch.zeros(2, 2), std=1.0))
+    draws = out.sample(40_000, seed=3)
+    assert draws.shape == (40_000, 2, 2)
+    found = torch.corrcoef(draws.flatten(1).T)
+    expected = torch.block_diag(*[torch.tensor([[1.0, 0.8], [0.8, 1.0]])] * 2)
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
+    torch.testing.assert_close(out.correlation, torch.tensor([[[1.0, 0.8], [0.8, 1.0]]] * 2), atol=0.05, rtol=0)
+    single = torch.stack([out.sample(1, seed=seed)[0] for seed in range(400)])
+    assert float(torch.corrcoef(single.flatten(1).T)[0, 2].abs()) < 0.2
+    assert torch.equal(out.sample(5, seed=1), out.sample(5, seed=1))
+
+
+@pytest.mark.parametrize(("name", "skewness"), [("a sum", 0.0), ("two squares", 2.0), ("sixteen squares", 8**0.5 / 4)])
+def test_the_skewness_is_right_within_its_error(name: str, skewness: float) -> None:
+    function, count, mean, std, _ = KNOWN[name]
+    out = answer(function, noisy(torch.full((16, count), mean, dtype=torch.float64), std=std))
+    value, error = out.skewness
+    assert float(((value - skewness) / error).square().mean().sqrt()) < 2.5
+
+
+def test_noise_that_is_not_normal_has_intervals_of_its_own_law() -> None:
+    x = noisy(torch.zeros(1, 1, dtype=torch.float64), td.Uniform(-1.0, 1.0))
+    lower, upper, *_ = answer(lambda x: 3 * x.sum(-1) + 1, x).interval(0.95)
+    torch.testing.assert_close(torch.cat([lower, upper]), torch.tensor([-1.85, 3.85]).double(), atol=0.05, rtol=0)
+
+
+def test_more_draws_lessen_the_error_until_the_one_asked_for() -> None:
+    out = answer(KNOWN["sixteen squares"][0], noisy(torch.zeros(2, 16), std=1.0), max_rows=64)
+    assert bool((out.quantile(0.9).error > 0.1 * out.std).any())
+    found = out.quantile(0.9, rtol=0.08)
+    assert bool((found.error <= 0.081 * out.std).all())
+    assert bool(((found.value - stats.chi2(16).ppf(0.9)).abs() < 4 * found.error).all())
+    rare = out.probability(lambda y: y > stats.chi2(16).ppf(0.98), rtol=0.3)
+    assert bool(((rare.value - 0.02).abs() < 4 * rare.error).all())
+
+
+def test_a_batch_in_parts_answers_as_one() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(50, 400), nn.ReLU(), nn.Linear(400, 3)).eval()
+    x = noisy(torch.randn(24, 50), std=0.3)
+    with torch.no_grad():
+        whole, divided = (momentgen.convert(net, memory=memory)(x) for memory in (2**30, 2**20))
+    one, other = whole.quantile(0.9), divided.quantile(0.9)
+    assert bool(((one.value - other.value).abs() < 5 * (one.error + other.error)).all())
+    assert divided.probability(lambda y: y[:, 0] > y[:, 1]).value.shape == (24,)
+    assert divided.sample(7).shape == (7, 24, 3)
+
+
+def test_torchs_distribution_has_draws_and_levels() -> None:
+    out = answer(KNOWN["two squares"][0], noisy(torch.zeros(3, 2, dtype=torch.float64), std=1.0))
+    law = out.distribution()
+    assert law.batch_shape == (3,)
+    assert law.sample((4, 5)).shape == (4, 5, 3)
+    torch.testing.assert_close(law.mean, out.mean, rtol=0.01, atol=0)
+    torch.testing.assert_close(law.variance, out.var, rtol=0.03, atol=0)
+    torch.testing.assert_close(law.cdf(law.icdf(torch.tensor(0.7))), torch.full((3,), 0.7).double(), atol=5e-3, rtol=0)
+    with pytest.raises(NotImplementedError, match="MultivariateNormal"):
+        law.log_prob(out.mean)
+
+
+def test_mistakes_say_what_to_type() -> None:
+    layer = nn.Linear(2, 2).eval()
+    x = noisy(torch.zeros(1, 2), std=1.0)
+    out = momentgen.convert(layer)(x)
+    with pytest.raises(InputError, match="between 0 and 1, got 95"):
+        out.interval(95)
+    with pytest.raises(InputError, match="returns booleans"):
+        out.probability(lambda y: y * 2)
+    with pytest.raises(InputError, match="function of the output"):
+        out.probability(out.mean > 3)
+    stored = io.BytesIO()
+    torch.save(out, stored)
+    stored.seek(0)
+    loaded = torch.load(stored)
+    torch.testing.assert_close(loaded.std, out.std)
+    with pytest.raises(InputError, match="answer of the default method"):
+        loaded.quantile(0.5)
+
+
+def test_an_estimate_is_a_value_and_its_error() -> None:
+    out = answer(KNOWN["a sum"][0], noisy(torch.zeros(2, 5), std=1.0))
+    found = out.quantile(0.5)
+    assert isinstance(found, Estimated)
+    value, error = found
+    assert value.shape == error.shape == out.mean.shape
+    assert value.dtype == out.mean.dtype
