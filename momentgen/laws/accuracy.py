@@ -15,7 +15,7 @@ class Accuracy(NamedTuple):
 
     Attributes:
         rtol: rows are added until the error of the standard deviation is below this part of it.
-        max_rows: the largest number of rows.
+        max_rows: the largest number of rows; 0 for the linear answer alone, without an error.
         seed: of the draws.
         memory: bytes that a call may take; None for 256 MiB, or eight times a plain call where that is more.
     """
@@ -56,8 +56,10 @@ def asked(
     )
     if not given.rtol > 0:
         raise InputError(f"{where}: expected rtol, a relative error, above 0, got {given.rtol!r}")
-    if not isinstance(given.max_rows, int) or given.max_rows < 8:
-        raise InputError(f"{where}: expected max_rows of at least 8, got {given.max_rows!r}")
+    if not isinstance(given.max_rows, int) or (given.max_rows < 8 and given.max_rows != 0):
+        raise InputError(
+            f"{where}: expected max_rows of at least 8, or 0 for the linear answer alone, got {given.max_rows!r}"
+        )
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
         raise InputError(f"{where}: expected memory as a number of bytes above 0, got {memory!r}")
     if not isinstance(given.seed, int):

@@ -91,7 +91,7 @@ class method:  # noqa: N801 - a context manager, named as it is used
             Kingma et al. 2015).  ``controlled``: means and covariance by draws of the plain network with a linear map
             as control variate, and their standard errors.  It is the default of evaluation.
         rtol: of ``controlled``: draws are added until the standard error of σ is below this part of σ.
-        max_rows: of ``controlled``: the largest number of draws.
+        max_rows: of ``controlled``: the largest number of draws; 0 for the linear answer alone, which has no error.
         seed: of ``controlled``: of the draws.
         memory: of ``controlled``: bytes that a call may take beside the network.  A batch that takes more is divided,
             down to single examples.  None for 256 MiB, or eight times a plain call where that is more.

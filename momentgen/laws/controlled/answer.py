@@ -123,8 +123,7 @@ class Answer:
         estimates = dict(zip(self._outputs.real(), parts, strict=True))
         estimates |= {place: self._sampled(place) for place in self._outputs.real(beside=True)}
         predictives = {
-            place: self._predictive(mode, place, part)
-            for place, part in zip(self._outputs.real(), linear, strict=True)
+            place: self._predictive(mode, place, part) for place, part in zip(self._outputs.real(), linear, strict=True)
         }
         return self._outputs.with_moments(estimates, predictives)
 

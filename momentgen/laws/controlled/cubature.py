@@ -277,6 +277,7 @@ class _Call:
     def predictive(self, place: int) -> OfOutput:
         """The distribution of an output, by all rules; one of lower degree says how far it is off."""
         nodes, weight = torch.cat(self._nodes), torch.cat(self._rules)
+
         def make(part: slice) -> Made:
             outputs = self.outputs.of(place)[:, part]
             main, other = (of_nodes(nodes, outputs, weight / weight.sum(), less) for less in (0, 1))

@@ -31,12 +31,15 @@ class Linear:
         sources: of the noise; those whose leaves have no batch in front are left out.
         outputs: of the first rows, shape ``(rows, batch, K)``.
         keeps_graph: whether it will be differentiated.
+        every: whether each of many outputs has a row of A too.
 
     Attributes:
         fresh: how many rows A was made of, and which say nothing of what it leaves out.
     """
 
-    def __init__(self, shift: Tensor | None, sources: list[Source], outputs: Tensor, keeps_graph: bool) -> None:
+    def __init__(
+        self, shift: Tensor | None, sources: list[Source], outputs: Tensor, keeps_graph: bool, every: bool = False
+    ) -> None:
         _, batch, count = outputs.shape
         self._like = outputs[0]
         self.fresh = 0
@@ -45,7 +48,7 @@ class Linear:
         self._basis: Tensor | None = None
         self._parts: list[tuple[Source, Tensor]] = []
         self._of = outputs[:0]
-        many = count > OUTPUTS
+        many = count > OUTPUTS and not every
         if shift is not None and shift.requires_grad and count and not (many and _dimension(outputs) > _DIRECTIONS):
             if many:
                 self._directions, self._basis = _directions(outputs)
@@ -77,11 +80,9 @@ class Linear:
         """The root of what is normal in A e, and so many draws of what is not, shape ``(count, batch, K)``."""
         if all(source.normal for source, _ in self._parts):
             return self.root, None
-        normal = [part for part in self._parts if part[0].normal]
-        rows = range(_FURTHER, _FURTHER + count)
-        return self._root(*self._like.shape, normal), self._of_rows(
-            rows, [part for part in self._parts if not part[0].normal]
-        )
+        normal, others = ([part for part in self._parts if part[0].normal is one] for one in (True, False))
+        batch, outputs = self._like.shape
+        return self._root(batch, outputs, normal), self._of_rows(range(_FURTHER, _FURTHER + count), others)
 
     def _root(self, batch: int, count: int, parts: list[tuple[Source, Tensor]]) -> Tensor:
         """A root of the exact covariance, shape ``(batch, d, K)``."""
@@ -95,8 +96,7 @@ class Linear:
                 scaled.append(rows * _std_of_examples(source, batch))
         size = scale_of(torch.stack([part.detach().abs().amax(2) for part in scaled]).amax(0))[..., None]
         total = sum(
-            _gram(part / size, _correlations(source, batch))
-            for part, (source, _) in zip(scaled, parts, strict=True)
+            _gram(part / size, _correlations(source, batch)) for part, (source, _) in zip(scaled, parts, strict=True)
         )
         assert isinstance(total, Tensor)
         root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.mT.to(self._like.dtype)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
-from momentgen.laws.border import entered, method
+from momentgen.laws.border import Method, entered, method, run
 from momentgen.laws.example_arguments import first_tensor
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, leaves_of
@@ -94,6 +94,12 @@ class Network:
         args, kwargs = self._form.of(leaves)
         with entered(), method("sample"), BaseTorchFunctionMode() if self._has_attention else nullcontext():
             return self._forward(*args, **kwargs)
+
+    def by(self, name: Method) -> Any:
+        """What the network returns by a method that runs it on laws."""
+        args, kwargs = self._form.of(self.leaves)
+        with method(name):
+            return run(self.where, self._forward, name, args, kwargs)
 
     def repeated(self, rows: int) -> list[Any]:
         """The leaves of the arguments, certain tensors with the batch in front so many times."""

@@ -78,6 +78,7 @@ class OfOutput:
 
     def quantile(self, probability: float, rtol: float | None) -> Estimated:
         """See :meth:`momentgen.JointMoments.quantile`."""
+
         def found() -> Estimated:
             return Estimated(*self._each(lambda made: self._quantile(made, probability)))
 
@@ -235,7 +236,9 @@ class OfOutput:
         if main.at_rows is None:
             return torch.zeros_like(seen[0]), torch.zeros_like(seen[0])
         count = len(main.rest)  # every remainder is beside as many rows, so that they cancel where all rows are alike
-        shifts = [round((one + 1) * count / (_BESIDE + 1)) for one in range(_BESIDE)] if count > _BESIDE else range(count)
+        shifts = (
+            [round((one + 1) * count / (_BESIDE + 1)) for one in range(_BESIDE)] if count > _BESIDE else range(count)
+        )
         expected = sum(function(self._end(main.at_rows + main.rest.roll(one, 0))).double() for one in shifts)
         difference = seen - expected / len(shifts)
         return difference.mean(0), difference.var(0) / count

@@ -13,6 +13,7 @@ from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.controlled.answer import Answer, StaleError
 from momentgen.laws.controlled.cubature import by_cubature
 from momentgen.laws.controlled.facts import Facts, close, facts_of
+from momentgen.laws.controlled.linear_alone import LinearAlone
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.outputs import UnlikeEndsError
 from momentgen.laws.controlled.parts import joined, parts
@@ -118,6 +119,8 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True) -> Any:
 
 def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """The same, of a network of which so much is known."""
+    if not spent.max_rows:
+        return LinearAlone(network, spent, facts).outputs()
     if (found := by_cubature(network, spent, facts)) is not None:
         return found
     if facts.most > 1 and facts.watched is None:

@@ -58,7 +58,8 @@ def of_rows(rows: Rows, drawn: Tensor | None) -> Surrogate:
         rows: outputs, their linear parts, and the root of the covariance of those parts that are normal.
         drawn: draws of the others, shape ``(M, B, K)``.
     """
-    rows = Rows(*(part.detach().double() for part in rows[:3]), rows.fresh)
+    outputs, linear, root = (part.detach().double() for part in rows[:3])
+    rows = Rows(outputs, linear, root, rows.fresh)
     found = fitted(rows, None if drawn is None else drawn.double())
     var = found.root.square().sum(-2) + (0 if found.drawn is None else found.drawn.var(0))
     std = var.sqrt()
