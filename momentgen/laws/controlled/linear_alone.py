@@ -55,12 +55,12 @@ class LinearAlone(Answer):
         Raises:
             UnsupportedError: for networks that draw, and for outputs that vary and have no derivative.
         """
-        network, name = self._network, type(self._network.where).__name__
+        name = type(self._network.where).__name__
         mode, shifts = self._first_rows(1)
         if self._facts.draws or len(mode.sources) > len(self._noise):
             raise UnsupportedError(
-                f"{name}: max_rows=0 linearises at the mean of the inputs, and this network draws noise of its own, as "
-                'of weights or dropout; leave max_rows out, or use method="ap2"'
+                f"{name}: max_rows=0 linearises at the mean of the inputs. This network draws noise of its own, as of "
+                'weights or dropout; leave max_rows out, or use method="ap2"'
             )
         means = self._means()
         leaves: list[Any] = list(self._outputs.rows[0])

@@ -1,7 +1,7 @@
 """The predictive distribution of an output: quantiles, probabilities and draws by a surrogate, checked by the rows.
 
 Numbers are expectations over draws of the surrogate.  Their standard error has four parts: a jackknife over groups of
-rows, the draws' own, events that no row has met, and what the rows say against the surrogate.  For that each row is
+rows, the draws' own, events that no row has met, and what the rows say against the surrogate.  Each row is
 compared with the surrogate of its own linear part, and a difference beyond chance corrects the number.
 """
 
@@ -197,7 +197,7 @@ class OfOutput:
         p = asked
         for _ in range(_STEPS):
             place = _at(ordered, p)
-            found, error = self._expectation(made, lambda y, place=place: (y <= place).double())
+            found, error = self._expectation(made, functools.partial(_below, place))
             p = p - (found - asked)
         return _at(ordered, p), (_at(ordered, p + error) - _at(ordered, p - error)) / 2
 
@@ -236,9 +236,8 @@ class OfOutput:
         if main.at_rows is None:
             return torch.zeros_like(seen[0]), torch.zeros_like(seen[0])
         count = len(main.rest)  # every remainder is beside as many rows, so that they cancel where all rows are alike
-        shifts = (
-            [round((one + 1) * count / (_BESIDE + 1)) for one in range(_BESIDE)] if count > _BESIDE else range(count)
-        )
+        number = min(count, _BESIDE)
+        shifts = [(one * count) // number for one in range(number)]
         expected = sum(function(self._end(main.at_rows + main.rest.roll(one, 0))).double() for one in shifts)
         difference = seen - expected / len(shifts)
         return difference.mean(0), difference.var(0) / count
@@ -296,6 +295,10 @@ def _points(dimensions: int, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat(normal), torch.cat(uniform)
 
 
+def _below(place: Tensor, values: Tensor) -> Tensor:
+    return (values <= place).double()
+
+
 def _at(ordered: Tensor, probability: Tensor) -> Tensor:
     """Quantiles of ordered draws, between which they are interpolated."""
     place = (probability * len(ordered) - 0.5).clamp(0, len(ordered) - 1)
@@ -349,7 +352,7 @@ class _Distribution(td.Distribution):
     def variance(self) -> Tensor:
         return self._of._std().square()
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape)
         self._seed += 1  # further calls have further draws
         found = self._of.sample(max(shape.numel(), 1), self._seed)
