@@ -1,7 +1,7 @@
 """The predictive distribution of an output: quantiles, probabilities and draws by a surrogate, checked by the rows.
 
 Numbers are expectations over draws of the surrogate.  Their standard error has four parts: a jackknife over groups of
-rows, the error of the draws themselves, events that no row has met, and misfit.  To find misfit, each row is compared
+rows, the error of the draws themselves, unseen events, and misfit.  To find misfit, each row is compared
 with the surrogate of its own linear part.  A difference beyond chance corrects the number.
 """
 
