@@ -17,7 +17,7 @@ from momentgen.runtime.inputs import has_elements, kind, least, readable
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["DistributedMoments", "JointMoments", "Moments", "VarianceWarning", "norms"]
+__all__ = ["DistributedMoments", "JointMoments", "Moments", "NoisyMoments", "VarianceWarning", "norms"]
 
 
 class VarianceWarning(UserWarning):
@@ -111,7 +111,14 @@ class Moments(NamedTuple):
         return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
 
 
-class DistributedMoments(Moments):
+class NoisyMoments(Moments):
+    """Moments of values that are sources of noise of their own, as :func:`momentgen.noisy` makes them.
+
+    They can be added to other sources of noise, which the outputs of a network cannot.
+    """
+
+
+class DistributedMoments(NoisyMoments):
     """Moments of independent values with a distribution, of which methods that draw take their draws.
 
     Everything that takes :class:`Moments` takes it, and sees mean and variance.
@@ -155,6 +162,8 @@ class JointMoments(Moments):
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
     _noise: Any
+    #: offset and terms, as :func:`momentgen.runtime.sums.terms_of` says them, of what arithmetic made of a value
+    _derived: Any = None
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 
@@ -300,39 +309,6 @@ def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
     return tuple.__new__(cls, (mean, var))
 
 
-_OPERATORS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "@": "matmul", "//": "floordiv", "%": "mod", "**": "pow",
-    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}  # fmt: skip
-_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-_OF_ONE = {
-    "-": "neg", "+": "pos", "abs": "abs", "~": "invert", "float": "float", "int": "int", "bool": "bool",
-    "complex": "complex", "round": "round", "divmod": "divmod", "operator.index": "index",
-}  # fmt: skip
-_INSTEAD = (
-    "Moments is a pair of tensors, and does not know which random values are one; write the network on plain tensors "
-    "and momentgen.convert it, or use momentgen.nn.functional ({}tuple(x) is the pair)"
-)
-
-
-def _refusing(text: str, swapped: bool = False) -> Callable[..., NoReturn]:
-    def refuse(self: Moments, *others: object) -> NoReturn:
-        names = ["Moments", *[type(other).__name__ for other in others[:1]]]
-        left, *right = names[::-1] if swapped else names
-        done = f"{left} {text} {right[0]}" if right else f"{text}({left})"
-        hint = {"+": "add, ", "*": "mul, "}.get(text, "") if right else ""
-        raise InputError(f"{done}: {_INSTEAD.format(hint)}")
-
-    return refuse
-
-
-for _sign, _name in _OPERATORS.items():
-    setattr(Moments, f"__{_name}__", _refusing(_sign))
-    setattr(Moments, f"__r{_name}__", _refusing(_sign, swapped=True))
-for _sign, _name in _COMPARISONS.items():
-    setattr(Moments, f"__{_name}__", _refusing(_sign))
-for _sign, _name in _OF_ONE.items():
-    setattr(Moments, f"__{_name}__", _refusing(_sign))
 Moments.__new__ = _new  # type: ignore[assignment]
 _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
@@ -340,4 +316,5 @@ _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 _register: Any = getattr(pytree, "_register_namedtuple", None)
 if _register is not None:
     _register(Moments, serialized_type_name="momentgen.Moments")
-torch.serialization.add_safe_globals([Moments, JointMoments, DistributedMoments])
+    _register(NoisyMoments, serialized_type_name="momentgen.NoisyMoments")
+torch.serialization.add_safe_globals([Moments, NoisyMoments, JointMoments, DistributedMoments])
