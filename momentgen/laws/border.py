@@ -228,9 +228,7 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     name = current_method(own)
     if name == DEFAULT:
         name = by_default.chosen(where, args, kwargs)
-    plain, (forward, args, kwargs) = forward, with_sources(forward, args, kwargs)
-    if name == "ap2" and forward is not plain:
-        note("ap2: noise that several values share is taken as independent in each; controlled knows better")
+    forward, args, kwargs = with_sources(name, forward, args, kwargs)
     if name in PROPAGATIONS:
         return propagated_by(name, where, forward, args, kwargs)
     out = _on_laws(where, forward, name, args, kwargs)

@@ -124,6 +124,10 @@ class Noise:
         found: Tensor = given.rsample() if given.has_rsample else given.sample()
         return found.to(self._like.dtype) - self.mean
 
+    def expanded(self, like: Tensor) -> Noise:
+        """The same noise of every example of a larger value."""
+        return Noise(_expanded(like, self._distribution), like)
+
     def _refuse_certain(self) -> None:
         """Raise where the variance is 0 and draws differ: it has underflowed within the distribution."""
         certain = self.var == 0

@@ -22,6 +22,7 @@ from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
+from momentgen.laws.sources import by_example
 from momentgen.laws.values import check, lower
 from momentgen.runtime import Moments
 from momentgen.runtime.autograd import transformed
@@ -70,7 +71,10 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
             if not draws and _repeats(network, found):
                 return lower(found, wide=True)
             before.restore()
-        return _answered(network, spent)
+        apart = by_example(args, kwargs)
+        if apart is None:
+            return _answered(network, spent)
+        return _answered(Network(where, forward, *flattened(apart)), spent, common=network)
 
 
 def _repeats(network: Network, found: Any) -> bool:
@@ -94,12 +98,17 @@ def _say_if_lost(value: Moments) -> None:
         )
 
 
-def _answered(network: Network, spent: Accuracy, whole: bool = True) -> Any:
-    """What the network returns; by rows together where they may be, and in parts of a batch that is too large."""
+def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Network | None = None) -> Any:
+    """What the network returns; by rows together where they may be, and in parts of a batch that is too large.
+
+    Where examples are not independent, ``common`` answers, in which they have noise in common.
+    """
     facts = facts_of(network, spent.seed)
     while True:  # each of these is learnt once
+        if common is not None and not (facts.by_example and all(facts.by_example)):
+            return _answered(common, spent)
         try:
-            divided = parts(network, spent, facts) if whole else [network]
+            divided = parts(network, spent, facts) if whole and common is None else [network]
             if len(divided) > 1:
                 seeds = [spent.seed + _NEXT * number for number in range(len(divided))]
                 return joined(
