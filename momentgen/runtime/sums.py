@@ -70,7 +70,17 @@ class SumMoments(NoisyMoments):
                 "SumMoments: expected a sum of noisy values, got one made of mean and variance alone, as tree_map and "
                 "_replace do. Add the values anew, or take momentgen.noisy(mean, var=var) for noise of its own"
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return super().__getattr__(name)
+
+    def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
+        terms = [
+            term._replace(
+                source=term.source._each(key, change),
+                scale=change(term.scale) if isinstance(term.scale, Tensor) else term.scale,
+            )
+            for term in self._terms
+        ]
+        return SumMoments.of(change(self.offset), terms)
 
     @property
     def noise(self) -> Any:
@@ -150,6 +160,7 @@ def _linear(value: Moments, scale: Any, offset: Any) -> Moments:
     if value._errors is not None:
         std_error, mean_error, rows = value._errors
         made = made.with_errors(size.abs() * std_error, size.abs() * mean_error, rows)
+        made._notes = value._notes
     made._derived = shift, terms
     return made
 

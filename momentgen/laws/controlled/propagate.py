@@ -20,11 +20,11 @@ from momentgen.laws.controlled.shift import DifferentiatesError
 from momentgen.laws.controlled.stack import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, overheard
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.sources import by_example
 from momentgen.laws.values import check, lower
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.autograd import transformed
 from momentgen.runtime.one_thread import one_thread
 
@@ -48,8 +48,12 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     Raises:
         UnsupportedError: within a transform of ``torch.func``, which has no random numbers and no autograd of its own.
     """
-    with one_thread():
-        return _propagated(where, forward, args, kwargs)
+    with one_thread(), overheard() as notes:
+        found = _propagated(where, forward, args, kwargs)
+    for leaf in leaves_of(found):
+        if isinstance(leaf, JointMoments):
+            leaf._notes = tuple(notes)
+    return found
 
 
 def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
