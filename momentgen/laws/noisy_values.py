@@ -90,7 +90,7 @@ def noisy(
     """
     if sum(given is not None for given in (distribution, var, std, cov)) != 1:
         raise InputError("noisy: expected one of distribution, var, std and cov")
-    if isinstance(x, tuple):
+    if type(x) is tuple:
         return _several(x, cov, shared)
     x = _means(x)
     if distribution is not None:

@@ -97,9 +97,11 @@ class Moments(NamedTuple):
         return self.mean.device
 
     def __len__(self) -> int:
-        return len(self.mean)
+        return len(self.mean) if isinstance(self.mean, Tensor) else 2
 
     def __getitem__(self, place: Any) -> Any:
+        if not isinstance(self.mean, Tensor):
+            return tuple.__getitem__(self, place)  # pytrees put anything in the places of tensors
         return Moments(self.mean[place], self.var[place])
 
     def __getattr__(self, name: str) -> Any:

@@ -201,11 +201,11 @@ def _operator(text: str, swapped: bool = False) -> Callable[[Moments, object], M
                 return _linear(self, number, 0.0)
             if text == "/" and not swapped:
                 return _linear(self, 1 / number, 0.0)
-        names = [type(self).__name__, type(other).__name__]
+        names = ["Moments", "Moments" if isinstance(other, Moments) else type(other).__name__]
         left, right = names[::-1] if swapped else names
         raise InputError(
-            f"{left} {text} {right}: the result is no linear function of one random value; compute it in one function, "
-            f"momentgen.propagate(lambda a, b: a {text} b, x, y), or momentgen.convert the network that contains it"
+            f"{left} {text} {right}: Moments know + and -, and products with certain values; compute all else in one "
+            f"function, momentgen.propagate(lambda a, b: a {text} b, x, y), or momentgen.convert the network that contains it"
         )
 
     return operate
@@ -214,7 +214,7 @@ def _operator(text: str, swapped: bool = False) -> Callable[[Moments, object], M
 def _comparison(text: str) -> Callable[[Moments, object], NoReturn]:
     def compare(self: Moments, other: object) -> NoReturn:
         raise InputError(
-            f"Moments {text} {type(other).__name__}: a random value is above another with a probability; "
+            f"Moments {text} {'Moments' if isinstance(other, Moments) else type(other).__name__}: a random value is above another with a probability; "
             f"momentgen.propagate(lambda a: (a {text} c).double(), x).mean is that of one value, and "
             f"x.mean {text} c compares the means"
         )
@@ -236,11 +236,38 @@ _OPERATORS: Final = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "@": "matmul", "//": "floordiv", "%": "mod", "**": "pow",
     "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
 }  # fmt: skip
+_UFUNCS: Final = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+#: what torch calls the operators of tensors, without underscores
+_REFLECTED: Final = frozenset(("div", "true_divide", "floor_divide", "remainder", "lt", "le", "gt", "ge", "eq", "ne", *_OPERATORS.values()))
 _COMPARISONS: Final = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _CONVERSIONS: Final = {
     "abs": "abs", "~": "invert", "float": "float", "int": "int", "bool": "bool", "complex": "complex",
     "round": "round", "divmod": "divmod", "operator.index": "index", "numpy.asarray": "array",
 }  # fmt: skip
+
+
+def _of_torch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """A plain function of torch that is handed moments."""
+    name = torch.overrides.resolve_name(func) or func.__name__
+    own = name.startswith("torch.Tensor.") and func.__name__.removeprefix("__").removesuffix("__") in _REFLECTED
+    if own and args and isinstance(args[0], Tensor):
+        return NotImplemented  # an operator, of which moments have the reflected one
+    instead = "convert the network, momentgen.convert(network)(x)"
+    if not name.startswith("torch.nn."):
+        instead = f"momentgen.propagate({name}, x) computes it for a random value"
+    raise InputError(f"{name} takes tensors, got Moments; {instead}")
+
+
+def _of_numpy(self: Moments, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """A function of NumPy that is handed moments: linear arithmetic with an array, or refused."""
+    text = _UFUNCS.get(ufunc.__name__)
+    if text is not None and method == "__call__" and len(inputs) == 2 and not kwargs:
+        left, right = inputs
+        return _operator(text)(left, right) if isinstance(left, Moments) else _operator(text, True)(right, left)
+    raise InputError(
+        f"numpy.{ufunc.__name__} takes arrays, got Moments; write the function with torch, "
+        f"momentgen.propagate(torch.{ufunc.__name__}, x)"
+    )
 
 
 def _negated(self: Moments) -> Moments:
@@ -258,6 +285,6 @@ for _sign, _name in _COMPARISONS.items():
     setattr(Moments, f"__{_name}__", _comparison(_sign))
 for _sign, _name in _CONVERSIONS.items():
     setattr(Moments, f"__{_name}__", _conversion(_sign))
-for _name, _method in {"__neg__": _negated, "__pos__": _itself, "__array_ufunc__": None}.items():
+for _name, _method in {"__neg__": _negated, "__pos__": _itself, "__array_ufunc__": _of_numpy, "__torch_function__": classmethod(_of_torch)}.items():
     setattr(Moments, _name, _method)
 torch.serialization.add_safe_globals([SumMoments, Term])
