@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from momentgen.laws.border import method
     from momentgen.laws.convert import convert
     from momentgen.laws.debug import debug
+    from momentgen.laws.functions import propagate
+    from momentgen.laws.noisy_values import noisy
     from momentgen.laws.support import support
-    from momentgen.laws.values import noisy
     from momentgen.nn.functional import class_posterior
     from momentgen.nn.monte_carlo import monte_carlo
     from momentgen.nn.summary import summary
@@ -37,6 +38,7 @@ __all__ = [
     "monte_carlo",
     "nn",
     "noisy",
+    "propagate",
     "summary",
     "support",
 ]
@@ -51,6 +53,7 @@ _HOMES = {
     "debug": "momentgen.laws.debug",
     "method": "momentgen.laws",
     "noisy": "momentgen.laws",
+    "propagate": "momentgen.laws",
     "support": "momentgen.laws.support",
     "monte_carlo": "momentgen.nn.monte_carlo",
     "summary": "momentgen.nn.summary",

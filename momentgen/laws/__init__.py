@@ -15,14 +15,16 @@ from momentgen.laws import rules as rules  # registers the rules
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, inside, method, run, set_method
 from momentgen.laws.by_default import TrainingModeWarning
-from momentgen.laws.controlled import propagate as propagate  # registers the method
+from momentgen.laws.controlled import propagate as _controlled  # noqa: F401 - registers the method
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.functions import propagate as propagate
 from momentgen.laws.law import Law
+from momentgen.laws.noisy_values import noisy
 from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
 from momentgen.laws.registered import activation, register_activation
-from momentgen.laws.values import as_moments, certain, draw, lower, noisy
+from momentgen.laws.values import as_moments, certain, draw, lower
 
 __all__ = [
     "ACTIVATIONS",
@@ -45,6 +47,7 @@ __all__ = [
     "method",
     "noisy",
     "point",
+    "propagate",
     "register_activation",
     "run",
     "set_method",

@@ -31,6 +31,7 @@ from momentgen.laws.nests import hidden, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
+from momentgen.laws.sources import with_sources
 from momentgen.laws.twins import check_flags
 from momentgen.laws.values import check, described, draw, lower
 from momentgen.runtime import JointMoments, Moments
@@ -227,6 +228,7 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     name = current_method(own)
     if name == DEFAULT:
         name = by_default.chosen(where, args, kwargs)
+    forward, args, kwargs = with_sources(name, forward, args, kwargs)
     if name in PROPAGATIONS:
         return propagated_by(name, where, forward, args, kwargs)
     out = _on_laws(where, forward, name, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import asked
 from momentgen.laws.border import Border, Method, set_method
+from momentgen.laws.functions import Function
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of
 from momentgen.laws.twins import twin
@@ -21,7 +23,7 @@ __all__ = ["convert"]
 
 
 def convert(
-    module: torch.nn.Module,
+    module: torch.nn.Module | Callable[..., Any],
     method: Method | None = None,
     *,
     rtol: float | None = None,
@@ -41,7 +43,7 @@ def convert(
     decides.
 
     Args:
-        module: a plain torch module.  It is not changed.  A scripted one is a black box, which methods run that call
+        module: a plain torch module, or a function of tensors.  It is not changed.  A scripted one is a black box, which methods run that call
             the plain network: ``controlled``, ``sample``, ``local``.  The result then holds it as ``scripted``.
             The module of an exported program is held as ``exported``, and runs by the same methods.
         method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
@@ -65,7 +67,14 @@ def convert(
     (torch.Size([1, 3]), True)
     """
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"convert: expected a torch.nn.Module, got {type(module).__name__}")
+        if isinstance(module, type) or not callable(module):
+            came = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
+            instead = "make a network of it, " if isinstance(module, type) else ""
+            raise InputError(
+                f"convert: expected a torch.nn.Module or a function of tensors, got {came}; {instead}"
+                "momentgen.convert(network)(momentgen.noisy(x, std=0.1))"
+            )
+        module = Function(module)
     accuracy = asked("convert", method, rtol, max_rows, seed, memory)
     if isinstance(module, Border):
         if accuracy is not None:

@@ -5,7 +5,8 @@ Methods that draw take it as it is.  All others take mean, variance, and covaria
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.distributions as td
@@ -16,11 +17,54 @@ from momentgen.laws.numerics.root import matrix_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
 from momentgen.runtime.inputs import least, readable
 
-__all__ = ["Noise", "refuse_lost", "with_distribution"]
+__all__ = ["Elements", "Noise", "refuse_lost", "with_distribution"]
 
 _NORMAL = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal)
 #: distributions that are symmetric about their mean
 _SYMMETRIC = (*_NORMAL, td.Laplace, td.StudentT, td.Uniform)
+
+
+class Elements(td.Distribution):
+    """Independent values in the last dimension, each with a distribution of its own.
+
+    Args:
+        parts: distributions of single values, which broadcast to one batch shape.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, parts: Sequence[td.Distribution]) -> None:
+        if any(part.event_shape for part in parts):
+            raise InputError("noisy: expected a list of distributions of single values, got one of an event")
+        self.parts = list(parts)
+        self.has_rsample = all(part.has_rsample for part in parts)  # type: ignore[misc]
+        shape = torch.broadcast_shapes(*(part.batch_shape for part in parts))
+        super().__init__(torch.Size((*shape, len(parts))), validate_args=False)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Elements:
+        return Elements([part.expand(batch_shape[:-1]) for part in self.parts])
+
+    def _stacked(self, values: Iterable[Tensor]) -> Tensor:
+        return torch.stack([value.expand(self.batch_shape[:-1]) for value in values], -1)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._stacked(part.mean for part in self.parts)
+
+    @property
+    def variance(self) -> Tensor:
+        return self._stacked(part.variance for part in self.parts)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return torch.stack([part.expand(self.batch_shape[:-1]).sample(sample_shape) for part in self.parts], -1)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return torch.stack([part.expand(self.batch_shape[:-1]).rsample(sample_shape) for part in self.parts], -1)
+
+
+def _symmetric(base: td.Distribution) -> bool:
+    """Whether a distribution is symmetric about its mean."""
+    return all(map(_symmetric, base.parts)) if isinstance(base, Elements) else isinstance(base, _SYMMETRIC)
 
 
 class Noise:
@@ -69,7 +113,7 @@ class Noise:
         known = getattr(base, "covariance_matrix", None) if len(base.event_shape) == 1 else None
         self.covariance: Tensor | None = known
         self.is_known = known is not None or not base.event_shape
-        self.is_normal, self.is_symmetric = isinstance(base, _NORMAL), isinstance(base, _SYMMETRIC)
+        self.is_normal, self.is_symmetric = isinstance(base, _NORMAL), _symmetric(base)
 
     def __repr__(self) -> str:
         return self._name
@@ -79,6 +123,10 @@ class Noise:
         given = self._distribution
         found: Tensor = given.rsample() if given.has_rsample else given.sample()
         return found.to(self._like.dtype) - self.mean
+
+    def expanded(self, like: Tensor) -> Noise:
+        """The same noise of every example of a larger value."""
+        return Noise(_expanded(like, self._distribution), like)
 
     def _refuse_certain(self) -> None:
         """Raise where the variance is 0 and draws differ: it has underflowed within the distribution."""
@@ -187,5 +235,5 @@ def _block_diagonal(blocks: Tensor) -> Tensor:
 # torch.load of weights only: noise is a distribution of torch's, which holds tensors, distributions and transforms
 _KINDS = [kind for kind in (*vars(td).values(), *vars(td.transforms).values()) if isinstance(kind, type)]
 torch.serialization.add_safe_globals(
-    [Noise, *(kind for kind in _KINDS if issubclass(kind, td.Distribution | td.Transform))]
+    [Noise, Elements, *(kind for kind in _KINDS if issubclass(kind, td.Distribution | td.Transform))]
 )

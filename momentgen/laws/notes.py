@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from contextvars import ContextVar
 
 import torch
 
 from momentgen.laws.context import within
 
-__all__ = ["listening", "note", "note_fast_path"]
+__all__ = ["AccuracyWarning", "listening", "note", "note_and_warn", "note_fast_path", "overheard"]
+
+
+class AccuracyWarning(UserWarning):
+    """An answer is less accurate than asked for, or NaN; ``.notes`` says why.  Given once per process and reason."""
+
+
+#: the reasons for which this process has had a warning
+_warned: set[str] = set()
 
 _listener: ContextVar[dict[str, int] | None] = ContextVar("momentgen_notes", default=None)
 
@@ -20,6 +29,31 @@ def note(text: str) -> None:
     found = _listener.get()
     if found is not None:
         found[text] = found.get(text, 0) + 1
+
+
+def note_and_warn(reason: str, text: str) -> None:
+    """A note that is a warning too, the first time for this reason."""
+    note(text)
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(text, AccuracyWarning, stacklevel=2)
+
+
+class overheard:  # noqa: N801 - a context manager, named as it is used
+    """Collects the notes of what runs within, as :func:`listening`; who listens outside hears them too."""
+
+    def __enter__(self) -> dict[str, int]:
+        self._own: dict[str, int] = {}
+        self._set = within(_listener, self._own)
+        self._set.__enter__()
+        return self._own
+
+    def __exit__(self, *_: object) -> None:
+        self._set.__exit__()
+        outer = _listener.get()
+        if outer is not None:
+            for text, count in self._own.items():
+                outer[text] = outer.get(text, 0) + count
 
 
 def listening() -> within:

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from momentgen.errors import InputError
 from momentgen.laws import half
-from momentgen.laws.distributions import refuse_lost, with_distribution
 from momentgen.laws.law import Law
 from momentgen.laws.nests import mapped
-from momentgen.laws.numerics.root import matrix_root, square_root
+from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
-from momentgen.runtime import JointMoments, Moments
+from momentgen.laws.sources import drawn
+from momentgen.runtime import JointMoments, Moments, terms_of
 from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["as_moments", "certain", "check", "described", "draw", "lower", "noisy", "readable"]
+__all__ = ["as_moments", "certain", "check", "described", "draw", "lower", "readable"]
 
 
 def certain(value: Float[Tensor, "*shape"]) -> Moments:
@@ -32,146 +31,10 @@ def certain(value: Float[Tensor, "*shape"]) -> Moments:
     return Moments(value, torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape))
 
 
-def noisy(
-    x: Float[Tensor, "*shape"],
-    distribution: Distribution | None = None,
-    *,
-    var: Float[Tensor, "*#shape"] | float | None = None,
-    std: Float[Tensor, "*#shape"] | float | None = None,
-    cov: Float[Tensor, "*batch values values"] | None = None,
-) -> Moments:
-    """``x`` with noise of that variance, standard deviation, covariance or distribution.
-
-    With a distribution the noisy value is ``x`` plus a draw of it; its mean is that of ``x`` plus the distribution's.
-    The methods ``controlled``, ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it.  All others know
-    mean, variance and covariance, and say in a note that they take it for normal.
-
-    With ``cov`` the values of an example are correlated.  ``controlled`` knows that, ``sample``, ``local`` and
-    :func:`momentgen.monte_carlo` draw from it; ``ap2`` takes the diagonal alone, and says so in a note
-    (:func:`momentgen.laws.listening`).
-
-    Args:
-        x: means, any shape.
-        distribution: of the noise, a ``torch.distributions.Distribution`` with finite mean and variance.  Batch and
-            event shape together broadcast to the shape of ``x``, whose last dimensions are those of an event.  Every
-            value of ``x``, or every event, has a draw of its own.
-        var: *variance* of independent noise, a number or a tensor that broadcasts to the shape of ``x``.
-        std: standard deviation of independent noise.
-        cov: *covariance* of the n values of an example, flattened, of the dtype of ``x``: shape ``(n, n)``, or
-            ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
-
-    Raises:
-        InputError: if not exactly one is given, it is negative or infinite, or its shape does not fit.  If ``x`` is
-            not of floating point, or its dtype does not hold the variance to half of its digits: use float64 there.
-            Also if ``cov`` is not symmetric and positive semidefinite, or torch knows no finite mean and variance of
-            the distribution.
-
-    >>> noisy(torch.zeros(2), std=0.5).var
-    tensor([0.2500, 0.2500])
-    >>> noisy(torch.zeros(2), torch.distributions.Exponential(2.0)).mean
-    tensor([0.5000, 0.5000])
-    >>> import momentgen
-    >>> total = torch.nn.Linear(2, 1, bias=False)
-    >>> _ = torch.nn.init.constant_(total.weight, 1.0)
-    >>> x = noisy(torch.zeros(1, 2), cov=torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
-    >>> momentgen.convert(total.eval())(x).var.detach().round(decimals=3)
-    tensor([[3.]])
-    """
-    _expect_tensor(x)
-    if not x.is_floating_point():
-        instead = "torch.view_as_real(x), and torch.view_as_complex in the network" if x.is_complex() else "x.float()"
-        raise InputError(
-            f"noisy: expected a tensor of floating point, got {x.dtype}, which holds no noise; use {instead}"
-        )
-    if sum(given is not None for given in (distribution, var, std, cov)) != 1:
-        raise InputError("noisy: expected one of distribution, var, std and cov")
-    if distribution is not None:
-        if not isinstance(distribution, Distribution):
-            raise InputError(
-                f"noisy: expected a torch.distributions.Distribution, got {type(distribution).__name__}; give a "
-                "variance or standard deviation by name, var= or std="
-            )
-        return with_distribution(x, distribution)
-    if cov is not None:
-        return _correlated_noise(x, cov)
-    name, given = ("var", var) if std is None else ("std", std)
-    square = _variance(x, name, given)
-    try:
-        return Moments(x, square.expand(x.shape))
-    except RuntimeError as error:
-        raise InputError(
-            f"noisy: {name} of shape {tuple(square.shape)} does not broadcast to {tuple(x.shape)}"
-        ) from error
-
-
-def _expect_tensor(x: object) -> None:
-    """Raise for what is no tensor, with what to write."""
-    if not isinstance(x, Tensor):
-        instead = (
-            "add the variances, Moments(x.mean, x.var + ...)" if isinstance(x, Moments) else "write torch.as_tensor(x)"
-        )
-        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}; {instead}")
-
-
-#: what the arguments of :func:`noisy` are called in messages
-_WORDS = {"var": "variance", "std": "standard deviation"}
-
-
-def _variance(x: Tensor, name: str, given: Any) -> Tensor:
-    """The *variance* that ``var`` or ``std`` gives, as ``x`` is, not yet expanded; see :func:`noisy`."""
-    came = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)
-    expected = f"noisy: expected a number or a tensor for {name}, of real numbers, got {came}"
-    try:
-        wide = torch.as_tensor(given, device=x.device)
-        if wide.is_complex() or wide.dtype is torch.bool:
-            raise InputError(expected)
-        # A list or number has its own digits, not those of torch's default dtype.
-        wide = wide if isinstance(given, Tensor) else torch.as_tensor(given, dtype=torch.float64, device=x.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise error if isinstance(error, InputError) else InputError(expected) from error
-    amount = wide.to(x.dtype)
-    square = amount if name == "var" else amount * amount
-    if readable(wide):
-        exact = wide.detach().double()
-        wrong = ~((exact >= 0) & exact.isfinite())
-        if bool(wrong.any()):
-            raise InputError(
-                f"noisy: expected a {_WORDS[name]} of at least 0 and finite, got {exact[wrong][0].item():.6g}"
-                + (f" among {tuple(exact.shape)} values" if exact.dim() else "")
-            )
-        refuse_lost(f"a {name}", exact, exact if name == "var" else exact * exact, square.detach())
-    return square
-
-
-def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
-    """``x`` with noise of a covariance; see :func:`noisy`."""
-    alone = x.dim() == 1 and isinstance(cov, Tensor) and cov.dim() == 2
-    batch, example = (torch.Size(), x.shape) if alone else (x.shape[:1], x.shape[1:])
-    values = example.numel()
-    if not isinstance(cov, Tensor) or cov.shape not in ((values, values), (*batch, values, values)):
-        came = tuple(cov.shape) if isinstance(cov, Tensor) else type(cov).__name__
-        expected = f"({values}, {values})" + "".join(f" or ({size}, {values}, {values})" for size in batch)
-        raise InputError(f"noisy: expected cov of shape {expected} for x of shape {tuple(x.shape)}, got {came}")
-    if cov.dtype is not x.dtype or cov.device != x.device:
-        raise InputError(f"noisy: expected cov as x is, {x.dtype} on {x.device}, got {cov.dtype} on {cov.device}")
-    wide = cov.float() if cov.dtype in (torch.float16, torch.bfloat16) else cov
-    root = matrix_root((wide + wide.mT) / 2)[0].to(cov.dtype)
-    if readable(cov) and cov.numel():
-        # What is not the square of its root is no covariance.
-        with torch.no_grad():
-            given = root.to(wide.dtype)
-            away = (given @ given - wide).abs().amax()
-            allowed = torch.finfo(cov.dtype).eps ** 0.5 * wide.abs().amax()
-        if not bool(away <= allowed):
-            raise InputError("noisy: cov is no covariance; it must be finite, symmetric and positive semidefinite")
-    variances = cov.detach().diagonal(dim1=-2, dim2=-1)
-    refuse_lost("cov, a variance", variances, variances, variances)
-    var = cov.diagonal(dim1=-2, dim2=-1).reshape(*cov.shape[:-2], *example).expand(x.shape)
-    return JointMoments.of(x, var, root.expand(*batch, values, values))
-
-
 def draw(x: Moments) -> Tensor:
     """One sample of ``x``, normal or of its noise's distribution, reparameterised: differentiable in what it is of."""
+    if terms_of(x)[0] is not None:
+        return drawn(x, draw)
     if x.noise is not None:
         return cast(Tensor, x.mean + x.noise.draw())
     if isinstance(x, JointMoments):

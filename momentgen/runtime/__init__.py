@@ -9,11 +9,13 @@ from __future__ import annotations
 from momentgen.runtime.certificate import Certificate, CertificateError
 from momentgen.runtime.kernel_cache import cache_directory
 from momentgen.runtime.learned import Scaling, rescaled
-from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments, VarianceWarning, norms
+from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments, NoisyMoments, VarianceWarning
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
 from momentgen.runtime.reduce import Reduction
+from momentgen.runtime.sums import SumMoments, Term, terms_of
 from momentgen.runtime.toolchain import FallbackWarning
+from momentgen.runtime.variances import norms
 
 __all__ = [
     "Certificate",
@@ -22,12 +24,16 @@ __all__ = [
     "FallbackWarning",
     "JointMoments",
     "Moments",
+    "NoisyMoments",
     "Op",
     "Parameter",
     "Reduction",
     "Scaling",
+    "SumMoments",
+    "Term",
     "VarianceWarning",
     "cache_directory",
     "norms",
     "rescaled",
+    "terms_of",
 ]

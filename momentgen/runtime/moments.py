@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
+import torch.fx._pytree
 import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.runtime.inputs import has_elements, kind, least, readable
+from momentgen.runtime.inputs import has_elements, kind, readable
 from momentgen.runtime.predicted import Predicted, Predictive
+from momentgen.runtime.shown import Arrays, hint, shown
+from momentgen.runtime.variances import completed, norms
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["DistributedMoments", "JointMoments", "Moments", "VarianceWarning", "norms"]
+__all__ = ["DistributedMoments", "JointMoments", "Moments", "NoisyMoments", "VarianceWarning"]
 
 
 class VarianceWarning(UserWarning):
     """Variances are 0 or infinite in their dtype where standard deviations are not: read ``.std``, or use float64."""
 
 
-def norms(factor: Float[Tensor, "*batch rank values"]) -> Float[Tensor, "*batch values"]:
-    """Standard deviations by a factor of the covariance: the norms of its columns, also where squares overflow."""
-    if not factor.shape[-2]:
-        return factor.new_zeros((*factor.shape[:-2], factor.shape[-1]))
-    size = factor.detach().abs().amax(-2)
-    size = torch.where((size > 0) & size.isfinite(), size, 1)
-    square = (factor / size.unsqueeze(-2)).square().sum(-2)
-    certain = square == 0
-    return torch.where(certain, 0, torch.where(certain, 1, square).sqrt()) * size
-
-
 class Moments(NamedTuple):
     """Mean and variance of independent random variables, elementwise.
 
-    A named tuple, so it unpacks, and passes through ``torch.compile``, ``torch.export``, ``torch.func`` and pytrees as
-    two tensors.  You cannot calculate with it: it does not know whether two random values are the same one.
-    Operators and conversions to a number raise :class:`~momentgen.errors.InputError`; write a network on plain tensors
-    and :func:`~momentgen.convert` it, or use :mod:`momentgen.nn.functional`.
+    A named tuple, so ``mean, var = x`` unpacks, and it passes through ``torch.compile``, ``torch.export``,
+    ``torch.func`` and pytrees as two tensors.  Its length and its indices are those of the mean: ``x[0]`` is the first
+    example.  Arithmetic with numbers and certain tensors is exact where it is linear.  All else needs to know which
+    random values are one, and raises :class:`~momentgen.errors.InputError`: write it as a function of tensors for
+    :func:`momentgen.propagate`.
 
     Args:
         mean: means, any shape.
@@ -58,6 +50,8 @@ class Moments(NamedTuple):
     tensor([2., 0.])
     >>> Moments(torch.zeros(2), 0.25).var
     tensor([0.2500, 0.2500])
+    >>> x[0], 2 * x + 1
+    (Moments(1.0 ± 2.0, float32), Moments([3.0 ± 4.0, 5 ± 0], float32))
     """
 
     mean: Tensor
@@ -82,6 +76,74 @@ class Moments(NamedTuple):
     def noise(self) -> Any:
         """The distribution of the noise; None where it is taken for normal."""
         return getattr(self, "_noise", None)
+
+    @property
+    def notes(self) -> tuple[str, ...] | None:
+        """What the call that made it took approximately; None where the method does not record it."""
+        return getattr(self, "_notes", None)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the mean."""
+        return self.mean.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the mean."""
+        return self.mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the mean."""
+        return self.mean.device
+
+    def __len__(self) -> int:
+        return len(self.mean) if isinstance(self.mean, Tensor) else 2
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(self.mean, Tensor):
+            return tuple.__getitem__(self, place)  # pytrees put anything in the places of tensors
+        return Moments(self.mean[place], self.var[place])
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"Moments has no attribute {name!r}{hint(name)}")
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
+        """``change`` of every tensor; a source of noise gives one for equal keys, so that values go on sharing it."""
+        mean, var = tuple.__iter__(self)
+        return Moments(change(mean), change(var))
+
+    def detach(self) -> Moments:
+        """The same without gradients."""
+        return self._each("detach", lambda part: part.detach() if part.requires_grad else part)
+
+    def to(self, *args: Any, **kwargs: Any) -> Moments:
+        """The same on another device, or in another dtype of floating point; arguments as of ``Tensor.to``.
+
+        Raises:
+            InputError: for a dtype that does not hold the variances.
+        """
+
+        def change(part: Tensor) -> Tensor:
+            made = part.to(*args, **kwargs)
+            if readable(part) and bool(((part != 0) & part.isfinite() & ((made == 0) | ~made.isfinite())).any()):
+                raise InputError(
+                    f"Moments.to: {made.dtype} does not hold all values; use a wider dtype, or larger units"
+                )
+            return made
+
+        return self._each((args, tuple(kwargs.items())), change)
+
+    def cpu(self) -> Moments:
+        """The same on the CPU."""
+        return self.to("cpu")
+
+    def numpy(self) -> Arrays:
+        """Means and standard deviations as arrays of NumPy, without gradients; they unpack as ``mean, std``."""
+        return Arrays(self.mean.detach().cpu().numpy(), self.std.detach().cpu().numpy())
 
     @property
     def std(self) -> Float[Tensor, "*shape"]:
@@ -112,7 +174,38 @@ class Moments(NamedTuple):
         return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
 
 
-class DistributedMoments(Moments):
+class NoisyMoments(Moments):
+    """Moments of values that are sources of noise of their own, as :func:`momentgen.noisy` makes them.
+
+    They can be added to other sources of noise, which the outputs of a network cannot.
+    """
+
+    def __getitem__(self, place: Any) -> Any:
+        raise InputError(
+            f"x[{place!r}] of a noisy value: index it in the function, momentgen.propagate(lambda x: x[{place!r}], x), "
+            f"or read x.mean[{place!r}] and x.std[{place!r}]"
+        )
+
+    def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
+        return _moved(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
+
+
+def _moved(value: Moments, key: Any, change: Callable[[Tensor], Tensor], make: Callable[[], Moments]) -> Moments:
+    """A source of noise after a change of its tensors: itself where none of them changes, else one for each key."""
+    if all(change(part) is part for part in tuple.__iter__(value)):
+        return value
+    if value.noise is not None:
+        raise InputError(
+            f"Moments: noise of the distribution {value.noise} stays where it is; call momentgen.noisy with the mean and "
+            "the distribution as they are to be"
+        )
+    made = value.__dict__.setdefault("_changed", {})
+    if key not in made:
+        made[key] = make()
+    return made[key]
+
+
+class DistributedMoments(NoisyMoments):
     """Moments of independent values with a distribution, of which methods that draw take their draws.
 
     Everything that takes :class:`Moments` takes it, and sees mean and variance.
@@ -126,7 +219,7 @@ class DistributedMoments(Moments):
                 "DistributedMoments: expected moments with a distribution, got some made of mean and variance alone, "
                 "as tree_map and _replace do. Call noisy anew, or take Moments(mean, var) for normal noise"
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return super().__getattr__(name)
 
     @classmethod
     def of(cls, mean: Tensor, var: Tensor, noise: Any) -> DistributedMoments:
@@ -155,8 +248,11 @@ class JointMoments(Moments, Predicted):
 
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
+    _notes: tuple[str, ...] | None = None
     _noise: Any
     _predictive: Predictive | None = None
+    #: offset and terms, as :func:`momentgen.runtime.sums.terms_of` says them, of what arithmetic made of a value
+    _derived: Any = None
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 
@@ -210,18 +306,42 @@ class JointMoments(Moments, Predicted):
                 stacklevel=3,
             )
 
-    def __repr__(self) -> str:
-        found = super().__repr__()
-        return found if self._errors is None else f"{found[:-1]}, method=controlled, rows={self.rows})"
-
     def __iter__(self) -> Iterator[Tensor]:
         self._say_if_beyond()
         return tuple.__iter__(self)
 
     def __getitem__(self, place: Any) -> Any:
-        if place not in (0, -2):
-            self._say_if_beyond()
-        return tuple.__getitem__(self, place)
+        mean, var = self._pair()
+        first = place[0] if isinstance(place, tuple) and place else place
+        if first is None or first is ... or isinstance(first, bool) or (isinstance(first, Tensor) and first.dim() > 1):
+            raise InputError(
+                f"Moments[{place!r}]: expected an index of examples first, a number, slice, or tensor of one dimension; "
+                "index .mean and .std for others"
+            )
+        size = self.factor.shape[-2]
+        spread = self.factor.movedim(-2, 0).reshape(size, *mean.shape)
+        chosen = spread[(slice(None), *place) if isinstance(place, tuple) else (slice(None), place)]
+        mean, var = mean[place], var[place]
+        alone = self.factor.dim() == 2 or isinstance(first, int) or not mean.dim()
+        factor = chosen.reshape(size, -1) if alone else chosen.reshape(size, len(mean), -1).movedim(0, 1)
+        found = self._with(JointMoments.of(mean, var, factor), lambda part: part[place])
+        found._predictive = None if self._predictive is None else self._predictive.at(place)
+        return found
+
+    def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
+        def made() -> JointMoments:
+            found = self._with(JointMoments.of(*map(change, (*self._pair(), self.factor))), change)
+            found._predictive = self._predictive
+            return found
+
+        return made() if self._errors is not None else _moved(self, key, change, made)
+
+    def _with(self, made: JointMoments, change: Callable[[Tensor], Tensor]) -> JointMoments:
+        """Moments made of these, with a change of the errors and the same notes."""
+        if self._errors is not None:
+            made = made.with_errors(change(self._errors[0]), change(self._errors[1]), self._errors[2])
+        made._notes = self._notes
+        return made
 
     @property
     def std_error(self) -> Tensor | None:
@@ -245,7 +365,7 @@ class JointMoments(Moments, Predicted):
                 "JointMoments: expected moments with a covariance, got some made of mean and variance alone, as "
                 "tree_map and _replace do. JointMoments.of(mean, var, factor) makes them"
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return super().__getattr__(name)
 
     def with_noise(self, noise: Any) -> JointMoments:
         """The same with the distribution of its noise."""
@@ -287,63 +407,23 @@ class JointMoments(Moments, Predicted):
 
 
 def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
-    # Pytrees make moments of anything: only a tensor's variance is completed.
-    if isinstance(mean, Tensor) and has_elements(mean):
-        if isinstance(var, Tensor):
-            if has_elements(var) and not var.dim() and mean.dim():
-                var = var.expand(mean.shape)
-        elif isinstance(var, int | float):
-            dtype = mean.dtype if mean.is_floating_point() else torch.get_default_dtype()
-            largest = torch.finfo(dtype).max
-            if abs(var) > largest and abs(var) != math.inf:
-                raise InputError(f"Moments: expected a variance that {dtype} holds, got one beyond {largest:g}")
-            if 0 < abs(var) < least(dtype):
-                raise InputError(
-                    f"Moments: expected a variance that {dtype} holds, got {var:.3g}, below {least(dtype):.2g}; use "
-                    "float64 or larger units"
-                )
-            var = torch.full((), var, dtype=dtype, device=mean.device).expand(mean.shape)
+    return tuple.__new__(cls, (mean, completed(mean, var)))
+
+
+def _make(cls: type[Moments], parts: Iterable[Any]) -> Moments:
+    mean, var = parts
     return tuple.__new__(cls, (mean, var))
 
 
-_OPERATORS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "@": "matmul", "//": "floordiv", "%": "mod", "**": "pow",
-    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}  # fmt: skip
-_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-_OF_ONE = {
-    "-": "neg", "+": "pos", "abs": "abs", "~": "invert", "float": "float", "int": "int", "bool": "bool",
-    "complex": "complex", "round": "round", "divmod": "divmod", "operator.index": "index",
-}  # fmt: skip
-_INSTEAD = (
-    "Moments is a pair of tensors, and does not know which random values are one; write the network on plain tensors "
-    "and momentgen.convert it, or use momentgen.nn.functional ({}tuple(x) is the pair)"
-)
-
-
-def _refusing(text: str, swapped: bool = False) -> Callable[..., NoReturn]:
-    def refuse(self: Moments, *others: object) -> NoReturn:
-        names = ["Moments", *[type(other).__name__ for other in others[:1]]]
-        left, *right = names[::-1] if swapped else names
-        done = f"{left} {text} {right[0]}" if right else f"{text}({left})"
-        hint = {"+": "add, ", "*": "mul, "}.get(text, "") if right else ""
-        raise InputError(f"{done}: {_INSTEAD.format(hint)}")
-
-    return refuse
-
-
-for _sign, _name in _OPERATORS.items():
-    setattr(Moments, f"__{_name}__", _refusing(_sign))
-    setattr(Moments, f"__r{_name}__", _refusing(_sign, swapped=True))
-for _sign, _name in _COMPARISONS.items():
-    setattr(Moments, f"__{_name}__", _refusing(_sign))
-for _sign, _name in _OF_ONE.items():
-    setattr(Moments, f"__{_name}__", _refusing(_sign))
+Moments._make = classmethod(_make)  # type: ignore[assignment]  # a named tuple's own asks for len
 Moments.__new__ = _new  # type: ignore[assignment]
 _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
+# an exported program flattens named tuples by their indices, which are those of examples here
+torch.fx._pytree.register_pytree_flatten_spec(pytree.namedtuple, lambda value, spec: list(value))
 # torch.export.save, and torch.load of weights only
 _register: Any = getattr(pytree, "_register_namedtuple", None)
 if _register is not None:
     _register(Moments, serialized_type_name="momentgen.Moments")
-torch.serialization.add_safe_globals([Moments, JointMoments, DistributedMoments])
+    _register(NoisyMoments, serialized_type_name="momentgen.NoisyMoments")
+torch.serialization.add_safe_globals([Moments, NoisyMoments, JointMoments, DistributedMoments])

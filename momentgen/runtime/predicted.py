@@ -50,6 +50,8 @@ class Predictive(Protocol):
 
     def torch_distribution(self) -> torch.distributions.Distribution: ...
 
+    def at(self, place: Any) -> Predictive: ...
+
 
 class Predicted:
     """The methods of moments with a predictive distribution."""

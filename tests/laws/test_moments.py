@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
@@ -73,22 +74,29 @@ def test_compiled_code_completes_a_variance() -> None:
         torch.testing.assert_close(made.var, torch.full((2, 3), 0.5))
 
 
-_TWO: list[Callable[[Any, Any], Any]] = [
-    operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.pow, operator.floordiv,
-    operator.mod, operator.and_, operator.or_, operator.xor, operator.lt, operator.le, operator.gt, operator.ge,
+_NOT_LINEAR: list[Callable[[Any, Any], Any]] = [
+    operator.matmul, operator.pow, operator.floordiv, operator.mod, operator.and_, operator.or_, operator.xor,
 ]  # fmt: skip
+_COMPARE: list[Callable[[Any, Any], Any]] = [operator.lt, operator.le, operator.gt, operator.ge]
 _ONE: list[Callable[[Any], Any]] = [
-    operator.neg, operator.pos, abs, operator.invert, float, int, bool, complex, round, operator.index
+    abs, operator.invert, float, int, bool, complex, round, operator.index, np.asarray, np.sin
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("other", [2.0, torch.ones(2), Moments(torch.ones(2), torch.ones(2)), (1, 2)])
-@pytest.mark.parametrize("operation", _TWO)
-def test_operators_say_what_to_use(operation: Callable[[Any, Any], Any], other: Any) -> None:
+@pytest.mark.parametrize("operation", [*_NOT_LINEAR, *_COMPARE])
+def test_operators_that_are_not_linear_say_what_to_use(operation: Callable[[Any, Any], Any], other: Any) -> None:
     x = Moments(torch.zeros(2), torch.ones(2))
     for pair in ((x, other), (other, x)):
-        with pytest.raises(InputError, match=r"momentgen\.convert it, or use momentgen\.nn\.functional"):
+        with pytest.raises(InputError, match=r"momentgen\.propagate\(lambda"):
             operation(*pair)
+
+
+@pytest.mark.parametrize("operation", [operator.add, operator.sub, operator.mul, operator.truediv])
+def test_two_results_cannot_be_combined_as_nothing_says_what_they_share(operation: Callable[..., Any]) -> None:
+    x = Moments(torch.zeros(2), torch.ones(2))
+    with pytest.raises(InputError, match=r"in one function, momentgen\.propagate\(lambda a, b: a . b, x, y\)"):
+        operation(x, x)
 
 
 @pytest.mark.parametrize("operation", _ONE)

@@ -204,3 +204,16 @@ def test_an_estimate_is_a_value_and_its_error() -> None:
     value, error = found
     assert value.shape == error.shape == out.mean.shape
     assert value.dtype == out.mean.dtype
+
+
+def test_an_examples_answers_are_those_of_the_batch() -> None:
+    torch.manual_seed(0)
+    out = momentgen.convert(nn.Linear(6, 3).eval())(noisy(torch.randn(4, 6), std=0.3))
+    one = out[1]
+    torch.testing.assert_close(one.quantile(0.9).value, out.quantile(0.9).value[1])
+    torch.testing.assert_close(out[:, 2].interval(0.9).upper, out.interval(0.9).upper[:, 2])
+    torch.testing.assert_close(
+        one.probability(lambda y: y[0] > y[1]).value, out.probability(lambda y: y[:, 0] > y[:, 1]).value[1]
+    )
+    assert one.sample(5).shape == (5, 3)
+    assert one.distribution().sample((2,)).shape == (2, 3)

@@ -27,7 +27,7 @@ from momentgen.laws.controlled.stack import UnstackedError, pieces
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.nests import Nest, flattened
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, note_and_warn
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 from momentgen.runtime.one_thread import one_thread
@@ -178,9 +178,10 @@ class Answer:
                 "max_rows narrows it"
             )
         elif error > self._spent.rtol:
-            note(
+            note_and_warn(
+                "max_rows",
                 f"controlled: after {rows} rows the standard deviation is known to {error:.1%}; "
-                f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
+                f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}",
             )
 
     def _reach(self, draws: bool) -> dict[int, Tensor]:

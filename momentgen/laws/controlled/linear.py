@@ -15,6 +15,8 @@ __all__ = ["OUTPUTS", "Linear"]
 
 #: up to so many outputs of an example each has a row of A; of more, the directions in which the first rows lie
 OUTPUTS: Final = 64
+#: numbers of derivatives up to which A has a row for each of any number of outputs, all of one example
+_SMALL: Final = 2**15
 #: which are worth their products where the outputs vary in at most so many directions
 _DIRECTIONS: Final = 24
 #: bytes of derivatives by the sources that are computed at once: of small ones calls cost more than arithmetic
@@ -48,7 +50,8 @@ class Linear:
         self._basis: Tensor | None = None
         self._parts: list[tuple[Source, Tensor]] = []
         self._of = outputs[:0]
-        many = count > OUTPUTS and not every
+        small = batch == 1 and count * sum(source.leaf.numel() for source in sources) <= _SMALL
+        many = count > OUTPUTS and not small and not every
         if shift is not None and shift.requires_grad and count and not (many and _dimension(outputs) > _DIRECTIONS):
             if many:
                 self._directions, self._basis = _directions(outputs)

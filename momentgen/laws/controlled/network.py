@@ -14,14 +14,18 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
+from momentgen.errors import InputError
 from momentgen.laws.border import Method, entered, method, run
 from momentgen.laws.example_arguments import first_tensor
+from momentgen.laws.functions import Function
 from momentgen.laws.kept import Kept
-from momentgen.laws.nests import Nest, leaves_of
+from momentgen.laws.nests import Nest, flattened, leaves_of
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["Network", "generators"]
 
+#: what counts as a number that is no tensor
+_NUMBERS: Final = (bool, int, float, complex, np.ndarray, np.generic)
 #: added to the seed of what the network draws; torch's generator of the CPU takes the last 32 bits of a seed
 _OWN_SEED: Final = 0x9E3779B9
 
@@ -56,6 +60,8 @@ class Network:
         first = first.mean if isinstance(first, Moments) else first
         self.batch, self.device = first.shape[0] if first.dim() else 0, first.device
         self._devices = [self.device] if self.device.type == "cuda" else []
+        #: numbers that a function returned beside tensors, in its first call
+        self._numbers: list[Any] | None = None
         #: whether it has layers of torch that compute padded places only where a mode of torch functions is active
         self._has_attention = isinstance(where, torch.nn.Module) and any(
             isinstance(part, torch.nn.MultiheadAttention) for part in where.modules()
@@ -93,7 +99,23 @@ class Network:
         leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.repeated(rows)]
         args, kwargs = self._form.of(leaves)
         with entered(), method("sample"), BaseTorchFunctionMode() if self._has_attention else nullcontext():
-            return self._forward(*args, **kwargs)
+            found = self._forward(*args, **kwargs)
+        if isinstance(self.where, Function) and not isinstance(found, Tensor):
+            self._check_numbers(found)
+        return found
+
+    def _check_numbers(self, found: Any) -> None:
+        """Raise where numbers that a function returns, which are no tensors, follow from the draw."""
+        numbers = [value for value in flattened(found)[1].values() if isinstance(value, _NUMBERS)]
+        if self._numbers is None:
+            self._numbers = numbers
+        for value, first in zip(numbers, self._numbers, strict=True):
+            if not np.array_equal(value, first, equal_nan=True):
+                raise InputError(
+                    f"{self.where.extra_repr()} returns {type(value).__name__}, a number that depends on the noise and "
+                    "is no tensor; compute it with torch, torch.sin in the place of math.sin and of numpy, and leave "
+                    "out float(), int() and .item()"
+                )
 
     def by(self, name: Method) -> Any:
         """What the network returns by a method that runs it on laws."""

@@ -15,7 +15,7 @@ from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.nests import Nest, held_by_objects
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note_and_warn
 from momentgen.laws.precision import HALVES
 from momentgen.runtime import JointMoments
 
@@ -100,9 +100,10 @@ class Outputs:
         """A note on values that some draws make NaN or infinite, whose moments are NaN."""
         wrong = int((~self.finite()).sum())
         if wrong:
-            note(
+            note_and_warn(
+                "not finite",
                 f"controlled: in {wrong} of {len(self.rows)} draws of the noise the network returns values that are "
-                "not finite, whose moments are NaN. Keep the noise within the domain of its functions"
+                "not finite, whose moments are NaN. Keep the noise within the domain of its functions",
             )
 
     def finite(self) -> Tensor:

@@ -137,6 +137,10 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.distribution`."""
         return _Distribution(self, self._shape, self._independent)
 
+    def at(self, place: Any) -> Indexed:
+        """The same of some examples, or of some of their values."""
+        return Indexed(self, place)
+
     # --------------------------------------------------------------- answers
 
     def _until(self, rtol: float | None, run: Callable[[], Any], scale: Any, error_of: Any = None) -> Any:
@@ -333,12 +337,42 @@ def _of_each(event: Function, values: Tensor) -> Tensor:
     return found
 
 
+class Indexed:
+    """The predictive distribution of what an index leaves of an output."""
+
+    def __init__(self, of: OfOutput | Indexed, place: Any) -> None:
+        self._of, self._place = of, place
+
+    def quantile(self, probability: float, rtol: float | None) -> Estimated:
+        """See :class:`OfOutput`, here and below."""
+        return Estimated(*(part[self._place] for part in self._of.quantile(probability, rtol)))
+
+    def interval(self, level: float, shortest: bool, rtol: float | None) -> Interval:
+        return Interval(*(part[self._place] for part in self._of.interval(level, shortest, rtol)))
+
+    def probability(self, event: Function, rtol: float | None) -> Estimated:
+        return self._of.probability(lambda y: event(y[self._place]), rtol)
+
+    def skewness(self) -> Estimated:
+        return Estimated(*(part[self._place] for part in self._of.skewness()))
+
+    def sample(self, count: int, seed: int) -> Tensor:
+        found = self._of.sample(count, seed)
+        return found[(slice(None), *self._place)] if isinstance(self._place, tuple) else found[:, self._place]
+
+    def torch_distribution(self) -> td.Distribution:
+        return _Distribution(self, self.sample(1, 0).shape[1:], False)
+
+    def at(self, place: Any) -> Indexed:
+        return Indexed(self, place)
+
+
 class _Distribution(td.Distribution):
     """An output's predictive distribution for torch."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch's own name
 
-    def __init__(self, of: OfOutput, shape: torch.Size, independent: bool) -> None:
+    def __init__(self, of: OfOutput | Indexed, shape: torch.Size, independent: bool) -> None:
         self._of = of
         batch, event = (shape[:1], shape[1:]) if independent else (torch.Size(), shape)
         super().__init__(batch, event, validate_args=False)
@@ -346,11 +380,11 @@ class _Distribution(td.Distribution):
 
     @property
     def mean(self) -> Tensor:
-        return self._of._each(lambda made: (self._of._drawn(made.main, self._of._count(made.main)).mean(0),))
+        return self._of.sample(_MOST // 8, 0).mean(0)
 
     @property
     def variance(self) -> Tensor:
-        return self._of._std().square()
+        return self._of.sample(_MOST // 8, 0).var(0)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape)

@@ -21,10 +21,11 @@ from momentgen.laws.controlled.shift import DifferentiatesError
 from momentgen.laws.controlled.stack import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, overheard
 from momentgen.laws.propagations import PROPAGATIONS
+from momentgen.laws.sources import by_example
 from momentgen.laws.values import check, lower
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.autograd import transformed
 from momentgen.runtime.one_thread import one_thread
 
@@ -48,8 +49,12 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     Raises:
         UnsupportedError: within a transform of ``torch.func``, which has no random numbers and no autograd of its own.
     """
-    with one_thread():
-        return _propagated(where, forward, args, kwargs)
+    with one_thread(), overheard() as notes:
+        found = _propagated(where, forward, args, kwargs)
+    for leaf in leaves_of(found):
+        if isinstance(leaf, JointMoments):
+            leaf._notes = tuple(notes)
+    return found
 
 
 def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,7 +76,10 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
             if not draws and _repeats(network, found):
                 return lower(found, wide=True)
             before.restore()
-        return _answered(network, spent)
+        apart = by_example(args, kwargs)
+        if apart is None:
+            return _answered(network, spent)
+        return _answered(Network(where, forward, *flattened(apart)), spent, common=network)
 
 
 def _repeats(network: Network, found: Any) -> bool:
@@ -95,12 +103,17 @@ def _say_if_lost(value: Moments) -> None:
         )
 
 
-def _answered(network: Network, spent: Accuracy, whole: bool = True) -> Any:
-    """What the network returns; by rows together where they may be, and in parts of a batch that is too large."""
+def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Network | None = None) -> Any:
+    """What the network returns; by rows together where they may be, and in parts of a batch that is too large.
+
+    Where examples are not independent, ``common`` answers, in which they have noise in common.
+    """
     facts = facts_of(network, spent.seed)
     while True:  # each of these is learnt once
+        if common is not None and not (facts.by_example and all(facts.by_example)):
+            return _answered(common, spent)
         try:
-            divided = parts(network, spent, facts) if whole else [network]
+            divided = parts(network, spent, facts) if whole and common is None else [network]
             if len(divided) > 1:
                 seeds = [spent.seed + _NEXT * number for number in range(len(divided))]
                 return joined(

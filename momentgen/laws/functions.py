@@ -1,0 +1,176 @@
+"""Functions of torch as networks: ``propagate``, and what :func:`momentgen.convert` makes of a callable."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from momentgen.errors import InputError
+from momentgen.laws.accuracy import Accuracy
+from momentgen.laws.nests import hidden, leaves_of
+from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from momentgen.laws.border import Method
+
+__all__ = ["Function", "propagate"]
+
+#: options of :func:`propagate`
+_OPTIONS: Final = ("method", *Accuracy._fields)
+
+
+class Function(torch.nn.Module):
+    """A function as a module, whose parts are the modules that the function holds.
+
+    In evaluation mode unless all its parts train, so that a formula is answered by ``controlled``.
+
+    Args:
+        function: any callable of tensors.
+
+    Raises:
+        InputError: if it holds moments, which would count as certain.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if hidden([function]):
+            raise InputError(f"convert: {_name(function)} holds noisy values; {_AS_ARGUMENTS}")
+        self.parts = torch.nn.ModuleList(_modules(function))
+        self.function = function
+        self.parts.training = self.training = bool(self.parts) and all(part.training for part in self.parts)
+
+    def train(self, mode: bool = True) -> Function:
+        super().train(mode)
+        self.parts.training = self.training = mode and bool(self.parts)
+        return self
+
+    def extra_repr(self) -> str:
+        return _name(self.function)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns.
+
+        Raises:
+            InputError: for moments, of noisy values that are no arguments.
+        """
+        found = self.function(*args, **kwargs)
+        if any(isinstance(leaf, Moments) for leaf in leaves_of(found)):
+            raise InputError(f"{_name(self.function)} returned moments of a noisy value; {_AS_ARGUMENTS}")
+        return found
+
+
+_AS_ARGUMENTS: Final = "pass it as an argument: momentgen.propagate(lambda a, b: a * b, x, y)"
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _modules(function: Any) -> list[torch.nn.Module]:
+    """The modules that a function holds: in its closure, defaults, globals, object, or bound arguments."""
+    found: dict[int, torch.nn.Module] = {}
+    seen: dict[int, Any] = {}
+
+    def look(value: Any) -> None:
+        if id(value) in seen:
+            return
+        seen[id(value)] = value
+        if isinstance(value, torch.nn.Module):
+            found[id(value)] = value
+        else:
+            for part in _held(value):
+                look(part)
+
+    look(function)
+    return list(found.values())
+
+
+def _held(value: Any) -> Iterable[Any]:
+    """What a function, bound method, partial, container, or callable object holds."""
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        named = [value.__globals__.get(name) for name in _names(value.__code__)]
+        own = [one for one in named if isinstance(one, torch.nn.Module) or _is_beside(one, value)]
+        return *cells, *own, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, functools.partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, dict):
+        return value.values()
+    return vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType) else ()
+
+
+def _is_beside(value: Any, function: types.FunctionType) -> bool:
+    """Whether a value is a function of the same file."""
+    return isinstance(value, types.FunctionType) and value.__globals__ is function.__globals__
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The global names in a function and in those that it defines."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return {*code.co_names}.union(*map(_names, inner))
+
+
+def propagate(
+    f: Callable[..., Any],
+    *inputs: Any,
+    method: Method | None = None,
+    rtol: float | None = None,
+    max_rows: int | None = None,
+    seed: int | None = None,
+    memory: int | None = None,
+    **named: Any,
+) -> Any:
+    """Moments of ``f`` of noisy inputs: ``momentgen.convert(f)(*inputs)`` in one line.
+
+    Args:
+        f: a function of tensors, written with torch: a lambda, closure, bound method, or a network.  It may return
+            tensors in tuples, dictionaries and dataclasses.
+        inputs: moments of :func:`momentgen.noisy`, tensors, numbers, and containers of these.
+        method: as for :func:`momentgen.convert`; None for draws with a linear control variate, or cubature for few
+            noisy values.
+        rtol: relative standard error of the standard deviations at which draws end, 0.05 by default.
+        max_rows: the largest number of calls of ``f``.
+        seed: of the draws.
+        memory: bytes that a call may take.
+        named: further arguments of ``f``, by name.
+
+    Returns:
+        What ``f`` returns, with :class:`~momentgen.Moments` in the place of tensors.
+
+    Raises:
+        InputError: if ``f`` is no callable, holds noisy values itself, or has an argument of the name of an option.
+        UnsupportedError: by ``ap1`` or ``ap2``, at a function that has no rule.
+
+    >>> import momentgen
+    >>> R = propagate(lambda V, I: V / I, momentgen.noisy(5.0, std=0.05), momentgen.noisy(0.02, std=1e-4))
+    >>> R.mean.round(decimals=2), R.std.round(decimals=2)
+    (tensor(250.0100, dtype=torch.float64), tensor(2.8000, dtype=torch.float64))
+    """
+    from momentgen.laws.convert import convert
+
+    if not isinstance(f, torch.nn.Module) and callable(f):
+        taken = [name for name in _OPTIONS if name in _parameters(f)]
+        if taken:
+            raise InputError(
+                f"propagate: {taken[0]} is an option of propagate and an argument of {_name(f)}; write "
+                "momentgen.convert(f)(...), which passes all arguments on"
+            )
+    made = convert(f, method, rtol=rtol, max_rows=max_rows, seed=seed, memory=memory)
+    return made(*inputs, **named)
+
+
+def _parameters(f: Callable[..., Any]) -> Iterable[str]:
+    """The names of a function's arguments; none where Python does not know them."""
+    try:
+        return inspect.signature(f).parameters
+    except (TypeError, ValueError):  # of a builtin
+        return ()

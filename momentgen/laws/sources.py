@@ -1,0 +1,155 @@
+"""Sums of noisy values at the border: a network is called with their sources, and adds them up inside.
+
+So every method draws, or propagates, each source once, whichever arguments it is in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.notes import note
+from momentgen.runtime import DistributedMoments, JointMoments, Moments, NoisyMoments, Term, terms_of
+
+__all__ = ["by_example", "drawn", "with_sources"]
+
+
+@dataclasses.dataclass
+class _Sum:
+    """A sum among the arguments of a network, with its sources where the border finds them.
+
+    Attributes:
+        offset: the certain part.
+        scales: of the terms; ``places`` likewise.
+        size: its shape; ``dtype`` likewise.
+        noises: the sources, one for each term; inside the network what stands for them.
+    """
+
+    offset: Tensor
+    scales: list[Tensor | float]
+    places: list[tuple[int | None, tuple[int, ...]]]
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    noises: list[Any]
+
+    def value(self) -> Any:
+        """The sum of what stands for the sources."""
+        total: Any = self.offset
+        for noise, scale, (start, shape) in zip(self.noises, self.scales, self.places, strict=True):
+            total = total + Term(noise, scale, start, shape).of(noise)
+        return total
+
+    def expanded(self, place: int) -> Moments | None:
+        """A source that all examples have in common as one of each example; None where they have not."""
+        source, (start, shape) = self.noises[place], self.places[place]
+        own = tuple(source.mean.shape) if start is None else (*source.mean.shape[:-1], *shape)
+        own = (1,) * (len(self.size) - len(own)) + own
+        if not own or own[0] != 1 or self.size[0] == 1 or (start is not None and len(self.size) != 1 + len(shape)):
+            return None
+        shape = (self.size[0], *(own[1:] if start is None else source.mean.shape[-1:]))
+        mean, var = (part.to(self.dtype).expand(shape) for part in tuple.__iter__(source))
+        if isinstance(source, JointMoments):
+            factor = source.factor.to(self.dtype).reshape(-1, *source.factor.shape[-2:])
+            made = JointMoments.of(mean, var, factor.expand(shape[0], -1, -1))
+            return made if source.noise is None else made.with_noise(source.noise.expanded(mean))
+        if source.noise is None:
+            return NoisyMoments(mean, var)
+        return DistributedMoments.of(mean, var, source.noise.expanded(mean))
+
+
+def _sum(value: Any) -> Any:
+    """A sum in the place of moments that are one; anything else as it is."""
+    if not isinstance(value, Moments):
+        return value
+    offset, terms = terms_of(value)
+    if offset is None:
+        return value
+    places = [(term.start, term.shape) for term in terms]
+    scales, noises = [term.scale for term in terms], [term.source for term in terms]
+    return _Sum(offset, scales, places, tuple(value.mean.shape), value.mean.dtype, noises)
+
+
+def _value(value: Any) -> Any:
+    return value.value() if isinstance(value, _Sum) else value
+
+
+def with_sources(
+    method: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The code of a network and arguments without sums: their sources are there, and the code adds them up.
+
+    Args:
+        method: in force.
+        forward: the network's code.
+        args: of its call, with sums in any containers.
+        kwargs: likewise.
+    """
+    if all(not isinstance(leaf, Moments) or terms_of(leaf)[0] is None for leaf in leaves_of((args, kwargs))):
+        return forward, args, kwargs
+
+    if method == "ap2":
+        _say_what_is_shared(args, kwargs)
+
+    def summed(*args: Any, **kwargs: Any) -> Any:
+        return forward(*mapped(_value, args, (_Sum,)), **mapped(_value, kwargs, (_Sum,)))
+
+    return summed, mapped(_sum, args), mapped(_sum, kwargs)
+
+
+def _say_what_is_shared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note that ``ap2`` takes noise in common, of several arguments or of the values of one, as independent."""
+    values = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments)]
+    met = [(term.source, term.start, value) for value in values for term in terms_of(value)[1]]
+    once = {(id(source), start) for source, start, _ in met}
+    if len(once) < len(met) or any(start is None and own.mean.shape != one.mean.shape for own, start, one in met):
+        note("ap2: noise that several values share is taken as independent in each; controlled knows better")
+
+
+def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Arguments whose noise in common is noise of each example, which has the same moments of independent examples.
+
+    None where no noise is in common of the examples of one sum, or where a source is so in one value and not in others.
+    """
+    found: dict[int, Moments | None] = {}
+    leaves: list[Any] = []
+    mapped(leaves.append, (args, kwargs), (_Sum,))
+    for leaf in leaves:
+        given = leaf if isinstance(leaf, _Sum) else None
+        for place, source in enumerate(given.noises if given else [leaf] if isinstance(leaf, Moments) else []):
+            expanded = None if given is None else given.expanded(place)
+            if _shape(found.setdefault(id(source), expanded)) != _shape(expanded):
+                return None
+    if all(expanded is None for expanded in found.values()):
+        return None
+
+    def apart(value: Any) -> Any:
+        if not isinstance(value, _Sum):
+            return value
+        known = [(found[id(noise)], noise) for noise in value.noises]
+        return dataclasses.replace(value, noises=[noise if own is None else own for own, noise in known])
+
+    return mapped(apart, args, (_Sum,)), mapped(apart, kwargs, (_Sum,))
+
+
+def _shape(value: Moments | None) -> torch.Size | None:
+    return None if value is None else value.mean.shape
+
+
+def drawn(value: Moments, draw: Callable[[Moments], Tensor]) -> Tensor:
+    """One sample of a sum, each of its sources drawn once."""
+    draws: dict[int, Tensor] = {}
+
+    def once(source: Any) -> Any:
+        if not isinstance(source, Moments):
+            return source
+        if id(source) not in draws:
+            draws[id(source)] = draw(source)
+        return draws[id(source)]
+
+    found: Tensor = mapped(once, _sum(value)).value()
+    return found

@@ -1,0 +1,270 @@
+"""Functions of noisy values: what they share, what they are made of, and published uncertainties."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from torch import Tensor, nn
+from torch.distributions import Normal, Uniform
+
+import momentgen
+from momentgen import convert, noisy, propagate
+from momentgen.laws import listening
+
+#: noisy values that functions do not use, with which draws answer in the place of cubature
+UNUSED = 5
+
+
+def ratio(V: Any, I: Any, unused: Any = None) -> Any:  # noqa: E741 - as in the formula
+    return V / I
+
+
+def exact_ratio(V: float, u: float, I: float, v: float) -> tuple[float, float]:  # noqa: E741
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    values = (V + u * nodes[:, None]) / (I + v * nodes)
+    mean = float(weights @ values @ weights)
+    return mean, math.sqrt(float(weights @ (values - mean) ** 2 @ weights))
+
+
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (1,), (100,)])
+def test_a_ratio_has_the_moments_of_quadrature(shape: tuple[int, ...], dtype: torch.dtype, draws: bool) -> None:
+    V, I = (torch.full(shape, value, dtype=dtype) for value in (5.0, 0.02))  # noqa: E741
+    unused = noisy(torch.ones(*shape, UNUSED, dtype=dtype), std=0.1) if draws else None
+    out = propagate(ratio, noisy(V, std=0.05), noisy(I, std=1e-3), unused)
+    mean, std = exact_ratio(5.0, 0.05, 0.02, 1e-3)
+    assert out.mean.shape == shape
+    assert out.mean.dtype == dtype
+    assert float((out.std / std - 1).square().mean().sqrt()) < (0.01 if draws else 1e-4)
+    for away, error in ((out.std - std, out.std_error), (out.mean - mean, out.mean_error)):
+        assert float((away.abs() <= 3 * error + 1e-6 * std).float().mean()) >= 0.9
+
+
+V_H2 = (5.007, 4.994, 5.005, 4.990, 4.999)
+I_H2 = (19.663e-3, 19.639e-3, 19.640e-3, 19.685e-3, 19.678e-3)
+PHI_H2 = (1.0456, 1.0438, 1.0468, 1.0428, 1.0433)
+
+
+@pytest.mark.parametrize("batch", [None, 1, 100])
+@pytest.mark.parametrize("draws", [False, True])
+def test_gum_h2_has_its_published_values(batch: int | None, draws: bool) -> None:
+    """Resistance, reactance and impedance of five simultaneous readings; GUM, table H.4."""
+    readings = np.array([V_H2, I_H2, PHI_H2])
+    means = tuple(mean if batch is None else torch.full((batch,), mean, dtype=torch.float64)
+                  for mean in readings.mean(1).tolist())  # fmt: skip
+    V, I, phi = noisy(means, cov=np.cov(readings) / readings.shape[1])  # noqa: E741
+    unused = noisy(torch.ones(() if batch is None else (batch,), dtype=torch.float64).unsqueeze(-1).expand(
+        *(() if batch is None else (batch,)), UNUSED), std=0.1) if draws else None  # fmt: skip
+    found = propagate(
+        lambda V, I, phi, unused: (V / I * torch.cos(phi), V / I * torch.sin(phi), V / I), V, I, phi, unused
+    )
+    for out, mean, std in zip(found, (127.732, 219.847, 254.260), (0.071, 0.295, 0.236), strict=True):
+        assert out.mean.shape == (() if batch is None else (batch,))
+        torch.testing.assert_close(out.mean, torch.full_like(out.mean, mean), rtol=0, atol=1e-3)
+        torch.testing.assert_close(out.std, torch.full_like(out.std, std), rtol=0, atol=6e-4)
+
+
+def _two(batch: int | None) -> tuple[Any, Any, Any]:
+    size = () if batch is None else (batch,)
+    return noisy(torch.full(size, 3.0), std=0.3), noisy(torch.full(size, 2.0), std=0.4), size
+
+
+#: arguments of a and b, whose variances are .09 and .16; a function; the variance of its result
+SHARED: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], Callable[..., Any], float]] = {
+    "a less itself and a number": (lambda a, b: (a, a + 1), lambda x, y: x - y, 0.0),
+    "a multiple": (lambda a, b: (3 * a - 1,), lambda x: x, 9 * 0.09),
+    "a fraction, negated": (lambda a, b: (-(2 - a) / 2,), lambda x: x, 0.09 / 4),
+    "sum and difference": (lambda a, b: (a + b, a - b), lambda x, y: x + y, 4 * 0.09),
+    "products of sums": (lambda a, b: (a + b, b), lambda x, y: (x - y) * 2, 4 * 0.09),
+    "a in a container": (lambda a, b: ({"a": [a + b]}, b), lambda d, y: d["a"][0] - y, 0.09),
+    "certain tensors": (lambda a, b: (a * torch.tensor(2.0) + torch.tensor(1.0), a), lambda x, y: x - y, 0.09),
+    "arrays of NumPy": (lambda a, b: (np.float32(2) * a, a), lambda x, y: x - y, 0.09),
+    "both twice": (lambda a, b: (a - b - a + b, a), lambda x, y: x + y, 0.09),
+}
+
+#: those whose arguments share no noise in the end
+APART = ("both twice",)
+
+
+@pytest.mark.parametrize("method", [None, "ap2"])
+@pytest.mark.parametrize("batch", [None, 1, 100])
+@pytest.mark.parametrize("case", SHARED)
+def test_arguments_share_the_noise_of_which_they_are_made(case: str, batch: int | None, method: Any) -> None:
+    arguments, function, var = SHARED[case]
+    a, b, size = _two(batch)
+    given = arguments(a, b)
+    with listening() as notes:
+        out = propagate(function, *given, method=method)
+    assert out.mean.shape == size
+    if method == "ap2" and len(given) > 1 and case not in APART:
+        assert any("several values share" in text for text in notes)
+        return
+    torch.testing.assert_close(out.var, torch.full(size, var), rtol=1e-4, atol=1e-6)
+
+
+def test_draws_and_plain_monte_carlo_know_what_arguments_share() -> None:
+    a = noisy(torch.zeros(20_000), std=0.3)
+    drawn = propagate(lambda x, y: x - y, 2 * a, a, method="sample").mean
+    assert float(drawn.std()) == pytest.approx(0.3, rel=0.03)
+    net = nn.Linear(2, 1, bias=False).eval()
+    nn.init.constant_(net.weight, 1.0)
+    x = noisy(torch.zeros(3, 2), std=0.3) + noisy(torch.zeros(2), std=0.4, shared=True)
+    assert torch.allclose(momentgen.monte_carlo(net, x, 20_000, seed=0).output.var.float(),
+                          torch.tensor(2 * 0.09 + 4 * 0.16), rtol=0.05)  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [2, 100])
+@pytest.mark.parametrize("kind", ["std", "var", "distribution", "cov"])
+def test_noise_in_common_does_not_average_out_and_is_the_same_for_each_example(kind: str, batch: int) -> None:
+    common: Any = {
+        "std": lambda: noisy(0.0, std=0.4, shared=True),
+        "var": lambda: noisy(torch.zeros(batch), var=0.16, shared=True),
+        "distribution": lambda: noisy(torch.zeros(batch), Uniform(-(0.48**0.5), 0.48**0.5), shared=True),
+        "cov": lambda: noisy(torch.zeros(batch), cov=[[0.16]], shared=True),
+    }[kind]()
+    x = noisy(torch.linspace(10, 20, batch), std=0.3) + common
+    torch.testing.assert_close(x.var, torch.full((batch,), 0.25))
+    torch.testing.assert_close(propagate(lambda x: 2 * x, x).var, torch.full((batch,), 4 * 0.25), rtol=1e-4, atol=0)
+    mean = propagate(lambda x: x.mean(), x)
+    torch.testing.assert_close(mean.var, torch.tensor(0.16 + 0.09 / batch), rtol=1e-4, atol=0)
+    apart = propagate(lambda x: x[1:] - x[:-1], x)
+    torch.testing.assert_close(apart.var, torch.full((batch - 1,), 2 * 0.09), rtol=1e-4, atol=1e-6)
+
+
+def test_noise_in_common_may_differ_in_size_from_example_to_example() -> None:
+    readings = torch.tensor([10.0, 20.0, 40.0])
+    x = noisy(readings, std=0.01 * readings, shared=True)
+    torch.testing.assert_close(propagate(lambda x: x / x.sum(), x).std, torch.zeros(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(propagate(lambda x: x.sum(), x).std, torch.tensor(0.7), rtol=1e-4, atol=0)
+
+
+def test_a_scalar_argument_is_noise_in_common_and_the_covariance_of_the_examples_is_known() -> None:
+    x, scale = noisy(torch.tensor([1.0, 2.0]), std=0.1), noisy(3.0, std=0.2)
+    out = propagate(lambda x, s: x * s, x, scale)
+    exact = torch.tensor([[0.09 + 0.04 + 4e-4, 0.08], [0.08, 0.09 + 0.16 + 4e-4]])
+    torch.testing.assert_close(out.covariance, exact, rtol=1e-3, atol=0)
+
+
+def test_a_list_of_distributions_has_one_for_each_value() -> None:
+    x = noisy([[1.0, 2.0], [3.0, 4.0]], [Uniform(-1.0, 1.0), Normal(0.5, 0.5)])
+    torch.testing.assert_close(x.mean, torch.tensor([[1.0, 2.5], [3.0, 4.5]], dtype=torch.float64))
+    out = propagate(lambda x: x.sum(-1), x)
+    torch.testing.assert_close(out.std, torch.full((2,), (1 / 3 + 0.25) ** 0.5, dtype=torch.float64), rtol=1e-3, atol=0)
+    flat = propagate(lambda x: (x[:, 0] - 1).abs().clamp(max=1.0), x)
+    assert float(flat.mean[0]) == pytest.approx(0.5, abs=5 * float(flat.mean_error[0]))
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (1.0, torch.float64), (2, torch.float64), ([1.0, 2.0], torch.float64), ([1, 2], torch.float64),
+        (np.float32(1.5), torch.float64), (np.array([1.0, 2.0]), torch.float64),
+        (np.array([1.0, 2.0], np.float32), torch.float32), (np.arange(2), torch.float64),
+        (pd.Series([1.0, 2.0]), torch.float64), (pd.DataFrame({"a": [1.0], "b": [2.0]}), torch.float64),
+        (xr.DataArray([1.0, 2.0]), torch.float64), (torch.ones(2), torch.float32),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_means_may_be_numbers_and_arrays_and_keep_their_digits(given: Any, dtype: torch.dtype) -> None:
+    x = noisy(given, std=0.1)
+    assert x.mean.dtype == x.var.dtype == dtype
+    assert x.mean.tolist() == np.asarray(given).tolist()
+    assert noisy(given, std=np.full(np.shape(given), 0.1)).std.dtype == dtype
+    assert propagate(lambda x: x + 1, x).mean.dtype == dtype
+
+
+@dataclasses.dataclass
+class Pair:
+    first: Any
+    second: Any
+
+
+class Scale:
+    """A callable object, and a bound method."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, x: Any) -> Any:
+        return self.factor * x
+
+    def scaled(self, x: Any, plus: float = 0.0) -> Any:
+        return self.factor * x + plus
+
+
+def _closure(factor: float) -> Callable[[Any], Any]:
+    return lambda x: factor * x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _closure(2.0), Scale(2.0), Scale(2.0).scaled, functools.partial(torch.mul, torch.tensor(2.0)),
+        functools.partial(Scale(2.0).scaled, plus=1.0),
+    ],
+)  # fmt: skip
+def test_any_callable_of_tensors_is_a_network(function: Callable[[Any], Any]) -> None:
+    network = convert(function)
+    assert not network.training
+    torch.testing.assert_close(network(noisy(torch.zeros(2), std=0.1)).std, torch.full((2,), 0.2))
+
+
+@pytest.mark.parametrize(
+    ("function", "read"),
+    [
+        (lambda p, k: (p.first, k), lambda out: out[0]),
+        (lambda p, k: {"sum": p.first, "k": k}, lambda out: out["sum"]),
+        (lambda p, k: Pair(p.first, p.second), lambda out: out.first),
+        (lambda p, k: [Pair(p.first, {"k": k})], lambda out: out[0].first),
+    ],
+)
+def test_containers_come_and_go(function: Callable[..., Any], read: Callable[[Any], Any]) -> None:
+    out = propagate(function, Pair(noisy(1.0, std=0.1), 2.0), k=noisy(3.0, std=0.2))
+    assert float(read(out).std) == pytest.approx(0.1, rel=1e-4)
+
+
+def test_a_function_trains_where_the_modules_that_it_holds_do_and_shares_their_parameters() -> None:
+    net = nn.Linear(2, 1)
+    of_net = convert(lambda x: net(x).exp())
+    assert of_net.training
+    assert {id(parameter) for parameter in of_net.parameters()} == {id(parameter) for parameter in net.parameters()}
+    assert not convert(net.eval().forward).training
+    of_net(noisy(torch.zeros(1, 2), std=0.1)).var.sum().backward()
+    assert net.weight.grad is not None
+
+
+def test_modules_that_a_function_holds_begin_every_draw_from_the_same_state() -> None:
+    norm = nn.BatchNorm1d(2).train()
+    with listening():
+        propagate(lambda x: norm(x), noisy(torch.randn(4, 2), std=0.1), method="controlled")
+    assert int(norm.num_batches_tracked) == 1
+
+
+def test_gradients_reach_means_scales_and_shared_standard_deviations() -> None:
+    mean, std = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor(0.4, requires_grad=True)
+    x = noisy(mean, std=0.3) + noisy(torch.zeros(2), std=std, shared=True)
+    out = propagate(lambda x: x.square().sum(), x)
+    (slope,) = torch.autograd.grad(out.mean, mean, retain_graph=True)
+    torch.testing.assert_close(slope, 2 * mean.detach(), rtol=0.05, atol=0.05)
+    (slope,) = torch.autograd.grad(out.mean, std)
+    assert float(slope) == pytest.approx(2 * 2 * 0.4, rel=0.3)
+
+
+def test_options_are_those_of_convert() -> None:
+    x = noisy(torch.zeros(6), std=0.5)
+    first, again, other = (propagate(lambda x: x.exp().sum(), x, seed=seed, max_rows=32) for seed in (1, 1, 2))
+    assert torch.equal(first.mean, again.mean)
+    assert not torch.equal(first.mean, other.mean)
+    assert first.rows <= 32
+    assert isinstance(propagate(lambda x: x.relu(), x, method="ap2").mean, Tensor)

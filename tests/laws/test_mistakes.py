@@ -1,0 +1,150 @@
+"""Calls that newcomers get wrong, and what they are told; advice that is code runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import momentgen
+from momentgen import Moments, convert, noisy, propagate
+from momentgen.errors import InputError
+
+x, y = noisy(torch.tensor([1.0, 2.0]), std=0.1), noisy(torch.tensor([3.0, 4.0]), std=0.2)
+net = nn.Linear(2, 2).eval()
+c = 1.5
+
+
+class Mistake(NamedTuple):
+    """A mistaken call.
+
+    Attributes:
+        call: what is typed.
+        said: a part of the message.
+        advice: code of the message that runs.
+    """
+
+    call: Callable[[], Any]
+    said: str
+    advice: str | None = None
+
+
+MISTAKES = {
+    "a function of torch of a noisy value": Mistake(
+        lambda: torch.sin(x),  # type: ignore[arg-type]
+        "torch.sin takes tensors, got Moments",
+        "momentgen.propagate(torch.sin, x)",
+    ),
+    "a plain network of a noisy value": Mistake(lambda: net(x), "convert the network", "momentgen.convert(net)(x)"),
+    "a method of tensors": Mistake(
+        lambda: x.sum(),
+        "no attribute 'sum'",
+        "momentgen.propagate(lambda a: a.sum(), x)",  # type: ignore[attr-defined]
+    ),
+    "a function of math": Mistake(lambda: math.sin(x), "a random value is no number; read .mean or .std"),
+    "a function of NumPy": Mistake(
+        lambda: np.sin(x), "numpy.sin takes arrays, got Moments", "momentgen.propagate(torch.sin, x)"
+    ),
+    "an array of a noisy value": Mistake(lambda: np.asarray(x), "read .mean or .std"),
+    "a product of two noisy values": Mistake(
+        lambda: x * y, "Moments * Moments", "momentgen.propagate(lambda a, b: a * b, x, y)"
+    ),
+    "a quotient of two noisy values": Mistake(
+        lambda: x / y, "Moments / Moments", "momentgen.propagate(lambda a, b: a / b, x, y)"
+    ),
+    "a power": Mistake(lambda: x**2, "Moments ** int", "momentgen.propagate(lambda a, b: a ** b, x, y)"),
+    "a sum of two results": Mistake(
+        lambda: convert(net)(x) + convert(net)(x),
+        "what noise they share",
+        "momentgen.propagate(lambda a, b: a + b, x, y)",
+    ),
+    "a comparison": Mistake(
+        lambda: x > c, "above another with a probability", "momentgen.propagate(lambda a: (a > c).double(), x).mean"
+    ),
+    "a decision by a noisy value": Mistake(lambda: 1 if x else 0, "bool(Moments): a random value is no number"),
+    "a noisy value indexed": Mistake(
+        lambda: x[0], "index it in the function", "momentgen.propagate(lambda x: x[0], x)"
+    ),
+    "the variance by another name": Mistake(lambda: x.variance, "did you mean var?", "x.var"),  # type: ignore[attr-defined]
+    "the standard deviation by another name": Mistake(
+        lambda: x.std_dev,
+        "did you mean std?",
+        "x.std",  # type: ignore[attr-defined]
+    ),
+    "the covariance of an input": Mistake(
+        lambda: x.covariance,  # type: ignore[attr-defined]
+        "results of the method controlled have one",
+        "momentgen.propagate(f, x).covariance",
+    ),
+    "noise without its size": Mistake(lambda: noisy(torch.zeros(2)), "expected one of distribution, var, std and cov"),
+    "a standard deviation in second place": Mistake(
+        lambda: noisy(1.0, 0.1),
+        "give a variance or standard deviation by name, var= or std=",  # type: ignore[arg-type]
+    ),
+    "a negative standard deviation": Mistake(lambda: noisy(1.0, std=-0.1), "standard deviation of at least 0"),
+    "a tuple in the place of a list": Mistake(lambda: noisy((1.0, 2.0), std=0.1), "give a list, noisy([...], std=...)"),
+    "several values with too small a covariance": Mistake(
+        lambda: noisy((1.0, 2.0, 3.0), cov=[[1.0, 0.0], [0.0, 1.0]]), "expected cov of all 3 values"
+    ),
+    "words in the place of numbers": Mistake(lambda: noisy("1.0", std=0.1), "expected numbers or a tensor as means"),
+    "whole numbers in a tensor": Mistake(lambda: noisy(torch.tensor([1, 2]), std=0.1), "use x.float()"),
+    "noise on noise": Mistake(lambda: noisy(x, std=0.1), "x + momentgen.noisy(0.0, std=...)"),
+    "a class in the place of a network": Mistake(lambda: convert(nn.ReLU), "got the class ReLU; make a network of it"),
+    "a value in the place of a function": Mistake(
+        lambda: propagate(x, lambda x: x),  # type: ignore[arg-type]
+        "expected a torch.nn.Module or a function of tensors, got NoisyMoments",
+    ),
+    "a noisy value in a closure": Mistake(
+        (lambda own: lambda: propagate(lambda y: own * y, y))(x),
+        "holds noisy values; pass it as an argument",
+        "momentgen.propagate(lambda a, b: a * b, x, y)",
+    ),
+    "a noisy value in a global variable": Mistake(
+        lambda: propagate(lambda y: x + y, y), "pass it as an argument", "momentgen.propagate(lambda a, b: a * b, x, y)"
+    ),
+    "a formula with math inside": Mistake(
+        lambda: propagate(lambda a: math.sin(a), noisy(1.0, std=0.1)), "torch.sin in the place of math.sin"
+    ),
+    "a number read out inside": Mistake(
+        lambda: propagate(lambda a: {"twice": 2 * a.item()}, noisy(1.0, std=0.1)),
+        "leave out float(), int() and .item()",
+    ),
+    "an option that is an argument": Mistake(
+        lambda: propagate(lambda a, seed: a * seed, x, seed=2), "seed is an option of propagate and an argument"
+    ),
+    "a method that is none": Mistake(
+        lambda: propagate(torch.sin, x, method="mc"),
+        "expected one of ap1, ap2, sample, local, controlled",  # type: ignore[arg-type]
+    ),
+    "an accuracy below 0": Mistake(
+        lambda: propagate(torch.sin, x, rtol=0.0), "expected rtol, a relative error, above 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistaken_call_is_told_what_to_type(name: str) -> None:
+    mistake = MISTAKES[name]
+    with pytest.raises((InputError, AttributeError), match=re.escape(mistake.said)) as raised:
+        mistake.call()
+    if mistake.advice is not None:
+        known = {"momentgen": momentgen, "torch": torch, "x": x, "y": y, "c": c, "net": net, "f": torch.sin}
+        said = str(raised.value).replace("convert(network)", "convert(net)")
+        assert mistake.advice in said or mistake.advice in ("x.var", "x.std")
+        assert eval(mistake.advice, known) is not None
+
+
+def test_there_are_twenty_five_mistakes_at_least() -> None:
+    assert len(MISTAKES) >= 25
+
+
+def test_a_result_of_math_that_does_not_depend_on_the_noise_is_no_mistake() -> None:
+    out = propagate(lambda a: {"sum": a + math.pi, "constant": math.pi}, noisy(1.0, std=0.1))
+    assert out["constant"] == math.pi
+    assert isinstance(out["sum"], Moments)
