@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from momentgen import nn as nn
     from momentgen import runtime as runtime
     from momentgen.laws.border import method
+    from momentgen.laws.budget import budget
     from momentgen.laws.convert import convert
     from momentgen.laws.debug import debug
     from momentgen.laws.functions import propagate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Moments",
     "__version__",
+    "budget",
     "class_posterior",
     "convert",
     "debug",
@@ -48,6 +50,7 @@ __version__ = "0.1.0"
 #: public name -> the module that defines it.
 _HOMES = {
     "Moments": "momentgen.runtime.moments",
+    "budget": "momentgen.laws.budget",
     "class_posterior": "momentgen.nn.functional",
     "convert": "momentgen.laws",
     "debug": "momentgen.laws.debug",

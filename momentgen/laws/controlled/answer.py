@@ -21,6 +21,7 @@ from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.reach import reach
 from momentgen.laws.controlled.rules import rule_of
+from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import Softmax, softmaxed
 from momentgen.laws.controlled.stack import UnstackedError, pieces
@@ -148,7 +149,11 @@ class Answer:
                     mode.forget_draws()
             return len(self._outputs)
 
-        return self._outputs.predictive(place, make, further)
+        found = self._outputs.predictive(place, make, further)
+        found.contributions = functools.partial(
+            Contributions, self._network, self._facts, self._noise, self._outputs, place, linear
+        )
+        return found
 
     def _is_linear(self, linear: list[Linear]) -> bool:
         """Whether the linear part is a third of the variance or more, by most outputs of most examples."""
@@ -218,7 +223,7 @@ class Answer:
             mode.begin(rows)
             mode.fix(leaf for leaf in network.repeated(rows) if isinstance(leaf, Tensor))
             values = self._values(rows)
-            for value, noise in zip(values, self._noise, strict=True):
+            for place, (value, noise) in enumerate(zip(values, self._noise, strict=True)):
                 shift = None
                 if noise.value.noise is not None and not noise.value.noise.is_known:
                     continue  # without its covariance it is in the rows alone
@@ -227,7 +232,7 @@ class Answer:
                     given = noise.value
                     factor = given.factor if isinstance(given, JointMoments) else None
                     normal = given.noise is None or given.noise.is_normal
-                    mode.sources.append(Source(leaf, noise.rows, given.var, factor, normal=normal))
+                    mode.sources.append(Source(leaf, noise.rows, given.var, factor, normal=normal, place=place))
                     with torch.enable_grad():
                         shift = leaf.view_as(leaf)
                     entered.append(shift)

@@ -29,6 +29,7 @@ from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.surrogates import of_nodes
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.nests import flattened
@@ -100,7 +101,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     Raises:
         StaleError: where examples interact that did not in an earlier call.
     """
-    if facts.draws or not network.inputs:
+    if facts.draws or not network.inputs or BY_DRAWS.get():
         return None
     apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
     noises = _noises(network.inputs, network.batch if apart else 0)

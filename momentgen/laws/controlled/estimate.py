@@ -141,6 +141,7 @@ class Fitted(NamedTuple):
     root: Tensor
     drawn: Tensor | None
     rest: Tensor
+    gamma: Tensor
 
 
 def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
@@ -162,7 +163,8 @@ def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
         used = scaled.root if extra is None else scaled.root[:, :-1]
         if drawn is not None:
             drawn = torch.where(scaled.root.abs().amax(-2) > 0, drawn * gamma, 0)
-        return Fitted(mean * size + centre, scaled.linear * own, used * own[:, None], drawn, var * size.square())
+        gamma = torch.where(exact > 0, gamma, 0)
+        return Fitted(mean * size + centre, scaled.linear * own, used * own[:, None], drawn, var * size.square(), gamma)
 
 
 def _std_error(products: Products, exact: Tensor, std: Tensor) -> Tensor:

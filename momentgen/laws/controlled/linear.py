@@ -37,6 +37,8 @@ class Linear:
 
     Attributes:
         fresh: how many rows A was made of, and which say nothing of what it leaves out.
+        parts: sources, and the rows of A by each, shape ``(batch, r, n)``.
+        basis: how the outputs follow from those rows, shape ``(batch, r, K)``; None where each output has a row.
     """
 
     def __init__(
@@ -47,22 +49,22 @@ class Linear:
         self.fresh = 0
         #: of many outputs: what they are multiplied by, shape ``(batch, r, K)``, and how they follow from the products
         self._directions: Tensor | None = None
-        self._basis: Tensor | None = None
-        self._parts: list[tuple[Source, Tensor]] = []
+        self.basis: Tensor | None = None
+        self.parts: list[tuple[Source, Tensor]] = []
         self._of = outputs[:0]
         small = batch == 1 and count * sum(source.leaf.numel() for source in sources) <= _SMALL
         many = count > OUTPUTS and not small and not every
         if shift is not None and shift.requires_grad and count and not (many and _dimension(outputs) > _DIRECTIONS):
             if many:
-                self._directions, self._basis = _directions(outputs)
+                self._directions, self.basis = _directions(outputs)
                 self.fresh = len(outputs)
             try:
                 self._products(shift, sources, keeps_graph)
             except RuntimeError as error:  # a function that has no derivative, and says so when it is asked for one
                 note(f"controlled: the network has no linear part, and the rows stand alone: {error}")
-        if not self._parts:
-            self.fresh, self._basis = 0, None
-        self.root = self._root(batch, count, self._parts)
+        if not self.parts:
+            self.fresh, self.basis = 0, None
+        self.root = self._root(batch, count, self.parts)
 
     def _products(self, shift: Tensor, sources: list[Source], keeps_graph: bool) -> None:
         batch, count = shift.shape
@@ -77,13 +79,13 @@ class Linear:
             size = source.leaf.numel() // batch
             if any(row is not None for row in rows):
                 empty = shift.new_zeros(batch, size)
-                self._parts.append((source, torch.stack([empty if row is None else row for row in rows], 1)))
+                self.parts.append((source, torch.stack([empty if row is None else row for row in rows], 1)))
 
     def law(self, count: int) -> tuple[Tensor, Tensor | None]:
         """The root of what is normal in A e, and so many draws of what is not, shape ``(count, batch, K)``."""
-        if all(source.normal for source, _ in self._parts):
+        if all(source.normal for source, _ in self.parts):
             return self.root, None
-        normal, others = ([part for part in self._parts if part[0].normal is one] for one in (True, False))
+        normal, others = ([part for part in self.parts if part[0].normal is one] for one in (True, False))
         batch, outputs = self._like.shape
         return self._root(batch, outputs, normal), self._of_rows(range(_FURTHER, _FURTHER + count), others)
 
@@ -103,12 +105,12 @@ class Linear:
         )
         assert isinstance(total, Tensor)
         root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.mT.to(self._like.dtype)
-        return root if self._basis is None else root @ self._basis
+        return root if self.basis is None else root @ self.basis
 
     def of(self, count: int) -> Tensor:
         """A e of the first ``count`` rows, shape ``(count, batch, K)``."""
         if self._of.shape[0] < count:
-            self._of = torch.cat([self._of, self._of_rows(range(self._of.shape[0], count), self._parts)])
+            self._of = torch.cat([self._of, self._of_rows(range(self._of.shape[0], count), self.parts)])
         return self._of[:count]
 
     def _of_rows(self, rows: range, parts: list[tuple[Source, Tensor]]) -> Tensor:
@@ -123,7 +125,7 @@ class Linear:
             else:
                 found = torch.stack([self._drawn(source, noise, linear) for noise in drawn], 1) @ linear.mT
             found = found.to(total.dtype)
-            total = total + (found if self._basis is None else found @ self._basis).movedim(1, 0)
+            total = total + (found if self.basis is None else found @ self.basis).movedim(1, 0)
         return total
 
     @staticmethod

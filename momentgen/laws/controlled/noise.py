@@ -25,6 +25,7 @@ class Source(NamedTuple):
         factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
         neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or
             ``(batch, n - 1)``; None for independent values.
+        place: of the noisy input among all; None for noise that the network draws.
         normal: whether A e of it counts as normal, as that of many values does; else ``draws`` tells its law.
     """
 
@@ -34,6 +35,7 @@ class Source(NamedTuple):
     factor: Tensor | None = None
     neighbour: Tensor | None = None
     normal: bool = True
+    place: int | None = None
 
 
 def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:
@@ -67,6 +69,12 @@ class InputNoise:
         self._drawn: dict[int, Tensor] = {}
         self._held = 0
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
+
+    def unpaired(self) -> InputNoise:
+        """The same, of which every row is drawn."""
+        made = InputNoise(self.value, self._place, self._seed)
+        made.paired = False
+        return made
 
     def values(self, rows: range) -> Tensor:
         """The input with the noise of each row, shape ``(rows, *shape)``."""

@@ -71,6 +71,8 @@ class OfOutput:
     ) -> None:
         self._shape, self._dtype, self._independent = shape, dtype, independent
         self._make, self._end, self._further = make, end or (lambda values: values), further
+        #: what inputs contribute to the variance; None where no linear part is known
+        self.contributions: Callable[[], Any] | None = None
         self._batch = shape[0] if independent else 1
         self._values = math.prod(shape) // max(self._batch, 1)
 

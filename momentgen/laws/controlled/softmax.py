@@ -17,7 +17,7 @@ from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, 
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
-__all__ = ["Softmax", "softmaxed"]
+__all__ = ["Softmax", "mean_jacobian", "softmaxed"]
 
 #: quasi-random points of each answer of the jackknife, of which differences alone count
 _FEW = 128
@@ -163,17 +163,20 @@ def _spread(left_out: Tensor) -> Tensor:
 
 def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
     """The rows of the probabilities or their logarithms, with the linear part by the rows' mean Jacobian."""
-    probabilities = rows.outputs.softmax(-1)
-    if logarithm:
-        mean = probabilities.mean(0)[:, None]
-        outputs = rows.outputs.log_softmax(-1)
-        jacobian = torch.eye(mean.shape[-1]).to(mean) - mean
-    else:
-        outputs = probabilities
-        products = torch.einsum("rbk,rbl->bkl", probabilities, probabilities) / len(probabilities)
-        jacobian = probabilities.mean(0).diag_embed() - products
+    outputs = rows.outputs.log_softmax(-1) if logarithm else rows.outputs.softmax(-1)
+    jacobian = mean_jacobian(rows.outputs, logarithm)
     linear = (rows.linear.movedim(0, 1) @ jacobian.mT).movedim(1, 0)
     return Rows(outputs, linear, rows.root @ jacobian.mT, rows.fresh)
+
+
+def mean_jacobian(logits: Tensor, logarithm: bool) -> Tensor:
+    """Derivatives of the probabilities or their logarithms on average over rows of logits, shape ``(batch, K, K)``."""
+    probabilities = logits.softmax(-1)
+    if logarithm:
+        mean = probabilities.mean(0)[:, None]
+        return torch.eye(mean.shape[-1]).to(mean) - mean
+    products = torch.einsum("rbk,rbl->bkl", probabilities, probabilities) / len(probabilities)
+    return probabilities.mean(0).diag_embed() - products
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,0 +1,212 @@
+"""What groups of noisy values contribute to the variance of an output: by the linear part, and by draws of the rest.
+
+With independent inputs the linear part's shares are exact.  What it leaves is estimated by pick and freeze (Saltelli
+et al. 2010): pairs of rows that have a group's noise in common, or all but it.  Dependent inputs have the shares of the
+covariance decomposition, A (A Σ)ᵀ, of the linear part alone.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.controlled.estimate import Rows, fitted
+from momentgen.laws.controlled.facts import Facts
+from momentgen.laws.controlled.linear import Linear
+from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.softmax import mean_jacobian
+from momentgen.laws.nests import flattened
+from momentgen.runtime import JointMoments
+from momentgen.runtime.one_thread import one_thread
+
+__all__ = ["BY_DRAWS", "Contributions", "Shares"]
+
+#: whether few noisy values are drawn too, whose linear part is then known
+BY_DRAWS: Final[ContextVar[bool]] = ContextVar("momentgen_by_draws", default=False)
+#: number of the first row that tells shares, so that no row of an answer is one of them
+_FIRST: Final = 2**29
+#: rows that go through the network together
+_TOGETHER: Final = 1024
+
+
+class Shares(NamedTuple):
+    """*Variances* that groups of noisy values contribute, shape ``(G, *shape)``, and standard errors.
+
+    Attributes:
+        linear: by the linear part; exact.
+        first: of the output's mean given the group's values; None where draws do not tell.
+        first_error: standard error.
+        total: what remains when all other values are known; None likewise.
+        total_error: standard error.
+        var: of the output, by the same draws; None likewise.
+        var_error: standard error.
+        own: by the linear part, of noise that the network draws itself, shape ``(*shape)``.
+        slope: of a group of one value the derivative of the output, NaN for others, shape ``(G, *shape)``.
+    """
+
+    linear: Tensor
+    first: Tensor | None
+    first_error: Tensor | None
+    total: Tensor | None
+    total_error: Tensor | None
+    var: Tensor | None
+    var_error: Tensor | None
+    own: Tensor
+    slope: Tensor
+
+
+#: a mean over draws, and its standard error
+_Known = tuple[Tensor, Tensor]
+
+
+class Contributions:
+    """The noise of one call, and the linear part of one of its outputs.
+
+    Args:
+        network: with its arguments.
+        facts: what is known of it.
+        noise: of each input.
+        outputs: of all rows.
+        place: of the output.
+        linear: its linear part.
+    """
+
+    def __init__(
+        self, network: Network, facts: Facts, noise: list[InputNoise], outputs: Outputs, place: int, linear: Linear
+    ) -> None:
+        self._network, self._facts, self._noise = network, facts, noise
+        self._outputs, self._place, self._linear = outputs, place, linear
+        rows = Rows(outputs.of(place), linear.of(len(outputs)), linear.root, linear.fresh)
+        self._end = outputs.ends[place]
+        self._jacobian: Tensor | None = None
+        if self._end is not None:
+            self._jacobian = mean_jacobian(rows.outputs, self._end.logarithm).double()
+            moved = (rows.linear.double().movedim(0, 1) @ self._jacobian.mT).movedim(1, 0)
+            ended = torch.log_softmax if self._end.logarithm else torch.softmax
+            values = ended(rows.outputs.double(), -1)
+            rows = Rows(values, moved, rows.root.double() @ self._jacobian.mT, rows.fresh)
+        given, moved, root = (part.detach().double() for part in (rows.outputs, rows.linear, rows.root))
+        found = fitted(Rows(given, moved, root, rows.fresh))
+        self._gamma, self._mean = found.gamma, found.mean
+
+    @property
+    def inputs(self) -> list[torch.Size]:
+        """The shape of each noisy input."""
+        return [noise.value.mean.shape for noise in self._noise]
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension of inputs counts independent examples."""
+        return self._outputs.batched(self._place)
+
+    @property
+    def correlated(self) -> bool:
+        """Whether values of an input are dependent."""
+        return any(isinstance(noise.value, JointMoments) for noise in self._noise)
+
+    def shares(self, labels: list[Tensor], count: int, rows: int) -> Shares:
+        """Contributions of groups.
+
+        Args:
+            labels: of each input, the group of each of its values, flattened, or of an example's values.
+            count: how many groups.
+            rows: draws of pick and freeze for each group; 0 for the linear part alone.
+        """
+        with torch.no_grad(), one_thread(), self._network.own_draws():
+            linear, own, slope = self._of_linear(labels, count)
+            if not rows or self.correlated or self._facts.draws:
+                return Shares(linear, None, None, None, None, None, None, own, slope)
+            first, total, var = self._by_draws(labels, count, rows, linear)
+        return Shares(linear, *first, *total, *var, own, slope)
+
+    # ---------------------------------------------------------------- linear
+
+    def _of_linear(self, labels: list[Tensor], count: int) -> tuple[Tensor, Tensor, Tensor]:
+        total = self._mean.new_zeros(count, *self._mean.shape)
+        own, slope = torch.zeros_like(self._mean), torch.full_like(total, torch.nan)
+        sizes = sum(torch.bincount(label, minlength=count) for label in labels)
+        for source, slopes in self._linear.parts:
+            rows = self._rows(slopes)
+            var = source.var if isinstance(source.var, Tensor) else torch.tensor(source.var)
+            if source.factor is not None:
+                factor = source.factor.double()
+                part = rows * ((rows @ factor.mT) @ factor)
+            else:
+                part = rows.square() * var.double().expand(source.leaf.shape).reshape(len(rows), 1, -1)
+            if source.place is None:
+                own += part.sum(-1)
+                continue
+            label = labels[source.place]
+            total.index_add_(0, label, part.movedim(-1, 0))
+            single = torch.as_tensor(sizes)[label] == 1
+            slope[label[single]] = rows.movedim(-1, 0)[single]
+        return total, own, slope
+
+    def _rows(self, rows: Tensor) -> Tensor:
+        """A of the output itself, with γ, shape ``(B, K, n)``."""
+        rows = rows.double() if self._linear.basis is None else self._linear.basis.double().mT @ rows.double()
+        rows = rows if self._jacobian is None else self._jacobian @ rows
+        return rows * self._gamma[..., None]
+
+    # ----------------------------------------------------------------- draws
+
+    def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> list[_Known]:
+        """First-order and total contributions, and the *variance*."""
+        noise = [one.unpaired() for one in self._noise]
+        one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (_FIRST, _FIRST + rows))
+        left, left_linear = self._remainder(one, labels, count)
+        right, right_linear = self._remainder(other, labels, count)
+        parts = zip((left, right), (left_linear.sum(0), right_linear.sum(0)), strict=True)
+        var = torch.cat([linear.sum(0) + 2 * moved * rest + rest.square() for rest, moved in parts])
+        firsts, totals = list[Tensor](), list[Tensor]()
+        for group in range(count):
+            mixed = [
+                torch.where((label == group).view(self._shape(place)), a, b)
+                for place, (label, a, b) in enumerate(zip(labels, one, other, strict=True))
+            ]
+            both, _ = self._remainder(mixed, labels, count)  # has the group of ``one``, and all else of ``other``
+            own = left_linear[group] * left + right_linear[group] * right
+            firsts.append(linear[group] + own + left * both)
+            # all else in common, the group differs
+            totals.append(linear[group] + own + (right - both).square() / 2)
+        return [
+            (every.mean(0), every.std(0) / len(every) ** 0.5)
+            for every in (torch.stack(firsts, 1), torch.stack(totals, 1), var)
+        ]
+
+    def _shape(self, place: int) -> tuple[int, ...]:
+        shape = self._noise[place].value.mean.shape
+        return (1, *shape[1:]) if self.batched else tuple(shape)
+
+    def _remainder(self, noise: list[Tensor], labels: list[Tensor], count: int) -> tuple[Tensor, Tensor]:
+        """What the linear part leaves of rows, shape ``(rows, B, K)``, and its part by each group in front."""
+        values = []
+        size = max(1, min(_TOGETHER, self._facts.most))
+        rows = len(noise[0])
+        size = size if size > 1 and self._facts.stacks(self._network, self._noise, size) else 1
+        for first in range(0, rows, size):
+            given = [part[first : first + size] for part in noise]
+            missing = size - len(given[0])
+            given = [torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in given]
+            moved = [one.value.mean + part for one, part in zip(self._noise, given, strict=True)]
+            found = self._network.call([part.flatten(0, 1) if size > 1 else part[0] for part in moved], size)
+            leaf = flattened(found)[0][self._place]
+            whole = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
+            values.append(self._outputs.flat(self._place, whole[: size - missing], size - missing).double())
+        outputs = torch.cat(values)
+        parts = outputs.new_zeros(count, *outputs.shape)
+        for source, slopes in self._linear.parts:
+            if source.place is None:
+                continue
+            place = source.place
+            flat = noise[place].double().reshape(rows, len(slopes), -1)
+            for group in range(count):
+                chosen = (labels[place] == group).to(flat)
+                parts[group] += torch.einsum("rbn,bkn->rbk", flat * chosen, self._rows(slopes))
+        rest = outputs - parts.sum(0)
+        return rest - self._mean, parts
