@@ -67,8 +67,8 @@ FORMULAS = [
     ),
     Formula(
         "resistance", "GUM H.2, without correlation",
-        lambda V, I, phi: V / I * cos(phi),
-        {"V": normal(4.999, 0.0032), "I": normal(19.661e-3, 9.5e-6), "phi": normal(1.04446, 0.00075)},
+        lambda U, J, phi: U / J * cos(phi),
+        {"U": normal(4.999, 0.0032), "J": normal(19.661e-3, 9.5e-6), "phi": normal(1.04446, 0.00075)},
     ),
     Formula(
         "thermometer correction", "GUM H.3", lambda a, b, t: a + b * (t - 20),
@@ -89,8 +89,8 @@ FORMULAS = [
         {"x": normal(0.05, 0.005), "y": normal(0, 0.005)},
     ),
     Formula(
-        "pendulum", "Taylor, An Introduction to Error Analysis, 3.9", lambda l, T: 4 * math.pi**2 * l / T**2,
-        {"l": normal(92.95, 0.1), "T": normal(1.936, 0.004)},
+        "pendulum", "Taylor, An Introduction to Error Analysis, 3.9", lambda x, T: 4 * math.pi**2 * x / T**2,
+        {"x": normal(92.95, 0.1), "T": normal(1.936, 0.004)},
     ),
     Formula(
         "refractive index", "Taylor, 3.10: Snell's law", lambda i, r: sin(i) / sin(r),
