@@ -178,7 +178,7 @@ def _tensor(name: str, given: Any) -> Tensor:
 
 def _covariance(cov: Any, x: Tensor) -> Any:
     """A covariance as a tensor: one that is given as it is, other numbers as the means are."""
-    return cov if isinstance(cov, Tensor) else _tensor("cov", cov).to(x)
+    return cov if isinstance(cov, Tensor | numbers.Real) else _tensor("cov", cov).to(x)
 
 
 def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, ...]:
@@ -196,7 +196,7 @@ def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, .
     for part in parts:
         dtype = torch.promote_types(dtype, part.dtype)
     parts = [part.to(dtype) for part in parts]
-    cov = _covariance(cov, parts[0])
+    cov = _tensor("cov", cov).to(parts[0]) if isinstance(cov, numbers.Real) else _covariance(cov, parts[0])
     count, total = cov.shape[-1] if cov.dim() else 1, sum(part.numel() for part in parts)
     batch = parts[0].shape[:1]
     batched = all(part.dim() and part.shape[:1] == batch for part in parts) and (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -31,7 +31,7 @@ class Moments(NamedTuple):
     """Mean and variance of independent random variables, elementwise.
 
     A named tuple, so ``mean, var = x`` unpacks, and it passes through ``torch.compile``, ``torch.export``,
-    ``torch.func`` and pytrees as two tensors.  Its length and its indices are those of the mean: ``x[0]`` is the first
+    ``torch.func`` and pytrees as two tensors, and its length is 2.  An index is one of the mean: ``x[0]`` is the first
     example.  Arithmetic with numbers and certain tensors is exact where it is linear.  All else needs to know which
     random values are one, and raises :class:`~momentgen.errors.InputError`: write it as a function of tensors for
     :func:`momentgen.propagate`.
@@ -96,9 +96,6 @@ class Moments(NamedTuple):
     def device(self) -> torch.device:
         """The device of the mean."""
         return self.mean.device
-
-    def __len__(self) -> int:
-        return len(self.mean) if isinstance(self.mean, Tensor) else 2
 
     def __getitem__(self, place: Any) -> Any:
         if not isinstance(self.mean, Tensor):
@@ -410,17 +407,15 @@ def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
     return tuple.__new__(cls, (mean, completed(mean, var)))
 
 
-def _make(cls: type[Moments], parts: Iterable[Any]) -> Moments:
-    mean, var = parts
-    return tuple.__new__(cls, (mean, var))
-
-
-Moments._make = classmethod(_make)  # type: ignore[assignment]  # a named tuple's own asks for len
 Moments.__new__ = _new  # type: ignore[assignment]
 _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
 # an exported program flattens named tuples by their indices, which are those of examples here
-torch.fx._pytree.register_pytree_flatten_spec(pytree.namedtuple, lambda value, spec: list(value))
+torch.fx._pytree.register_pytree_flatten_spec(
+    pytree.namedtuple,
+    lambda value, spec: list(value),
+    torch.fx._pytree.SUPPORTED_NODES_EXACT_MATCH[pytree.namedtuple],
+)
 # torch.export.save, and torch.load of weights only
 _register: Any = getattr(pytree, "_register_namedtuple", None)
 if _register is not None:
