@@ -24,6 +24,7 @@ from momentgen.laws.noisy_values import noisy
 from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
 from momentgen.laws.registered import activation, register_activation
+from momentgen.laws.sources import joint
 from momentgen.laws.values import as_moments, certain, draw, lower
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "draw",
     "generated_op",
     "inside",
+    "joint",
     "listening",
     "lower",
     "method",

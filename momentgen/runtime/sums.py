@@ -96,6 +96,9 @@ class SumMoments(NoisyMoments):
             before = found.get(key)
             found[key] = term if before is None else term._replace(scale=before.scale + term.scale)
         kept = [term for term in found.values() if isinstance(term.scale, Tensor) or term.scale]
+        if len(kept) < len(found):  # what cancels leaves its shape
+            shapes = [term.of(term.source.mean).shape for term in found.values()]
+            offset = offset.expand(torch.broadcast_shapes(offset.shape, *shapes))
         mean = offset
         for term in kept:
             mean = mean + term.of(term.source.mean)

@@ -111,7 +111,7 @@ def test_all_moments_load_by_default(make: Any) -> None:
         (127.7322, 0.0711, "Moments(127.732 ± 0.071, float64)"),
         (5.0, 0.0, "Moments(5 ± 0, float64)"),
         (2.5e-9, 3e-11, "Moments((2.500 ± 0.030)e-09, float64)"),
-        (1234567890.0, 20.0, "Moments((1.23456789 ± 0.00000002)e+09, float64)"),
+        (1234567890.0, 20.0, "Moments((1.234567890 ± 0.000000020)e+09, float64)"),
         ([1.0, 20.0], [0.5, 3.0], "Moments([1.00 ± 0.50, 20.0 ± 3.0], float64)"),
         (float("nan"), float("inf"), "Moments(nan ± inf, float64)"),
     ],
@@ -122,7 +122,7 @@ def test_moments_print_the_digits_that_their_standard_deviation_allows(mean: Any
 
 
 def test_results_print_their_error_rows_and_notes() -> None:
-    out = propagate(lambda x: (x.exp().sum(-1), x.sum(-1)), noisy(torch.zeros(9), std=0.5), max_rows=16)
+    out = propagate(lambda x: (x.exp().sum(-1), x.sum(-1)), noisy(torch.zeros(9), std=0.5), max_rows=16, rtol=1e-3)
     assert repr(out[0]).endswith("float32, controlled, 16 rows, 1 note)")
     assert "(± " in repr(out[0])
     batch = propagate(lambda x: x.exp().sum(-1), noisy(torch.zeros(3, 9), std=0.5))
@@ -132,7 +132,7 @@ def test_results_print_their_error_rows_and_notes() -> None:
 def test_a_result_has_the_notes_of_its_call_and_who_listens_has_them_too() -> None:
     x = noisy(torch.zeros(9), std=0.5)
     with momentgen.laws.listening() as heard:
-        out = propagate(lambda x: x.exp().sum(-1), x, max_rows=16)
+        out = propagate(lambda x: x.exp().sum(-1), x, max_rows=16, rtol=1e-3)
     assert out.notes == tuple(heard)
     assert any("max_rows=16" in text for text in out.notes)
     assert propagate(lambda x: x.sum(-1), x).notes == ()
@@ -146,10 +146,10 @@ def test_nan_draws_and_the_end_of_rows_warn_once(function: Any, said: str, monke
     monkeypatch.setattr(notes_of_calls, "_warned", set())
     x = noisy(torch.ones(9), std=0.9)
     with pytest.warns(notes_of_calls.AccuracyWarning, match=said):
-        propagate(function, x, max_rows=16)
+        propagate(function, x, max_rows=16, rtol=1e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        propagate(function, x, max_rows=16)
+        propagate(function, x, max_rows=16, rtol=1e-3)
 
 
 def test_moments_of_moments_know_their_shape() -> None:
