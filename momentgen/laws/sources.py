@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.context import within
+from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.runtime import DistributedMoments, JointMoments, Moments, NoisyMoments, Term, terms_of
@@ -23,7 +23,8 @@ from momentgen.runtime import DistributedMoments, JointMoments, Moments, NoisyMo
 __all__ = ["by_example", "drawn", "joint", "remembered", "with_sources"]
 
 
-_JOINT: ContextVar[bool] = ContextVar("momentgen_joint", default=False)
+_joint: ContextVar[bool] = ContextVar("momentgen_joint")
+_seen: Any = seen_by_compiler(_joint)
 
 
 def joint() -> within:
@@ -41,7 +42,7 @@ def joint() -> within:
     >>> difference.std, momentgen.propagate(lambda a, b: a - b, net(x), net(x)).std.round(decimals=2)
     (tensor([0.]), tensor([0.7100]))
     """
-    return within(_JOINT, True)
+    return within(_joint, True)
 
 
 @dataclasses.dataclass
@@ -147,10 +148,12 @@ def remembered(
     """A function that lets the results of a call remember it, within :func:`joint`.
 
     Raises:
-        InputError: for other methods than ``controlled``.
+        InputError: for other methods than ``controlled``, and in compiled code.
     """
-    if not _JOINT.get():
+    if _seen.value is _seen:
         return lambda found: found
+    if torch.compiler.is_compiling():
+        raise InputError("momentgen.joint: expected calls outside of compiled code; leave torch.compile out there")
     if method != "controlled":
         raise InputError(
             f"momentgen.joint: expected the method controlled, got {method}; call .eval() on the network, or "

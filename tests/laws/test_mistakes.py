@@ -79,7 +79,7 @@ MISTAKES = {
     ),
     "the covariance of an input": Mistake(
         lambda: x.covariance,  # type: ignore[attr-defined]
-        "results of the method controlled have one",
+        "answers of the default method have it",
         "momentgen.propagate(f, x).covariance",
     ),
     "noise without its size": Mistake(lambda: noisy(torch.zeros(2)), "expected one of distribution, var, std and cov"),

@@ -62,7 +62,9 @@ def test_results_calculate_with_certain_values_exactly() -> None:
     torch.testing.assert_close(found.std, scale.abs() * out.std / 2)
     torch.testing.assert_close(found.std_error, scale.abs() * out.std_error / 2)
     torch.testing.assert_close(found.covariance, scale.outer(scale) * out.covariance / 4)
-    torch.testing.assert_close(propagate(lambda a, b: a + 2 * b, scale * out, found).std, torch.zeros(4, 2) , rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        propagate(lambda a, b: a + 2 * b, scale * out, found).std, torch.zeros(4, 2), rtol=0, atol=1e-5
+    )
     with pytest.raises(InputError, match="cannot be broadcast"):
         out * torch.ones(5, 4, 2)
 
