@@ -207,7 +207,7 @@ def _say_what_is_shared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Arguments whose noise in common is noise of each example, which has the same moments of independent examples.
 
-    None where no noise is in common of the examples of one sum, or where a source is so in one value and not in others.
+    None where no sum has noise that its examples share, or where a source is shared in one value and not in others.
     None too with results of :func:`joint` calls among them.
     """
     found: dict[int, Moments | None] = {}

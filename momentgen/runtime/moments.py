@@ -15,7 +15,7 @@ from momentgen.errors import InputError
 from momentgen.runtime.inputs import has_elements, kind, readable
 from momentgen.runtime.predicted import Predicted, Predictive
 from momentgen.runtime.shown import Arrays, hint, shown
-from momentgen.runtime.variances import completed, norms
+from momentgen.runtime.variances import changed_source, completed, converted, indexed, norms
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -123,16 +123,7 @@ class Moments(NamedTuple):
         Raises:
             InputError: for a dtype that does not hold the variances.
         """
-
-        def change(part: Tensor) -> Tensor:
-            made = part.to(*args, **kwargs)
-            if readable(part) and bool(((part != 0) & part.isfinite() & ((made == 0) | ~made.isfinite())).any()):
-                raise InputError(
-                    f"Moments.to: {made.dtype} does not hold all values; use a wider dtype, or larger units"
-                )
-            return made
-
-        return self._each((args, tuple(kwargs.items())), change)
+        return self._each((args, tuple(kwargs.items())), lambda part: converted(part, *args, **kwargs))
 
     def cpu(self) -> Moments:
         """The same on the CPU."""
@@ -184,22 +175,7 @@ class NoisyMoments(Moments):
         )
 
     def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
-        return _moved(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
-
-
-def _moved(value: Moments, key: Any, change: Callable[[Tensor], Tensor], make: Callable[[], Moments]) -> Moments:
-    """A source of noise after a change of its tensors: itself where none of them changes, else one for each key."""
-    if all(change(part) is part for part in tuple.__iter__(value)):
-        return value
-    if value.noise is not None:
-        raise InputError(
-            f"Moments: noise of the distribution {value.noise} stays where it is; call momentgen.noisy with the mean and "
-            "the distribution as they are to be"
-        )
-    made = value.__dict__.setdefault("_changed", {})
-    if key not in made:
-        made[key] = make()
-    return made[key]
+        return changed_source(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
 
 
 class DistributedMoments(NoisyMoments):
@@ -312,18 +288,8 @@ class JointMoments(Moments, Predicted):
     def __getitem__(self, place: Any) -> Any:
         self._refuse_shared(f"x[{place!r}]")
         mean, var = self._pair()
-        first = place[0] if isinstance(place, tuple) and place else place
-        if first is None or first is ... or isinstance(first, bool) or (isinstance(first, Tensor) and first.dim() > 1):
-            raise InputError(
-                f"Moments[{place!r}]: expected an index of examples first, a number, slice, or tensor of one dimension; "
-                "index .mean and .std for others"
-            )
-        size = self.factor.shape[-2]
-        spread = self.factor.movedim(-2, 0).reshape(size, *mean.shape)
-        chosen = spread[(slice(None), *place) if isinstance(place, tuple) else (slice(None), place)]
+        factor = indexed(self.factor, mean.shape, place)
         mean, var = mean[place], var[place]
-        alone = self.factor.dim() == 2 or isinstance(first, int) or not mean.dim()
-        factor = chosen.reshape(size, -1) if alone else chosen.reshape(size, len(mean), -1).movedim(0, 1)
         found = self._with(JointMoments.of(mean, var, factor), lambda part: part[place])
         found._predictive = None if self._predictive is None else self._predictive.at(place)
         return found
@@ -336,14 +302,14 @@ class JointMoments(Moments, Predicted):
             return found
 
         moves = any(change(part) is not part for part in self._pair())
-        return self if not moves else made() if self._errors is not None else _moved(self, key, change, made)
+        return self if not moves else made() if self._errors is not None else changed_source(self, key, change, made)
 
     def _refuse_shared(self, what: str) -> None:
         """Raise where a value that is made of this one would lose what it shares with others."""
         if self._made is not None:
             raise InputError(
-                f"{what} of a result of a momentgen.joint() call: do it in the function that takes the result, "
-                "momentgen.propagate(lambda a: a[0], x), or read .mean and .std"
+                f"{what} of a result of a momentgen.joint() call: read .mean and .std. Or do it in the function "
+                "that takes the result, momentgen.propagate(lambda a: a[0], x)"
             )
 
     def _with(self, made: JointMoments, change: Callable[[Tensor], Tensor]) -> JointMoments:

@@ -92,7 +92,8 @@ def test_values_that_are_moved_go_on_sharing_their_noise() -> None:
 
 @pytest.mark.parametrize("make", [
     lambda: noisy(torch.ones(2), std=0.1), lambda: noisy(torch.ones(2), std=0.1, shared=True) + 1,
-    lambda: noisy((1.0, 2.0), cov=[[1.0, 0.5], [0.5, 1.0]])[0], lambda: network()(noisy(torch.ones(1, 3), std=0.1)).detach(),
+    lambda: noisy((1.0, 2.0), cov=[[1.0, 0.5], [0.5, 1.0]])[0],
+    lambda: network()(noisy(torch.ones(1, 3), std=0.1)).detach(),
     lambda: noisy([1.0, 2.0], [torch.distributions.Uniform(0.0, 1.0)] * 2),
 ])  # fmt: skip
 def test_all_moments_load_by_default(make: Any) -> None:
