@@ -92,6 +92,12 @@ MISTAKES = {
     "several values with too small a covariance": Mistake(
         lambda: noisy((1.0, 2.0, 3.0), cov=[[1.0, 0.0], [0.0, 1.0]]), "expected cov of all 3 values"
     ),
+    "a list for a network in float32": Mistake(
+        lambda: convert(net)(noisy([[1.0, 2.0]], std=0.1)), "write momentgen.noisy(torch.tensor(x), ...)"
+    ),
+    "a list for a convolution in float32": Mistake(
+        lambda: convert(nn.Conv1d(1, 1, 1).eval(), "ap2")(noisy([[[1.0, 2.0]]], std=0.1)), "or convert network.double()"
+    ),
     "words in the place of numbers": Mistake(lambda: noisy("1.0", std=0.1), "expected numbers or a tensor as means"),
     "whole numbers in a tensor": Mistake(lambda: noisy(torch.tensor([1, 2]), std=0.1), "use x.float()"),
     "noise on noise": Mistake(lambda: noisy(x, std=0.1), "x + momentgen.noisy(0.0, std=...)"),
