@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from momentgen.laws.debug import debug
     from momentgen.laws.functions import propagate
     from momentgen.laws.noisy_values import noisy
+    from momentgen.laws.sources import joint
     from momentgen.laws.support import support
     from momentgen.nn.functional import class_posterior
     from momentgen.nn.monte_carlo import monte_carlo
@@ -35,6 +36,7 @@ __all__ = [
     "class_posterior",
     "convert",
     "debug",
+    "joint",
     "laws",
     "method",
     "monte_carlo",
@@ -54,6 +56,7 @@ _HOMES = {
     "class_posterior": "momentgen.nn.functional",
     "convert": "momentgen.laws",
     "debug": "momentgen.laws.debug",
+    "joint": "momentgen.laws",
     "method": "momentgen.laws",
     "noisy": "momentgen.laws",
     "propagate": "momentgen.laws",

@@ -27,7 +27,7 @@ from momentgen.laws.kept import Kept
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.reads import Reads
 from momentgen.laws.twins import held_by, is_torchs_own, twin
-from momentgen.laws.weights import drawn_weight, random_weight
+from momentgen.laws.weights import drawn_weight, once_in_a_run, random_weight
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import transforming
 
@@ -172,9 +172,12 @@ class BayesianNetwork(torch.nn.Module):
 
         def with_parameters(*args: Any, **kwargs: Any) -> Any:
             name = current_method(border.propagation)
-            noises: dict[int, Any] = {}
-            found = {key: self._lifted(key, name, noises) for key in self.posteriors}
-            return self._run(found, unread, args, kwargs)
+
+            def lifted() -> dict[str, Any]:
+                noises: dict[int, Any] = {}
+                return {key: self._lifted(key, name, noises) for key in self.posteriors}
+
+            return self._run(once_in_a_run(self, name, lifted), unread, args, kwargs)
 
         out = border._cross_border(with_parameters, args, kwargs)
         if unread and not torch.compiler.is_compiling() and not inside() and not transforming():

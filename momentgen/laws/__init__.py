@@ -21,13 +21,15 @@ from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.functions import propagate as propagate
 from momentgen.laws.law import Law
 from momentgen.laws.noisy_values import noisy
-from momentgen.laws.notes import listening
+from momentgen.laws.notes import AccuracyWarning, listening
 from momentgen.laws.point import Point, point
 from momentgen.laws.registered import activation, register_activation
+from momentgen.laws.sources import joint
 from momentgen.laws.values import as_moments, certain, draw, lower
 
 __all__ = [
     "ACTIVATIONS",
+    "AccuracyWarning",
     "Border",
     "Diagonal",
     "Law",
@@ -42,6 +44,7 @@ __all__ = [
     "draw",
     "generated_op",
     "inside",
+    "joint",
     "listening",
     "lower",
     "method",

@@ -31,9 +31,10 @@ from momentgen.laws.nests import hidden, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
-from momentgen.laws.sources import with_sources
+from momentgen.laws.sources import remembered, with_sources
 from momentgen.laws.twins import check_flags
 from momentgen.laws.values import check, described, draw, lower
+from momentgen.laws.weights import RUN
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.dynamo import keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
@@ -228,9 +229,10 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     name = current_method(own)
     if name == DEFAULT:
         name = by_default.chosen(where, args, kwargs)
+    remember = remembered(name, forward, args, kwargs)
     forward, args, kwargs = with_sources(name, forward, args, kwargs)
     if name in PROPAGATIONS:
-        return propagated_by(name, where, forward, args, kwargs)
+        return remember(propagated_by(name, where, forward, args, kwargs))
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)
@@ -306,7 +308,7 @@ class entered:  # noqa: N801 - a context manager, named as it is used
     def __enter__(self) -> None:
         if not einops.registered and "einops" in sys.modules:
             einops.register()
-        self._set = [within(_inside, True), within(lost.RECORDING, torch.is_grad_enabled())]
+        self._set = [within(_inside, True), within(RUN, {}), within(lost.RECORDING, torch.is_grad_enabled())]
         if self._draws is not None:
             self._set.append(within(STARTED, torch.get_rng_state()))
         for one in self._set:

@@ -43,9 +43,10 @@ def convert(
     decides.
 
     Args:
-        module: a plain torch module, or a function of tensors.  It is not changed.  A scripted one is a black box, which methods run that call
-            the plain network: ``controlled``, ``sample``, ``local``.  The result then holds it as ``scripted``.
-            The module of an exported program is held as ``exported``, and runs by the same methods.
+        module: a plain torch module, or any function of tensors.  It is not changed.  A scripted one is a black box,
+            which methods run that call the plain network: ``controlled``, ``sample``, ``local``.  The result then holds
+            it as ``scripted``.  The module of an exported program is held as ``exported``, and runs by the same
+            methods.  A function is held as ``function``, and the modules that it uses as ``parts``.
         method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
         rtol: of the method ``controlled``: how exact its answers are to be, as for :class:`momentgen.method`.
         max_rows: likewise.
@@ -58,7 +59,8 @@ def convert(
         objects, state dicts have the same keys; training and evaluation mode are its own.
 
     Raises:
-        InputError: for another method, or something that is not a module.
+        InputError: for another method, something that is neither a module nor callable, or a function that holds
+            moments.
         UnsupportedError: when it is called by ``ap1`` or ``ap2``, at a function that a law has no rule for.
 
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from momentgen.errors import UnsupportedError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.law import Law
 
 __all__ = ["RECORDING", "explained", "refuse"]
@@ -69,9 +69,18 @@ def refuse(name: str) -> None:
         frame = frame.f_back
 
 
-def explained(error: Exception) -> UnsupportedError | None:
-    """The error of a function that takes tensors only and was given a law, as one that says so; else None."""
+#: in what torch says of a float64 value that meets a float32 one
+_MIXED = ("same dtype", "should be the same", "expected scalar type")
+
+
+def explained(error: Exception) -> UnsupportedError | InputError | None:
+    """The error of a function that was given a law or two precisions, as one that says what to write; else None."""
     first = str(error).partition("\n")[0]
+    if "ouble" in first and any(words in first for words in _MIXED):
+        return InputError(
+            f"{first}. momentgen.noisy makes float64 of numbers and lists: write momentgen.noisy(torch.tensor(x), ...) "
+            "for a network in float32, or convert network.double()"
+        )
     if not any(words in first for words in ("found type '", ", not ", "cannot convert", " is not an instance of ")):
         return None
     for law in (kind.__name__ for kind in _subclasses(Law)):

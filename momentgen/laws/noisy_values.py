@@ -143,7 +143,7 @@ def _means(x: Any) -> Tensor:
     """
     if isinstance(x, Moments):
         raise InputError(
-            "noisy: expected numbers or a tensor as means, got Moments; add noise to a noisy value by "
+            "noisy: expected numbers or a tensor as means, got Moments. Add noise to a noisy value by "
             "x + momentgen.noisy(0.0, std=...), and to a result by momentgen.noisy(x.mean, var=x.var + ...)"
         )
     if isinstance(x, Tensor):
@@ -178,7 +178,7 @@ def _tensor(name: str, given: Any) -> Tensor:
 
 def _covariance(cov: Any, x: Tensor) -> Any:
     """A covariance as a tensor: one that is given as it is, other numbers as the means are."""
-    return cov if isinstance(cov, Tensor) else _tensor("cov", cov).to(x)
+    return cov if isinstance(cov, Tensor | numbers.Real) else _tensor("cov", cov).to(x)
 
 
 def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, ...]:
@@ -186,8 +186,8 @@ def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, .
     if cov is None or shared or not given:
         raise InputError(
             f"noisy: expected cov for a tuple of {len(given)} means, which are several values, got "
-            f"{'shared=True' if shared else 'another noise'}; make each by a call of its own, "
-            "noisy(a, std=...), noisy(b, std=...), and give a list, noisy([...], std=...), for one vector"
+            f"{'shared=True' if shared else 'another noise'}. Make each by a call of its own, "
+            "noisy(a, std=...), noisy(b, std=...). For one vector give a list, noisy([...], std=...)"
         )
     parts = [_means(one) for one in given]
     if any(part.device != parts[0].device for part in parts):
@@ -196,7 +196,7 @@ def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, .
     for part in parts:
         dtype = torch.promote_types(dtype, part.dtype)
     parts = [part.to(dtype) for part in parts]
-    cov = _covariance(cov, parts[0])
+    cov = _tensor("cov", cov).to(parts[0]) if isinstance(cov, numbers.Real) else _covariance(cov, parts[0])
     count, total = cov.shape[-1] if cov.dim() else 1, sum(part.numel() for part in parts)
     batch = parts[0].shape[:1]
     batched = all(part.dim() and part.shape[:1] == batch for part in parts) and (
@@ -205,8 +205,8 @@ def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, .
     if (count if not batched else count * batch[0]) != total or (cov.dim() == 3 and not batched):
         shapes = ", ".join(str(tuple(part.shape)) for part in parts)
         raise InputError(
-            f"noisy: expected cov of all {total} values of means of shapes {shapes}, or of those of one example where "
-            f"all have the same number of examples in front, got cov of shape {tuple(cov.shape)}"
+            f"noisy: expected cov of all {total} values of means of shapes {shapes}, got cov of shape "
+            f"{tuple(cov.shape)}. Means with as many examples in front may have the covariance of one example"
         )
     size = (*batch, count) if batched else (count,)
     source = _correlated_noise(torch.zeros(size, dtype=dtype, device=parts[0].device), cov)

@@ -1,22 +1,65 @@
-"""Sums of noisy values at the border: a network is called with their sources, and adds them up inside.
+"""Sums of noisy values at the border, and results of :func:`joint` calls: a network is called with their sources.
 
-So every method draws, or propagates, each source once, whichever arguments it is in.
+It adds up sums inside, and computes earlier results anew.  So every method draws, or propagates, each source once,
+whichever arguments it is in.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from momentgen.errors import InputError
+from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.runtime import DistributedMoments, JointMoments, Moments, NoisyMoments, Term, terms_of
 
-__all__ = ["by_example", "drawn", "with_sources"]
+__all__ = ["by_example", "drawn", "joint", "remembered", "with_sources"]
+
+
+_joint: ContextVar[bool] = ContextVar("momentgen_joint")
+_seen: Any = seen_by_compiler(_joint)
+
+
+def joint() -> within:
+    """Within the context, results of converted networks share noise and random weights with those before them.
+
+    A result that is given to another network, or to :func:`momentgen.propagate`, is computed anew in every draw, from
+    the same noise and the same weights.  So a rollout of many steps takes many calls, while
+    ``momentgen.propagate(rollout, x)`` takes as many as one network.  Results go on sharing after the context.
+
+    >>> import torch, momentgen
+    >>> net = momentgen.convert(torch.nn.Identity().eval())
+    >>> x = momentgen.noisy(torch.ones(1), std=0.5)
+    >>> with momentgen.joint():
+    ...     difference = momentgen.propagate(lambda a, b: a - b, net(x), net(x))
+    >>> difference.std, momentgen.propagate(lambda a, b: a - b, net(x), net(x)).std.round(decimals=2)
+    (tensor([0.]), tensor([0.7100]))
+    """
+    return within(_joint, True)
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call of a network, whose results others share."""
+
+    forward: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclasses.dataclass
+class _Result:
+    """A result of a call among the arguments of another; ``place`` among its leaves."""
+
+    call: _Call
+    place: int
 
 
 @dataclasses.dataclass
@@ -37,11 +80,11 @@ class _Sum:
     dtype: torch.dtype
     noises: list[Any]
 
-    def value(self) -> Any:
-        """The sum of what stands for the sources."""
+    def value(self, of: Callable[[Any], Any]) -> Any:
+        """The sum of what stands for the sources, after ``of``."""
         total: Any = self.offset
         for noise, scale, (start, shape) in zip(self.noises, self.scales, self.places, strict=True):
-            total = total + Term(noise, scale, start, shape).of(noise)
+            total = total + Term(noise, scale, start, shape).of(of(noise))
         return total
 
     def expanded(self, place: int) -> Moments | None:
@@ -62,20 +105,69 @@ class _Sum:
         return DistributedMoments.of(mean, var, source.noise.expanded(mean))
 
 
+#: what stands in the place of moments among the arguments of a network
+_STANDING: Final = (_Sum, _Result)
+
+
 def _sum(value: Any) -> Any:
-    """A sum in the place of moments that are one; anything else as it is."""
+    """A sum, or a result of an earlier call, in the place of moments that are one; anything else as it is."""
     if not isinstance(value, Moments):
         return value
     offset, terms = terms_of(value)
     if offset is None:
-        return value
+        made = getattr(value, "_made", None)
+        if made is None:
+            return value
+        call, place = made
+        return _Result(call, place)
     places = [(term.start, term.shape) for term in terms]
-    scales, noises = [term.scale for term in terms], [term.source for term in terms]
+    scales, noises = [term.scale for term in terms], [_sum(term.source) for term in terms]
     return _Sum(offset, scales, places, tuple(value.mean.shape), value.mean.dtype, noises)
 
 
-def _value(value: Any) -> Any:
-    return value.value() if isinstance(value, _Sum) else value
+def _evaluated(nest: Any) -> Any:
+    """The nest with tensors or laws in the place of sums and results, each call run once."""
+    known: dict[int, list[Any]] = {}
+
+    def value(one: Any) -> Any:
+        if isinstance(one, _Sum):
+            return one.value(value)
+        if not isinstance(one, _Result):
+            return one
+        if id(one.call) not in known:
+            args, kwargs = mapped(value, (one.call.args, one.call.kwargs), _STANDING)
+            known[id(one.call)] = leaves_of(one.call.forward(*args, **kwargs))
+        return known[id(one.call)][one.place]
+
+    return mapped(value, nest, _STANDING)
+
+
+def remembered(
+    method: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Any], Any]:
+    """A function that lets the results of a call remember it, within :func:`joint`.
+
+    Raises:
+        InputError: for other methods than ``controlled``, and in compiled code.
+    """
+    if _seen.value is _seen:
+        return lambda found: found
+    if torch.compiler.is_compiling():
+        raise InputError("momentgen.joint: expected calls outside of compiled code; leave torch.compile out there")
+    if method != "controlled":
+        raise InputError(
+            f"momentgen.joint: expected the method controlled, got {method}; call .eval() on the network, or "
+            'momentgen.convert(network, "controlled")'
+        )
+    call = _Call(forward, *mapped(_sum, (args, kwargs)))
+
+    def remember(found: Any) -> Any:
+        for place, leaf in enumerate(leaves_of(found)):
+            if isinstance(leaf, JointMoments):
+                leaf._made = call, place
+        return found
+
+    return remember
 
 
 def with_sources(
@@ -83,22 +175,24 @@ def with_sources(
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """The code of a network and arguments without sums: their sources are there, and the code adds them up.
 
+    Results of :func:`joint` calls likewise: the code computes them anew.
+
     Args:
         method: in force.
         forward: the network's code.
         args: of its call, with sums in any containers.
         kwargs: likewise.
     """
-    if all(not isinstance(leaf, Moments) or terms_of(leaf)[0] is None for leaf in leaves_of((args, kwargs))):
+    if all(_sum(leaf) is leaf for leaf in leaves_of((args, kwargs))):
         return forward, args, kwargs
-
     if method == "ap2":
         _say_what_is_shared(args, kwargs)
 
     def summed(*args: Any, **kwargs: Any) -> Any:
-        return forward(*mapped(_value, args, (_Sum,)), **mapped(_value, kwargs, (_Sum,)))
+        own, named = _evaluated((args, kwargs))
+        return forward(*own, **named)
 
-    return summed, mapped(_sum, args), mapped(_sum, kwargs)
+    return summed, *mapped(_sum, (args, kwargs))
 
 
 def _say_what_is_shared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -113,14 +207,18 @@ def _say_what_is_shared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Arguments whose noise in common is noise of each example, which has the same moments of independent examples.
 
-    None where no noise is in common of the examples of one sum, or where a source is so in one value and not in others.
+    None where no sum has noise that its examples share, or where a source is shared in one value and not in others.
+    None too with results of :func:`joint` calls among them.
     """
     found: dict[int, Moments | None] = {}
     leaves: list[Any] = []
-    mapped(leaves.append, (args, kwargs), (_Sum,))
+    mapped(leaves.append, (args, kwargs), _STANDING)
     for leaf in leaves:
         given = leaf if isinstance(leaf, _Sum) else None
-        for place, source in enumerate(given.noises if given else [leaf] if isinstance(leaf, Moments) else []):
+        noises = given.noises if given else [leaf] if isinstance(leaf, Moments | _Result) else []
+        if not all(isinstance(noise, Moments) for noise in noises):
+            return None
+        for place, source in enumerate(noises):
             expanded = None if given is None else given.expanded(place)
             if _shape(found.setdefault(id(source), expanded)) != _shape(expanded):
                 return None
@@ -133,7 +231,8 @@ def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
         known = [(found[id(noise)], noise) for noise in value.noises]
         return dataclasses.replace(value, noises=[noise if own is None else own for own, noise in known])
 
-    return mapped(apart, args, (_Sum,)), mapped(apart, kwargs, (_Sum,))
+    made: tuple[tuple[Any, ...], dict[str, Any]] = mapped(apart, (args, kwargs), (_Sum,))
+    return made
 
 
 def _shape(value: Moments | None) -> torch.Size | None:
@@ -151,5 +250,5 @@ def drawn(value: Moments, draw: Callable[[Moments], Tensor]) -> Tensor:
             draws[id(source)] = draw(source)
         return draws[id(source)]
 
-    found: Tensor = mapped(once, _sum(value)).value()
+    found: Tensor = _evaluated(mapped(once, _sum(value)))
     return found

@@ -30,11 +30,14 @@ from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["Weight", "drawn_weight", "each_row", "random_weight", "refused"]
+__all__ = ["RUN", "Weight", "drawn_weight", "each_row", "once_in_a_run", "random_weight", "refused"]
 
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
 _ROW: ContextVar[RowWeight | None] = ContextVar("momentgen_row_weight", default=None)
+
+#: what random parameters are in one run of the outermost network, by their owner
+RUN: Final[ContextVar[dict[Any, tuple[Any, Any]] | None]] = ContextVar("momentgen_run", default=None)
 
 #: why a function of a parameter with covariances of neighbours has no rule
 _LOST: Final = (
@@ -51,6 +54,17 @@ _ONE_BY_ONE: Final = names(
 def each_row(weight: RowWeight) -> within:
     """Within the context, weights that are drawn come from ``weight``."""
     return within(_ROW, weight)
+
+
+def once_in_a_run(owner: Any, method: str, make: Callable[[], Any]) -> Any:
+    """What ``make`` makes of the random parameters of ``owner``: once in a run, however often that is called in it."""
+    run = None if torch.compiler.is_dynamo_compiling() else RUN.get()
+    if run is None:
+        return make()
+    key = id(owner), method
+    if key not in run:
+        run[key] = owner, make()  # the owner is held, so that its identity stays its own
+    return run[key][1]
 
 
 def drawn_weight(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -15,7 +15,7 @@ from momentgen.errors import InputError
 from momentgen.runtime.inputs import has_elements, kind, readable
 from momentgen.runtime.predicted import Predicted, Predictive
 from momentgen.runtime.shown import Arrays, hint, shown
-from momentgen.runtime.variances import completed, norms
+from momentgen.runtime.variances import changed_source, completed, converted, indexed, norms
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -31,7 +31,7 @@ class Moments(NamedTuple):
     """Mean and variance of independent random variables, elementwise.
 
     A named tuple, so ``mean, var = x`` unpacks, and it passes through ``torch.compile``, ``torch.export``,
-    ``torch.func`` and pytrees as two tensors.  Its length and its indices are those of the mean: ``x[0]`` is the first
+    ``torch.func`` and pytrees as two tensors, and its length is 2.  An index is one of the mean: ``x[0]`` is the first
     example.  Arithmetic with numbers and certain tensors is exact where it is linear.  All else needs to know which
     random values are one, and raises :class:`~momentgen.errors.InputError`: write it as a function of tensors for
     :func:`momentgen.propagate`.
@@ -97,9 +97,6 @@ class Moments(NamedTuple):
         """The device of the mean."""
         return self.mean.device
 
-    def __len__(self) -> int:
-        return len(self.mean) if isinstance(self.mean, Tensor) else 2
-
     def __getitem__(self, place: Any) -> Any:
         if not isinstance(self.mean, Tensor):
             return tuple.__getitem__(self, place)  # pytrees put anything in the places of tensors
@@ -126,16 +123,7 @@ class Moments(NamedTuple):
         Raises:
             InputError: for a dtype that does not hold the variances.
         """
-
-        def change(part: Tensor) -> Tensor:
-            made = part.to(*args, **kwargs)
-            if readable(part) and bool(((part != 0) & part.isfinite() & ((made == 0) | ~made.isfinite())).any()):
-                raise InputError(
-                    f"Moments.to: {made.dtype} does not hold all values; use a wider dtype, or larger units"
-                )
-            return made
-
-        return self._each((args, tuple(kwargs.items())), change)
+        return self._each((args, tuple(kwargs.items())), lambda part: converted(part, *args, **kwargs))
 
     def cpu(self) -> Moments:
         """The same on the CPU."""
@@ -187,22 +175,7 @@ class NoisyMoments(Moments):
         )
 
     def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
-        return _moved(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
-
-
-def _moved(value: Moments, key: Any, change: Callable[[Tensor], Tensor], make: Callable[[], Moments]) -> Moments:
-    """A source of noise after a change of its tensors: itself where none of them changes, else one for each key."""
-    if all(change(part) is part for part in tuple.__iter__(value)):
-        return value
-    if value.noise is not None:
-        raise InputError(
-            f"Moments: noise of the distribution {value.noise} stays where it is; call momentgen.noisy with the mean and "
-            "the distribution as they are to be"
-        )
-    made = value.__dict__.setdefault("_changed", {})
-    if key not in made:
-        made[key] = make()
-    return made[key]
+        return changed_source(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
 
 
 class DistributedMoments(NoisyMoments):
@@ -253,6 +226,8 @@ class JointMoments(Moments, Predicted):
     _predictive: Predictive | None = None
     #: offset and terms, as :func:`momentgen.runtime.sums.terms_of` says them, of what arithmetic made of a value
     _derived: Any = None
+    #: the call that made it, where others are to share its noise, and its place among the results
+    _made: Any = None
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 
@@ -311,30 +286,31 @@ class JointMoments(Moments, Predicted):
         return tuple.__iter__(self)
 
     def __getitem__(self, place: Any) -> Any:
+        self._refuse_shared(f"x[{place!r}]")
         mean, var = self._pair()
-        first = place[0] if isinstance(place, tuple) and place else place
-        if first is None or first is ... or isinstance(first, bool) or (isinstance(first, Tensor) and first.dim() > 1):
-            raise InputError(
-                f"Moments[{place!r}]: expected an index of examples first, a number, slice, or tensor of one dimension; "
-                "index .mean and .std for others"
-            )
-        size = self.factor.shape[-2]
-        spread = self.factor.movedim(-2, 0).reshape(size, *mean.shape)
-        chosen = spread[(slice(None), *place) if isinstance(place, tuple) else (slice(None), place)]
+        factor = indexed(self.factor, mean.shape, place)
         mean, var = mean[place], var[place]
-        alone = self.factor.dim() == 2 or isinstance(first, int) or not mean.dim()
-        factor = chosen.reshape(size, -1) if alone else chosen.reshape(size, len(mean), -1).movedim(0, 1)
         found = self._with(JointMoments.of(mean, var, factor), lambda part: part[place])
         found._predictive = None if self._predictive is None else self._predictive.at(place)
         return found
 
     def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
         def made() -> JointMoments:
+            self._refuse_shared(str(key))
             found = self._with(JointMoments.of(*map(change, (*self._pair(), self.factor))), change)
             found._predictive = self._predictive
             return found
 
-        return made() if self._errors is not None else _moved(self, key, change, made)
+        moves = any(change(part) is not part for part in self._pair())
+        return self if not moves else made() if self._errors is not None else changed_source(self, key, change, made)
+
+    def _refuse_shared(self, what: str) -> None:
+        """Raise where a value that is made of this one would lose what it shares with others."""
+        if self._made is not None:
+            raise InputError(
+                f"{what} of a result of a momentgen.joint() call: read .mean and .std. Or do it in the function "
+                "that takes the result, momentgen.propagate(lambda a: a[0], x)"
+            )
 
     def _with(self, made: JointMoments, change: Callable[[Tensor], Tensor]) -> JointMoments:
         """Moments made of these, with a change of the errors and the same notes."""
@@ -356,8 +332,8 @@ class JointMoments(Moments, Predicted):
         return None if self._errors is None else self._errors[2]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is stored of an answer: its distribution runs the network, and stays behind."""
-        return {name: value for name, value in self.__dict__.items() if name != "_predictive"}
+        """What is stored of an answer: its distribution and its call run the network, and stay behind."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_predictive", "_made")}
 
     def __getattr__(self, name: str) -> Any:
         if name == "factor":  # torch's pytrees and other code make a named tuple anew of its two fields
@@ -410,17 +386,15 @@ def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
     return tuple.__new__(cls, (mean, completed(mean, var)))
 
 
-def _make(cls: type[Moments], parts: Iterable[Any]) -> Moments:
-    mean, var = parts
-    return tuple.__new__(cls, (mean, var))
-
-
-Moments._make = classmethod(_make)  # type: ignore[assignment]  # a named tuple's own asks for len
 Moments.__new__ = _new  # type: ignore[assignment]
 _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
 # an exported program flattens named tuples by their indices, which are those of examples here
-torch.fx._pytree.register_pytree_flatten_spec(pytree.namedtuple, lambda value, spec: list(value))
+torch.fx._pytree.register_pytree_flatten_spec(
+    pytree.namedtuple,
+    lambda value, spec: list(value),
+    torch.fx._pytree.SUPPORTED_NODES_EXACT_MATCH[pytree.namedtuple],
+)
 # torch.export.save, and torch.load of weights only
 _register: Any = getattr(pytree, "_register_namedtuple", None)
 if _register is not None:

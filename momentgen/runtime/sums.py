@@ -96,6 +96,9 @@ class SumMoments(NoisyMoments):
             before = found.get(key)
             found[key] = term if before is None else term._replace(scale=before.scale + term.scale)
         kept = [term for term in found.values() if isinstance(term.scale, Tensor) or term.scale]
+        if len(kept) < len(found):  # what cancels leaves its shape
+            shapes = [term.of(term.source.mean).shape for term in found.values()]
+            offset = offset.expand(torch.broadcast_shapes(offset.shape, *shapes))
         mean = offset
         for term in kept:
             mean = mean + term.of(term.source.mean)
@@ -175,9 +178,9 @@ def _added(one: Moments, other: Moments, sign: float) -> Moments:
         if not _is_noise(value):
             raise InputError(
                 f"{'Moments + Moments' if sign > 0 else 'Moments - Moments'}: expected noise of momentgen.noisy, got "
-                "moments of which nothing says what noise they share; compute the sum in one function, "
-                f"momentgen.propagate(lambda a, b: a {'+' if sign > 0 else '-'} b, x, y), or take "
-                "momentgen.noisy(x.mean, var=x.var) where they share none"
+                "moments of which nothing says what noise they share. Compute the sum in one function, "
+                f"momentgen.propagate(lambda a, b: a {'+' if sign > 0 else '-'} b, x, y). Where they share none, take "
+                "momentgen.noisy(x.mean, var=x.var)"
             )
     (before, own), (after, others) = terms_of(one), terms_of(other)
     parts = [part for part in (before, None if after is None else sign * after) if part is not None]
@@ -201,21 +204,25 @@ def _operator(text: str, swapped: bool = False) -> Callable[[Moments, object], M
                 return _linear(self, number, 0.0)
             if text == "/" and not swapped:
                 return _linear(self, 1 / number, 0.0)
-        names = ["Moments", "Moments" if isinstance(other, Moments) else type(other).__name__]
+        names = ["Moments", _named(other)]
         left, right = names[::-1] if swapped else names
         raise InputError(
-            f"{left} {text} {right}: Moments know + and -, and products with certain values; compute all else in one "
-            f"function, momentgen.propagate(lambda a, b: a {text} b, x, y), or momentgen.convert the network that contains it"
+            f"{left} {text} {right}: Moments know + and -, and products with certain values. Compute all else in one "
+            f"function, momentgen.propagate(lambda a, b: a {text} b, x, y), or convert the network that contains it"
         )
 
     return operate
 
 
+def _named(value: object) -> str:
+    return "Moments" if isinstance(value, Moments) else type(value).__name__
+
+
 def _comparison(text: str) -> Callable[[Moments, object], NoReturn]:
     def compare(self: Moments, other: object) -> NoReturn:
         raise InputError(
-            f"Moments {text} {'Moments' if isinstance(other, Moments) else type(other).__name__}: a random value is above another with a probability; "
-            f"momentgen.propagate(lambda a: (a {text} c).double(), x).mean is that of one value, and "
+            f"Moments {text} {_named(other)}: a random value is above another with a probability. "
+            f"That of one value is momentgen.propagate(lambda a: (a > c).double(), x).mean. "
             f"x.mean {text} c compares the means"
         )
 

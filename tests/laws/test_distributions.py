@@ -204,16 +204,3 @@ def test_a_distribution_that_a_pytree_has_lost_is_no_normal_one() -> None:
     x = noisy(torch.zeros(2, 3), td.Laplace(0.0, 0.2))
     with pytest.raises(InputError, match="expected moments with a distribution"):
         momentgen.convert(nn.Linear(3, 2).eval())(pytree.tree_map(Tensor.clone, x))
-
-
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [
-        ([1.0, 2.0], r"got list; write torch\.as_tensor"),
-        (torch.zeros(2).numpy(), r"got ndarray; write torch\.as_tensor"),
-        (noisy(torch.zeros(2), std=1.0), r"got Moments; add the variances"),
-    ],
-)
-def test_what_is_no_tensor_is_refused_with_what_to_write(x: Any, text: str) -> None:
-    with pytest.raises(InputError, match=text):
-        noisy(x, std=0.1)

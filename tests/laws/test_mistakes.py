@@ -79,7 +79,7 @@ MISTAKES = {
     ),
     "the covariance of an input": Mistake(
         lambda: x.covariance,  # type: ignore[attr-defined]
-        "results of the method controlled have one",
+        "answers of the default method have it",
         "momentgen.propagate(f, x).covariance",
     ),
     "noise without its size": Mistake(lambda: noisy(torch.zeros(2)), "expected one of distribution, var, std and cov"),
@@ -91,6 +91,12 @@ MISTAKES = {
     "a tuple in the place of a list": Mistake(lambda: noisy((1.0, 2.0), std=0.1), "give a list, noisy([...], std=...)"),
     "several values with too small a covariance": Mistake(
         lambda: noisy((1.0, 2.0, 3.0), cov=[[1.0, 0.0], [0.0, 1.0]]), "expected cov of all 3 values"
+    ),
+    "a list for a network in float32": Mistake(
+        lambda: convert(net)(noisy([[1.0, 2.0]], std=0.1)), "write momentgen.noisy(torch.tensor(x), ...)"
+    ),
+    "a list for a convolution in float32": Mistake(
+        lambda: convert(nn.Conv1d(1, 1, 1).eval(), "ap2")(noisy([[[1.0, 2.0]]], std=0.1)), "or convert network.double()"
     ),
     "words in the place of numbers": Mistake(lambda: noisy("1.0", std=0.1), "expected numbers or a tensor as means"),
     "whole numbers in a tensor": Mistake(lambda: noisy(torch.tensor([1, 2]), std=0.1), "use x.float()"),

@@ -112,8 +112,8 @@ class Network:
         for value, first in zip(numbers, self._numbers, strict=True):
             if not np.array_equal(value, first, equal_nan=True):
                 raise InputError(
-                    f"{self.where.extra_repr()} returns {type(value).__name__}, a number that depends on the noise and "
-                    "is no tensor; compute it with torch, torch.sin in the place of math.sin and of numpy, and leave "
+                    f"{self.where.extra_repr()} returns {type(value).__name__}, which depends on the noise and is no "
+                    "tensor. Compute it with torch: write torch.sin in the place of math.sin and of numpy, and leave "
                     "out float(), int() and .item()"
                 )
 

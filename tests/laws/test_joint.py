@@ -1,0 +1,106 @@
+"""Calls that share their noise and random weights: covariance across calls, and rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import convert, joint, noisy, propagate
+from momentgen.errors import InputError
+from momentgen.inference import MeanField, randomise
+
+#: standard deviation of a random weight about 1
+STD = 0.07
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    return convert(nn.Linear(2, 2).eval())
+
+
+def random_factor() -> Any:
+    plain = nn.Linear(1, 1, bias=False).eval()
+    nn.init.constant_(plain.weight, 1.0)
+    return randomise(plain, MeanField(std=STD))
+
+
+def power(steps: int) -> tuple[float, float]:
+    """Mean and standard deviation of a normal value about 1 to that power, by quadrature."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    values, weights = (1 + STD * nodes) ** steps, weights / weights.sum()
+    mean = float(weights @ values)
+    return mean, float(weights @ (values - mean) ** 2) ** 0.5
+
+
+def rolled(net: Any, y: Any) -> Any:
+    for _ in range(5):
+        y = net(y)
+    return y
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_results_of_joint_calls_share_the_noise_of_their_arguments(batch: int) -> None:
+    net, x = network(), noisy(torch.ones(batch, 2), std=0.5)
+    with joint():
+        one, other = net(x), net(x + 1)
+        apart = propagate(lambda a, b: b - a, one, other)
+    torch.testing.assert_close(apart.std, torch.zeros(batch, 2), rtol=0, atol=1e-5)
+    both = propagate(lambda a, b: torch.cat([a, b], -1), 2 * one, other)
+    torch.testing.assert_close(both.covariance[:, :2, 2:], 2 * one.covariance, rtol=1e-4, atol=1e-5)
+
+
+def test_results_of_separate_calls_count_as_independent() -> None:
+    net, x = network(), noisy(torch.ones(1, 2), std=0.5)
+    one, other = net(x), net(x)
+    apart = propagate(lambda a, b: b - a, one, other)
+    torch.testing.assert_close(apart.var, 2 * one.var, rtol=1e-3, atol=0)
+
+
+def test_a_rollout_of_a_random_weight_has_the_moments_of_its_power() -> None:
+    net, start = random_factor(), torch.ones(1, 1)
+    mean, std = power(5)
+    with joint():
+        stepped = rolled(net, start)
+    for out in (stepped, propagate(lambda y: rolled(net, y), start)):
+        assert float(out.std) == pytest.approx(std, abs=4 * float(out.std_error) + 1e-3)
+        assert float(out.mean) == pytest.approx(mean, abs=4 * float(out.mean_error) + 1e-3)
+    apart = rolled(net, start)
+    assert float(apart.std) == pytest.approx(((1 + STD**2) ** 5 - 1) ** 0.5, rel=0.1)
+
+
+def test_a_random_weight_is_one_value_in_a_function_by_draws() -> None:
+    net = random_factor()
+    out = propagate(lambda y: net(y) - net(y), torch.ones(4, 1), method="sample")
+    assert torch.equal(out.mean, torch.zeros(4, 1))
+
+
+def test_dropout_is_drawn_anew_in_each_call_and_once_for_each_result() -> None:
+    net, x = convert(nn.Dropout(0.5), "controlled"), torch.ones(1, 1)
+    with joint():
+        one, other = net(x), net(x)
+        assert float(propagate(lambda a, b: a - b, one, one, method="controlled").std) == 0
+        assert float(propagate(lambda a, b: a - b, one, other, method="controlled").std) > 1
+
+
+def test_results_in_containers_and_of_several_outputs_are_shared() -> None:
+    def two(x: Tensor) -> dict[str, Tensor]:
+        return {"sum": x.sum(-1), "first": x[..., 0]}
+
+    x = noisy(torch.ones(3, 2), std=0.5)
+    with joint():
+        out = propagate(two, x)
+        rest = propagate(lambda d, x: d["sum"] - d["first"] - x[..., 1], out, x)
+    torch.testing.assert_close(rest.std, torch.zeros(3), rtol=0, atol=1e-6)
+
+
+def test_joint_calls_by_ap2_are_refused() -> None:
+    with joint(), pytest.raises(InputError, match=r"call \.eval\(\) on the network"):
+        convert(nn.ReLU(), "ap2")(noisy(torch.ones(1), std=0.5))
+    with momentgen.method("ap1"):
+        assert convert(nn.ReLU())(torch.ones(1)).mean == 1

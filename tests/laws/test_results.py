@@ -1,0 +1,160 @@
+"""What can be done with moments: print, index, move, convert, save, and read the notes of their call."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import momentgen
+from momentgen import Moments, convert, noisy, propagate
+from momentgen.errors import InputError
+from momentgen.laws import notes as notes_of_calls
+from momentgen.runtime import JointMoments
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    return convert(nn.Linear(3, 2).eval())
+
+
+@pytest.mark.parametrize("cov", [False, True])
+@pytest.mark.parametrize(
+    "place", [0, -1, slice(1, 3), torch.tensor([2, 0]), [1], (slice(None), 1), (0, 1), (slice(0, 2), [0])], ids=str
+)
+def test_an_index_is_one_of_examples_and_keeps_covariance_and_errors(place: Any, cov: bool) -> None:
+    x = noisy(torch.ones(4, 3), cov=torch.eye(3)) if cov else noisy(torch.ones(4, 3), std=0.5)
+    out = convert(nn.Sequential(nn.Linear(3, 2), nn.Tanh()).eval())(x)
+    part = out[place]
+    for name in ("mean", "var", "std", "std_error", "mean_error"):
+        torch.testing.assert_close(getattr(part, name), getattr(out, name)[place])
+    diagonal = part.covariance.diagonal(dim1=-2, dim2=-1).reshape(part.shape)
+    torch.testing.assert_close(diagonal, part.var, rtol=1e-4, atol=1e-7)
+    assert part.rows == out.rows
+    mean, var = out
+    assert mean is out.mean
+    assert var.shape == out.shape
+
+
+def test_the_covariance_across_examples_follows_an_index() -> None:
+    x, scale = noisy(torch.tensor([1.0, 2.0, 4.0]), std=0.1), noisy(3.0, std=0.2)
+    out = propagate(lambda x, s: x * s, x, scale)
+    torch.testing.assert_close(out[1:].covariance, out.covariance[1:, 1:])
+    torch.testing.assert_close(out[torch.tensor([2, 0])].covariance, out.covariance[[2, 0]][:, [2, 0]])
+
+
+@pytest.mark.parametrize("place", [None, ..., torch.ones(4, 2) > 0], ids=["None", "ellipsis", "mask"])
+def test_an_index_that_loses_the_examples_is_refused(place: Any) -> None:
+    out = network()(noisy(torch.ones(4, 3), std=0.5))
+    with pytest.raises(InputError, match="expected an index of examples first"):
+        out[place]
+
+
+def test_results_calculate_with_certain_values_exactly() -> None:
+    out = network()(noisy(torch.ones(4, 3), std=0.5))
+    scale = torch.tensor([2.0, -3.0])
+    found = (1 - scale * out) / 2
+    torch.testing.assert_close(found.mean, (1 - scale * out.mean) / 2)
+    torch.testing.assert_close(found.std, scale.abs() * out.std / 2)
+    torch.testing.assert_close(found.std_error, scale.abs() * out.std_error / 2)
+    torch.testing.assert_close(found.covariance, scale.outer(scale) * out.covariance / 4)
+    torch.testing.assert_close(
+        propagate(lambda a, b: a + 2 * b, scale * out, found).std, torch.zeros(4, 2), rtol=0, atol=1e-5
+    )
+    with pytest.raises(InputError, match="cannot be broadcast"):
+        out * torch.ones(5, 4, 2)
+
+
+def test_results_are_moved_and_converted() -> None:
+    out = network()(noisy(torch.ones(4, 3), std=0.5))
+    assert out.mean.requires_grad
+    for moved in (out.detach(), out.detach().cpu(), out.to(torch.float64).detach()):
+        assert not moved.std.requires_grad
+        torch.testing.assert_close(moved.covariance.float(), out.covariance)
+        assert moved.rows == out.rows
+    mean, std = out.numpy()
+    assert (mean.shape, std.shape, out.shape, out.dtype) == ((4, 2), (4, 2), (4, 2), torch.float32)
+    assert std.tolist() == out.std.tolist()
+    with pytest.raises(InputError, match=r"float16 does not hold"):
+        Moments(torch.zeros(1), 1e-12).to(torch.float16)
+
+
+def test_values_that_are_moved_go_on_sharing_their_noise() -> None:
+    a, b = noisy((1.0, 2.0), cov=[[0.04, 0.04], [0.04, 0.04]])
+    out = propagate(lambda x, y: x - y, a.to(torch.float32), (b + 1).to(torch.float32))
+    assert out.dtype == torch.float32
+    assert float(out.std) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: noisy(torch.ones(2), std=0.1), lambda: noisy(torch.ones(2), std=0.1, shared=True) + 1,
+    lambda: noisy((1.0, 2.0), cov=[[1.0, 0.5], [0.5, 1.0]])[0],
+    lambda: network()(noisy(torch.ones(1, 3), std=0.1)).detach(),
+    lambda: noisy([1.0, 2.0], [torch.distributions.Uniform(0.0, 1.0)] * 2),
+])  # fmt: skip
+def test_all_moments_load_by_default(make: Any) -> None:
+    x = make()
+    buffer = io.BytesIO()
+    torch.save(x, buffer)
+    buffer.seek(0)
+    again = torch.load(buffer)
+    assert type(again) is type(x)
+    torch.testing.assert_close((again.mean, again.std), (x.mean, x.std))
+    assert repr(again) == repr(x)
+    torch.testing.assert_close(propagate(lambda x: 2 * x, again).std, 2 * x.std, rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "text"),
+    [
+        (127.7322, 0.0711, "Moments(127.732 ± 0.071, float64)"),
+        (5.0, 0.0, "Moments(5 ± 0, float64)"),
+        (2.5e-9, 3e-11, "Moments((2.500 ± 0.030)e-09, float64)"),
+        (1234567890.0, 20.0, "Moments((1.234567890 ± 0.000000020)e+09, float64)"),
+        ([1.0, 20.0], [0.5, 3.0], "Moments([1.00 ± 0.50, 20.0 ± 3.0], float64)"),
+        (float("nan"), float("inf"), "Moments(nan ± inf, float64)"),
+    ],
+)
+def test_moments_print_the_digits_that_their_standard_deviation_allows(mean: Any, std: Any, text: str) -> None:
+    std = torch.tensor(std, dtype=torch.float64)
+    assert repr(Moments(torch.tensor(mean, dtype=torch.float64), std.square())) == text
+
+
+def test_results_print_their_error_rows_and_notes() -> None:
+    out = propagate(lambda x: (x.exp().sum(-1), x.sum(-1)), noisy(torch.zeros(9), std=0.5), max_rows=16, rtol=1e-3)
+    assert repr(out[0]).endswith("float32, controlled, 16 rows, 1 note)")
+    assert "(± " in repr(out[0])
+    batch = propagate(lambda x: x.exp().sum(-1), noisy(torch.zeros(3, 9), std=0.5))
+    assert "σ ± " in repr(batch)
+
+
+def test_a_result_has_the_notes_of_its_call_and_who_listens_has_them_too() -> None:
+    x = noisy(torch.zeros(9), std=0.5)
+    with momentgen.laws.listening() as heard:
+        out = propagate(lambda x: x.exp().sum(-1), x, max_rows=16, rtol=1e-3)
+    assert out.notes == tuple(heard)
+    assert any("max_rows=16" in text for text in out.notes)
+    assert propagate(lambda x: x.sum(-1), x).notes == ()
+    assert convert(nn.ReLU(), "ap2")(x).notes is None
+
+
+@pytest.mark.parametrize(
+    ("function", "said"), [(lambda x: x.exp().sum(), "after 16 rows"), (lambda x: x.log().sum(), "not finite")]
+)
+def test_nan_draws_and_the_end_of_rows_warn_once(function: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes_of_calls, "_warned", set())
+    x = noisy(torch.ones(9), std=0.9)
+    with pytest.warns(notes_of_calls.AccuracyWarning, match=said):
+        propagate(function, x, max_rows=16, rtol=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        propagate(function, x, max_rows=16, rtol=1e-3)
+
+
+def test_moments_of_moments_know_their_shape() -> None:
+    x = JointMoments.of(torch.zeros(2), torch.ones(2), torch.eye(2))
+    assert (x.shape, x.dtype, x.device) == ((2,), torch.float32, torch.device("cpu"))
