@@ -124,6 +124,10 @@ class Noise:
         found: Tensor = given.rsample() if given.has_rsample else given.sample()
         return found.to(self._like.dtype) - self.mean
 
+    def draws(self, count: int) -> Tensor:
+        """So many draws less their mean, in front of the value's shape; without derivatives."""
+        return self._distribution.sample((count,)).to(self._like.dtype) - self.mean
+
     def expanded(self, like: Tensor) -> Noise:
         """The same noise of every example of a larger value."""
         return Noise(_expanded(like, self._distribution), like)

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.noise import Source
+from momentgen.laws.controlled.noise import BESIDE, Source
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import balanced_root, eigh, scale_of, square_root
 
@@ -21,8 +21,6 @@ _SMALL: Final = 2**15
 _DIRECTIONS: Final = 24
 #: bytes of derivatives by the sources that are computed at once: of small ones calls cost more than arithmetic
 _TOGETHER, _TOGETHER_ON_ACCELERATORS = 2**19, 2**26
-#: number of a row that no call runs: draws from there on tell the law of A e alone
-_FURTHER: Final = 2**30
 
 
 class Linear:
@@ -87,7 +85,7 @@ class Linear:
             return self.root, None
         normal, others = ([part for part in self.parts if part[0].normal is one] for one in (True, False))
         batch, outputs = self._like.shape
-        return self._root(batch, outputs, normal), self._of_rows(range(_FURTHER, _FURTHER + count), others)
+        return self._root(batch, outputs, normal), self._of_rows(range(BESIDE, BESIDE + count), others)
 
     def _root(self, batch: int, count: int, parts: list[tuple[Source, Tensor]]) -> Tensor:
         """A root of the exact covariance, shape ``(batch, d, K)``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["PAIRED_ROWS", "InputNoise", "Source", "drawn_beside"]
+__all__ = ["BESIDE", "PAIRED_ROWS", "InputNoise", "Source", "drawn_beside"]
 
 
 class Source(NamedTuple):
@@ -45,6 +46,8 @@ def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:
 
 #: rows in antithetic pairs whatever the network: those that A is made of
 PAIRED_ROWS: Final = 16
+#: rows from this number on are in no answer: what tells of the noise alone draws them together
+BESIDE: Final = 2**29
 #: numbers of a call that are drawn once, and not anew for each use
 _CACHED: Final = 2**22
 
@@ -85,6 +88,10 @@ class InputNoise:
 
     def rows(self, rows: range) -> Tensor:
         """The noise of each row, shape ``(rows, *shape)``; in antithetic pairs at first."""
+        if self.value.noise is not None and rows.start >= BESIDE:
+            with self._seeded(rows.start):
+                found: Tensor = self.value.noise.draws(len(rows))
+            return found
         if self.value.noise is not None:
             return torch.stack([self._from_distribution(row) for row in rows])
         if self._std is not None:
@@ -114,12 +121,19 @@ class InputNoise:
 
     def _from_distribution(self, row: int) -> Tensor:
         """A row's draw of a distribution; where that is symmetric the second row of a pair has the first one's."""
-        noise, mean = self.value.noise, self.value.mean
+        noise = self.value.noise
         reflected = noise.is_symmetric and self._reflected(row)
-        with torch.random.fork_rng([mean.device] if mean.is_cuda else []):
-            torch.manual_seed(self._seed_of(row - 1 if reflected else row))
+        with self._seeded(row - 1 if reflected else row):
             found: Tensor = noise.draw()
         return -found if reflected else found
+
+    @contextmanager
+    def _seeded(self, row: int) -> Iterator[None]:
+        """Torch's own generator begins with a row's seed."""
+        mean = self.value.mean
+        with torch.random.fork_rng([mean.device] if mean.is_cuda else []):
+            torch.manual_seed(self._seed_of(row))
+            yield
 
     def _seed_of(self, number: int) -> int:
         return ((self._seed * 1_000_003 + self._place) * 1_000_003 + number) % 2**62

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Rows, fitted
-from momentgen.laws.controlled.facts import Facts
+from momentgen.laws.controlled.facts import Facts, close
 from momentgen.laws.controlled.linear import Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.noise import BESIDE, InputNoise
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.softmax import mean_jacobian
+from momentgen.laws.functions import Function
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
 from momentgen.runtime.one_thread import one_thread
@@ -28,8 +29,6 @@ __all__ = ["BY_DRAWS", "Contributions", "Shares"]
 
 #: whether few noisy values are drawn too, whose linear part is then known
 BY_DRAWS: Final[ContextVar[bool]] = ContextVar("momentgen_by_draws", default=False)
-#: number of the first row that tells shares, so that no row of an answer is one of them
-_FIRST: Final = 2**29
 #: rows that go through the network together
 _TOGETHER: Final = 1024
 
@@ -158,7 +157,7 @@ class Contributions:
     def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> list[_Known]:
         """First-order and total contributions, and the *variance*."""
         noise = [one.unpaired() for one in self._noise]
-        one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (_FIRST, _FIRST + rows))
+        one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (BESIDE, BESIDE + rows))
         left, left_linear = self._remainder(one, labels, count)
         right, right_linear = self._remainder(other, labels, count)
         parts = zip((left, right), (left_linear.sum(0), right_linear.sum(0)), strict=True)
@@ -183,22 +182,43 @@ class Contributions:
         shape = self._noise[place].value.mean.shape
         return (1, *shape[1:]) if self.batched else tuple(shape)
 
+    def _mapped(self, given: list[Tensor]) -> Tensor:
+        """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
+        size = max(1, min(_TOGETHER, self._facts.most))
+        size = size if size > 1 and self._facts.stacks(self._network, self._noise, size) else 1
+        if size == 1 and isinstance(self._network.where, Function) and not len(self._network.where.parts):
+            together = self._together(given)
+            if together is not None:
+                return together
+        found = []
+        for first in range(0, len(given[0]), size):
+            some = [part[first : first + size] for part in given]
+            missing = size - len(some[0])
+            some = [torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in some]
+            leaf = self._called([part.flatten(0, 1) if size > 1 else part[0] for part in some], size)
+            whole = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
+            found.append(self._outputs.flat(self._place, whole[: size - missing], size - missing).double())
+        return torch.cat(found)
+
+    def _together(self, given: list[Tensor]) -> Tensor | None:
+        """The same by ``torch.vmap``, of a formula that has no batch; None where it branches on values."""
+        try:
+            found = torch.vmap(lambda *values: self._called(list(values)))(*given)
+            first = torch.stack([self._called([part[row] for part in given]) for row in (0, -1)])
+        except RuntimeError:  # whatever vmap cannot run, a single call can, or says what is wrong
+            return None
+        if not close(found[[0, -1]], first):
+            return None
+        return self._outputs.flat(self._place, found, len(found)).double()
+
+    def _called(self, values: list[Tensor], rows: int = 1) -> Tensor:
+        leaf: Tensor = flattened(self._network.call(values, rows))[0][self._place]
+        return leaf
+
     def _remainder(self, noise: list[Tensor], labels: list[Tensor], count: int) -> tuple[Tensor, Tensor]:
         """What the linear part leaves of rows, shape ``(rows, B, K)``, and its part by each group in front."""
-        values = []
-        size = max(1, min(_TOGETHER, self._facts.most))
         rows = len(noise[0])
-        size = size if size > 1 and self._facts.stacks(self._network, self._noise, size) else 1
-        for first in range(0, rows, size):
-            given = [part[first : first + size] for part in noise]
-            missing = size - len(given[0])
-            given = [torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in given]
-            moved = [one.value.mean + part for one, part in zip(self._noise, given, strict=True)]
-            found = self._network.call([part.flatten(0, 1) if size > 1 else part[0] for part in moved], size)
-            leaf = flattened(found)[0][self._place]
-            whole = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
-            values.append(self._outputs.flat(self._place, whole[: size - missing], size - missing).double())
-        outputs = torch.cat(values)
+        outputs = self._mapped([one.value.mean + part for one, part in zip(self._noise, noise, strict=True)])
         parts = outputs.new_zeros(count, *outputs.shape)
         for source, slopes in self._linear.parts:
             if source.place is None:
