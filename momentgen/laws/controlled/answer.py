@@ -45,8 +45,8 @@ _PAIRED: Final = 4
 _WHOLE: Final = 4
 #: share of the examples whose errors end the rows
 _EXAMPLES: Final = 0.9
-#: draws of a linear part that is not normal
-_DRAWS: Final = 2048
+#: draws of a linear part that is not normal: numbers in all, and draws at least and at most
+_DRAWS, _LEAST_DRAWS, _MOST_DRAWS = 2**22, 2**11, 2**16
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
 
@@ -130,7 +130,8 @@ class Answer:
 
     def _predictive(self, mode: Shift, place: int, linear: Linear) -> OfOutput:
         """The distribution of an output, by the rows so far and those that are asked for later."""
-        law = functools.cache(lambda: linear.law(_DRAWS))
+        size = self._outputs.flat(place, self._outputs.rows[0][place]).numel()
+        law = functools.cache(lambda: linear.law(min(max(_DRAWS // max(size, 1), _LEAST_DRAWS), _MOST_DRAWS)))
 
         def make(part: slice) -> Made:
             outputs = self._outputs.of(place)

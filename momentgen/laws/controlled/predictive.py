@@ -27,6 +27,10 @@ __all__ = ["Made", "OfOutput", "joined_predictive"]
 _HELD, _LEAST, _MOST = 2**24, 1024, 2**15
 #: sets of quasi-random draws, whose difference is the draws' own error
 _SETS: Final = 8
+#: error of the draws that is small, as a part of the number
+_ENOUGH: Final = 0.02
+#: parts of further draws, at most
+_PARTS: Final = 32
 #: remainders that a row is compared with
 _BESIDE: Final = 32
 #: steps to the quantile that the rows agree with
@@ -183,10 +187,10 @@ class OfOutput:
         most = _HELD // 4 // max(surrogate.rest[0].numel(), 1)
         return int(2 ** math.floor(math.log2(min(max(most, _LEAST), _MOST))))
 
-    def _drawn(self, surrogate: Surrogate, count: int, apart: bool = False) -> Tensor:
+    def _drawn(self, surrogate: Surrogate, count: int, apart: bool = False, part: int = 0) -> Tensor:
         """Draws of the surrogate at fixed points, shape ``(count, b, K)``: ``_SETS`` of quasi-random ones in turn."""
-        values = self._end(surrogate.draws(*_points(surrogate.dimensions, count)))
-        return self._apart(values, torch.Generator().manual_seed(count)) if apart else values
+        values = self._end(surrogate.draws(*_points(surrogate.dimensions, count, part)))
+        return self._apart(values, torch.Generator().manual_seed(count + part)) if apart else values
 
     def _apart(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Draws in another order for each example, so that examples are independent."""
@@ -220,21 +224,32 @@ class OfOutput:
             values = self._drawn(main, count, apart)
             every = function(values).double()
             value = every.mean(0)
-            square = every.unflatten(0, (_SETS, -1)).mean(1).var(0) * (_SETS - 1) / (_SETS - 3) / _SETS
-            square = square + (every.amax(0) - every.amin(0)).square() / count**2
+            sets = [every.unflatten(0, (_SETS, -1)).mean(1)]
             share = main.share if value.shape == main.share.shape else main.share.max()
             jackknife = _least_variance(every, values, share) / len(main.rows)
+            square = torch.zeros_like(value)
             if made.others:
                 few = count // 4
-                own = [function(self._drawn(one, few, apart)).double().mean(0) for one in made.others]
-                beside = torch.stack(own)
+                beside = torch.stack([function(self._drawn(one, few, apart)).double().mean(0) for one in made.others])
                 jackknife = jackknife.maximum(made.factor * (beside - beside.mean(0)).square().mean(0))
             apart_by, chance = self._against(main, function)
             weight = torch.where(apart_by.square() > chance, 1 - chance / apart_by.square().clamp_min(1e-300), 0)
             value = value + weight * apart_by
             square = square + weight * chance + (1 - weight) * _AGREE * torch.minimum(chance, apart_by.square())
             unseen = share * (every.amax(0) - every.amin(0)).clamp_min(1) / len(main.rows)
-            return value, (square + jackknife.maximum(unseen.square())).sqrt()
+            square = square + jackknife.maximum(unseen.square())
+            # more draws where their own error would count, as that of rare events does
+            step = (every.amax(0) - every.amin(0)).square() / count**2
+            while True:
+                means = torch.cat(sets)
+                own = means.var(0) * (len(means) - 1) / (len(means) - 3) / len(means) + step / len(sets) ** 2
+                enough = (square / 4).maximum((_ENOUGH * means.mean(0)).square())
+                if len(sets) >= _PARTS or bool((own <= enough).all()):
+                    break
+                for _ in range(len(sets)):
+                    values = self._drawn(main, count, apart, len(sets))
+                    sets.append(function(values).double().unflatten(0, (_SETS, -1)).mean(1))
+            return value + means.mean(0) - sets[0].mean(0), (square + own).sqrt()
 
     def _against(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
         """By how much the rows differ from the surrogate of their own smooth part, and chance as a *variance*."""
@@ -284,20 +299,22 @@ def joined_predictive(parts: list[OfOutput], sizes: list[int]) -> OfOutput:
     return OfOutput(shape, first._dtype, True, make, first._end, further)
 
 
-@functools.lru_cache(maxsize=16)
-def _points(dimensions: int, count: int) -> tuple[Tensor, Tensor]:
+@functools.lru_cache(maxsize=32)
+def _points(dimensions: int, count: int, part: int = 0) -> tuple[Tensor, Tensor]:
     """Sets of quasi-random points one after another: normal ones, each set turned otherwise, and two uniform numbers.
 
     Unturned Sobol points know sums of two values no better than random ones do.
     """
     engine: Any = torch.quasirandom.SobolEngine
     normal, uniform = list[Tensor](), list[Tensor]()
-    for seed in range(_SETS):
+    for one in range(_SETS):
+        seed = part * _SETS + one
         drawn = engine(dimensions + 2, scramble=True, seed=seed).draw(count // _SETS, dtype=torch.float64)
         generator = torch.Generator().manual_seed(seed)
         turn = torch.linalg.qr(torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)).Q
         normal.append(torch.special.ndtri(drawn[:, 2:].clamp(1e-12, 1 - 1e-12)) @ turn)
-        uniform.append(drawn[:, :2])
+        # draws of what is not normal differ from set to set, so that sets tell the error of these too
+        uniform.append(torch.stack([drawn[:, 0], (drawn[:, 1] + one) / _SETS], 1))
     return torch.cat(normal), torch.cat(uniform)
 
 
