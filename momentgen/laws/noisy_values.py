@@ -94,8 +94,8 @@ def noisy(
         return _several(x, cov, shared)
     x = _means(x)
     if distribution is not None:
-        given = _distribution(distribution)
-        return _common(x, with_distribution(_example(x), given)) if shared else with_distribution(x, given)
+        law = _distribution(distribution)
+        return _common(x, with_distribution(_example(x), law)) if shared else with_distribution(x, law)
     if cov is not None:
         cov = _covariance(cov, x)
         return _common(x, _correlated_noise(_example(x), cov)) if shared else _correlated_noise(x, cov)
