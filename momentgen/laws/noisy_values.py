@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -20,16 +21,27 @@ from momentgen.runtime.inputs import readable
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["noisy"]
+__all__ = ["Frame", "Numbers", "noisy"]
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """An array of pandas or xarray."""
+
+    def to_numpy(self) -> Any: ...
+
+
+#: numbers that are no tensor
+Numbers = int | float | np.number[Any] | list[Any] | tuple[Any, ...] | NDArray[Any] | Frame
 
 
 def noisy(
-    x: Float[Tensor, "*shape"] | Any,
+    x: Float[Tensor, "*shape"] | Numbers,
     distribution: Distribution | Sequence[Distribution] | None = None,
     *,
-    var: Float[Tensor, "*#shape"] | Any = None,
-    std: Float[Tensor, "*#shape"] | Any = None,
-    cov: Float[Tensor, "*batch values values"] | Any = None,
+    var: Float[Tensor, "*#shape"] | Numbers | None = None,
+    std: Float[Tensor, "*#shape"] | Numbers | None = None,
+    cov: Float[Tensor, "*batch values values"] | Numbers | None = None,
     shared: bool = False,
 ) -> Any:
     """``x`` with noise of that variance, standard deviation, covariance or distribution.

@@ -21,6 +21,7 @@ x: Any = noisy(torch.tensor([1.0, 2.0]), std=0.1)
 y: Any = noisy(torch.tensor([3.0, 4.0]), std=0.2)
 by_words: Any = "mc"
 second: Any = 0.1
+words: Any = "1.0"
 net = nn.Linear(2, 2).eval()
 c = 1.5
 
@@ -102,7 +103,7 @@ MISTAKES = {
     "a list for a convolution in float32": Mistake(
         lambda: convert(nn.Conv1d(1, 1, 1).eval(), "ap2")(noisy([[[1.0, 2.0]]], std=0.1)), "or convert network.double()"
     ),
-    "words in the place of numbers": Mistake(lambda: noisy("1.0", std=0.1), "expected numbers or a tensor as means"),
+    "words in the place of numbers": Mistake(lambda: noisy(words, std=0.1), "expected numbers or a tensor as means"),
     "whole numbers in a tensor": Mistake(lambda: noisy(torch.tensor([1, 2]), std=0.1), "use x.float()"),
     "noise on noise": Mistake(lambda: noisy(x, std=0.1), "x + momentgen.noisy(0.0, std=...)"),
     "a class in the place of a network": Mistake(lambda: convert(nn.ReLU), "got the class ReLU; make a network of it"),
