@@ -109,8 +109,8 @@ def noisy(
         law = _distribution(distribution)
         return _common(x, with_distribution(_example(x), law)) if shared else with_distribution(x, law)
     if cov is not None:
-        cov = _covariance(cov, x)
-        return _common(x, _correlated_noise(_example(x), cov)) if shared else _correlated_noise(x, cov)
+        known: Any = _covariance(cov, x)
+        return _common(x, _correlated_noise(_example(x), known)) if shared else _correlated_noise(x, known)
     name, given = ("var", var) if std is None else ("std", std)
     square = _variance(x, name, given)
     try:
