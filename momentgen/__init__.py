@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from momentgen import runtime as runtime
     from momentgen.laws.border import method
     from momentgen.laws.budget import budget
-    from momentgen.laws.convert import convert
+    from momentgen.laws.convert import convert, propagate
     from momentgen.laws.debug import debug
-    from momentgen.laws.functions import propagate
     from momentgen.laws.noisy_values import noisy
     from momentgen.laws.sources import joint
     from momentgen.laws.support import support

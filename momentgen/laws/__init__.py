@@ -16,9 +16,8 @@ from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_
 from momentgen.laws.border import Border, inside, method, run, set_method
 from momentgen.laws.by_default import TrainingModeWarning
 from momentgen.laws.controlled import propagate as _controlled  # noqa: F401 - registers the method
-from momentgen.laws.convert import convert
+from momentgen.laws.convert import convert, propagate
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.laws.functions import propagate as propagate
 from momentgen.laws.law import Law
 from momentgen.laws.noisy_values import noisy
 from momentgen.laws.notes import AccuracyWarning, listening

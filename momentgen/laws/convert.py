@@ -6,20 +6,20 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws.accuracy import asked
+from momentgen.laws.accuracy import Accuracy, asked
 from momentgen.laws.border import Border, Method, set_method
-from momentgen.laws.functions import Function
+from momentgen.laws.functions import Function, name_of, parameters
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of
 from momentgen.laws.twins import twin
 from momentgen.laws.unsupported import DEFAULT_INSTEAD
 
-__all__ = ["convert"]
+__all__ = ["convert", "propagate"]
 
 
 def convert(
@@ -94,6 +94,57 @@ def convert(
     if accuracy is not None:
         network.__dict__["accuracy"] = accuracy
     return set_method(network, method)
+
+
+#: options of :func:`propagate`
+_OPTIONS: Final = ("method", *Accuracy._fields)
+
+
+def propagate(
+    f: Callable[..., Any],
+    *inputs: Any,
+    method: Method | None = None,
+    rtol: float | None = None,
+    max_rows: int | None = None,
+    seed: int | None = None,
+    memory: int | None = None,
+    **named: Any,
+) -> Any:
+    """Moments of ``f`` of noisy inputs: ``momentgen.convert(f)(*inputs)`` in one line.
+
+    Args:
+        f: a function of tensors, written with torch: a lambda, closure, bound method, or a network.  It may return
+            tensors in tuples, dictionaries and dataclasses.
+        inputs: moments of :func:`momentgen.noisy`, tensors, numbers, and containers of these.
+        method: as for :func:`momentgen.convert`; None for draws with a linear control variate, or cubature for few
+            noisy values.
+        rtol: relative standard error of the standard deviations at which draws end, 0.05 by default.
+        max_rows: the largest number of calls of ``f``.
+        seed: of the draws.
+        memory: bytes that a call may take.
+        named: further arguments of ``f``, by name.
+
+    Returns:
+        What ``f`` returns, with :class:`~momentgen.Moments` in the place of tensors.
+
+    Raises:
+        InputError: if ``f`` is no callable, holds noisy values itself, or has an argument of the name of an option.
+        UnsupportedError: by ``ap1`` or ``ap2``, at a function that has no rule.
+
+    >>> import momentgen
+    >>> R = propagate(lambda V, I: V / I, momentgen.noisy(5.0, std=0.05), momentgen.noisy(0.02, std=1e-4))
+    >>> R.mean.round(decimals=2), R.std.round(decimals=2)
+    (tensor(250.0100, dtype=torch.float64), tensor(2.8000, dtype=torch.float64))
+    """
+    if not isinstance(f, torch.nn.Module) and callable(f):
+        taken = [name for name in _OPTIONS if name in parameters(f)]
+        if taken:
+            raise InputError(
+                f"propagate: {taken[0]} is an option of propagate and an argument of {name_of(f)}; write "
+                "momentgen.convert(f)(...), which passes all arguments on"
+            )
+    made = convert(f, method, rtol=rtol, max_rows=max_rows, seed=seed, memory=memory)
+    return made(*inputs, **named)
 
 
 class Scripted(torch.nn.Module):

@@ -37,7 +37,7 @@ class Elements(td.Distribution):
         if any(part.event_shape for part in parts):
             raise InputError("noisy: expected a list of distributions of single values, got one of an event")
         self.parts = list(parts)
-        self.has_rsample = all(part.has_rsample for part in parts)  # type: ignore[misc]
+        self.has_rsample = all(part.has_rsample for part in parts)
         shape = torch.broadcast_shapes(*(part.batch_shape for part in parts))
         super().__init__(torch.Size((*shape, len(parts))), validate_args=False)
 

@@ -1,4 +1,4 @@
-"""Functions of torch as networks: ``propagate``, and what :func:`momentgen.convert` makes of a callable."""
+"""Functions of torch as networks: what :func:`momentgen.convert` makes of a callable."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from momentgen.errors import InputError
-from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.nests import hidden, leaves_of
 from momentgen.runtime import Moments
 
-if TYPE_CHECKING:
-    from momentgen.laws.border import Method
-
-__all__ = ["Function", "propagate"]
-
-#: options of :func:`propagate`
-_OPTIONS: Final = ("method", *Accuracy._fields)
+__all__ = ["Function", "name_of", "parameters"]
 
 
 class Function(torch.nn.Module):
@@ -39,7 +32,7 @@ class Function(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         if hidden([function]):
-            raise InputError(f"convert: {_name(function)} holds noisy values; {_AS_ARGUMENTS}")
+            raise InputError(f"convert: {name_of(function)} holds noisy values; {_AS_ARGUMENTS}")
         self.parts = torch.nn.ModuleList(_modules(function))
         self.function = function
         self.parts.training = self.training = bool(self.parts) and all(part.training for part in self.parts)
@@ -50,7 +43,7 @@ class Function(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        return _name(self.function)
+        return name_of(self.function)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns.
@@ -60,14 +53,15 @@ class Function(torch.nn.Module):
         """
         found = self.function(*args, **kwargs)
         if any(isinstance(leaf, Moments) for leaf in leaves_of(found)):
-            raise InputError(f"{_name(self.function)} returned moments of a noisy value; {_AS_ARGUMENTS}")
+            raise InputError(f"{name_of(self.function)} returned moments of a noisy value; {_AS_ARGUMENTS}")
         return found
 
 
 _AS_ARGUMENTS: Final = "pass it as an argument: momentgen.propagate(lambda a, b: a * b, x, y)"
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """What messages call a function."""
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
@@ -119,56 +113,7 @@ def _names(code: types.CodeType) -> set[str]:
     return {*code.co_names}.union(*map(_names, inner))
 
 
-def propagate(
-    f: Callable[..., Any],
-    *inputs: Any,
-    method: Method | None = None,
-    rtol: float | None = None,
-    max_rows: int | None = None,
-    seed: int | None = None,
-    memory: int | None = None,
-    **named: Any,
-) -> Any:
-    """Moments of ``f`` of noisy inputs: ``momentgen.convert(f)(*inputs)`` in one line.
-
-    Args:
-        f: a function of tensors, written with torch: a lambda, closure, bound method, or a network.  It may return
-            tensors in tuples, dictionaries and dataclasses.
-        inputs: moments of :func:`momentgen.noisy`, tensors, numbers, and containers of these.
-        method: as for :func:`momentgen.convert`; None for draws with a linear control variate, or cubature for few
-            noisy values.
-        rtol: relative standard error of the standard deviations at which draws end, 0.05 by default.
-        max_rows: the largest number of calls of ``f``.
-        seed: of the draws.
-        memory: bytes that a call may take.
-        named: further arguments of ``f``, by name.
-
-    Returns:
-        What ``f`` returns, with :class:`~momentgen.Moments` in the place of tensors.
-
-    Raises:
-        InputError: if ``f`` is no callable, holds noisy values itself, or has an argument of the name of an option.
-        UnsupportedError: by ``ap1`` or ``ap2``, at a function that has no rule.
-
-    >>> import momentgen
-    >>> R = propagate(lambda V, I: V / I, momentgen.noisy(5.0, std=0.05), momentgen.noisy(0.02, std=1e-4))
-    >>> R.mean.round(decimals=2), R.std.round(decimals=2)
-    (tensor(250.0100, dtype=torch.float64), tensor(2.8000, dtype=torch.float64))
-    """
-    from momentgen.laws.convert import convert
-
-    if not isinstance(f, torch.nn.Module) and callable(f):
-        taken = [name for name in _OPTIONS if name in _parameters(f)]
-        if taken:
-            raise InputError(
-                f"propagate: {taken[0]} is an option of propagate and an argument of {_name(f)}; write "
-                "momentgen.convert(f)(...), which passes all arguments on"
-            )
-    made = convert(f, method, rtol=rtol, max_rows=max_rows, seed=seed, memory=memory)
-    return made(*inputs, **named)
-
-
-def _parameters(f: Callable[..., Any]) -> Iterable[str]:
+def parameters(f: Callable[..., Any]) -> Iterable[str]:
     """The names of a function's arguments; none where Python does not know them."""
     try:
         return inspect.signature(f).parameters

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -20,16 +21,27 @@ from momentgen.runtime.inputs import readable
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["noisy"]
+__all__ = ["Frame", "Numbers", "noisy"]
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """An array of pandas or xarray."""
+
+    def to_numpy(self) -> Any: ...
+
+
+#: numbers that are no tensor
+Numbers = int | float | np.number[Any] | list[Any] | tuple[Any, ...] | NDArray[Any] | Frame
 
 
 def noisy(
-    x: Float[Tensor, "*shape"] | Any,
+    x: Float[Tensor, "*shape"] | Numbers,
     distribution: Distribution | Sequence[Distribution] | None = None,
     *,
-    var: Float[Tensor, "*#shape"] | Any = None,
-    std: Float[Tensor, "*#shape"] | Any = None,
-    cov: Float[Tensor, "*batch values values"] | Any = None,
+    var: Float[Tensor, "*#shape"] | Numbers | None = None,
+    std: Float[Tensor, "*#shape"] | Numbers | None = None,
+    cov: Float[Tensor, "*batch values values"] | Numbers | None = None,
     shared: bool = False,
 ) -> Any:
     """``x`` with noise of that variance, standard deviation, covariance or distribution.
@@ -94,11 +106,11 @@ def noisy(
         return _several(x, cov, shared)
     x = _means(x)
     if distribution is not None:
-        given = _distribution(distribution)
-        return _common(x, with_distribution(_example(x), given)) if shared else with_distribution(x, given)
+        law = _distribution(distribution)
+        return _common(x, with_distribution(_example(x), law)) if shared else with_distribution(x, law)
     if cov is not None:
-        cov = _covariance(cov, x)
-        return _common(x, _correlated_noise(_example(x), cov)) if shared else _correlated_noise(x, cov)
+        known: Any = _covariance(cov, x)
+        return _common(x, _correlated_noise(_example(x), known)) if shared else _correlated_noise(x, known)
     name, given = ("var", var) if std is None else ("std", std)
     square = _variance(x, name, given)
     try:

@@ -98,7 +98,8 @@ class Moments(NamedTuple):
         return self.mean.device
 
     def __getitem__(self, place: Any) -> Any:
-        if not isinstance(self.mean, Tensor):
+        mean: Any = self.mean
+        if not isinstance(mean, Tensor):
             return tuple.__getitem__(self, place)  # pytrees put anything in the places of tensors
         return Moments(self.mean[place], self.var[place])
 
@@ -175,7 +176,8 @@ class NoisyMoments(Moments):
         )
 
     def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
-        return changed_source(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
+        made: Moments = changed_source(self, key, change, lambda: NoisyMoments(*map(change, tuple.__iter__(self))))
+        return made
 
 
 class DistributedMoments(NoisyMoments):
@@ -390,10 +392,9 @@ Moments.__new__ = _new  # type: ignore[assignment]
 _new.__qualname__ = "Moments"  # as it is called where an argument is missing
 
 # an exported program flattens named tuples by their indices, which are those of examples here
+_namedtuple: Any = vars(pytree)["namedtuple"]
 torch.fx._pytree.register_pytree_flatten_spec(
-    pytree.namedtuple,
-    lambda value, spec: list(value),
-    torch.fx._pytree.SUPPORTED_NODES_EXACT_MATCH[pytree.namedtuple],
+    _namedtuple, lambda value, spec: list(value), torch.fx._pytree.SUPPORTED_NODES_EXACT_MATCH[_namedtuple]
 )
 # torch.export.save, and torch.load of weights only
 _register: Any = getattr(pytree, "_register_namedtuple", None)

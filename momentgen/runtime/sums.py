@@ -45,9 +45,11 @@ class Term(NamedTuple):
 
     def moved(self) -> Tensor:
         """What standard normal values, in front, do to the term; of a source with a covariance."""
-        factor = self.source.factor.movedim(-2, 0)  # type: ignore[attr-defined]
-        values = factor if self.start is not None else factor.reshape(len(factor), *self.source.mean.shape)
-        return self.of(values)
+        source: Any = self.source
+        factor = source.factor.movedim(-2, 0)
+        values = factor if self.start is not None else factor.reshape(len(factor), *source.mean.shape)
+        found: Tensor = self.of(values)
+        return found
 
 
 class SumMoments(NoisyMoments):
@@ -97,8 +99,8 @@ class SumMoments(NoisyMoments):
             found[key] = term if before is None else term._replace(scale=before.scale + term.scale)
         kept = [term for term in found.values() if isinstance(term.scale, Tensor) or term.scale]
         if len(kept) < len(found):  # what cancels leaves its shape
-            shapes = [term.of(term.source.mean).shape for term in found.values()]
-            offset = offset.expand(torch.broadcast_shapes(offset.shape, *shapes))
+            values = [term.of(term.source.mean) for term in found.values()]
+            offset = offset + sum(torch.zeros_like(value) for value in values)
         mean = offset
         for term in kept:
             mean = mean + term.of(term.source.mean)
@@ -135,7 +137,7 @@ def terms_of(value: Moments) -> tuple[Tensor | None, tuple[Term, ...]]:
 
 def _certain(other: object) -> Any:
     """A number or tensor that a random value may be calculated with; None for anything else."""
-    if isinstance(other, numbers.Real) and not isinstance(other, bool | np.bool_):
+    if not isinstance(other, bool | np.bool_) and isinstance(other, numbers.Real):
         return float(other)
     if isinstance(other, np.ndarray) and other.dtype.kind in "iuf":
         return torch.from_numpy(np.array(other))

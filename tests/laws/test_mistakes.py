@@ -16,7 +16,12 @@ import momentgen
 from momentgen import Moments, convert, noisy, propagate
 from momentgen.errors import InputError
 
-x, y = noisy(torch.tensor([1.0, 2.0]), std=0.1), noisy(torch.tensor([3.0, 4.0]), std=0.2)
+#: of no known type, as what a newcomer types is not checked
+x: Any = noisy(torch.tensor([1.0, 2.0]), std=0.1)
+y: Any = noisy(torch.tensor([3.0, 4.0]), std=0.2)
+by_words: Any = "mc"
+second: Any = 0.1
+words: Any = "1.0"
 net = nn.Linear(2, 2).eval()
 c = 1.5
 
@@ -37,7 +42,7 @@ class Mistake(NamedTuple):
 
 MISTAKES = {
     "a function of torch of a noisy value": Mistake(
-        lambda: torch.sin(x),  # type: ignore[arg-type]
+        lambda: torch.sin(x),
         "torch.sin takes tensors, got Moments",
         "momentgen.propagate(torch.sin, x)",
     ),
@@ -45,7 +50,7 @@ MISTAKES = {
     "a method of tensors": Mistake(
         lambda: x.sum(),
         "no attribute 'sum'",
-        "momentgen.propagate(lambda a: a.sum(), x)",  # type: ignore[attr-defined]
+        "momentgen.propagate(lambda a: a.sum(), x)",
     ),
     "a function of math": Mistake(lambda: math.sin(x), "a random value is no number; read .mean or .std"),
     "a function of NumPy": Mistake(
@@ -71,21 +76,21 @@ MISTAKES = {
     "a noisy value indexed": Mistake(
         lambda: x[0], "index it in the function", "momentgen.propagate(lambda x: x[0], x)"
     ),
-    "the variance by another name": Mistake(lambda: x.variance, "did you mean var?", "x.var"),  # type: ignore[attr-defined]
+    "the variance by another name": Mistake(lambda: x.variance, "did you mean var?", "x.var"),
     "the standard deviation by another name": Mistake(
         lambda: x.std_dev,
         "did you mean std?",
-        "x.std",  # type: ignore[attr-defined]
+        "x.std",
     ),
     "the covariance of an input": Mistake(
-        lambda: x.covariance,  # type: ignore[attr-defined]
+        lambda: x.covariance,
         "answers of the default method have it",
         "momentgen.propagate(f, x).covariance",
     ),
     "noise without its size": Mistake(lambda: noisy(torch.zeros(2)), "expected one of distribution, var, std and cov"),
     "a standard deviation in second place": Mistake(
-        lambda: noisy(1.0, 0.1),
-        "give a variance or standard deviation by name, var= or std=",  # type: ignore[arg-type]
+        lambda: noisy(1.0, second),
+        "give a variance or standard deviation by name, var= or std=",
     ),
     "a negative standard deviation": Mistake(lambda: noisy(1.0, std=-0.1), "standard deviation of at least 0"),
     "a tuple in the place of a list": Mistake(lambda: noisy((1.0, 2.0), std=0.1), "give a list, noisy([...], std=...)"),
@@ -98,12 +103,12 @@ MISTAKES = {
     "a list for a convolution in float32": Mistake(
         lambda: convert(nn.Conv1d(1, 1, 1).eval(), "ap2")(noisy([[[1.0, 2.0]]], std=0.1)), "or convert network.double()"
     ),
-    "words in the place of numbers": Mistake(lambda: noisy("1.0", std=0.1), "expected numbers or a tensor as means"),
+    "words in the place of numbers": Mistake(lambda: noisy(words, std=0.1), "expected numbers or a tensor as means"),
     "whole numbers in a tensor": Mistake(lambda: noisy(torch.tensor([1, 2]), std=0.1), "use x.float()"),
     "noise on noise": Mistake(lambda: noisy(x, std=0.1), "x + momentgen.noisy(0.0, std=...)"),
     "a class in the place of a network": Mistake(lambda: convert(nn.ReLU), "got the class ReLU; make a network of it"),
     "a value in the place of a function": Mistake(
-        lambda: propagate(x, lambda x: x),  # type: ignore[arg-type]
+        lambda: propagate(x, lambda x: x),
         "expected a torch.nn.Module or a function of tensors, got NoisyMoments",
     ),
     "a noisy value in a closure": Mistake(
@@ -125,8 +130,8 @@ MISTAKES = {
         lambda: propagate(lambda a, seed: a * seed, x, seed=2), "seed is an option of propagate and an argument"
     ),
     "a method that is none": Mistake(
-        lambda: propagate(torch.sin, x, method="mc"),
-        "expected one of ap1, ap2, sample, local, controlled",  # type: ignore[arg-type]
+        lambda: propagate(torch.sin, x, method=by_words),
+        "expected one of ap1, ap2, sample, local, controlled",
     ),
     "an accuracy below 0": Mistake(
         lambda: propagate(torch.sin, x, rtol=0.0), "expected rtol, a relative error, above 0"

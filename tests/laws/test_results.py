@@ -80,7 +80,7 @@ def test_results_are_moved_and_converted() -> None:
     assert (mean.shape, std.shape, out.shape, out.dtype) == ((4, 2), (4, 2), (4, 2), torch.float32)
     assert std.tolist() == out.std.tolist()
     with pytest.raises(InputError, match=r"float16 does not hold"):
-        Moments(torch.zeros(1), 1e-12).to(torch.float16)
+        Moments(torch.zeros(1), torch.full((1,), 1e-12)).to(torch.float16)
 
 
 def test_values_that_are_moved_go_on_sharing_their_noise() -> None:

@@ -12,6 +12,7 @@ from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.controlled.answer import Answer, StaleError
 from momentgen.laws.controlled.cubature import by_cubature
+from momentgen.laws.controlled.each_example import each_by_itself
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.linear_alone import LinearAlone
 from momentgen.laws.controlled.network import Network
@@ -119,7 +120,8 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
                 return joined(
                     [_answered(one, spent._replace(seed=seed), False) for one, seed in zip(divided, seeds, strict=True)]
                 )
-            return _by_facts(network, spent, facts)
+            found = _by_facts(network, spent, facts)
+            return found if common is None else each_by_itself(found)
         except DifferentiatesError:
             facts.differentiates = True
         except UnlikeEndsError:
