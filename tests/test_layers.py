@@ -179,7 +179,7 @@ def test_the_compiler_needs_no_torch() -> None:
 LOWEST = (
     "context", "table", "unsupported", "notes", "precision", "debug", "accuracy", "activations",
 )  # fmt: skip
-HIGHEST = ("rules", "border", "convert", "controlled")
+HIGHEST = ("rules", "border", "convert", "controlled", "budget")
 
 
 def upward(package: str, floor: Callable[[str], int]) -> list[str]:

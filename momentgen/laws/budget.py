@@ -20,6 +20,7 @@ from momentgen.runtime import JointMoments, Moments, terms_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from jaxtyping import Shaped
     from matplotlib.figure import Figure
 
 __all__ = ["Budget", "budget"]
@@ -170,7 +171,7 @@ class Budget:
 def budget(
     f: Callable[..., Any],
     *inputs: Any,
-    groups: str | Tensor | Sequence[Tensor] | None = None,
+    groups: str | Shaped[Tensor, "*example"] | Sequence[Shaped[Tensor, "*example"]] | None = None,
     names: Sequence[str] | None = None,
     draws: int | None = None,
     **options: Any,

@@ -217,3 +217,40 @@ def test_an_examples_answers_are_those_of_the_batch() -> None:
     )
     assert one.sample(5).shape == (5, 3)
     assert one.distribution().sample((2,)).shape == (2, 3)
+
+
+def test_examples_that_share_random_weights_have_events_of_their_own_alone() -> None:
+    from momentgen.inference import MeanField, randomise
+
+    torch.manual_seed(0)
+    net = randomise(nn.Linear(4, 2), MeanField(0.3)).eval()
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        out = net(x)
+    found = out.probability(lambda y: y[:, 0] > y[:, 1])
+    covariance = out.covariance.double()
+    std = (covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]).sqrt()
+    expected = torch.special.ndtr((out.mean[:, 0] - out.mean[:, 1]).double() / std)
+    torch.testing.assert_close(found.value, expected, atol=0.02, rtol=0)
+    with pytest.raises(InputError, match="share noise"):
+        out.probability(lambda y: y[0, 0] > y[1, 0])
+    with pytest.raises(InputError, match="share noise"):
+        out.probability(lambda y: y[:, 0] > y[:, 0].mean())
+    with pytest.raises(InputError, match="share noise"):
+        out.sample(5)
+    assert out[0].sample(5).shape == (5, 2)
+
+
+def test_rare_events_take_few_draws_where_the_linear_part_knows_the_direction() -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(30, 50), nn.Tanh(), nn.Linear(50, 1)).eval()
+    x = torch.randn(4, 30)
+    with torch.no_grad():
+        plain = torch.cat([layer(x + 0.1 * torch.randn(50_000, 4, 30))[:, :, 0] for _ in range(10)])
+        limit = plain.sort(0).values[int(0.999 * len(plain))]
+        out = momentgen.convert(layer)(noisy(x, std=0.1))
+        found = out.probability(lambda y: y[:, 0] > limit, rtol=0.2)
+    assert bool((found.error < 0.21 * found.value).all())
+    off = (found.value - 0.001) / (found.error.square() + 0.001 / len(plain)).sqrt()
+    assert bool((off.abs() < 3).all())
+    assert out._predictive._further(0) < 2_500

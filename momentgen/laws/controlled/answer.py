@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.accuracy import Accuracy
+from momentgen.laws.controlled.each_example import each_by_itself
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
@@ -126,7 +127,9 @@ class Answer:
         predictives = {
             place: self._predictive(mode, place, part) for place, part in zip(self._outputs.real(), linear, strict=True)
         }
-        return self._outputs.with_moments(estimates, predictives)
+        found = self._outputs.with_moments(estimates, predictives)
+        # what the network draws, as its weights, may be common to all examples
+        return each_by_itself(found) if len(mode.sources) > self._inputs else found
 
     def _predictive(self, mode: Shift, place: int, linear: Linear) -> OfOutput:
         """The distribution of an output, by the rows so far and those that are asked for later."""

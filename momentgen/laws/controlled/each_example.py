@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.laws.controlled.predictive import of_each
 from momentgen.laws.nests import leaves_of
 from momentgen.runtime import JointMoments
 from momentgen.runtime.predicted import Estimated, Interval, Predictive
 
 __all__ = ["each_by_itself"]
+
+#: draws that tell whether an event is of one example
+_DRAWS = 64
 
 
 class _EachExample:
@@ -33,8 +37,23 @@ class _EachExample:
     def skewness(self) -> Estimated:
         return self._of.skewness()
 
-    def probability(self, event: Callable[[Tensor], Tensor], rtol: float | None) -> NoReturn:
-        raise _refusal("probability", "out[0].probability(event)")
+    def probability(self, event: Callable[[Tensor], Tensor], rtol: float | None) -> Estimated:
+        """Of an event of each example.
+
+        Raises:
+            InputError: for one that depends on several.
+        """
+        draws = self._of.sample(_DRAWS, 0)
+        happens = of_each(event, draws)
+        for first in (0, 1):
+            moved = draws.clone()
+            moved[:, first::2] = draws.roll(1, 0)[:, first::2]
+            kept = slice(1 - first, None, 2)
+            if happens.shape[1:2] != draws.shape[1:2] or not torch.equal(
+                of_each(event, moved)[:, kept], happens[:, kept]
+            ):
+                raise _refusal("probability", "out[0].probability(event)")
+        return self._of.probability(event, rtol)
 
     def sample(self, count: int, seed: int) -> NoReturn:
         raise _refusal("sample", "out[0].sample(count)")
@@ -58,6 +77,11 @@ def _refusal(name: str, instead: str) -> InputError:
 def each_by_itself(found: Any) -> Any:
     """Results of several examples that share noise; what joins their draws is refused."""
     for leaf in leaves_of(found):
-        if isinstance(leaf, JointMoments) and leaf._predictive is not None and len(leaf.mean) > 1:
+        if (
+            isinstance(leaf, JointMoments)
+            and leaf._predictive is not None
+            and leaf.factor.dim() == 3
+            and len(leaf.mean) > 1
+        ):
             leaf._predictive = _EachExample(leaf._predictive)
     return found

@@ -21,7 +21,7 @@ from momentgen.laws.controlled.surrogates import Surrogate, merged
 from momentgen.laws.notes import note
 from momentgen.runtime.predicted import Estimated, Interval
 
-__all__ = ["Made", "OfOutput", "joined_predictive"]
+__all__ = ["Made", "OfOutput", "joined_predictive", "of_each"]
 
 #: values that are held at once, and how many draws an output has at least and at most
 _HELD, _LEAST, _MOST = 2**24, 1024, 2**15
@@ -110,7 +110,7 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.probability`."""
 
         def happens(values: Tensor) -> Tensor:
-            return _of_each(event, values.reshape(len(values), *self._shape).to(self._dtype))
+            return of_each(event, values.reshape(len(values), *self._shape).to(self._dtype))
 
         def found() -> Estimated:
             return Estimated(*self._expectation(self._make(slice(0, self._batch)), happens, self._independent))
@@ -340,7 +340,7 @@ def _lower_tail(values: Tensor, level: float) -> Tensor:
     return tails[torch.stack(widths).argmin(0)]
 
 
-def _of_each(event: Function, values: Tensor) -> Tensor:
+def of_each(event: Function, values: Tensor) -> Tensor:
     """Whether an event happens in each draw.
 
     Raises:
