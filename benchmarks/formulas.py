@@ -1,7 +1,7 @@
 """What follows from an uncertain formula, against a million draws: moments, interval, probabilities, shares.
 
     python benchmarks/formulas.py [--only lens] [--seeds 6]
-    python benchmarks/formulas.py --table     # the table of docs/results/formulas.md, from the results on disk
+    python benchmarks/formulas.py --table     # the tables of docs/results/formulas.md, from the results on disk
 
 Formulas are those of ``_formulas.py``.  Figures of a formula and a quantity, over seeds:
 
@@ -10,8 +10,9 @@ Formulas are those of ``_formulas.py``.  Figures of a formula and a quantity, ov
     z           root mean square of the error over the stated error and that of the truth
     held        share within two stated errors
 
-Passes are those of the answer; shares of inputs take further ones, which are stated too.  ``linear`` is the error of
-σ, in σ, by the package ``uncertainties``, where it is installed.  Results are on disk after each formula.
+``formulas_first.json`` is the first run on the list; no run writes it again.  Passes are those of the answer.  Shares
+of inputs take further ones.  ``linear`` is the error of σ, in σ, by the package ``uncertainties``, where it is
+installed.  Results are on disk after each formula.
 """
 
 from __future__ import annotations
@@ -163,9 +164,8 @@ def kind(name: str) -> str:
     return "interval" if name in ("lower", "upper") else "events" if name in EVENTS else name
 
 
-def table() -> str:
-    """How often stated errors hold, by kind; and a row for each formula."""
-    rows = json.loads(RESULT.read_text())["rows"]
+def summary(rows: dict[str, Any]) -> list[str]:
+    """How often stated errors hold, by kind."""
     lines = ["| quantity | numbers | two stated errors hold | rms of z | median error, stated |", "|" + " --- |" * 5]
     for which, text in KINDS.items():
         cells = [
@@ -177,6 +177,15 @@ def table() -> str:
         held, z = (sum(cell[part] for cell in cells) / len(cells) for part in ("held", "z"))
         middle = [sorted(cell[part] for cell in cells)[len(cells) // 2] for part in ("error", "stated")]
         lines.append(f"| {text} | {len(cells)} | {held:.0%} | {z:.2f} | {middle[0]:.2g}, {middle[1]:.2g} |")
+    return lines
+
+
+def table() -> str:
+    """How often stated errors hold in the first run and now; and a row for each formula."""
+    first, rows = (
+        json.loads((RESULTS / name).read_text())["rows"] for name in ("formulas_first.json", "formulas.json")
+    )
+    lines = ["The first run:", "", *summary(first), "", "The present code:", "", *summary(rows)]
     lines += [
         "",
         "| formula | passes | error of σ, stated | ends of the interval | probabilities | shares | linear σ off by |",
