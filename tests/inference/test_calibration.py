@@ -86,11 +86,11 @@ def test_the_best_widths_and_passes_are_chosen_and_divergence_ends_a_search() ->
     def score(passes: int) -> float:
         return -abs(math.log(passes / 60))
 
-    found = choose([(2,), (1,)], None, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
+    found = choose([(2,), (1,)], None, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score, 10_000)
     assert found.hidden == (2,)
     assert found.passes == 57
     with pytest.raises(FloatingPointError, match="diverged"):
-        choose([(2,)], 200, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
+        choose([(2,)], 200, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score, 10_000)
 
 
 @pytest.mark.parametrize("known", [np.zeros(1), np.full(1, 0.5), np.array([0.1, 2.0]), np.full(1, 20.0)], ids=str)

@@ -54,7 +54,7 @@ class Variational(Bayesian):
     batch_size: int
     lr: float
     prior_std: float
-    kl_weight: float
+    kl_weight: float | None
     module: Module | None
     likelihood: Likelihood | None
     validation_fraction: float | None
@@ -154,7 +154,7 @@ class Variational(Bayesian):
             propagation=self._how(),
             lr=self.lr,
             batch_size=self.batch_size,
-            kl_weight=self.kl_weight,
+            kl_weight=1.0 if self.kl_weight is None else self.kl_weight,
             seed=seed,
             callback=self.callback,
         )
