@@ -385,7 +385,7 @@ class PBPRegressor(_FilterRegressor):
     """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).
 
     Args:
-        hidden: widths of the hidden layers of ReLU units.  ``()`` is a linear model with its exact posterior, whose noise
+        hidden: widths of the hidden layers of ReLU units.  ``()`` is a linear model with its exact posterior; its noise
             and prior scale have the largest evidence.  None takes two layers of 50, or none, whichever predicts
             held-out rows better.
         passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.

@@ -202,7 +202,9 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
             self._ready = not reset
             raise
         if passes is None:
-            self._say(self._few_set_the_unit(features, targets), self._complaint(), self._learns_nothing(features, targets))
+            self._say(
+                self._few_set_the_unit(features, targets), self._complaint(), self._learns_nothing(features, targets)
+            )
         return self
 
     def _say(self, *reasons: str | None) -> None:

@@ -200,7 +200,9 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
                 # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
                 scaled = std[test] * np.exp(np.mean(np.log(own) - np.log(std), 0))
                 off = targets[test].reshape(scaled.shape).astype(np.float64) - mean[test]
-                parts.append([one.reshape(len(test), -1) for one in (off, scaled, (mean[test] - self._centre) / self._unit)])
+                parts.append(
+                    [one.reshape(len(test), -1) for one in (off, scaled, (mean[test] - self._centre) / self._unit)]
+                )
             error, std, centre = (np.concatenate(part) for part in zip(*parts, strict=True))
         places = standard.double().cpu().numpy()[held_out]
         weights = np.ones(len(held_out)) if self._weights is None else self._weights[held_out]
