@@ -165,6 +165,11 @@ def run(name: str, model: str, number: int) -> dict[str, Any]:
     classes = len(np.unique(y)) if name in CLASSIFICATIONS else 0
     y = y if classes else (y - y.mean()) / y.std()
     x, x_test, y, y_test = train_test_split(x, y, test_size=0.25, random_state=number, stratify=y if classes else None)
+    return measured(model, classes, x, y, x_test, y_test)
+
+
+def measured(model: str, classes: int, x: Any, y: Any, x_test: Any, y_test: Any) -> dict[str, Any]:
+    """Figures of one fit."""
     made = clone(all_models(classes, x.shape[1])[model])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -4,8 +4,8 @@ With features and targets about their means, y_k = w_k · x + noise of variance 
 
     w_k | data ~ N((G + r_k)⁻¹ b_k, σ_k² (G + r_k)⁻¹),    G = Σ x xᵀ,  b_k = Σ x y_k
 
-The intercept has a flat prior, which leaves n - 1 rows to the noise.  The ratio r_k has the largest evidence: given r_k,
-σ_k² does in closed form.  In the eigenvectors of G the evidence is a sum, so that all this takes one decomposition.
+The intercept has a flat prior, which leaves n - 1 rows to the noise.  The ratio r_k has the largest evidence; given r_k so
+has σ_k², in closed form.  The evidence is a sum over the eigenvectors of G: one decomposition serves all.
 
 Source: MacKay 1992, Bayesian interpolation.
 """
@@ -90,7 +90,7 @@ class LinearPosterior:
             grid = torch.linspace(*(math.log(self.rows * end) for end in _RATIOS), _POINTS, dtype=torch.float64)
             best, step = grid[evidence(grid).argmax()].item(), (grid[1] - grid[0]).item()
             log = optimize.minimize_scalar(
-                lambda at: -evidence(torch.tensor([at], dtype=torch.float64)).item(),  # noqa: B023
+                lambda at: -evidence(torch.tensor([at], dtype=torch.float64)).item(),
                 bounds=(best - step, best + step),
                 method="bounded",
             ).x

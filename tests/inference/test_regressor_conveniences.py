@@ -119,7 +119,7 @@ def test_quantiles_of_tiny_levels_are_those_of_a_normal_law() -> None:
 def test_what_intervals_and_draws_cannot_be_is_refused() -> None:
     X, y = data(30)
     model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate="split", random_state=0).fit(X, y)
-    for coverage in (0.0, 1.0, 0.99):
+    for coverage in (0.0, 1.0):
         with pytest.raises(InputError, match="expected a coverage"):
             model.predict_interval(X, coverage)
     with pytest.raises(InputError, match="n_samples"):

@@ -18,7 +18,7 @@ __all__ = ["Chosen", "choose", "stages"]
 
 #: passes of the first stage, how stages grow, how many without a gain are waited for, and what a gain is, in nats
 _FIRST, _GROWTH, _PATIENCE, _GAIN = 5, 1.5, 2, 0.005
-#: nats above what a line gives, with which the first plateau is left, and updates of a network after which it is no more
+#: nats over a line with which the first plateau is left, and updates of a network after which there is none
 _LEFT, _PLATEAU = 0.1, 20_000
 #: updates of single weights that a choice and its fit may cost, and passes that it may take at least and at most
 _UPDATES, _LEAST, _MOST = 8_000_000_000, 15, 1000

@@ -185,8 +185,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         features, targets = np.asarray(X), np.asarray(y)
         self._leads = {"own score": -math.inf}
         if len(targets) < _LEAST_ROWS:
-            few = f"{len(targets)} rows are too few to hold some out: σ and intervals are not calibrated below {_LEAST_ROWS}"
-            return None if self.calibrate is None else few
+            few = f"σ and intervals are not calibrated, since {len(targets)} rows are too few to hold some out"
+            return None if self.calibrate is None else f"{few}; {_LEAST_ROWS} are enough"
         folds = self._folds(len(targets))
         held_out = np.concatenate([test for _, test in folds])
         standard = self._features(X)

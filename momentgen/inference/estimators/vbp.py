@@ -91,8 +91,8 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         batch_size: rows per step.
         lr: learning rate of Adam.  It falls to a ninth as the bound settles, or to 0 in the last half of ``epochs``.
         prior_std: standard deviation of the normal prior of each parameter, around 0.
-        kl_weight: factor on the divergence; 1 is the evidence lower bound.  None takes 1, or 0.1 where held-out rows show
-            that 1 predicts no better than a line: the divergence of all weights outweighs few rows.
+        kl_weight: factor on the divergence; 1 is the evidence lower bound.  None takes 1.  Where held-out rows show
+            that 1 predicts no better than a line, it takes 0.1: the divergence outweighs few rows.
         initial_std: standard deviation with which each parameter's posterior begins.
         propagation: how moments propagate in predictions: ``controlled`` or ``ap2``; in training it is
             ``ap2``, which takes the values of a layer as independent.
