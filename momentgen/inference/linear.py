@@ -4,8 +4,8 @@ With features and targets about their means, y_k = w_k · x + noise of variance 
 
     w_k | data ~ N((G + r_k)⁻¹ b_k, σ_k² (G + r_k)⁻¹),    G = Σ x xᵀ,  b_k = Σ x y_k
 
-The intercept has a flat prior, which leaves n - 1 rows to the noise.  The ratio r_k has the largest evidence; given r_k so
-has σ_k², in closed form.  The evidence is a sum over the eigenvectors of G: one decomposition serves all.
+The intercept has a flat prior, which leaves n - 1 rows to the noise.  The ratio r_k has the largest evidence.  σ_k²
+is the best for this ratio, in closed form.  One decomposition of G serves all ratios.
 
 Source: MacKay 1992, Bayesian interpolation.
 """

@@ -106,7 +106,7 @@ class _Filtering(Bayesian):
         self.hidden_ = tuple(_WIDTHS[0] if self.hidden is None else self.hidden)
         self.passes_ = _PASSES if self.passes is None else self.passes
         self._chosen: Chosen | None = None
-        known = self.hidden is not None and self.passes is not None
+        known = (self.hidden is not None and self.passes is not None) or bool((y == y[:1]).all())
         if known or passes is not None or len(x) < _FEW_ROWS:
             return
         rows, targets = x.cpu().numpy(), y.cpu().numpy()
@@ -141,6 +141,7 @@ class _Filtering(Bayesian):
             lambda predictions: self._judge(targets, parts, predictions),
             shortest,
             self._floor(x, y, parts),
+            self.progress,
         )
         self.hidden_, self.passes_ = self._chosen.hidden, self._chosen.passes
 

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from momentgen.progress import progress_bar
+
 __all__ = ["Chosen", "choose", "stages"]
 
 #: passes of the first stage, how stages grow, how many without a gain are waited for, and what a gain is, in nats
@@ -58,6 +60,7 @@ def choose(
     score: Callable[[Any], float],
     rows: int,
     floor: float = -math.inf,
+    progress: bool = False,
 ) -> Chosen:
     """The best of these widths, with its passes.
 
@@ -71,26 +74,33 @@ def choose(
             have diverged: then these passes are too many.
         rows: that each network is given.
         floor: score of a constant or a line.
+        progress: show a bar.
     """
     best: Chosen | None = None
     failure: FloatingPointError | None = None
-    for hidden in widths:
-        networks, done, stale, own = begin(hidden), 0, 0, -math.inf
-        for total in stages(work(hidden)) if passes is None else (passes,):
-            try:
-                predictions = predict(networks, total - done)
-                level = score(predictions)
-            except FloatingPointError as reason:
-                failure = reason
-                break
-            done = total
-            if best is None or level > best.score:
-                best = Chosen(hidden, total, level, predictions)
-            own, gains = max(own, level), level > own + _GAIN
-            waits = own > floor + _LEFT or total * rows >= _PLATEAU
-            stale = stale + 1 if waits and not gains else 0
-            if stale == _PATIENCE:
-                break
+    plans = {hidden: list(stages(work(hidden))) if passes is None else [passes] for hidden in widths}
+    begun = 0
+    with progress_bar("choosing widths and passes", sum(map(len, plans.values())), progress) as advance:
+        for hidden, plan in plans.items():
+            networks, done, stale, own = begin(hidden), 0, 0, -math.inf
+            for stage, total in enumerate(plan):
+                advance(begun + stage, f"choosing: widths {hidden}, {total} passes")
+                try:
+                    predictions = predict(networks, total - done)
+                    level = score(predictions)
+                except FloatingPointError as reason:
+                    failure = reason
+                    break
+                done = total
+                if best is None or level > best.score:
+                    best = Chosen(hidden, total, level, predictions)
+                own, gains = max(own, level), level > own + _GAIN
+                left = own > floor + _LEFT or total * rows >= _PLATEAU
+                stale = stale + 1 if left and not gains else 0
+                if stale == _PATIENCE:
+                    break
+            begun += len(plan)
+        advance(begun)
     if best is None:
         assert failure is not None
         raise failure

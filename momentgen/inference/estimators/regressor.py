@@ -26,6 +26,7 @@ from momentgen.errors import InputError
 from momentgen.inference.estimators.base import Bayesian
 from momentgen.inference.estimators.calibration import ErrorLaw, beside_known_noise, fit_error_law
 from momentgen.inference.estimators.rivals import Folds, lead, log_densities, rivals
+from momentgen.progress import progress_bar
 from momentgen.runtime import Moments
 
 __all__ = ["BayesianRegressor", "Calibration", "Parts"]
@@ -169,12 +170,17 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Mean and σ of all rows, in the targets' unit, by a model that was fitted without the rows of each fold."""
-        for train, _ in folds:
-            other = clone(self).set_params(calibrate=None, **self._held_out_settings())
-            with warnings.catch_warnings():  # this fit has warned itself
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                other.fit(X[train], y[train], **self._rows(train))
-            yield other.predict(X, return_std=True)
+        shown = getattr(self, "progress", False)
+        with progress_bar("calibrating: fits without a fold", len(folds), shown) as advance:
+            for number, (train, _) in enumerate(folds):
+                other = clone(self).set_params(calibrate=None, **self._held_out_settings())
+                if shown:
+                    other.set_params(progress=False)
+                with warnings.catch_warnings():  # this fit has warned itself
+                    warnings.simplefilter("ignore", ConvergenceWarning)
+                    other.fit(X[train], y[train], **self._rows(train))
+                advance(number + 1)
+                yield other.predict(X, return_std=True)
 
     def _calibrate(self, X: ArrayLike, y: ArrayLike) -> str | None:
         """Learn the law of errors from models that were fitted without the rows that they predict.
