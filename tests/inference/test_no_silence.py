@@ -15,9 +15,20 @@ from inference.every_estimator import CLASSIFIERS, every, friedman, line, quick
 from sklearn.exceptions import ConvergenceWarning
 
 from momentgen.errors import InputError
-from momentgen.inference import EBPRegressor, PBPClassifier, PBPRegressor, VBPClassifier, VBPRegressor
+from momentgen.inference import (
+    Categorical,
+    EBPRegressor,
+    MeanField,
+    PBPClassifier,
+    PBPRegressor,
+    VBPClassifier,
+    VBPRegressor,
+    elbo,
+    randomise,
+)
 from momentgen.inference.estimators.passes import choose
 from momentgen.inference.linear import LinearPosterior
+from momentgen.laws.border import method
 
 _BY_LAYER: Any = {"hidden": (50,) * 4, "passes": 20}
 
@@ -222,3 +233,37 @@ def test_errors_of_features_that_mean_nothing_are_refused(given: Any) -> None:
     x, y = line(40)
     with pytest.raises(InputError, match=r"expected .*x_std"):
         quick(PBPRegressor, hidden=()).fit(x, y).predict(x[:5], **given)
+
+
+# ------------------------------------------------------------------ known noise, labels, mixed precision
+
+
+@pytest.mark.parametrize("besides", [0.0, 0.3])
+def test_noise_besides_that_of_the_measurements_is_what_there_is(besides: float) -> None:
+    draw = np.random.default_rng(0)
+    x, known = draw.normal(size=(300, 1)), draw.uniform(0.05, 0.5, 300)
+    y = x[:, 0] + np.hypot(known, besides) * draw.normal(size=300)
+    model = VBPRegressor(hidden=(), epochs=150, lr=0.05, propagation="ap2", calibrate=None, random_state=0)
+    found = model.fit(x, y, y_std=known).predict_parts(x[:1]).aleatoric[0]
+    assert found == pytest.approx(besides, abs=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_of_any_integers_have_the_bound_of_int64(dtype: torch.dtype) -> None:
+    network = randomise(torch.nn.Linear(3, 4), MeanField(std=0.1))
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 3])
+    expected = elbo(network, Categorical(), x, y, size=4)
+    torch.testing.assert_close(elbo(network, Categorical(), x, y.to(dtype), size=4), expected)
+
+
+@pytest.mark.parametrize("how", ["ap2", "local", "sample"])
+def test_the_bound_in_mixed_precision_is_near_that_of_float32(how: Any) -> None:
+    torch.manual_seed(0)
+    network = randomise(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)), MeanField())
+    x, y, bounds = torch.randn(64, 3), torch.randint(4, (64,)), []
+    for autocast in (False, True):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast), method(how):
+            bounds.append(elbo(network, Categorical(), x, y, size=64))
+    bounds[1].backward()
+    assert bounds[1].item() == pytest.approx(bounds[0].item(), rel=0.02)

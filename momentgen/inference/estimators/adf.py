@@ -180,7 +180,10 @@ class _Filtering(Bayesian):
     def skipped_(self) -> dict[str, int]:
         """Updates that were skipped, since they would have made a variance non-positive or a number infinite."""
         check_is_fitted(self)
-        return dict(zip(("weights", "noise", "prior"), self.filter_.skipped.sum(0).tolist(), strict=True))
+        names = ("weights", "noise", "prior")
+        if not hasattr(self, "filter_"):  # an exact posterior
+            return dict.fromkeys(names, 0)
+        return dict(zip(names, self.filter_.skipped.sum(0).tolist(), strict=True))
 
 
 class _Left(NamedTuple):
@@ -246,6 +249,8 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
             self.line_ = LinearPosterior(fixed)
             self._known: set[bytes] = set()
         self._begin(x.shape[1], outputs, Gaussian(precision=Gamma(*self.noise)), self._seed())
+        if self.line_ is not None:
+            del self.filter_  # nothing goes through it
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         y = y.reshape(len(y), -1)
@@ -405,8 +410,8 @@ class PBPRegressor(_FilterRegressor):
         random_state: of the first means, the order of the data and the samples.
 
     Attributes:
-        filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
-        line_: the :class:`~momentgen.inference.linear.LinearPosterior` where there are no hidden layers, else None.
+        filter_: the :class:`~momentgen.inference.adf.DensityFilter`, where there are hidden layers.
+        line_: the :class:`~momentgen.inference.linear.LinearPosterior`, where there are none.
         hidden_: widths of the hidden layers.
         passes_: passes of :meth:`fit`.
         skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
