@@ -29,7 +29,7 @@ def draw(shape: str, rows: int, seed: int) -> tuple[Any, Any]:
     """Rows of a shape: a curve with noise of a tenth, or two arms of a spiral."""
     random = np.random.default_rng(seed)
     if shape == "spiral":
-        label, turn = random.integers(0, 2, rows), 0.5 + 2.5 * math.pi * random.uniform(0, 1, rows) ** 0.5 / 2
+        label, turn = random.integers(0, 2, rows), 0.5 + 2 * math.pi * random.uniform(0, 1, rows) ** 0.5
         angle = turn + math.pi * label
         x = turn[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1) + 0.15 * random.normal(size=(rows, 2))
         return x, label

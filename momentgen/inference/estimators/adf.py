@@ -455,27 +455,12 @@ class EBPRegressor(_FilterRegressor):
 class PBPClassifier(_FilterClassifier):
     """Classification by probabilistic backpropagation (Ghosh, Delle Fave & Yedidia 2016).
 
+    Other arguments, and attributes, are those of :class:`PBPRegressor`; without hidden layers it has a ``filter_`` too.
+
     Args:
-        hidden: widths of the hidden layers of ReLU units; ``()`` is a linear model.  None takes two layers of 50, or
-            none, whichever predicts held-out rows better.
-        passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         likelihood: ``probit`` is for two classes.  ``sampled`` is a softmax with log Z by samples, and ``bound`` one
             with a lower bound of log Z.  ``auto`` is ``probit`` for two classes and ``sampled`` for more.
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
-        members: networks of an ensemble that run as one batch; predictions are those of their mixture.
-        prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
-        learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
-        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
-        dtype: ``float64`` or ``float32``, of weights and data.
-        device: where the networks live; the CPU has compiled updates.
-        progress: show a bar.
-        random_state: of the first means, the order of the data and the samples.
-
-    Attributes:
-        filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
-        hidden_: widths of the hidden layers.
-        passes_: passes of :meth:`fit`.
-        skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
 
     Raises:
         InputError: in ``fit``, for arguments other than these.
