@@ -225,7 +225,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     def _own_errors(self, x: Tensor, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Errors of rows of the fit, σ and standardised mean, each ``(n, outputs)``."""
         mean, var = (self._shaped(part).reshape(len(x), -1) for part in self._moments(x))
-        off = y.reshape(len(y), -1) - self.y_scaler_.mean_ - mean * self.y_scaler_.scale_
+        off = y.reshape(len(y), -1).astype(np.float64) - self.y_scaler_.mean_ - mean * self.y_scaler_.scale_
         return off, np.sqrt(var) * self.y_scaler_.scale_, mean
 
     def _law(self, places: Any, weights: Any, error: Any, std: Any, centre: Any, noise: Any) -> ErrorLaw:
@@ -238,7 +238,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _compare(self, x: Tensor, y: Any, folds: Folds, off: Any, std: Any, weights: Any) -> None:
         """By how many nats per row errors ``off`` and ``std`` are better than those of rivals."""
-        targets = self._tensor(self.y_scaler_.transform(y.reshape(len(y), -1)))
+        targets = self._tensor(self.y_scaler_.transform(y.reshape(len(y), -1).astype(np.float64)))
         own = log_densities((off / self.y_scaler_.scale_, std / self.y_scaler_.scale_), weights)
         self._leads = {"own score": float(np.average(own, weights=weights))}
         for name, rival in rivals(x, targets, folds).items():
