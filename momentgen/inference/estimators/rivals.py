@@ -1,7 +1,7 @@
 """What a fit must predict better than to be worth anything: the mean of the targets, and a line.
 
 Rivals predict rows that they were not fitted to.  A model and its rivals have the same score: the mean log density of a
-normal law, whose σ is scaled as a whole to the errors of these rows.
+normal law.  Its σ is scaled as a whole to the errors of these rows.
 """
 
 from __future__ import annotations
