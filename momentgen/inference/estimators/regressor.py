@@ -116,8 +116,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         self._fit(X, y, None, True, multi_output=True, y_numeric=True)
         try:
             doubt = self._calibrate(X, y)
-            if doubt is not None and self._retreat:
-                other = clone(self).set_params(**self._retreat, **self._held_out_settings())
+            if doubt is not None and self._retreat and "a line" in self._leads:
+                other = clone(self).set_params(**{**self._held_out_settings(), **self._retreat})
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)
                     other.fit(X, y, **self._rows(slice(None)))

@@ -124,6 +124,10 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
 
     _advice = "kl_weight below 1, PBPRegressor, or more rows"
 
+    def _held_out_settings(self) -> dict[str, Any]:
+        # A network without a fold is of the posterior that is judged: it does not retreat on its own.
+        return super()._held_out_settings() | ({"kl_weight": 1.0} if self.kl_weight is None else {})
+
     @property
     def _retreat(self) -> dict[str, Any]:
         return {"kl_weight": _LIGHT} if self.kl_weight is None else {}
