@@ -24,8 +24,8 @@ from momentgen.runtime import Moments
 
 __all__ = ["LinearPosterior"]
 
-#: ratios of noise to prior over the rows, between which the evidence is searched, and on how many points
-_RATIOS, _POINTS = (1e-12, 1e6), 200
+#: logarithms of noise over prior over rows, between which the evidence is searched, and on how many points
+_RATIOS, _POINTS = (-27.6, 13.8), 200
 #: least noise variance, of targets in standard units: targets on a line leave none
 _LEAST = 1e-12
 
@@ -52,6 +52,7 @@ class LinearPosterior:
 
     def __init__(self, prior_var: float | None = None) -> None:
         self.prior_var, self.rows = prior_var, 0
+        self._mean = self._scatter = torch.zeros(0, dtype=torch.float64)
 
     def add(self, x: Tensor, y: Tensor) -> LinearPosterior:
         """Take in features ``(n, features)`` and targets ``(n, outputs)``, and return itself."""
@@ -87,7 +88,7 @@ class LinearPosterior:
                 fit = -0.5 * (free * noise.log() + rest / noise)
                 return fit + 0.5 * (log[:, None] - (values + r[:, None]).log()).sum(1)
 
-            grid = torch.linspace(*(math.log(self.rows * end) for end in _RATIOS), _POINTS, dtype=torch.float64)
+            grid = math.log(self.rows) + torch.linspace(*_RATIOS, _POINTS, dtype=torch.float64)
             best, step = grid[evidence(grid).argmax()].item(), (grid[1] - grid[0]).item()
             log = optimize.minimize_scalar(
                 lambda at: -evidence(torch.tensor([at], dtype=torch.float64)).item(),

@@ -137,8 +137,8 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         if (x_std is not None and x_cov is not None) or given.shape not in shapes or not np.isfinite(given).all():
             raise InputError(
                 f"{type(self).__name__}: expected a finite x_std or x_cov, and not both. x_std is a number or of shape "
-                f"({d},) or ({n}, {d}), x_cov of ({d}, {d}) or ({n}, {d}, {d}); got {np.shape(x_std)} and "
-                f"{np.shape(x_cov)}"
+                f"({d},) or ({n}, {d}), x_cov of ({d}, {d}) or ({n}, {d}, {d}); got {np.shape(np.asarray(x_std))} and "
+                f"{np.shape(np.asarray(x_cov))}"
             )
         if x_cov is None:
             least, root = given.min(initial=0.0), np.broadcast_to(given, (n, d))[:, None] * np.eye(d)

@@ -45,7 +45,7 @@ def rivals(x: Tensor, y: Tensor, folds: Folds) -> dict[str, Predicted]:
         centre, std = own.mean(0).expand_as(mean), own.std(0, correction=0).expand_as(mean)
         found["their mean"].append(torch.stack([y[test] - centre, std]))
         found["a line"].append(torch.stack([y[test] - mean, (var + line.noise).sqrt()]))
-    return {name: tuple(torch.cat(parts, 1).numpy()) for name, parts in found.items()}  # type: ignore[misc]
+    return {name: tuple(torch.cat(parts, 1).numpy()) for name, parts in found.items()}
 
 
 def log_densities(predicted: Predicted, weights: NDArray[Any] | None = None) -> NDArray[Any]:
