@@ -312,6 +312,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         Raises:
             InputError: for both, other shapes, or deviations that are negative or not finite.
 
+        >>> from momentgen.inference import PBPRegressor
         >>> x = np.linspace(-2, 2, 40)[:, None]
         >>> model = PBPRegressor(hidden=(), calibrate=None).fit(x, 3 * x[:, 0])
         >>> model.predict([[0.0]], return_std=True, x_std=0.5)[1].round(1).tolist()
