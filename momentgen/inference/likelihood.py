@@ -355,7 +355,7 @@ def _made_points(dimensions: int, count: int) -> Tensor:
 
 
 class Categorical(Likelihood):
-    """One class of k, p(y | f) = softmax(f)_y; y are class indices, int64, of the outputs' shape without the last.
+    """One class of k, p(y | f) = softmax(f)_y; y are class indices, integers of the outputs' shape without the last.
 
     Args:
         expectation: of ``expected_log_prob``.  ``quadrature`` averages log softmax over fixed quasi-random points, in
@@ -369,7 +369,7 @@ class Categorical(Likelihood):
 
     Raises:
         InputError: for another expectation or posterior, or an odd number of points; by the methods for labels out of
-            range or not int64.
+            range or not integers.
 
     >>> output = Moments(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 1.0]]))
     >>> for expectation in ("quadrature", "bound", "mean_predictor"):
@@ -392,8 +392,9 @@ class Categorical(Likelihood):
     def _of_class(self, values: Tensor, y: Any) -> Tensor:
         """``values[..., y]``, shape ``(...)``."""
         y = self._fitting(y, values.shape[:-1], values.device, own=0)
-        if y.dtype is not torch.int64:
-            raise InputError(f"Categorical: expected class indices of torch.int64, got {y.dtype}")
+        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype is torch.bool:
+            raise InputError(f"Categorical: expected class indices of integers, such as torch.int64, got {y.dtype}")
+        y = y.long()
         classes = values.shape[-1]
         if readable(y) and not bool(((y >= 0) & (y < classes)).all()):
             raise InputError(f"Categorical: expected class indices from 0 to {classes - 1}, got {y.min()} to {y.max()}")

@@ -100,6 +100,8 @@ def _fit(
                 "wrap it in a module that returns the output to be observed"
             )
         drawn = current_method(bayes.network.propagation) in _DRAWN
+        if drawn and output.mean.dtype in (torch.float16, torch.bfloat16):  # under autocast
+            output = Moments(output.mean.float(), output.var)
         terms = likelihood.bound_term(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
         fits.append((terms if weights is None else terms * _fitting(weights, terms)).mean())
     return fits[0] if samples == 1 else torch.stack(fits).mean()

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from momentgen.errors import InputError
 from momentgen.inference import PBPRegressor
@@ -86,11 +87,11 @@ def test_the_best_widths_and_passes_are_chosen_and_divergence_ends_a_search() ->
     def score(passes: int) -> float:
         return -abs(math.log(passes / 60))
 
-    found = choose([(2,), (1,)], None, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
+    found = choose([(2,), (1,)], None, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score, 10_000)
     assert found.hidden == (2,)
     assert found.passes == 57
     with pytest.raises(FloatingPointError, match="diverged"):
-        choose([(2,)], 200, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score)
+        choose([(2,)], 200, lambda _: 1, lambda hidden: [0, hidden[0]], predict, score, 10_000)
 
 
 @pytest.mark.parametrize("known", [np.zeros(1), np.full(1, 0.5), np.array([0.1, 2.0]), np.full(1, 20.0)], ids=str)
@@ -127,8 +128,20 @@ def test_intervals_of_each_target_are_as_wide_as_its_own_held_out_rows_ask_for()
         reach.append(model._reach(0.95).tolist())
     assert reach[0] == reach[1][::-1] == [reach[2][0], reach[3][0]]
     model._laws = laws[::-1]
-    with pytest.raises(InputError, match="that 40 held-out rows can show"):
-        model.predict_interval(x, 0.99)
+    for few in (model._reach(0.99), model._reach(0.9999)):
+        assert (few > scipy.stats.norm.ppf(0.995)).all()  # answers, wide
+
+
+def test_intervals_of_few_normal_errors_hold_what_they_say_on_average() -> None:
+    """Of twenty errors the Student law; beyond what a hundred can show, the law and no less than the largest."""
+    for count, coverage in ((20, 0.95), (30, 0.99), (100, 0.995)):
+        held = []
+        for seed in range(200):
+            errors = np.random.default_rng(seed).normal(size=count)
+            law = fit_error_law(errors, np.zeros((count, 1)), np.zeros(count))
+            held.append(1 - 2 * scipy.stats.norm.sf(law.size * law.reach(coverage)))
+        # The level of one set has σ of some percent, of 200 sets a fourteenth of it.
+        assert coverage - 0.006 < np.mean(held) < coverage + 0.5 * (1 - coverage)
 
 
 def test_features_and_targets_that_are_no_numbers_in_standard_units_are_refused() -> None:

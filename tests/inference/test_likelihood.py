@@ -373,7 +373,7 @@ REFUSED = {
     "labels NaN": (Bernoulli(), torch.zeros(2, 1), torch.tensor([[1], [NAN]]), "or NaN"),
     "class 3 of 3": (Categorical(), torch.zeros(2, 3), torch.tensor([0, 3]), "from 0 to 2, got 0 to 3"),
     "class -100": (Categorical(), torch.zeros(2, 3), torch.tensor([0, -100]), "from 0 to 2"),
-    "classes as floats": (Categorical(), torch.zeros(2, 3), torch.zeros(2), "torch.int64"),
+    "classes as floats": (Categorical(), torch.zeros(2, 3), torch.zeros(2), "integers, such as torch.int64"),
     "one-hot classes": (Categorical(), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64), "shape"),
     "targets NaN": (Gaussian(1.0), torch.zeros(2, 1), torch.tensor([[1.0], [NAN]]), "finite"),
     "targets infinite": (Gaussian(1.0), torch.zeros(2, 1), torch.tensor([[1.0], [math.inf]]), "finite"),

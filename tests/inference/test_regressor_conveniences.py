@@ -119,7 +119,7 @@ def test_quantiles_of_tiny_levels_are_those_of_a_normal_law() -> None:
 def test_what_intervals_and_draws_cannot_be_is_refused() -> None:
     X, y = data(30)
     model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate="split", random_state=0).fit(X, y)
-    for coverage in (0.0, 1.0, 0.99):
+    for coverage in (0.0, 1.0):
         with pytest.raises(InputError, match="expected a coverage"):
             model.predict_interval(X, coverage)
     with pytest.raises(InputError, match="n_samples"):
@@ -157,8 +157,8 @@ def test_the_filters_noise_is_that_of_the_last_pass(kind: Any) -> None:
         (VBPRegressor(epochs=1), "bound still rises"),
         (VBPRegressor(max_steps=20), "max_steps above 20"),
         (CorrelatedRegressor(epochs=1), "bound still rises"),
-        (PBPRegressor(passes=1), "1 passes over 60 rows are few"),
-        (EBPRegressor(passes=1), "1 passes over 60 rows are few"),
+        (PBPRegressor(hidden=(50,), passes=1), "1 passes over 60 rows are few"),
+        (EBPRegressor(hidden=(50,), passes=1), "1 passes over 60 rows are few"),
         (BowTieRegressor(hidden=(5,), burn_in=1, draws=20, start="random"), "chains disagree"),
         (VBPClassifier(epochs=1), "bound still rises"),
         (CorrelatedClassifier(epochs=1), "bound still rises"),

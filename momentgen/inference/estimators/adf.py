@@ -22,7 +22,9 @@ from momentgen.inference.adf.network import count_weights
 from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, parameters
 from momentgen.inference.estimators.passes import Chosen, choose
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.estimators.rivals import Folds, log_densities, rivals
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
+from momentgen.inference.linear import LinearPosterior
 from momentgen.runtime import Moments
 
 __all__ = ["EBPClassifier", "EBPRegressor", "PBPClassifier", "PBPRegressor"]
@@ -96,11 +98,15 @@ class _Filtering(Bayesian):
         """Mean log density of the rows that were held out."""
         raise NotImplementedError
 
+    def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
+        """What :meth:`_judge` would say of a constant or a line."""
+        raise NotImplementedError
+
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         self.hidden_ = tuple(_WIDTHS[0] if self.hidden is None else self.hidden)
         self.passes_ = _PASSES if self.passes is None else self.passes
         self._chosen: Chosen | None = None
-        known = self.hidden is not None and self.passes is not None
+        known = (self.hidden is not None and self.passes is not None) or bool((y == y[:1]).all())
         if known or passes is not None or len(x) < _FEW_ROWS:
             return
         rows, targets = x.cpu().numpy(), y.cpu().numpy()
@@ -115,6 +121,7 @@ class _Filtering(Bayesian):
             weights = count_weights((x.shape[1], *hidden, 1)) + _DRAW * getattr(self, "samples", 0)
             return self.members * (len(rows) + sum(len(train) for train, _ in parts)) * weights
 
+        shortest = min(len(train) for train, _ in parts)
         # The labels here are places in classes_; a part may lack some.
         labels = {"classes": np.arange(len(self.classes_))} if hasattr(self, "classes_") else {}
 
@@ -132,6 +139,9 @@ class _Filtering(Bayesian):
             begin,
             predict,
             lambda predictions: self._judge(targets, parts, predictions),
+            shortest,
+            self._floor(x, y, parts),
+            self.progress,
         )
         self.hidden_, self.passes_ = self._chosen.hidden, self._chosen.passes
 
@@ -170,7 +180,10 @@ class _Filtering(Bayesian):
     def skipped_(self) -> dict[str, int]:
         """Updates that were skipped, since they would have made a variance non-positive or a number infinite."""
         check_is_fitted(self)
-        return dict(zip(("weights", "noise", "prior"), self.filter_.skipped.sum(0).tolist(), strict=True))
+        names = ("weights", "noise", "prior")
+        if not hasattr(self, "filter_"):  # an exact posterior
+            return dict.fromkeys(names, 0)
+        return dict(zip(names, self.filter_.skipped.sum(0).tolist(), strict=True))
 
 
 class _Left(NamedTuple):
@@ -206,11 +219,15 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
 
     def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
         """Of a normal law whose σ was calibrated: as a whole, by all rows that were held out."""
-        stds = [std[test] for (_, std), (_, test) in zip(predictions, parts, strict=True)]
-        std = np.concatenate(stds)
-        off = np.concatenate([y[test] - mean[test] for (mean, _), (_, test) in zip(predictions, parts, strict=True)])
-        scale = np.sqrt(np.mean((off / std) ** 2, 0)).clip(1e-6)
-        return -float(np.mean(np.log(std)) + np.mean(np.log(scale)))
+        pairs = list(zip(predictions, parts, strict=True))
+        off = np.concatenate([(y[test] - mean[test]).reshape(len(test), -1) for (mean, _), (_, test) in pairs])
+        std = np.concatenate([std[test].reshape(len(test), -1) for (_, std), (_, test) in pairs])
+        return float(log_densities((off, std)).mean()) / off.shape[1]
+
+    def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
+        targets = y.reshape(len(y), -1)
+        found = rivals(x, targets, parts).values()
+        return max(float(log_densities(one).mean()) / targets.shape[1] for one in found)
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         if self._chosen is None:
@@ -224,12 +241,25 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         self._left: dict[bytes, _Left] = {}
         #: sum of squared errors of all rows, each as the last pass over it left it
         self._errors: Any = 0.0
+        #: with hidden layers None
+        self.line_: LinearPosterior | None = None
+        if not self.hidden_:
+            shape, rate = self.prior
+            fixed = None if self.learn_prior else rate / (shape - 1) / (x.shape[1] + 1)
+            self.line_ = LinearPosterior(fixed)
+            self._known: set[bytes] = set()
         self._begin(x.shape[1], outputs, Gaussian(precision=Gamma(*self.noise)), self._seed())
+        if self.line_ is not None:
+            del self.filter_  # nothing goes through it
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         y = y.reshape(len(y), -1)
-        super()._train(x, y, passes)
-        self._recount(x, y)
+        if self.line_ is None:
+            super()._train(x, y, passes)
+            self._recount(x, y)
+        elif (key := next(reversed(self._chunks))) not in self._known:  # a further pass is no more data
+            self._known.add(key)
+            self.line_.add(x, y)
 
     def _recount(self, x: Tensor, y: Tensor) -> None:
         """The noise that the last pass left, and the power of the data at which the posterior counts them once.
@@ -251,7 +281,7 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         def leverage(power: Tensor) -> Tensor:
             return (self.filter_.output(some, power).var.double() / self._noise[:, None]).mean((1, 2))
 
-        if not self.hidden_ or bool((leverage(self._power) <= 1).all()):
+        if bool((leverage(self._power) <= 1).all()):
             return
         low, high = self._power.log(), torch.zeros_like(noise)
         for _ in range(8):
@@ -281,7 +311,18 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
                 "may help"
             )
 
+    def _diagnose(self) -> dict[str, Any]:
+        if self.line_ is None:
+            return super()._diagnose()
+        return {"passes": 1, "log_z": self.line_.log_z / self.line_.rows, "skipped": self.skipped_, "power": 1.0}
+
+    def _complaint(self) -> str | None:
+        return super()._complaint() if self.line_ is None else None
+
     def _parts(self, x: Tensor) -> Parts:
+        if self.line_ is not None:
+            mean, var = self.line_(x)
+            return Parts(mean, var, self.line_.noise.expand_as(mean))
         mean, var = (part.double().cpu() for part in self.filter_.output(x[None], self._power))
         # A mixture of the members, by the law of total variance.
         noise = self._noise.mean(0).cpu().expand_as(mean[0])
@@ -304,6 +345,16 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
 
     def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
         return float(np.concatenate(predictions).mean())
+
+    def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
+        shares = y.bincount(minlength=len(self.classes_)).double() / len(y)
+        return float(shares.log()[y].mean())
+
+    def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
+        if self._chosen is None:
+            return super()._learns_nothing(x, y)
+        ahead = self._chosen.score - self._floor(x, y, self._divided)
+        return None if ahead > 0 else self._no_better(ahead)
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         classes, name = len(self.classes_), self.likelihood
@@ -340,8 +391,9 @@ class PBPRegressor(_FilterRegressor):
     """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).
 
     Args:
-        hidden: widths of the hidden layers of ReLU units; ``()`` is a linear model.  None takes two layers of 50, or
-            none, whichever predicts held-out rows better.
+        hidden: widths of the hidden layers of ReLU units.  ``()`` is a linear model with its exact posterior; its noise
+            and prior scale have the largest evidence.  None takes two layers of 50, or none, whichever predicts
+            held-out rows better.
         passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         noise: shape and rate of the gamma law of the noise precision, for targets in standard units; the shape above
             1.
@@ -358,7 +410,8 @@ class PBPRegressor(_FilterRegressor):
         random_state: of the first means, the order of the data and the samples.
 
     Attributes:
-        filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
+        filter_: the :class:`~momentgen.inference.adf.DensityFilter`, where there are hidden layers.
+        line_: the :class:`~momentgen.inference.linear.LinearPosterior`, where there are none.
         hidden_: widths of the hidden layers.
         passes_: passes of :meth:`fit`.
         skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
@@ -396,32 +449,18 @@ class EBPRegressor(_FilterRegressor):
     """
 
     _rule = "ebp"
+    _advice = "fewer hidden layers, or PBP in place of EBP,"
 
 
 class PBPClassifier(_FilterClassifier):
     """Classification by probabilistic backpropagation (Ghosh, Delle Fave & Yedidia 2016).
 
+    Other arguments, and attributes, are those of :class:`PBPRegressor`; without hidden layers it has a ``filter_`` too.
+
     Args:
-        hidden: widths of the hidden layers of ReLU units; ``()`` is a linear model.  None takes two layers of 50, or
-            none, whichever predicts held-out rows better.
-        passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         likelihood: ``probit`` is for two classes.  ``sampled`` is a softmax with log Z by samples, and ``bound`` one
             with a lower bound of log Z.  ``auto`` is ``probit`` for two classes and ``sampled`` for more.
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
-        members: networks of an ensemble that run as one batch; predictions are those of their mixture.
-        prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
-        learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
-        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
-        dtype: ``float64`` or ``float32``, of weights and data.
-        device: where the networks live; the CPU has compiled updates.
-        progress: show a bar.
-        random_state: of the first means, the order of the data and the samples.
-
-    Attributes:
-        filter_: the :class:`~momentgen.inference.adf.DensityFilter`.
-        hidden_: widths of the hidden layers.
-        passes_: passes of :meth:`fit`.
-        skipped_: updates of weights, noise and prior that were skipped to keep variances positive, counted.
 
     Raises:
         InputError: in ``fit``, for arguments other than these.

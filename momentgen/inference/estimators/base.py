@@ -8,8 +8,10 @@ predict for tensors (``_log_posterior``, ``_parts``).
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, dataclass_transform
 
@@ -25,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.inference.estimators.rivals import lead
 
 __all__ = ["Bayesian", "BayesianClassifier", "parameters"]
 
@@ -32,6 +35,10 @@ _Class = TypeVar("_Class")
 
 #: standard deviations within which no half of a column's values may lie, unless most of them are equal
 _SQUEEZED: Final = 0.05
+#: draws of uncertain features, and rows of draws that are predicted at once
+_DRAWS, _AT_ONCE = 256, 2**14
+#: rows of the fit by which a classifier is compared with a constant
+_COMPARED = 1000
 
 
 def _level_of_caller() -> int:
@@ -89,6 +96,10 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         """Why the fit cannot be relied on, with what may help; None if nothing speaks against it."""
         return None
 
+    def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
+        """That a constant predicts the data as well; None where it does not, or rows that were held out will tell."""
+        return None
+
     @property
     def diagnostics_(self) -> dict[str, Any]:
         """Numbers by which to judge the fit; ``fit`` warns by ``ConvergenceWarning`` where they are bad."""
@@ -117,6 +128,36 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         if not bool((found.abs() < torch.finfo(found.dtype).max ** 0.25).all()):  # squares of products are finite
             raise InputError(f"{type(self).__name__}: a feature in standard units is too large for {found.dtype}")
         return found
+
+    def _scattered(self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None) -> Iterator[Tensor]:
+        """Draws of uncertain features about x, in standard units: parts of ``(draws * n, features)``, draw by draw."""
+        n, d = x.shape
+        given = np.asarray(x_std if x_cov is None else x_cov, dtype=np.float64)
+        shapes = [(), (d,), (n, d)] if x_cov is None else [(d, d), (n, d, d)]
+        if (x_std is not None and x_cov is not None) or given.shape not in shapes or not np.isfinite(given).all():
+            raise InputError(
+                f"{type(self).__name__}: expected a finite x_std or x_cov, and not both. x_std is a number or of shape "
+                f"({d},) or ({n}, {d}), x_cov of ({d}, {d}) or ({n}, {d}, {d}); got {np.shape(np.asarray(x_std))} and "
+                f"{np.shape(np.asarray(x_cov))}"
+            )
+        if x_cov is None:
+            least, root = given.min(initial=0.0), np.broadcast_to(given, (n, d))[:, None] * np.eye(d)
+        else:
+            values, axes = np.linalg.eigh(0.5 * (given + np.swapaxes(given, -1, -2)))
+            symmetric = np.allclose(given, np.swapaxes(given, -1, -2), rtol=1e-6, atol=1e-12 * np.abs(given).max())
+            least = min(0.0, float((values.min(-1) + 1e-9 * np.abs(values).max(-1)).min())) if symmetric else -math.inf
+            root = axes * np.sqrt(values.clip(0))[..., None, :]
+        if least < 0:
+            raise InputError(
+                f"{type(self).__name__}: expected an x_std that is not negative, or an x_cov that is symmetric and "
+                "positive semidefinite"
+            )
+        root = root / self.x_scaler_.scale_[:, None]
+        uniform = torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(_DRAWS // 2, dtype=torch.float64)
+        half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9)).numpy()
+        for draws in np.array_split(np.concatenate([half, -half]), max(1, min(_DRAWS, _DRAWS * n // _AT_ONCE))):
+            off = np.einsum("...ij,sj->s...i", root, draws)
+            yield (x + self._tensor(off if off.ndim == 3 else off[:, None])).reshape(-1, d)
 
     def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
         """Targets in standard units, or the numbers of labels among ``classes``, by default those of ``y``."""
@@ -161,10 +202,16 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         except BaseException:
             self._ready = not reset
             raise
-        reasons = (self._few_set_the_unit(features, targets), self._complaint()) if passes is None else ()
+        if passes is None:
+            self._say(
+                self._few_set_the_unit(features, targets), self._complaint(), self._learns_nothing(features, targets)
+            )
+        return self
+
+    def _say(self, *reasons: str | None) -> None:
+        """Warn of what speaks against a fit."""
         for reason in filter(None, reasons):
             warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=_level_of_caller())
-        return self
 
     def _few_set_the_unit(self, features: Tensor, targets: Tensor) -> str | None:
         """Which columns, in standard units, have nearly all of their variance from a few rows; None for none."""
@@ -241,16 +288,43 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         """
         return self._fit(X, y, passes, not self._ready, n_total, classes)
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Posterior probabilities of ``classes_``, shape ``(n, classes)``."""
-        found: NDArray[Any] = np.exp(self._log_probabilities(X))
-        return found
+    def predict_proba(
+        self, X: ArrayLike, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None
+    ) -> NDArray[Any]:
+        """Posterior probabilities of ``classes_``, shape ``(n, classes)``.
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable label of each row."""
-        places = self.predict_proba(X).argmax(1)
+        Args:
+            X: features, shape ``(n, features)``.
+            x_std: standard deviation of normal errors of X, as for a regressor's ``predict``.
+            x_cov: their *covariance*, in place of ``x_std``.
+        """
+        if x_std is None and x_cov is None:
+            return np.asarray(np.exp(self._log_probabilities(X)))
+        x = self._features(X)
+        with torch.no_grad():
+            found = torch.cat([self._log_posterior(rows).double() for rows in self._scattered(x, x_std, x_cov)])
+        return np.asarray(found.exp().reshape(-1, len(x), found.shape[1]).mean(0).cpu().numpy())
+
+    def predict(self, X: ArrayLike, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None) -> NDArray[Any]:
+        """The most probable label of each row; arguments are those of :meth:`predict_proba`."""
+        places = self.predict_proba(X, x_std, x_cov).argmax(1)
         found: NDArray[Any] = self.classes_[places]
         return found
+
+    @torch.no_grad()
+    def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
+        shares = np.bincount(y.cpu(), self._weights, len(self.classes_)) / len(y)
+        labels = y[:_COMPARED].cpu().numpy()
+        logs = self._log_posterior(x[:_COMPARED]).double().cpu().numpy()[np.arange(len(labels)), labels]
+        weights = None if self._weights is None else self._weights[:_COMPARED]
+        ahead, chance = lead(logs, np.log(shares / shares.sum())[labels], weights)
+        return None if ahead > chance else self._no_better(ahead)
+
+    def _no_better(self, ahead: float) -> str:
+        return (
+            f"probabilities are hardly better than the shares of the classes, by {ahead:.2g} nats per row. Either the "
+            "features say little of the classes, or the fit has failed; fewer features or more rows may help"
+        )
 
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
         """Log probability of each label, shape ``(n,)``."""

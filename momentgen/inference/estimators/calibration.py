@@ -10,6 +10,7 @@ largest likelihood, each row left out of its own neighbours.  A law with more pa
 must gain a nat for each (Akaike).
 
 Intervals are conformal (Lei et al. 2018, section 5.2): |z| / scale has the empirical quantiles of the held-out rows.
+Fewer than 60 rows have intervals of the Student law, with the rows as further degrees of freedom: 1/f + 1/rows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from sklearn.neighbors import NearestNeighbors
 
 __all__ = ["ErrorLaw", "beside_known_noise", "fit_error_law"]
 
+#: held-out rows from which their errors alone make an interval; a quantile of fewer is an accident
+_CONFORMAL_ROWS = 60
+#: degrees of freedom of any law, which has a variance
+_LEAST_FREEDOM = 2.5
 _FREEDOM = (math.inf, 10.0, 5.0, 3.0)
 _NEIGHBOURS = (10, 20, 40, 80)
 _SHARES = (0.4, 0.7, 1.0)
@@ -73,12 +78,23 @@ class ErrorLaw(NamedTuple):
     @property
     def deviation(self) -> float:
         """Standard deviation of z over its scale."""
-        return 1.0 if math.isinf(self.freedom) else math.sqrt(self.freedom / (self.freedom - 2))
+        return float(self.law.std())
 
     @property
     def law(self) -> Any:
-        """Of z over its scale, a law of scipy."""
-        return stats.norm if math.isinf(self.freedom) else stats.t(self.freedom)
+        """Of z over its scale, a law of scipy: a Student t, whose tails say too how few rows its scale is from."""
+        freedom = 1 / (1 / self.freedom + 1 / float(self.counts[-1]))
+        return stats.t(max(freedom, _LEAST_FREEDOM))
+
+    def reach(self, coverage: float) -> float:
+        """Half of the width of intervals, over the scale."""
+        count = float(self.counts[-1])
+        shown = (count + 1) * coverage <= count
+        largest = float(self.errors[np.searchsorted(self.counts, (count + 1) * coverage)] if shown else self.errors[-1])
+        if shown and count >= _CONFORMAL_ROWS:
+            return largest
+        wide = float(self.law.ppf(0.5 + 0.5 * coverage))
+        return wide if shown else max(wide, largest)
 
 
 def fit_error_law(

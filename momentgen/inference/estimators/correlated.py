@@ -74,12 +74,9 @@ class _Correlated(Variational):
 class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
     """Regression with parameters whose neighbours are correlated, drawn anew at each step.
 
+    Arguments without a word here are those of :class:`~momentgen.inference.VBPRegressor`.
+
     Args:
-        hidden: widths of the hidden layers.
-        epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
-        batch_size: rows per step.
-        lr: learning rate of Adam.  It falls to a ninth as the bound settles, or to 0 in the last half of ``epochs``.
-        prior_std: standard deviation of the normal prior of each parameter, around 0.
         kl_weight: factor on the divergence, the paper's ν times the rows.  At 1, the evidence lower bound, long fits
             underfit.  At 0.1 they learn too small a noise, which calibration mends, and overfit targets that are
             half noise.
@@ -87,20 +84,7 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
         initial_rho: correlation of neighbours with which each posterior begins.
         rho_rate: factor on the learning rate of ρ's parameter: the paper's κ.
         samples: draws of the parameters that predictions average.
-        max_steps: of training until the bound settles.
-        module: the plain network in the place of ``hidden``: a torch module, or a function of the number of features
-            that makes one.  It takes features in standard units.
-        likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.  It is
-            of targets in standard units, with mean 0 and variance 1, and so is the ``var`` of a ``Gaussian``.
-        validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
-            kept.  It needs ``epochs=None``.
-        callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.  Networks
-            that calibrate are trained for as many epochs, without it.
         random_state: seed of the initial means, the order of the data, and all draws.
-        device: where tensors are: ``cpu`` or ``cuda``.
-        progress: show a bar while training.
-        calibrate: as for :class:`~momentgen.inference.PBPRegressor`.
-        noise: ``constant``, or ``input`` for a second head of the network that says the noise of each row.
     """
 
     calibrate: Calibration | None = "split"

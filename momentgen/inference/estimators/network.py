@@ -35,6 +35,8 @@ __all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
 
 #: rows of which predictions are made at once
 _ROWS = 1024
+#: *variance* of noise that training begins with at least, of targets in standard units
+_LEAST_NOISE = 1e-4
 #: rows that weights may add up to without a warning
 _FEWEST = 2
 #: last part of a given number of epochs, over which the learning rate falls
@@ -54,7 +56,7 @@ class Variational(Bayesian):
     batch_size: int
     lr: float
     prior_std: float
-    kl_weight: float
+    kl_weight: float | None
     module: Module | None
     likelihood: Likelihood | None
     validation_fraction: float | None
@@ -154,7 +156,7 @@ class Variational(Bayesian):
             propagation=self._how(),
             lr=self.lr,
             batch_size=self.batch_size,
-            kl_weight=self.kl_weight,
+            kl_weight=1.0 if self.kl_weight is None else self.kl_weight,
             seed=seed,
             callback=self.callback,
         )
@@ -258,7 +260,7 @@ def rough_noise(x: Tensor, y: Tensor, rows: int = 1000) -> Tensor:
     far = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
     copies = (far == 0) & (y[:, None] == y).all(2)  # itself, and copies of a row, which say nothing of its noise
     nearest = far.masked_fill_(copies, math.inf).argmin(1)
-    return (0.5 * (y - y[nearest]).square().mean(0)).clamp(1e-4, 1.0)
+    return (0.5 * (y - y[nearest]).square().mean(0)).clamp(_LEAST_NOISE, 1.0)
 
 
 class Regression(Variational):
@@ -355,8 +357,10 @@ class Regression(Variational):
             return made, outputs * heads
         if self.noise == "input":
             return HeteroscedasticGaussian(), 2 * outputs
-        kind = Gaussian if self._y_std is None else KnownNoise
-        return kind(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
+        if self._y_std is None:
+            return Gaussian(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
+        known = torch.as_tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y).mean(0)
+        return KnownNoise(var=(rough_noise(x, y) - known).clamp_min(_LEAST_NOISE), learn=True).to(y.dtype), outputs
 
     def _observed(self, y: Tensor) -> Tensor:
         y = y.reshape(len(y), -1)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Self
+from itertools import repeat
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.estimators.base import Bayesian
 from momentgen.inference.estimators.calibration import ErrorLaw, beside_known_noise, fit_error_law
+from momentgen.inference.estimators.rivals import Folds, lead, log_densities, rivals
+from momentgen.progress import progress_bar
 from momentgen.runtime import Moments
 
 __all__ = ["BayesianRegressor", "Calibration", "Parts"]
@@ -61,6 +64,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     """
 
     calibrate: Calibration | None
+    #: what to try where a fit predicts no better than a line
+    _advice: ClassVar[str] = "PBPRegressor(), which compares networks with a line,"
 
     def _parts(self, x: Tensor) -> Parts:
         """Mean and *variances* in standard units, before calibration: each ``(n,)`` or ``(n, outputs)``."""
@@ -109,12 +114,21 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         if self.calibrate not in ("cv", "split", None):
             raise InputError(f"{type(self).__name__}: expected calibrate of cv, split or None, got {self.calibrate!r}")
         self._fit(X, y, None, True, multi_output=True, y_numeric=True)
-        if self.calibrate is not None:
-            try:
-                self._calibrate(X, y)
-            except BaseException:
-                self._ready = False
-                raise
+        try:
+            doubt = self._calibrate(X, y)
+            if doubt is not None and self._retreat and "a line" in self._leads:
+                other = clone(self).set_params(**{**self._held_out_settings(), **self._retreat})
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ConvergenceWarning)
+                    other.fit(X, y, **self._rows(slice(None)))
+                if other._leads["own score"] > self._leads["own score"]:
+                    kept = self.get_params(deep=False)
+                    self.__dict__.update({name: value for name, value in other.__dict__.items() if name not in kept})
+                    doubt = self._doubt()
+        except BaseException:
+            self._ready = False
+            raise
+        self._say(doubt)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
@@ -143,6 +157,11 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         """Parameters of the models without held-out rows that are not those of this one."""
         return {}
 
+    @property
+    def _retreat(self) -> dict[str, Any]:
+        """Parameters left to the data with which to try again where the mean or a line predicts rows better."""
+        return {}
+
     def _folds(self, rows: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Rows to fit and rows to predict, of each fold that is needed."""
         every = list(KFold(_FOLDS, shuffle=True, random_state=self._seed()).split(np.empty(rows)))
@@ -151,45 +170,95 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Mean and σ of all rows, in the targets' unit, by a model that was fitted without the rows of each fold."""
-        for train, _ in folds:
-            other = clone(self).set_params(calibrate=None, **self._held_out_settings())
-            with warnings.catch_warnings():  # this fit has warned itself
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                other.fit(X[train], y[train], **self._rows(train))
-            yield other.predict(X, return_std=True)
+        shown = getattr(self, "progress", False)
+        with progress_bar("calibrating: fits without a fold", len(folds), shown) as advance:
+            for number, (train, _) in enumerate(folds):
+                other = clone(self).set_params(calibrate=None, **self._held_out_settings())
+                if shown:
+                    other.set_params(progress=False)
+                with warnings.catch_warnings():  # this fit has warned itself
+                    warnings.simplefilter("ignore", ConvergenceWarning)
+                    other.fit(X[train], y[train], **self._rows(train))
+                advance(number + 1)
+                yield other.predict(X, return_std=True)
 
-    def _calibrate(self, X: ArrayLike, y: ArrayLike) -> None:
-        """Learn the law of errors from models that were fitted without the rows that they predict."""
+    def _calibrate(self, X: ArrayLike, y: ArrayLike) -> str | None:
+        """Learn the law of errors from models that were fitted without the rows that they predict.
+
+        Returns what speaks against the fit: rows that the targets' mean or a line predicts as well.  Where nothing is
+        calibrated, predictions of the rows of the fit must be better than theirs of rows that they have not seen.
+        """
         features, targets = np.asarray(X), np.asarray(y)
+        self._leads = {"own score": -math.inf}
         if len(targets) < _LEAST_ROWS:
-            return
+            few = f"σ and intervals are not calibrated, since {len(targets)} rows are too few to hold some out"
+            return None if self.calibrate is None else f"{few}; {_LEAST_ROWS} are enough"
         folds = self._folds(len(targets))
-        standard = self._features(X)
-        with torch.no_grad():
-            own = np.sqrt(self._shaped(self._moments(standard).var)) * self._unit
-        off, wide, means = [], [], []
-        for (_, test), (mean, std) in zip(folds, self._held_out(features, targets, folds), strict=True):
-            # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
-            std = std[test] * np.exp(np.mean(np.log(own) - np.log(std), 0))
-            wide.append(std.reshape(len(test), -1))
-            off.append((targets[test].reshape(std.shape).astype(np.float64) - mean[test]).reshape(len(test), -1))
-            means.append(((mean[test] - self._centre) / self._unit).reshape(len(test), -1))
         held_out = np.concatenate([test for _, test in folds])
+        standard = self._features(X)
+        if self.calibrate is None:
+            error, std, centre = self._own_errors(standard[torch.as_tensor(held_out)], targets[held_out])
+        else:
+            with torch.no_grad():
+                own = np.sqrt(self._shaped(self._moments(standard).var)) * self._unit
+            parts = []
+            for (_, test), (mean, std) in zip(folds, self._held_out(features, targets, folds), strict=True):
+                # Fits differ in how large their σ is as a whole; that of this one is what will be scaled.
+                scaled = std[test] * np.exp(np.mean(np.log(own) - np.log(std), 0))
+                off = targets[test].reshape(scaled.shape).astype(np.float64) - mean[test]
+                parts.append(
+                    [one.reshape(len(test), -1) for one in (off, scaled, (mean[test] - self._centre) / self._unit)]
+                )
+            error, std, centre = (np.concatenate(part) for part in zip(*parts, strict=True))
         places = standard.double().cpu().numpy()[held_out]
         weights = np.ones(len(held_out)) if self._weights is None else self._weights[held_out]
         known = self._rows(held_out).get("y_std")
-        parts = (np.concatenate(part).T for part in (off, wide, means))
-        self._laws = []
-        for k, (error, std, centre) in enumerate(zip(*parts, strict=True)):
-            factor, counts = 1.0, weights
-            if known is not None:
-                noise = known.reshape(len(known), -1)[:, k]
-                factor, counts = beside_known_noise(error, std, noise, weights)
-                std = np.hypot(factor * std, noise)
-            law = fit_error_law(error / std, places, centre, counts)
-            root_mean_square = factor * law.root_mean_square
-            self._laws.append(law._replace(size=factor * law.size, root_mean_square=root_mean_square))
-        self.sigma_scale_ = np.array([law.root_mean_square for law in self._laws])
+        noise = None if known is None else known.reshape(len(known), -1)
+        self._compare(standard, targets, folds, error, std if noise is None else np.hypot(std, noise), weights)
+        if self.calibrate is not None:
+            columns = zip(error.T, std.T, centre.T, repeat(None) if noise is None else noise.T, strict=False)
+            self._laws = [self._law(places, weights, *column) for column in columns]
+            self.sigma_scale_ = np.array([law.root_mean_square for law in self._laws])
+        return self._doubt()
+
+    @torch.no_grad()
+    def _own_errors(self, x: Tensor, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Errors of rows of the fit, σ and standardised mean, each ``(n, outputs)``."""
+        mean, var = (self._shaped(part).reshape(len(x), -1) for part in self._moments(x))
+        off = y.reshape(len(y), -1).astype(np.float64) - self.y_scaler_.mean_ - mean * self.y_scaler_.scale_
+        return off, np.sqrt(var) * self.y_scaler_.scale_, mean
+
+    def _law(self, places: Any, weights: Any, error: Any, std: Any, centre: Any, noise: Any) -> ErrorLaw:
+        """The law of one target's errors."""
+        if noise is None:
+            return fit_error_law(error / std, places, centre, weights)
+        factor, counts = beside_known_noise(error, std, noise, weights)
+        law = fit_error_law(error / np.hypot(factor * std, noise), places, centre, counts)
+        return law._replace(size=factor * law.size, root_mean_square=factor * law.root_mean_square)
+
+    def _compare(self, x: Tensor, y: Any, folds: Folds, off: Any, std: Any, weights: Any) -> None:
+        """By how many nats per row errors ``off`` and ``std`` are better than those of rivals."""
+        targets = self._tensor(self.y_scaler_.transform(y.reshape(len(y), -1).astype(np.float64)))
+        own = log_densities((off / self.y_scaler_.scale_, std / self.y_scaler_.scale_), weights)
+        self._leads = {"own score": float(np.average(own, weights=weights))}
+        for name, rival in rivals(x, targets, folds).items():
+            ahead, chance = lead(own, log_densities(rival, weights), weights)
+            self._leads |= {name: ahead, f"chance beside {name}": chance}
+
+    def _doubt(self) -> str | None:
+        """Why held-out rows speak against the fit."""
+        leads = self._leads
+        if leads["their mean"] <= 0:
+            worse, rival = leads["their mean"], "their mean"
+        elif leads["a line"] < -leads["chance beside a line"] and getattr(self, "line_", None) is None:
+            worse, rival = leads["a line"], "a line"
+        else:
+            return None
+        rows = "its own rows" if self.calibrate is None else "held-out rows"
+        return (
+            f"{rival} predicts {rows} as well or better, by {-worse:.2g} nats per row. Either the features say little "
+            f"of the targets, or the fit has failed; {self._advice} may help"
+        )
 
     def _scales(self, x: Tensor, mean: Tensor) -> NDArray[Any]:
         """Scale of the errors' law over the model's own σ, for each row and target, ``(n, ...)``."""
@@ -208,13 +277,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _reach(self, coverage: float) -> NDArray[Any]:
         """Half-widths of intervals over the scale, one per target."""
-        count = min(float(law.counts[-1]) for law in self._laws)
-        if (count + 1) * coverage > count:
-            raise InputError(
-                f"{type(self).__name__}.predict_interval: expected a coverage that {count:.6g} held-out rows can show, "
-                f"at most {count / (count + 1):.4g}, got {coverage}"
-            )
-        return self._each(lambda law: float(law.errors[np.searchsorted(law.counts, (law.counts[-1] + 1) * coverage)]))
+        return self._each(lambda law: law.reach(coverage))
 
     # ------------------------------------------------------------------ predictions
 
@@ -233,12 +296,39 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         return self._from_standard(self._shaped(mean))
 
     @torch.no_grad()
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """Predictive mean, in the targets' unit; with ``return_std`` also the standard deviation, noise included."""
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None
+    ) -> Any:
+        """Predictive mean, in the targets' unit; with ``return_std`` also the standard deviation, noise included.
+
+        Args:
+            X: features, shape ``(n, features)``.
+            return_std: whether to return the standard deviation too.
+            x_std: standard deviation of independent normal errors of X, in its units; a number, one per feature, or
+                ``(n, features)``.  Mean and σ are then over 256 quasi-random draws of the features, so that σ has an
+                error of some percent.
+            x_cov: their *covariance* ``(features, features)``, or one per row, in place of ``x_std``.
+
+        Raises:
+            InputError: for both, other shapes, or deviations that are negative or not finite.
+
+        >>> from momentgen.inference import PBPRegressor
+        >>> x = np.linspace(-2, 2, 40)[:, None]
+        >>> model = PBPRegressor(hidden=(), calibrate=None).fit(x, 3 * x[:, 0])
+        >>> model.predict([[0.0]], return_std=True, x_std=0.5)[1].round(1).tolist()
+        [1.5]
+        """
         x = self._features(X)
+        mean, std = self._predicted_std(x)
+        if x_std is not None or x_cov is not None:
+            parts = [self._predicted_std(rows) for rows in self._scattered(x, x_std, x_cov)]
+            means, stds = (np.concatenate(part).reshape(-1, *mean.shape) for part in zip(*parts, strict=True))
+            mean, std = means.mean(0), np.sqrt(np.mean(stds**2, 0) + means.var(0))
+        return (mean, std) if return_std else mean
+
+    def _predicted_std(self, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
         mean, var = self._moments(x)
-        centre = self._mean(mean)
-        return (centre, self._wide(x, mean, var) * self._deviation()) if return_std else centre
+        return self._mean(mean), self._wide(x, mean, var) * self._deviation()
 
     def _wide(self, x: Tensor, mean: Tensor, var: Tensor) -> NDArray[Any]:
         """Scale of the errors' law for each row, in the targets' unit."""
@@ -259,11 +349,12 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         """Lower and upper ends of intervals that hold a target with this probability, in the targets' unit.
 
         With ``calibrate`` they are conformal: about the mean, as wide as held-out errors ask for.  Their coverage holds
-        for rows from where the data came from, on average over rows.  Else they are quantiles of the predictive
-        distribution.
+        for rows from where the data came from, on average over rows.  Below 60 held-out rows, and for a coverage above
+        what these can show, they are as wide as the Student law of the errors.  Else they are quantiles of the
+        predictive distribution.
 
         Raises:
-            InputError: for a coverage that is not between 0 and 1, or above what the held-out rows can show.
+            InputError: for a coverage that is not between 0 and 1.
         """
         if not 0 < coverage < 1:
             raise InputError(f"predict_interval: expected a coverage between 0 and 1, got {coverage}")
