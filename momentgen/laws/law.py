@@ -15,7 +15,6 @@ and writes through to it.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -29,9 +28,11 @@ from momentgen.laws.unsupported import COMPLEX_INSTEAD, DEFAULT_INSTEAD, place, 
 
 __all__ = [
     "History",
+    "Later",
     "Law",
     "MomentsOf",
     "Rule",
+    "chain",
     "law_of_parts",
     "laws_in",
     "new_law",
@@ -47,6 +48,13 @@ MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class Later(NamedTuple):
+    """Moments that are computed when they are needed: a tensor of their form, and what computes mean and variance."""
+
+    form: Tensor
+    moments: Callable[[], tuple[Tensor, Tensor]]
+
+
 class History(NamedTuple):
     """What a law remembers of how it was made.
 
@@ -55,14 +63,14 @@ class History(NamedTuple):
         of: the law that it is a function of.
         depth: how many functions lie between it and the last value without a source.
         seen: the laws and tensors among the arguments, and how often each had been written to.
-        later: computes the moments of the law, where that is put off.
+        later: the law's moments, where they are put off.
     """
 
     call: tuple[Entry, tuple[Any, ...], dict[str, Any]]
     of: Law
     depth: int
     seen: tuple[tuple[Law | Tensor, int], ...]
-    later: Callable[[Law], None] | None = None
+    later: Later | None = None
 
 
 def _of_form(name: str) -> Any:
@@ -81,7 +89,7 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view", "_waiting",
+        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -96,8 +104,6 @@ class Law:
     _var: Any
     #: how it was made, where that is worth remembering
     _history: History | None
-    #: laws whose moments are not computed yet, and need this one's
-    _waiting: list[weakref.ref[Law]] | None
     #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
     _dtype: torch.dtype | None
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
@@ -261,11 +267,6 @@ class Law:
         joint = new._joint if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
         if new_parts[0].shape != shape:
             new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
-        for waiting in self._waiting or ():
-            law = waiting()
-            if law is not None:
-                law._parts()
-        self._waiting = None
         if self._view is not None:
             base, entry, args, kwargs, place, _ = self._view
             if len(new_parts) > len(base._parts()):
@@ -308,10 +309,10 @@ class Law:
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
         old = self._earlier()
-        old._view, old._waiting, old._version = self._view, self._waiting, self._version
+        old._view, old._version = self._view, self._version
         _become(self, type(self), new._parts(), new._joint)
         self._view = (old, entry, args, kwargs, None, old._version)
-        self._history = self._waiting = None
+        self._history = None
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
@@ -387,7 +388,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = law._waiting = law._joint = law._dtype = None
+    law._history = law._view = law._noise = law._joint = law._dtype = None
     law._version = 0
     return law
 
@@ -403,6 +404,14 @@ def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
         seen = ((of, of._version),) if len(args) == 1 and args[0] is of else versions(args)
         law._history = History((entry, args, kwargs), of, depth + 1, seen)
     return law
+
+
+def chain(law: Law) -> list[Law]:
+    """The law, the law that it is a function of, and so on."""
+    found: list[Law] = [law]
+    while found[-1]._source is not None:
+        found.append(found[-1]._source)
+    return found
 
 
 def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:

@@ -17,7 +17,7 @@ from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var
 from momentgen.laws.example_arguments import is_real
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics.dust import product
-from momentgen.laws.recognise import variance
+from momentgen.laws.patterns import variance
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 

@@ -1,9 +1,8 @@
-"""Two laws of one source meet: pointwise functions of it, values moved from it, or a norm or softmax written by hand.
+"""Norms and softmax written by hand, found from the calls that laws remember.
 
-Pointwise functions of one value are an expression (:mod:`~momentgen.laws.expressions`).  Means over dimensions are
-remembered too, so that ``x - x.mean(dim)`` is exact.  A layer norm, an RMS norm or a softmax written by hand is
-computed by its own rule.  Other values that depend on one value in two ways are taken as independent.  Such are the
-branches of a residual block around a linear layer.  Diagonal propagation means just that.
+Means over dimensions are remembered, so that ``x - x.mean(dim)`` is exact.  A layer norm, an RMS norm or a softmax
+written by hand is computed by its own rule.  Other values that depend on one value in two ways are taken as
+independent.  Such are the branches of a residual block around a linear layer.  Diagonal propagation means just that.
 """
 
 from __future__ import annotations
@@ -14,87 +13,42 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
+from momentgen.laws.closed_forms import number_of
 from momentgen.laws.diagonal import made, pair
-from momentgen.laws.dispatch import dispatch
-from momentgen.laws.expressions import pending
-from momentgen.laws.history import (
-    IDENTITIES,
-    common_source,
-    is_pointwise,
-    operand,
-    same_arguments,
-    same_value,
-    scaled,
-    start_of_both,
-)
+from momentgen.laws.functions import IDENTITIES, affine_in, function_of, same_value
 from momentgen.laws.law import Law, remember
+from momentgen.laws.movement import RESHAPES
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum import maximum_of
-from momentgen.laws.places import met
 from momentgen.laws.table import Entry
 
-__all__ = ["CASTS", "RESHAPES", "below_maximum", "combined", "made_by", "number_of", "variance"]
+__all__ = ["CASTS", "exp_of_sum", "made_by", "pattern", "scaled", "variance"]
 
-#: functions that change a shape and leave the order of the values
-RESHAPES = frozenset(("view", "reshape", "view_as", "reshape_as", "unsqueeze", "squeeze", "flatten", "unflatten"))
 #: functions that change a dtype
 CASTS = frozenset(("to", "float", "double", "half", "bfloat16", "type_as", "type"))
 
 
-def combined(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
-    """``a`` and ``b`` combined, if they are functions of one value in a way that is understood; else None."""
-    source = common_source(a, b)
-    if source is None:
-        return None
-    found = _moved_alike(entry, a, b, kwargs)
-    if found is not None:
-        return found
-    if is_pointwise(a, source) and is_pointwise(b, source):
-        return pending(entry, (a, b), kwargs, start_of_both(a, b, source))
-    found = _pattern(entry, a, b)
-    return met(entry, a, b, kwargs) if found is None else found
-
-
-def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
-    """Two values of one source that were moved in the same way: the movement of what they are together."""
-    if a._made is None or b._made is None or a._made[0] is not b._made[0] or a._made[0].kind != "movement":
-        return None
-    move, (x, *rest), options = a._made
-    _, (y, *others), other_options = b._made
-    if (
-        move.name in IDENTITIES
-        or same_value(x, y)
-        or not same_arguments(rest, others)
-        or not same_arguments([*options.items()], [*other_options.items()])
-    ):
-        return None
-    if not isinstance(x, Law) or not isinstance(y, Law) or common_source(x, y) is None:
-        return None
-    together = combined(entry, x, y, kwargs)
-    if together is None:
-        return None
-    place = rest[-1]
-    found = dispatch(move, move.call, (together, *rest[:-1]), options)
-    return found if place is None else found[place]
-
-
-def _pattern(entry: Entry, a: Any, b: Any) -> Any:
+def pattern(entry: Entry, a: Any, b: Any) -> Any:
     """``a`` and ``b`` combined by arithmetic, if a pattern is recognised; else None."""
     if entry.name == "sub":
-        found = _centred(a, b)
-        if found is None:
-            found = below_maximum(a, b)
-        if found is None:
-            found = _centred(b, a)
-            found = None if found is None else -found
-        return found
+        for found in (_centred(a, b), _below_maximum(a, b)):
+            if found is not None:
+                return found
+        found = _centred(b, a)
+        return None if found is None else -found
     if entry.name in ("div", "mul"):
         found = _normalised(entry.name, a, b)
         return _softmax(a, b) if found is None and entry.name == "div" else found
     return None
+
+
+def scaled(law: Law) -> Law:
+    """``law`` without movements that leave values in place."""
+    while law._made is not None and law._made[0].name in IDENTITIES and isinstance(law._made[1][0], Law):
+        law = law._made[1][0]
+    return law
 
 
 def made_by(law: Any) -> str:
@@ -159,7 +113,7 @@ def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
     return (law._made[1][0], law._made[1][1]) if made_by(law) == "centred" else None  # type: ignore[index]
 
 
-def below_maximum(a: Any, b: Any) -> Any:
+def _below_maximum(a: Any, b: Any) -> Any:
     """``x − x.amax(dims, keepdim=True)``: Cov(x, max) = Var x · P(x is the largest), by Stein's lemma."""
     top = _reduction(b)
     if top is None or top.name != "amax" or not same_value(scaled(top.of), scaled(a)):
@@ -213,18 +167,6 @@ def _shifted(law: Law) -> tuple[Law, float] | None:
             return None
         law, shift = scaled(inner), shift + number
     return law, shift
-
-
-def number_of(value: Any) -> float | None:
-    """A number, also of a tensor of one element; None for anything else."""
-    if (
-        isinstance(value, Tensor)
-        and value.numel() == 1
-        and not torch.compiler.is_compiling()
-        and not value.requires_grad
-    ):
-        return float(value)
-    return value if isinstance(value, int | float) else None
 
 
 def _times(law: Law) -> tuple[Law, float]:
@@ -368,10 +310,33 @@ def _softmax(a: Any, b: Any) -> Any:
     total = _reduction(b)
     if total is None or total.name != "sum" or not same_value(total.of, a) or len(total.dims) != 1:
         return None
-    logits = operand(scaled(a), "exp")
-    if logits is None:
+    if made_by(exp := scaled(a)) != "exp":
         return None
+    logits: Any = exp._made[1][0]  # type: ignore[index]
     shift = scaled(logits)
     if made_by(shift) in ("below_maximum", "centred") and shift._made[1][1] == total.dims:  # type: ignore[index]
         logits = shift._made[1][0]  # type: ignore[index]
-    return torch.softmax(logits, total.dims[0])  # type: ignore[arg-type]
+    return torch.softmax(logits, total.dims[0])
+
+
+def exp_of_sum(x: Law) -> Any:
+    """``exp(a Σ u + b)`` of curved u, as the product of ``exp(a u)`` times ``exp(b)``; None for another power."""
+    found = affine_in(x)
+    if found is None or made_by(found[0]) not in ("sum", "mean") or found[0].shape != x.shape:
+        return None
+    total, scale, shift = found
+    entry, (summed, *rest), kwargs = total._made  # type: ignore[misc]
+    if function_of(summed) is None:
+        return None
+    dims = kwargs.get("dim", rest[0] if rest else None)
+    dims = _dims(summed, range(summed.ndim) if dims is None else dims)
+    if entry.name == "mean":
+        scale = scale / math.prod(summed.shape[d] for d in dims)
+    if not kwargs.get("keepdim", rest[1] if len(rest) > 1 else False):
+        for d in dims:
+            scale = scale.unsqueeze(d)
+    flat = number_of(scale.reshape(-1)[:1])  # one number has closed forms
+    product: Any = torch.exp(summed * (flat if flat is not None and bool((scale == flat).all()) else scale))  # type: ignore[operator]
+    for d in dims:
+        product = product.prod(d, keepdim=True)
+    return product.reshape(x.shape) * shift.exp()
