@@ -16,12 +16,12 @@ import torch.nn.functional as F
 
 from momentgen.laws.closed_forms import number_of
 from momentgen.laws.diagonal import made, pair
-from momentgen.laws.functions import IDENTITIES, affine_in, function_of, same_value
 from momentgen.laws.law import Law, remember
 from momentgen.laws.movement import RESHAPES
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum import maximum_of
+from momentgen.laws.programs import IDENTITIES, affine_in, function_of, same_value
 from momentgen.laws.table import Entry
 
 __all__ = ["CASTS", "exp_of_sum", "made_by", "pattern", "scaled", "variance"]
@@ -73,23 +73,31 @@ def _reduction(law: Any) -> _Reduction | None:
     """What ``law`` is a reduction of, whichever way its dimensions are kept."""
     if not isinstance(law, Law):
         return None
-    shape = law.shape
-    law = scaled(law)
-    if made_by(law) in ("expand", "expand_as", "broadcast_to"):
-        law = scaled(law._made[1][0])
-        shape = law.shape
-    while made_by(law) in RESHAPES or (made_by(law) == "getitem" and _only_adds(law._made[1][1])):
-        law = scaled(law._made[1][0])
-    if made_by(law) not in ("mean", "sum", "amax"):
+    found = _bare(law)
+    if made_by(found) not in ("mean", "sum", "amax"):
         return None
-    entry, args, kwargs = law._made
+    entry, args, kwargs = found._made  # type: ignore[misc]
     of, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
     if dim is None or not isinstance(of, Law):
         return None
     dims = _dims(of, dim)
-    if tuple(shape) != tuple(1 if d in dims else size for d, size in enumerate(of.shape)):
-        return None
-    return _Reduction(entry.name, of, dims)
+    return _Reduction(entry.name, of, dims) if _is_kept(law, of, dims) else None
+
+
+def _bare(law: Law) -> Law:
+    """``law`` without reshapes and expansions."""
+    law = scaled(law)
+    while made_by(law) in _SPREADING or (made_by(law) == "getitem" and _only_adds(law._made[1][1])):  # type: ignore[index]
+        law = scaled(law._made[1][0])  # type: ignore[index]
+    return law
+
+
+_SPREADING = RESHAPES.union(("expand", "expand_as", "broadcast_to"))
+
+
+def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:
+    """Whether ``law`` has the shape of a reduction over these dimensions that keeps them, expanded or not."""
+    return law.shape == of.shape or tuple(law.shape) == tuple(1 if d in dims else n for d, n in enumerate(of.shape))
 
 
 def _only_adds(index: Any) -> bool:
@@ -149,37 +157,98 @@ def variance(entry: Entry, x: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
 # --------------------------------------------------------------------- norms
 
 
-def _shifted(law: Law) -> tuple[Law, float] | None:
-    """``law`` as another plus a number."""
-    shift = 0.0
-    while made_by(law) in ("add", "clamp", "clamp_min"):
-        entry, args, kwargs = law._made  # type: ignore[misc]
-        if entry.name == "add":
-            first, second = args[0], args[1]
-            inner, number = (first, second) if isinstance(first, Law) else (second, first)
-            number = number if kwargs.get("alpha", 1) == 1 else None
-        else:  # kept above a small number: as if that were added
-            inner, number = args[0], kwargs.get("min", args[1] if len(args) > 1 else None)
-            if entry.name == "clamp" and kwargs.get("max", args[2] if len(args) > 2 else None) is not None:
-                return None
-        number = number_of(number)
-        if number is None or not isinstance(inner, Law):
+class _Size(NamedTuple):
+    """``scale · (share · mean(v²) + eps)^power + behind``, v = ``of``, or ``of`` without its mean, over ``dims``."""
+
+    of: Law
+    centred: bool
+    dims: tuple[int, ...]
+    share: float
+    eps: float = 0.0
+    power: float = 1.0
+    scale: float = 1.0
+    behind: float = 0.0
+
+
+#: a summand behind the root, s + e, counts as √(s² + e²) if it is no more than this
+_SMALL = 1e-3
+_POWERS: dict[Any, float] = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+
+
+def _size(law: Any) -> _Size | None:
+    """The power of a mean square that ``law`` is, with numbers added and multiplied; None if it is none."""
+    law = _bare(law)
+    if law._made is None:
+        return None
+    entry, args, kwargs = law._made
+    name = entry.name
+    if name == "var":
+        dims = _dims(args[0], args[1])
+        n = math.prod(args[0].shape[d] for d in dims)
+        return _Size(args[0], True, dims, n / (n - args[2]))
+    if name in ("mean", "sum"):
+        squared = _squared(scaled(args[0]))
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if squared is None or dim is None:
             return None
-        law, shift = scaled(inner), shift + number
-    return law, shift
+        dims = _dims(squared, dim)
+        share = math.prod(squared.shape[d] for d in dims) if name == "sum" else 1
+        own = _centring(squared)
+        if own is not None and own[1] == dims:
+            return _Size(own[0], True, dims, share)
+        return _Size(squared, False, dims, share)
+    if name in ("clamp", "clamp_min"):  # kept above a small number: as if that were added
+        bounds = {**dict(zip(("min", "max"), args[1:], strict=False)), **kwargs}
+        args = args[0], bounds.get("min")
+        if bounds.get("max") is not None:
+            return None
+    inner, other = (args[0], args[1] if len(args) > 1 else None) if isinstance(args[0], Law) else (args[1], args[0])
+    found = _size(inner) if isinstance(inner, Law) and kwargs.get("alpha", 1) == 1 else None
+    number = number_of(other)
+    if found is None or (name not in _POWERS and number is None):
+        return None
+    if name in ("add", "clamp", "clamp_min"):
+        field = "eps" if found.power == 1 else "behind"
+        return found._replace(**{field: getattr(found, field) + number})
+    over = name == "rdiv" or (name == "div" and inner is args[1])
+    if name == "mul" or (name == "div" and not over):
+        factor = cast(float, number) if name == "mul" else 1 / cast(float, number)
+        if found.power == 1:
+            return found._replace(share=found.share * factor, eps=found.eps * factor)
+        return found._replace(scale=found.scale * factor, behind=found.behind * factor)
+    power = -1.0 if over else _POWERS.get(name, number if name == "pow" else None)
+    if power is None or found.power * power not in (0.5, -0.5):
+        return None
+    if found.power == 0.5:  # what is behind the root
+        if not 0 <= found.behind / found.scale <= _SMALL:
+            return None
+        found = found._replace(eps=found.eps + (found.behind / found.scale) ** 2, behind=0.0)
+    return found._replace(power=found.power * power, scale=found.scale**power * (cast(float, number) if over else 1))
 
 
-def _times(law: Law) -> tuple[Law, float]:
-    """``law`` as another times a number."""
-    factor = 1.0
-    while made_by(law) in ("mul", "div"):
-        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
-        inner, number = (first, second) if isinstance(first, Law) else (second, first)
-        number = number_of(number)
-        if number is None or not isinstance(inner, Law) or (name == "div" and inner is second):
-            break
-        law, factor = scaled(inner), factor * (number if name == "mul" else 1 / number)
-    return law, factor
+def _normalised(name: str, a: Any, b: Any) -> Any:
+    """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
+    for over, under in ((a, b), (b, a)) if name == "mul" else ((a, b),):
+        size = _size(under)
+        if size is None or size.power != (-0.5 if name == "mul" else 0.5) or not _is_kept(under, size.of, size.dims):
+            continue
+        numerator, factors = _without_factors(over)
+        own = _centring(numerator) if size.centred else (numerator, size.dims)
+        small = size.behind / size.scale
+        if (
+            own is None
+            or own[1] != size.dims
+            or not same_value(scaled(own[0]), scaled(size.of))
+            or not 0 <= small <= _SMALL
+        ):
+            continue
+        norm = F.layer_norm if size.centred else F.rms_norm
+        found = _over(own[0], size.dims, norm, (size.eps + small * small) / size.share)
+        found = found * (size.share**-0.5 * (size.scale if name == "mul" else 1 / size.scale))
+        for factor in reversed(factors):
+            found = factor(found)
+        return found
+    return None
 
 
 def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
@@ -200,86 +269,6 @@ def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
 
 def _by(factor: Any, under: bool) -> Callable[[Any], Any]:
     return (lambda value: value / factor) if under else (lambda value: value * factor)
-
-
-#: a summand behind the root, s + e, counts as √(s² + e²) if it is no more than this
-_SMALL = 1e-3
-
-
-def _root(name: str, b: Law) -> tuple[Law, float, float, float] | None:
-    """A denominator, or one over a factor, as c (√(spread + eps) + e): spread, eps, e and c."""
-    b = scaled(b)
-    b, factor = _times(b)
-    behind = 0.0
-    if name == "mul":
-        if made_by(b) in ("rdiv", "div"):  # 1 / root
-            first, second = b._made[1][:2]  # type: ignore[index]
-            over, under = (first, second) if made_by(b) == "div" else (second, first)
-            number = number_of(over)
-            if number is None or not isinstance(under, Law) or (found := _root("div", under)) is None:
-                return None
-            return (*found[:3], found[3] / (factor * number))
-        is_root = made_by(b) == "rsqrt" or (made_by(b) == "pow" and b._made[1][1] == -0.5)  # type: ignore[index]
-        factor = 1 / factor
-    else:
-        outside = _shifted(b)
-        if outside is None or not 0 <= outside[1] <= _SMALL:
-            return None
-        # c (k s + e) is c k (s + e/k)
-        b, inside = _times(outside[0])
-        behind, factor = outside[1] / inside, factor * inside
-        is_root = made_by(b) == "sqrt" or (made_by(b) == "pow" and b._made[1][1] == 0.5)  # type: ignore[index]
-    shifted = _shifted(scaled(b._made[1][0])) if is_root else None  # type: ignore[index]
-    return None if shifted is None else (*shifted, behind, factor)
-
-
-def _normalised(name: str, a: Any, b: Any) -> Any:
-    """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
-    if name == "div" and made_by(scaled(b)) in ("expand", "expand_as", "broadcast_to"):
-        b = scaled(b)._made[1][0]  # type: ignore[index]
-    root = _root(name, b)
-    if root is None and name == "mul":
-        a, b = b, a
-        root = _root(name, b)
-    if root is None:
-        return None
-    spread, eps, behind, over = root
-    numerator, factors = _without_factors(a)
-    centring = _centring(numerator)
-    eps += behind * behind
-    if made_by(spread) == "var":
-        of, dims, correction, _ = spread._made[1]  # type: ignore[index]
-        if centring is None or not same_value(scaled(centring[0]), scaled(of)):
-            return None
-        if _dims(of, dims) != centring[1] or not _is_kept(b, of, centring[1]):
-            return None
-        n = math.prod(of.shape[d] for d in centring[1])
-        # s²·n/(n − c) + eps: a layer norm with another eps, times a number
-        share = (n - correction) / n
-        found = _over(of, centring[1], F.layer_norm, eps * share) * (share**0.5 / over)
-    else:
-        reduced = _reduction(spread)
-        squared = None if reduced is None else _squared(scaled(reduced.of))
-        if reduced is None or squared is None or reduced.name == "amax" or not _is_kept(b, reduced.of, reduced.dims):
-            return None
-        n = math.prod(reduced.of.shape[d] for d in reduced.dims) if reduced.name == "sum" else 1
-        own = _centring(squared)
-        if own is not None and centring is not None:
-            if own[1] != centring[1] or own[1] != reduced.dims or not same_value(own[0], centring[0]):
-                return None
-            found = _over(own[0], own[1], F.layer_norm, eps / n) / (n**0.5 * over)
-        elif same_value(squared, numerator):
-            found = _over(numerator, reduced.dims, F.rms_norm, eps / n) / (n**0.5 * over)
-        else:
-            return None
-    for factor in reversed(factors):
-        found = factor(found)
-    return found
-
-
-def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:
-    """Whether ``law`` has the shape of a reduction over these dimensions that keeps them."""
-    return tuple(law.shape) == tuple(1 if d in dims else size for d, size in enumerate(of.shape))
 
 
 def _squared(law: Law) -> Law | None:
@@ -336,7 +325,7 @@ def exp_of_sum(x: Law) -> Any:
         for d in dims:
             scale = scale.unsqueeze(d)
     flat = number_of(scale.reshape(-1)[:1])  # one number has closed forms
-    product: Any = torch.exp(summed * (flat if flat is not None and bool((scale == flat).all()) else scale))  # type: ignore[operator]
+    product: Any = torch.exp(summed * (flat if flat is not None and bool((scale == flat).all()) else scale))
     for d in dims:
         product = product.prod(d, keepdim=True)
     return product.reshape(x.shape) * shift.exp()

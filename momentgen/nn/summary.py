@@ -21,6 +21,7 @@ from momentgen.laws.by_default import by_flag
 from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
+from momentgen.laws.methods import ALL
 from momentgen.laws.notes import listening
 from momentgen.laws.propagations import DEFAULT
 from momentgen.laws.values import as_moments, lower
@@ -219,9 +220,9 @@ def summary(
     for name, one in layers.items():
         base = name.partition(":")[0]
         ratio = _ratio(of_ap2[name], drawn[name]) if name in of_ap2 and name in drawn else None
-        error = None if own == "ap2" else errors.get(name)
+        own_error = None if own == "ap2" else errors.get(name)
         ranges = range_of(one.mean), range_of(one.var.sqrt())
-        rows.append(Row(name, kinds.get(base, base), *ranges, error, saturations.get(base), ratio))
+        rows.append(Row(name, kinds.get(base, base), *ranges, own_error, saturations.get(base), ratio))
     compared: list[MethodRow] = []
     warnings: list[str] = []
     if wanted := ("ap2", own) if methods is None else methods:
@@ -231,7 +232,7 @@ def summary(
 
 #: draws of a layer where none are asked for
 _DRAWS = 64
-_METHODS = ("ap2", "controlled")
+_METHODS = tuple(one.name for one in ALL.values() if one.is_distribution)
 #: a diagonal σ that is off by more than this factor is said to be
 _OFF = 1.2
 

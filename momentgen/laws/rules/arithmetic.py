@@ -1,4 +1,4 @@
-"""Sums, products and quotients of each value with another; of one source, by ``functions`` and ``patterns``."""
+"""Sums, products and quotients of each value with another; of one source, by ``programs`` and ``patterns``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from momentgen.laws import table
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.functions import applied, note_if_related
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.patterns import pattern
 from momentgen.laws.point import Point
+from momentgen.laws.programs import applied, note_if_related
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -73,7 +73,7 @@ def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tenso
 def quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A quotient with a random denominator, of independent values."""
     over, under = (args[0], args[1]) if entry.name == "div" else (args[1], args[0])
-    if not isinstance(over, Diagonal) and (found := applied(table.TABLE[torch.reciprocal], (under,), {})) is not None:
+    if (found := applied(table.TABLE[torch.reciprocal], (under,), {})) is not None:
         return over * found
     note(
         "a quotient by a random value: its moments exist only where the denominator keeps away from 0. They are right "

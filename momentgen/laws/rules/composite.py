@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from momentgen.errors import UnsupportedError
 from momentgen.laws import attention as by_hand
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.functions import alike
 from momentgen.laws.law import Law, Rule, laws_in, rule
+from momentgen.laws.programs import alike
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 

@@ -12,11 +12,11 @@ from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
-from momentgen.laws.functions import applied, integrated
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
 from momentgen.laws.patterns import exp_of_sum
+from momentgen.laws.programs import applied, integrated
 from momentgen.laws.registered import REGISTERED
 from momentgen.laws.rules.arithmetic import quotient, reciprocal
 from momentgen.laws.table import Entry

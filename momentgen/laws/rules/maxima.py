@@ -17,9 +17,9 @@ from momentgen.laws.activations import generated_op
 from momentgen.laws.affine import adaptive_edges, for_each, window_starts
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.functions import applied, note_if_related
 from momentgen.laws.law import Law, remember, rule
 from momentgen.laws.numerics import maximum as maxima
+from momentgen.laws.programs import applied, note_if_related
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
-from momentgen.laws.functions import CHOICES, alike
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.movement import moved
+from momentgen.laws.programs import CHOICES, alike
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import cannot_become, unsupported
 

@@ -14,9 +14,9 @@ from momentgen.laws import attention as by_hand
 from momentgen.laws.affine import squared
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
-from momentgen.laws.functions import note_if_related
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.numerics.dust import product, without_dust
+from momentgen.laws.programs import note_if_related
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -61,6 +61,11 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return (x * y).sum()
     if entry.name == "rmatmul":
         x, y = y, x
+    if entry.name == "outer" and x is y:
+        column = x.unsqueeze(-1)
+        return column @ column.mT
+    if entry.name in _MATRICES and x.ndim > 1 and y.ndim > 1 and x.shape[-2] == y.shape[-1] == 1:
+        return (x.squeeze(-2) * y.squeeze(-1)).sum(-1)[..., None, None]  # a row by a column: each value by one
     if entry.name in _MATRICES:
         found = by_hand.attention(x, y)
         if found is not None:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import closed_forms
-from momentgen.laws.closed_forms import CLOSED, Function, Move, number_of
+from momentgen.laws.analysis import CLOSED
+from momentgen.laws.closed_forms import Function, Move, number_of
 from momentgen.laws.law import DEPTH, History, Later, Law, chain, laws_in, new_law, versions
 from momentgen.laws.movement import RESHAPES
 from momentgen.laws.notes import note
@@ -168,8 +169,9 @@ class _Program:
         if entry.kind == "movement" and entry.name not in CHOICES:
             if entry.name in IDENTITIES:
                 return self.place(args[0], moves)
-            if entry.name not in _FILLING and law._of is args[0]:
-                return self.place(args[0], _moved_by(law, moves))
+            inner = args[0]
+            if entry.name not in _FILLING and isinstance(inner, Law) and law._of is inner:
+                return self.place(inner, _moved_by(law, moves))
         elif (
             _is_by_value(entry)
             and all(own.shape == law.shape for own in laws_in((*args, *kwargs.values())))
