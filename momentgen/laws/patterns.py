@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from momentgen.laws.closed_forms import number_of
 from momentgen.laws.diagonal import made, pair
 from momentgen.laws.law import Law, remember
-from momentgen.laws.movement import RESHAPES
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum import maximum_of
-from momentgen.laws.programs import IDENTITIES, affine_in, function_of, same_value
+from momentgen.laws.programs import IDENTITIES, affine_in, function_of, reshapes, same_value
 from momentgen.laws.table import Entry
 
 __all__ = ["CASTS", "exp_of_sum", "made_by", "pattern", "scaled", "variance"]
@@ -87,23 +86,17 @@ def _reduction(law: Any) -> _Reduction | None:
 def _bare(law: Law) -> Law:
     """``law`` without reshapes and expansions."""
     law = scaled(law)
-    while made_by(law) in _SPREADING or (made_by(law) == "getitem" and _only_adds(law._made[1][1])):  # type: ignore[index]
-        law = scaled(law._made[1][0])  # type: ignore[index]
+    while law._made is not None and (law._made[0].name in _EXPANSIONS or reshapes(law._made)):
+        law = scaled(law._made[1][0])
     return law
 
 
-_SPREADING = RESHAPES.union(("expand", "expand_as", "broadcast_to"))
+_EXPANSIONS = ("expand", "expand_as", "broadcast_to")
 
 
 def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:
     """Whether ``law`` has the shape of a reduction over these dimensions that keeps them, expanded or not."""
     return law.shape == of.shape or tuple(law.shape) == tuple(1 if d in dims else n for d, n in enumerate(of.shape))
-
-
-def _only_adds(index: Any) -> bool:
-    """Whether an index does nothing but add dimensions."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
 
 
 def _centred(a: Any, b: Any) -> Any:

@@ -34,6 +34,7 @@ __all__ = [
     "function_of",
     "integrated",
     "note_if_related",
+    "reshapes",
     "same_value",
 ]
 
@@ -290,11 +291,19 @@ def _is_closed(entry: Entry, args: tuple[Any, ...]) -> bool:
 def _moved_by(law: Law, moves: tuple[Move, ...]) -> tuple[Move, ...]:
     """The moves of what ``law`` was moved from: reshapes in a row are one."""
     entry, (inner, *rest, place), named = law._made  # type: ignore[misc]
-    if entry.name not in RESHAPES:
+    if not reshapes(law._made):
         return (Move(entry, tuple(rest), named, place), *moves)
     if moves and moves[0].entry is _RESHAPE:
         return moves[1:] if moves[0].rest[0] == inner.shape else moves
     return moves if law.shape == inner.shape else (Move(_RESHAPE, (law.shape,), {}, None), *moves)
+
+
+def reshapes(made: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None) -> bool:
+    """Whether a call changes a shape alone, also as an index that does nothing but add dimensions."""
+    if made is None or made[0].name != "getitem":
+        return made is not None and made[0].name in RESHAPES
+    parts = made[1][1] if isinstance(made[1][1], tuple) else (made[1][1],)
+    return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
 
 
 _RESHAPE: Final = TABLE[torch.reshape]

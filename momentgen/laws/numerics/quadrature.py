@@ -85,8 +85,8 @@ def quadrature(
     and variance estimates: an improved method, Communications of the ACM 22).
 
     Without cuts the nodes are those of Gauss and Hermite: exact for polynomials of degree below ``nodes``.  They lie
-    too far apart for an input that is wider than a bend of the function.  With cuts they are graded over 22 standard
-    deviations: the midpoint rule in t for z = 11 (t + t³)/2 where there is no cut, else a Gauss rule on each piece.
+    too far apart for an input that is wider than a bend of the function.  With cuts nodes are graded over 22 standard
+    deviations, in t for z = 11 (t + t³)/2.  An empty sequence gives the midpoint rule, others a Gauss rule on each piece.
     A cut where the function or its slope jumps keeps full accuracy there, also of derivatives.
 
     Where the variance is 0 the result is ``function(mean)`` and exactly 0, and the derivative with respect to the

@@ -16,7 +16,7 @@ from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.numerics.dust import product, without_dust
-from momentgen.laws.programs import note_if_related
+from momentgen.laws.programs import note_if_related, same_value
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -61,7 +61,7 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return (x * y).sum()
     if entry.name == "rmatmul":
         x, y = y, x
-    if entry.name == "outer" and x is y:
+    if entry.name == "outer" and isinstance(x, Diagonal) and isinstance(y, Diagonal) and same_value(x, y):
         column = x.unsqueeze(-1)
         return column @ column.mT
     if entry.name in _MATRICES and x.ndim > 1 and y.ndim > 1 and x.shape[-2] == y.shape[-1] == 1:
