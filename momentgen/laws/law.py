@@ -84,17 +84,15 @@ class Law:
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule; ``*`` is any other.
-        BY_PARTS: whether a law that is written to becomes one of this class by having its parts.
     """
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view",
+        "__weakref__", "_dtype", "_history", "_mean", "_noise", "_var", "_version", "_view",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
-    BY_PARTS: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         cls.RULES = {}
@@ -112,8 +110,6 @@ class Law:
     _version: int
     #: what noise of the network's own makes of it: a class of laws, or None to take noise at its mean
     _noise: type[Law] | None
-    #: what a law knows of its values together, besides the parts
-    _joint: Any
 
     def __getattr__(self, name: str) -> Any:
         # Methods of a tensor are given to the class below; what comes here is neither.
@@ -257,14 +253,12 @@ class Law:
 
     def _assign(self, new: Any) -> None:
         """Become ``new``, a law or a tensor; a view writes through to its base."""
-        if isinstance(new, Law) and not new.BY_PARTS:
+        if isinstance(new, Law):
             new._written_into(self)
-            return
-        if not isinstance(new, Law):
+        else:
             new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
         new_parts = new._parts()
         shape, dtype = self._form().shape, self._form().dtype
-        joint = new._joint if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
         if new_parts[0].shape != shape:
             new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
         if self._view is not None:
@@ -280,19 +274,16 @@ class Law:
                 written.append(whole)
             base._assign(base._like(*written))
             self._view = (base, entry, args, kwargs, place, base._version)
-        _become(self, type(new), tuple(part.to(dtype) for part in new_parts), joint)
+        _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
         self._history = None
         self._version += 1
 
     def _written_into(self, target: Law) -> None:
-        """Let ``target`` become this law, of which the parts are not all; see ``BY_PARTS``."""
-        raise NotImplementedError
+        """Raise where ``target`` cannot become this law, since its parts are not all of it."""
 
     def _earlier(self) -> Law:
         """What this has been until now, as a law of its own."""
-        old = self._like(*self._parts())
-        old._joint = self._joint
-        return old
+        return self._like(*self._parts())
 
     def _overwrite(self, new: Any) -> None:
         """Become ``new``, a function of what this has been, and remember that."""
@@ -310,7 +301,7 @@ class Law:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
         old = self._earlier()
         old._view, old._version = self._view, self._version
-        _become(self, type(self), new._parts(), new._joint)
+        _become(self, type(self), new._parts())
         self._view = (old, entry, args, kwargs, None, old._version)
         self._history = None
 
@@ -328,8 +319,6 @@ class Law:
             base._refresh()
         if base._version == version:
             return
-        if not base.BY_PARTS:
-            raise InputError(f"{entry.name}: a view was taken of a certain value that has become a random one since")
         parts = []
         for part in base._parts():
             view = entry.call(part, *args, **kwargs)
@@ -388,7 +377,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = law._joint = law._dtype = None
+    law._history = law._view = law._noise = law._dtype = None
     law._version = 0
     return law
 
@@ -422,12 +411,11 @@ def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
     return tuple(found)
 
 
-def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...], joint: Any = None) -> None:
+def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
     if type(law) is not kind:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
-    law._joint = joint
 
 
 # ----------------------------------------------------------------- arguments

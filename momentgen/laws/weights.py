@@ -104,16 +104,16 @@ def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> D
 
 
 class Weight(Diagonal):
-    """A random parameter whose neighbouring elements have covariances; its joint part is these, of its shape.
+    """A random parameter whose neighbouring elements have covariances: ``neighbour``, of its shape.
 
-    Element k of the joint part is the covariance of element k with the next one in flattened order.  Linear maps and
+    Element k of these is the covariance of element k with the next one in flattened order.  Linear maps and
     convolutions take it into account.  Functions of each value by itself see mean and variance, as of every
     ``Diagonal``.  All other functions would lose it silently, and are refused.
     """
 
-    __slots__ = ()
+    __slots__ = ("neighbour",)
     RANK = 2
-    BY_PARTS = False
+    neighbour: Tensor
 
     def _like(self, *parts: Tensor) -> Law:
         return diagonal(*parts)
@@ -127,7 +127,7 @@ class Weight(Diagonal):
 
 def _weight(mean: Tensor, var: Tensor, neighbour: Tensor) -> Weight:
     law: Weight = new_law(Weight, mean, var)
-    law._noise, law._joint = Diagonal, neighbour
+    law._noise, law.neighbour = Diagonal, neighbour
     return law
 
 
@@ -158,7 +158,7 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     law = args[0]
     if not isinstance(law, Weight) or not _keeps_rows(entry, args, kwargs):
         return refused(entry, args, kwargs)
-    mean, var, neighbour = (entry.call(part, *args[1:], **kwargs) for part in (*law._parts(), law._joint))
+    mean, var, neighbour = (entry.call(part, *args[1:], **kwargs) for part in (*law._parts(), law.neighbour))
     if isinstance(mean, Tensor):
         return _weight(mean, var, neighbour)
     return tuple(_weight(*parts) for parts in zip(mean, var, neighbour, strict=True))

@@ -86,7 +86,7 @@ def quadrature(
 
     Without cuts the nodes are those of Gauss and Hermite: exact for polynomials of degree below ``nodes``.  They lie
     too far apart for an input that is wider than a bend of the function.  With cuts nodes are graded over 22 standard
-    deviations, in t for z = 11 (t + t³)/2.  An empty sequence gives the midpoint rule, others a Gauss rule on each piece.
+    deviations, in t for z = 11 (t + t³)/2.  No cut gives the midpoint rule, others a Gauss rule on each piece.
     A cut where the function or its slope jumps keeps full accuracy there, also of derivatives.
 
     Where the variance is 0 the result is ``function(mean)`` and exactly 0, and the derivative with respect to the
