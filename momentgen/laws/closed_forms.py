@@ -163,6 +163,8 @@ def _cuts(function: Function, mean: Tensor) -> Iterator[Tensor]:
 
 
 def _note(function: Function) -> None:
+    if torch.compiler.is_compiling():
+        return
     rule = _text(function.steps) if len(function.steps) <= 12 else f"{function.steps[-1][0]}(…)"
     name = f"my_{function.steps[-1][0]}"
     note(f"{rule}: integrated by quadrature; the rule Rule({name!r}, f={rule}) would make it exact and fast")

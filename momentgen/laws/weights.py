@@ -97,10 +97,10 @@ def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> D
     tensor([[1.5000]])
     """
     neighbour = checked(mean, var, neighbour)
-    wide = [part.float() if mean.dtype in HALVES else part for part in (mean, var)]
-    if neighbour is None:
-        return marked(diagonal(*wide), mean.dtype)
-    return marked(_weight(*wide, neighbour.to(wide[0].dtype)), mean.dtype)
+    dtype = mean.dtype
+    if dtype in HALVES:
+        mean, var, neighbour = mean.float(), var.float(), None if neighbour is None else neighbour.float()
+    return marked(diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour), dtype)
 
 
 class Weight(Diagonal):
