@@ -24,10 +24,11 @@ from momentgen.inference.trained import Trained
 from momentgen.laws.border import current_method, entered, inside, method, set_method
 from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
+from momentgen.laws.methods import ALL
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.reads import Reads
 from momentgen.laws.twins import held_by, is_torchs_own, twin
-from momentgen.laws.weights import drawn_weight, once_in_a_run, random_weight
+from momentgen.laws.weights import once_in_a_run
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import transforming
 
@@ -167,7 +168,7 @@ class BayesianNetwork(torch.nn.Module):
             InputError: for a random parameter whose plain value the network uses in its place.
         """
         border: Any = self.network
-        at_means = current_method(border.propagation) == "ap1"  # the plain values, whoever holds them
+        at_means = ALL[current_method(border.propagation)].of_mean  # the plain values, whoever holds them
         unread = set() if at_means else set(self._plain) - self._optional
 
         def with_parameters(*args: Any, **kwargs: Any) -> Any:
@@ -236,7 +237,7 @@ class BayesianNetwork(torch.nn.Module):
     def _lifted(self, key: str, method: str, noises: dict[int, Any]) -> Any:
         """What a random parameter is for one run; ``noises`` holds what is known of those that parameters share."""
         posterior = self.posteriors[key]
-        if method == "ap1":
+        if ALL[method].of_mean:
             return posterior.mean
         if isinstance(posterior, Affine) and not posterior.independent:
 
@@ -246,11 +247,7 @@ class BayesianNetwork(torch.nn.Module):
                 return noises[id(noise)]
 
             return posterior.of_noise(value)
-        if method == "sample":  # without variances, which take passes over the parameter
-            return drawn_weight(posterior.mean, posterior.rsample, lambda: posterior.var, posterior.neighbour)
-        return random_weight(
-            posterior.mean, posterior.var, neighbour=posterior.neighbour(), draw=posterior.rsample, method=method
-        )
+        return ALL[method].weight(posterior.mean, lambda: posterior.var, posterior.neighbour, posterior.rsample)
 
     def kl(self) -> Tensor:
         """Kullback-Leibler divergence of the posteriors from their priors, all parameters together."""
@@ -314,9 +311,8 @@ class _Parameters(dict[str, Any]):
 
 def _lifted_noise(noise: Noise, method: str) -> Any:
     """What noise is for one run: a draw, or a law of it."""
-    if method in ("sample", "local"):  # a parameter that is computed from noise is drawn as a whole
-        return drawn_weight(noise.zero, noise.draw, lambda: noise.one, lambda: None)
-    return random_weight(noise.zero, noise.one, draw=noise.draw, method=method)
+    used = ALL["sample"] if ALL[method].is_drawn else ALL[method]  # computed from noise, it is drawn as a whole
+    return used.weight(noise.zero, lambda: noise.one, lambda: None, noise.draw)
 
 
 def _names(network: torch.nn.Module) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.likelihood import Likelihood
 from momentgen.laws.border import current_method
+from momentgen.laws.methods import ALL
 from momentgen.laws.values import readable
 from momentgen.runtime import Moments
 
@@ -99,7 +100,7 @@ def _fit(
                 f"elbo: expected a network that returns one tensor, hence Moments, got {type(output).__name__}; "
                 "wrap it in a module that returns the output to be observed"
             )
-        drawn = current_method(bayes.network.propagation) in _DRAWN
+        drawn = not ALL[current_method(bayes.network.propagation)].is_distribution
         if drawn and output.mean.dtype in (torch.float16, torch.bfloat16):  # under autocast
             output = Moments(output.mean.float(), output.var)
         terms = likelihood.bound_term(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
@@ -116,10 +117,6 @@ def _fitting(weights: Tensor, terms: Tensor) -> Tensor:
     if readable(weights) and not bool((weights >= 0).all()):
         raise InputError("elbo: expected weights that are not negative, got a negative one, or NaN")
     return weights
-
-
-#: methods of which an output is a number, not a distribution
-_DRAWN = ("ap1", "sample", "local")
 
 
 def _bayesian(network: torch.nn.Module) -> BayesianNetwork:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from momentgen.laws.closed_forms import number_of
 from momentgen.laws.diagonal import made, pair
-from momentgen.laws.history import scaled, start_of
 from momentgen.laws.law import Law
+from momentgen.laws.movement import RESHAPES
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.attention import attention as moments
-from momentgen.laws.recognise import CASTS, RESHAPES, made_by, number_of
+from momentgen.laws.patterns import CASTS, made_by, scaled
 
 __all__ = ["attended", "attention", "einsum_attention", "gram"]
 
@@ -214,12 +215,12 @@ def _transposed(law: Any) -> Law | None:
 
 
 def gram(x: Any, y: Any) -> Tensor | None:
-    """The variances of x, if the product is ``x xᵀ`` of a value that is taken as normal; else None."""
+    """The variances of x, if the product is ``x xᵀ``; else None."""
     if not isinstance(x, Law) or not isinstance(y, Law):
         return None
     if not any(a is not None and a is b for a, b in ((_transposed(y), x), (_transposed(x), y))):
         return None
-    return None if start_of(x) is not None else x._parts()[1]
+    return x._parts()[1]
 
 
 # -------------------------------------------------------------------- einsum

@@ -20,22 +20,20 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws import by_default, einops, half, lost, out_of_range
+from momentgen.laws import by_default, einops, lost, out_of_range
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
-from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import STARTED, Draws, TracedDraws
 from momentgen.laws.eager import Eagerly
 from momentgen.laws.law import Law, laws_in
+from momentgen.laws.methods import ALL, Propagation
 from momentgen.laws.nests import hidden, mapped
-from momentgen.laws.notes import note
-from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
 from momentgen.laws.sources import remembered, with_sources
 from momentgen.laws.twins import check_flags
-from momentgen.laws.values import check, described, draw, lower
+from momentgen.laws.values import check, described, lower
 from momentgen.laws.weights import RUN
-from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime import Moments
 from momentgen.runtime.dynamo import keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
 
@@ -163,39 +161,22 @@ def current_method(own: str | None = None) -> str:
 # ------------------------------------------------------------------------ lift
 
 
-def _say_what_is_normal(value: Moments) -> None:
-    """Note that ``ap2`` uses only the mean and variance of an input's noise distribution."""
-    noise = value.noise
-    if noise is not None and not (noise.is_normal and noise.is_known):
-        alone = "" if noise.is_known else ", its values for independent"
-        note(f"ap2: noise of the distribution {noise} is taken for normal{alone}; controlled and sample draw from it")
-
-
-def _lift_value(where: object, value: Any, name: str, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
-    """A law of one value among the arguments, or what stands for it by the method ``name``."""
+def _lift_value(where: object, value: Any, used: Propagation, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
+    """A law of one value among the arguments, or what stands for it by the method."""
     if isinstance(value, Moments):
         for mean, var, known in seen:
             if mean is value.mean and var is value.var:
                 return known  # one value given twice is one value
         check(where, value)
-        law: Any
-        if name == "ap2":
-            _say_what_is_normal(value)
-            if isinstance(value, JointMoments):
-                note("ap2: the values of an input are correlated, and taken as independent; controlled knows better")
-            law = half.marked(diagonal(*half.widened(value)), value.mean.dtype)
-        elif name == "ap1":
-            law = point(value.mean)
-        else:
-            law = draw(value)
+        law = used.lift(value)
         seen.append((value.mean, value.var, law))
         return law
     if isinstance(value, Tensor):
         if not has_elements(value):
             raise InputError(f"{described(where)}: expected a tensor of one shape, got {kind(value)}")
         # In training even indices are lifted: what they pick may meet dropout before it meets any law.
-        if name not in _DRAWN and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
-            return half.marked(point(half.widened(value), Diagonal), value.dtype) if name == "ap2" else point(value)
+        if used.certain is not None and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
+            return used.certain(value)
     return value
 
 
@@ -260,39 +241,27 @@ def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``forward`` makes of laws of the arguments by the method ``name``."""
     training = bool(getattr(where, "training", False))
+    used = ALL[name]
     seen: list[tuple[Any, Any, Any]] = []
 
     def lift(value: Any) -> Any:
-        return _lift_value(where, value, name, training, seen)
+        return _lift_value(where, value, used, training, seen)
 
     lifted, named = mapped(lift, args), mapped(lift, kwargs)
     if torch.compiler.is_dynamo_compiling():
         _tracing.depth += 1
-        if name in _DRAWN:
+        if used.is_drawn:
             out = forward(*lifted, **named)
         else:
             keep_order_of_products()
-            with TracedDraws(_noise_of(name)):
+            with TracedDraws(used.noise):
                 out = forward(*lifted, **named)
         _tracing.depth -= 1
         return out
     # A single layer or function draws nothing that a law does not meet.
     single = getattr(where, "DEFAULT", None) != DEFAULT
-    with entered(None if single else _DRAWS.get(name)):
+    with entered(None if single else used.draws):
         return forward(*lifted, **named)
-
-
-#: methods that run a network on tensors
-_DRAWN = ("sample", "local")
-
-
-def _noise_of(name: str) -> type[Law] | None:
-    """What noise of the network's own makes of certain values, by a method that runs it once on laws."""
-    return Diagonal if name == "ap2" else None
-
-
-#: what becomes of draws that meet no law, by methods that run a network once on laws
-_DRAWS = {name: Draws(_noise_of(name)) for name in ("ap1", "ap2")}
 
 
 class entered:  # noqa: N801 - a context manager, named as it is used

@@ -45,15 +45,13 @@ class Diagonal(Law):
     def _form(self) -> Tensor:
         if self._view is not None:
             self._refresh()
-        if self._mean is None:  # not integrated yet: a function of its source, and of that one's shape
-            return cast(Law, self._of)._form()
-        return self._mean
+        return self._mean if self._mean is not None else cast(Any, self._history).later.form
 
     def _parts(self) -> tuple[Tensor, ...]:
         if self._view is not None:
             self._refresh()
         if self._mean is None:
-            precision.internally(cast(Any, self._history).later, self)
+            self._mean, self._var = precision.internally(cast(Any, self._history).later.moments)
         return (self._mean, self._var)
 
     def by_moments(self, function: MomentsOf) -> Diagonal:

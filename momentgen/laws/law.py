@@ -15,7 +15,6 @@ and writes through to it.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -29,9 +28,11 @@ from momentgen.laws.unsupported import COMPLEX_INSTEAD, DEFAULT_INSTEAD, place, 
 
 __all__ = [
     "History",
+    "Later",
     "Law",
     "MomentsOf",
     "Rule",
+    "chain",
     "law_of_parts",
     "laws_in",
     "new_law",
@@ -47,6 +48,13 @@ MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class Later(NamedTuple):
+    """Moments that are computed when they are needed: a tensor of their form, and what computes mean and variance."""
+
+    form: Tensor
+    moments: Callable[[], tuple[Tensor, Tensor]]
+
+
 class History(NamedTuple):
     """What a law remembers of how it was made.
 
@@ -55,14 +63,14 @@ class History(NamedTuple):
         of: the law that it is a function of.
         depth: how many functions lie between it and the last value without a source.
         seen: the laws and tensors among the arguments, and how often each had been written to.
-        later: computes the moments of the law, where that is put off.
+        later: the law's moments, where they are put off.
     """
 
     call: tuple[Entry, tuple[Any, ...], dict[str, Any]]
     of: Law
     depth: int
     seen: tuple[tuple[Law | Tensor, int], ...]
-    later: Callable[[Law], None] | None = None
+    later: Later | None = None
 
 
 def _of_form(name: str) -> Any:
@@ -76,17 +84,15 @@ class Law:
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule; ``*`` is any other.
-        BY_PARTS: whether a law that is written to becomes one of this class by having its parts.
     """
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_dtype", "_history", "_joint", "_mean", "_noise", "_var", "_version", "_view", "_waiting",
+        "__weakref__", "_dtype", "_history", "_mean", "_noise", "_var", "_version", "_view",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
-    BY_PARTS: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         cls.RULES = {}
@@ -96,8 +102,6 @@ class Law:
     _var: Any
     #: how it was made, where that is worth remembering
     _history: History | None
-    #: laws whose moments are not computed yet, and need this one's
-    _waiting: list[weakref.ref[Law]] | None
     #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
     _dtype: torch.dtype | None
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
@@ -106,8 +110,6 @@ class Law:
     _version: int
     #: what noise of the network's own makes of it: a class of laws, or None to take noise at its mean
     _noise: type[Law] | None
-    #: what a law knows of its values together, besides the parts
-    _joint: Any
 
     def __getattr__(self, name: str) -> Any:
         # Methods of a tensor are given to the class below; what comes here is neither.
@@ -251,21 +253,14 @@ class Law:
 
     def _assign(self, new: Any) -> None:
         """Become ``new``, a law or a tensor; a view writes through to its base."""
-        if isinstance(new, Law) and not new.BY_PARTS:
+        if isinstance(new, Law):
             new._written_into(self)
-            return
-        if not isinstance(new, Law):
+        else:
             new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
         new_parts = new._parts()
         shape, dtype = self._form().shape, self._form().dtype
-        joint = new._joint if (new_parts[0].shape, new_parts[0].dtype) == (shape, dtype) else None
         if new_parts[0].shape != shape:
             new_parts = tuple(part.expand(shape) for part in new_parts)  # raises as torch does if it would grow
-        for waiting in self._waiting or ():
-            law = waiting()
-            if law is not None:
-                law._parts()
-        self._waiting = None
         if self._view is not None:
             base, entry, args, kwargs, place, _ = self._view
             if len(new_parts) > len(base._parts()):
@@ -279,19 +274,16 @@ class Law:
                 written.append(whole)
             base._assign(base._like(*written))
             self._view = (base, entry, args, kwargs, place, base._version)
-        _become(self, type(new), tuple(part.to(dtype) for part in new_parts), joint)
+        _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
         self._history = None
         self._version += 1
 
     def _written_into(self, target: Law) -> None:
-        """Let ``target`` become this law, of which the parts are not all; see ``BY_PARTS``."""
-        raise NotImplementedError
+        """Raise where ``target`` cannot become this law, since its parts are not all of it."""
 
     def _earlier(self) -> Law:
         """What this has been until now, as a law of its own."""
-        old = self._like(*self._parts())
-        old._joint = self._joint
-        return old
+        return self._like(*self._parts())
 
     def _overwrite(self, new: Any) -> None:
         """Become ``new``, a function of what this has been, and remember that."""
@@ -308,10 +300,10 @@ class Law:
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
         old = self._earlier()
-        old._view, old._waiting, old._version = self._view, self._waiting, self._version
-        _become(self, type(self), new._parts(), new._joint)
+        old._view, old._version = self._view, self._version
+        _become(self, type(self), new._parts())
         self._view = (old, entry, args, kwargs, None, old._version)
-        self._history = self._waiting = None
+        self._history = None
 
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
@@ -327,8 +319,6 @@ class Law:
             base._refresh()
         if base._version == version:
             return
-        if not base.BY_PARTS:
-            raise InputError(f"{entry.name}: a view was taken of a certain value that has become a random one since")
         parts = []
         for part in base._parts():
             view = entry.call(part, *args, **kwargs)
@@ -387,7 +377,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = law._waiting = law._joint = law._dtype = None
+    law._history = law._view = law._noise = law._dtype = None
     law._version = 0
     return law
 
@@ -405,6 +395,14 @@ def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
     return law
 
 
+def chain(law: Law) -> list[Law]:
+    """The law, the law that it is a function of, and so on."""
+    found: list[Law] = [law]
+    while found[-1]._source is not None:
+        found.append(found[-1]._source)
+    return found
+
+
 def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
     """The laws and tensors among arguments, and how often each has been written to."""
     found: list[tuple[Law | Tensor, int]] = [(value, value._version) for value in laws_in(args)]
@@ -413,12 +411,11 @@ def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
     return tuple(found)
 
 
-def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...], joint: Any = None) -> None:
+def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
     if type(law) is not kind:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
-    law._joint = joint
 
 
 # ----------------------------------------------------------------- arguments

@@ -30,15 +30,17 @@ __all__ = ["Local", "local"]
 class Local(Law):
     """A random parameter of the method ``local``: mean and variance; covariances of neighbours; how it is drawn."""
 
-    __slots__ = ()
+    __slots__ = ("draw", "neighbour", "sample")
     RANK = 5
-    BY_PARTS = False
+    draw: Callable[[], Tensor]
+    neighbour: Tensor | None
+    sample: Tensor | None
 
     def drawn(self) -> Tensor:
         """The sample of this run."""
-        if self._joint[2] is None:
-            self._joint[2] = self._joint[1]()
-        return cast(Tensor, self._joint[2])
+        if self.sample is None:
+            self.sample = self.draw()
+        return self.sample
 
     def _assign(self, new: Any) -> None:
         raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
@@ -58,7 +60,7 @@ def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[]
     """
     law: Local = new_law(Local, mean, var)
     # What norms take is drawn here and now: a checkpoint's second run must find the random numbers of its first.
-    law._joint = [neighbour, draw, draw() if mean.dim() < 2 else None]
+    law.neighbour, law.draw, law.sample = neighbour, draw, draw() if mean.dim() < 2 else None
     return law
 
 
@@ -81,7 +83,7 @@ def _drawn_output(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     mean: Tensor = entry.call(x, *means, **bound)
     var: Tensor | None = None
     if isinstance(weight, Local):
-        var = noise_of_weight(entry.call, entry.name, x, None, weight._var, weight._joint[0], bound)
+        var = noise_of_weight(entry.call, entry.name, x, None, weight._var, weight.neighbour, bound)
     if isinstance(bias, Local):
         own = bias._var if entry.name == "linear" else bias._var.view([-1] + [1] * int(entry.name[-2]))
         var = own.expand(mean.shape) if var is None else var + own

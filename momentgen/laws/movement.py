@@ -13,7 +13,10 @@ from momentgen.laws.law import Law, Rule, remember
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 
-__all__ = ["moved", "moved_part", "of_numbers", "shares_memory"]
+__all__ = ["RESHAPES", "moved", "moved_part", "of_numbers", "shares_memory"]
+
+#: functions that change a shape and leave the order of the values
+RESHAPES = frozenset(names("view reshape view_as reshape_as unsqueeze squeeze flatten unflatten"))
 
 #: functions whose result shares memory with their input, where torch does not copy
 _VIEWS = frozenset(

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 import torch
 
 from momentgen.laws.context import within
+from momentgen.laws.unsupported import place
 
 __all__ = ["AccuracyWarning", "listening", "note", "note_and_warn", "note_fast_path", "overheard"]
 
@@ -22,12 +23,13 @@ _warned: set[str] = set()
 _listener: ContextVar[dict[str, int] | None] = ContextVar("momentgen_notes", default=None)
 
 
-def note(text: str) -> None:
-    """Say that something was taken approximately; heard by :func:`listening`, in eager mode."""
+def note(text: str, where: bool = False) -> None:
+    """Say that something was taken approximately, and in which line; heard by :func:`listening`, in eager mode."""
     if torch.compiler.is_compiling():
         return
     found = _listener.get()
     if found is not None:
+        text += place() if where else ""
         found[text] = found.get(text, 0) + 1
 
 

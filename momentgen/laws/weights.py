@@ -1,12 +1,9 @@
 """Random parameters of a network: the law that each method makes of a parameter's mean, variance and one drawn sample.
 
-A Bayesian network is a plain network whose parameters are laws while it runs.  :func:`random_weight` is called for each
-parameter at each run.  Its result becomes the module's attribute, and torch's functions take it for the tensor.
-
-* ``ap1`` takes the mean and ``sample`` the draw: plain tensors.
-* ``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`, which linear maps
-  and convolutions take with these covariances, exact for each output.
-* ``local`` draws the outputs of linear maps and convolutions (:mod:`momentgen.laws.local`).
+A Bayesian network is a plain network whose parameters are laws while it runs.  Each method says what stands for a
+parameter (:mod:`momentgen.laws.methods`).  That becomes the module's attribute, which functions of torch take.
+``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`.  Linear maps and
+convolutions take it with these covariances, exact for each output.
 """
 
 from __future__ import annotations
@@ -24,13 +21,12 @@ from momentgen.laws.context import within
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.half import marked
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
-from momentgen.laws.local import local
 from momentgen.laws.notes import note
 from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RUN", "Weight", "drawn_weight", "each_row", "once_in_a_run", "random_weight", "refused"]
+__all__ = ["RUN", "Weight", "checked", "drawn_weight", "each_row", "independent_weight", "once_in_a_run", "refused"]
 
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
@@ -82,79 +78,56 @@ def drawn_weight(
     return draw() if weight is None else weight(mean, draw, var, neighbour)
 
 
-def random_weight(
-    mean: Tensor,
-    var: Tensor,
-    *,
-    neighbour: Tensor | None = None,
-    draw: Callable[[], Tensor],
-    method: str,
-) -> Law | Tensor:
-    """What a random parameter is while a network runs, by the method in force.
+def checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | None:
+    """Covariances of each element with the next one, of the mean's shape; None for independent elements.
 
     Args:
-        mean: of the parameter, of its shape.
+        mean: of a parameter.
         var: *variance*, of the same shape.
-        neighbour: covariance of each element with the next one in flattened order, shape ``(K - 1,)`` for K elements;
-            None for independent elements.
-        draw: one joint sample of the parameter, differentiable in what it depends on.  Called at most once.
-        method: the name of the method in force, as :func:`momentgen.laws.border.current_method` says it.
-
-    Returns:
-        A tensor for ``ap1`` (the mean) and ``sample`` (the draw), a law for the other methods.  Gradients reach
-        ``mean``, ``var`` and ``neighbour``.
+        neighbour: covariances in flattened order, shape ``(K - 1,)`` for K elements, or None.
 
     Raises:
-        InputError: for shapes that do not fit, or a method that has no propagation under way.
-
-    >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
-    >>> weight = random_weight(mean, var, draw=lambda: mean, method="ap2")
-    >>> F.linear(torch.tensor([[1.0, 2.0]]), weight).moments().var
-    tensor([[2.5000]])
-    >>> weight = random_weight(mean, var, neighbour=torch.tensor([-0.25]), draw=lambda: mean, method="ap2")
-    >>> F.linear(torch.tensor([[1.0, 2.0]]), weight).moments().var
-    tensor([[1.5000]])
+        InputError: for shapes that do not fit.
     """
     if mean.shape != var.shape:
         raise InputError(f"random_weight: mean of shape {tuple(mean.shape)} and variance of {tuple(var.shape)}")
-    if neighbour is not None:
-        if neighbour.shape != (max(mean.numel() - 1, 0),):
-            raise InputError(
-                f"random_weight: {mean.numel()} elements have {max(mean.numel() - 1, 0)} covariances of neighbours, "
-                f"got shape {tuple(neighbour.shape)}"
-            )
-        neighbour = F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
-    if mean.dtype in HALVES and method == "ap2":
-        made: Law = _independent(mean.float(), var.float(), None if neighbour is None else neighbour.float())
-        return marked(made, mean.dtype)
-    if method == "ap1":
-        return mean
-    if method == "sample":
-        return drawn_weight(mean, draw, lambda: var, lambda: None if neighbour is None else neighbour.view(-1)[:-1])
-    if method == "local":
-        return local(mean, var, neighbour, draw)
-    if method == "ap2":
-        return _independent(mean, var, neighbour)
-    raise InputError(
-        f"random_weight: no network propagates by {method!r} here; call the network itself, with moments or tensors"
-    )
+    if neighbour is None:
+        return None
+    if neighbour.shape != (max(mean.numel() - 1, 0),):
+        raise InputError(
+            f"random_weight: {mean.numel()} elements have {max(mean.numel() - 1, 0)} covariances of neighbours, "
+            f"got shape {tuple(neighbour.shape)}"
+        )
+    return F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
 
 
-def _independent(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Diagonal:
-    return diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour)
+def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Diagonal:
+    """A law of a random parameter, of half precision in float32; see :func:`checked` for the arguments.
+
+    >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, None)).moments().var
+    tensor([[2.5000]])
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, torch.tensor([-0.25]))).moments().var
+    tensor([[1.5000]])
+    """
+    neighbour = checked(mean, var, neighbour)
+    dtype = mean.dtype
+    if dtype in HALVES:
+        mean, var, neighbour = mean.float(), var.float(), None if neighbour is None else neighbour.float()
+    return marked(diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour), dtype)
 
 
 class Weight(Diagonal):
-    """A random parameter whose neighbouring elements have covariances; its joint part is these, of its shape.
+    """A random parameter whose neighbouring elements have covariances: ``neighbour``, of its shape.
 
-    Element k of the joint part is the covariance of element k with the next one in flattened order.  Linear maps and
+    Element k of these is the covariance of element k with the next one in flattened order.  Linear maps and
     convolutions take it into account.  Functions of each value by itself see mean and variance, as of every
     ``Diagonal``.  All other functions would lose it silently, and are refused.
     """
 
-    __slots__ = ()
+    __slots__ = ("neighbour",)
     RANK = 2
-    BY_PARTS = False
+    neighbour: Tensor
 
     def _like(self, *parts: Tensor) -> Law:
         return diagonal(*parts)
@@ -168,7 +141,7 @@ class Weight(Diagonal):
 
 def _weight(mean: Tensor, var: Tensor, neighbour: Tensor) -> Weight:
     law: Weight = new_law(Weight, mean, var)
-    law._noise, law._joint = Diagonal, neighbour
+    law._noise, law.neighbour = Diagonal, neighbour
     return law
 
 
@@ -199,7 +172,7 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     law = args[0]
     if not isinstance(law, Weight) or not _keeps_rows(entry, args, kwargs):
         return refused(entry, args, kwargs)
-    mean, var, neighbour = (entry.call(part, *args[1:], **kwargs) for part in (*law._parts(), law._joint))
+    mean, var, neighbour = (entry.call(part, *args[1:], **kwargs) for part in (*law._parts(), law.neighbour))
     if isinstance(mean, Tensor):
         return _weight(mean, var, neighbour)
     return tuple(_weight(*parts) for parts in zip(mean, var, neighbour, strict=True))

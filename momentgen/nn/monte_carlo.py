@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import InputError
 from momentgen.laws.border import method
@@ -23,7 +22,6 @@ from momentgen.laws.controlled.facts import close
 from momentgen.laws.controlled.network import generators
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
-from momentgen.laws.nests import tensors_in
 from momentgen.laws.values import as_moments, certain, draw, lower
 from momentgen.nn.tables import Table, range_of, shown
 from momentgen.progress import progress_bar
@@ -54,13 +52,10 @@ class RunningMoments:
         """Take in samples along the first dimension."""
         chunk = chunk.detach().double()
         mean = chunk.mean(0)
-        self._merge(chunk.shape[0], mean, (chunk - mean).square().sum(0))
+        self.merge(chunk.shape[0], mean, (chunk - mean).square().sum(0))
 
-    def add(self, found: Moments, count: int) -> None:
-        """Take in what so many samples gave, as :meth:`moments` says it."""
-        self._merge(count, found.mean, found.var * (count - 1))
-
-    def _merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
+    def merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
+        """Take in n samples by their mean and their sum of squares about it."""
         if self._mean is None or self._squares is None:
             self.count, self._mean, self._squares = n, mean, squares
             return
@@ -105,18 +100,8 @@ class MonteCarlo:
         return f"MonteCarlo(n={self.n}, output of shape {shape}, {len(self.layers)} layers{more})"
 
     def __str__(self) -> str:
-        columns = (
-            "layer",
-            "shape",
-            "mean: least",
-            "average",
-            "largest",
-            "± at most",
-            "std: least",
-            "average",
-            "largest",
-        )
-        made = Table(columns, words=2, title=f"{self.n:,} samples")
+        columns = "layer,shape,mean: least,average,largest,± at most,std: least,average,largest"
+        made = Table(columns.split(","), words=2, title=f"{self.n:,} samples")
         rows = [*self.layers.items(), ("(output)", self.output), *((f"E {k}", m) for k, m in self.expected.items())]
         for name, found in rows:
             std = found.var.sqrt()
@@ -145,9 +130,8 @@ def monte_carlo(
             the distribution that :func:`momentgen.noisy` was given.
         n: samples of every input, at least 2.
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
-        rows: how many inputs go through the model at once; bounds the memory.  A model whose examples interact has
-            one draw of the batch at a time.  So has one whose examples share noise, as that of random weights, and one
-            that takes no other size of batch.
+        rows: how many inputs go through the model at once; bounds the memory.  A model that draws noise of its own, or
+            whose examples interact, has one draw of the batch at a time.
         seed: of the draws; None continues torch's generators.
         progress: whether to show a bar; None shows it on a terminal, where rich is installed.
 
@@ -175,40 +159,39 @@ def monte_carlo(
     if at_once > 1 and not _independent(model, x, given):
         at_once = 1
     layers: dict[str, RunningMoments] = {}
-    expected = {name: RunningMoments() for name in functions or {}}
+    asked = functions or {}
+    expected = {name: RunningMoments() for name in asked}
     output = RunningMoments()
     devices = [given.mean.device] if given.mean.is_cuda else []
-    kept, keeps = Kept(model), False
-    together: list[int] = []
+    kept, keeps, done, k = Kept(model), False, 0, at_once
+
+    def take(name: str, out: Any) -> None:
+        value = out.mean if isinstance(out, Moments) else out
+        # a layer counts where every pass has it
+        if (not done or name in layers) and (k == 1 or (value.dim() and value.shape[0] % (k * batch) == 0)):
+            layers.setdefault(name, RunningMoments()).update(value.unflatten(0, (k, -1)) if k > 1 else value[None])
+
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices, enabled=seed is not None),
-        _recording(model, layers, batch, together),
+        _each_layer(model, take),
         method("sample"),
         progress_bar("Monte Carlo", n, progress) as advance,
     ):
         if seed is not None:
             torch.manual_seed(seed)
-        done = 0
         while done < n:
             k = min(at_once, n - done)
-            together.append(k)
             if keeps:
                 kept.restore()
             out = _value(model(_drawn(x, given, k)))
             keeps = keeps or (not done and bool(kept.changed()))
-            output.update(out.unflatten(0, (k, batch)) if k > 1 else out[None])
-            for name, function in (functions or {}).items():
-                value = function(out)
-                expected[name].update(value.unflatten(0, (k, batch)) if k > 1 else value[None])
+            for value, running in [(out, output), *((function(out), expected[f]) for f, function in asked.items())]:
+                running.update(value.unflatten(0, (k, batch)) if k > 1 else value[None])
             done += k
             advance(done)
-    return MonteCarlo(
-        n,
-        output.moments(),
-        {name: running.moments() for name, running in layers.items()},
-        {name: running.moments() for name, running in expected.items()},
-    )
+    found = [{name: one.moments() for name, one in part.items()} for part in (layers, expected)]
+    return MonteCarlo(n, output.moments(), *found)
 
 
 def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
@@ -217,89 +200,42 @@ def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
         return given.mean.repeat(times, *[1] * (given.mean.dim() - 1))
     if given.noise is not None:
         return torch.cat([draw(given) for _ in range(times)])
-    return draw(_repeated(given, times))
-
-
-class _Watch(TorchFunctionMode):
-    """Finds the functions that draw random numbers.
-
-    Attributes:
-        sizes: number of values in the result of each; -1 for draws outside of torch's functions.
-    """
-
-    def __init__(self, devices: list[torch.device]) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-        self._devices, self._state = devices, generators(devices)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.met()
-        out = func(*args, **(kwargs or {}))
-        self.met(sum(value.numel() for value in tensors_in((out,))))
-        return out
-
-    def met(self, size: int = -1) -> None:
-        """Record whether anything was drawn since the last look, by a function with so many values in its result."""
-        state = generators(self._devices)
-        if state != self._state:
-            self.sizes.append(size)
-        self._state = state
+    parts = (given.mean, given.var, *([given.factor] if isinstance(given, JointMoments) else []))
+    whole = [part.expand(times, *part.shape).reshape(times * part.shape[0], *part.shape[1:]) for part in parts]
+    return draw(JointMoments.of(*whole) if len(whole) == 3 else Moments(*whole))
 
 
 def _independent(model: torch.nn.Module, x: Moments | Tensor, given: Moments) -> bool:
-    """Whether several draws may share one call.
-
-    No draw may change the output of another, and the noise that the network draws must grow with their number.
-    """
+    """Whether several draws may share one call: the network draws no noise, and no draw changes another's output."""
     kept, devices = Kept(model), [given.mean.device] if given.mean.is_cuda else []
 
-    def found(*parts: Tensor) -> tuple[Tensor, list[int]]:
-        torch.manual_seed(0)
-        with _Watch(devices) as watch:
-            out = _value(model(torch.cat(parts)))
-        watch.met()
-        return out.unflatten(0, (len(parts), -1)), watch.sizes
+    def found(*parts: Tensor) -> Tensor:
+        return _value(model(torch.cat(parts))).unflatten(0, (len(parts), -1))
 
     with torch.no_grad(), torch.random.fork_rng(devices), method("sample"):
         try:
             first, second = _drawn(x, given, 1), _drawn(x, given, 1)
             away = _FAR * (second - first if x is not given.mean else second + 1)
             besides = second, (second + away).to(first.dtype), (second - away).to(first.dtype)
-            fronts = [found(first, beside)[0][0] for beside in besides]
-            backs = [found(beside, first)[0][1] for beside in besides]
+            state = generators(devices)
+            fronts = [found(first, beside)[0] for beside in besides]
+            backs = [found(beside, first)[1] for beside in besides]
             alike = all(close(one, part[0]) for part in (fronts, backs) for one in part[1:])
-            two, three = found(first, second)[1], found(first, second, second)[1]
-            alike = alike and [3 * size for size in two] == [2 * size for size in three] and -1 not in two
-            return alike and fronts[0].shape[0] == given.mean.shape[0]
+            return alike and generators(devices) == state and fronts[0].shape[0] == given.mean.shape[0]
         except Exception:  # whatever it raises of two draws; what it raises of one, it raises again
             return False
         finally:
             kept.restore()
 
 
-@dataclass(frozen=True)
-class DrawnLayers:
-    """Moments from draws, each of them a call of the network as the user makes it.
-
-    Args:
-        output: moments of the output.
-        layers: of each layer, as :class:`MonteCarlo` has them.
-        std_errors: of each layer, the standard error of its average standard deviation.
-    """
-
-    output: Moments
-    layers: dict[str, Moments]
-    std_errors: dict[str, float]
-
-
-#: blocks of draws of which one at a time is left out, for the errors
+#: blocks of draws, whose spread is the error
 _BLOCKS = 8
 
 
 def drawn_layers(
     model: torch.nn.Module, x: Moments | Tensor, n: int, *, seed: int | None, progress: bool | None
-) -> DrawnLayers:
-    """Moments of every layer from ``n`` draws, and the error of its average standard deviation by a jackknife."""
+) -> tuple[Moments, dict[str, Moments], dict[str, float]]:
+    """Moments of the output and of every layer, each draw a call; and the error of a layer's average σ."""
     batch = as_moments("summary", x).mean.shape[:1].numel()
     count = max(1, min(_BLOCKS, n // 2))
     sizes = [n // count + (block < n % count) for block in range(count)]
@@ -308,39 +244,21 @@ def drawn_layers(
         own = None if seed is None else seed + block
         found.append(monte_carlo(model, x, size, rows=batch, seed=own, progress=progress))
         kept.restore()
-    names = [name for name in found[0].layers if all(name in one.layers for one in found)]
-    errors = {}
-    for name in names:
-        blocks = [one.layers[name] for one in found]
-        left_out = torch.stack(
-            [
-                _pooled(blocks[:block] + blocks[block + 1 :], sizes[:block] + sizes[block + 1 :]).var.sqrt().mean()
-                for block in range(count if count > 1 else 0)
-            ]
-            or [torch.tensor(math.nan)]
-        )
-        errors[name] = ((count - 1) * (left_out - left_out.mean()).square().mean()).sqrt().item()
-    layers = {name: _pooled([one.layers[name] for one in found], sizes) for name in names}
-    return DrawnLayers(_pooled([one.output for one in found], sizes), layers, errors)
+    layers, errors = {}, {}
+    for name in found[0].layers:
+        if all(name in one.layers for one in found):
+            layers[name] = _pooled([one.layers[name] for one in found], sizes)
+            spread = torch.stack([one.layers[name].var.sqrt().mean() for one in found])
+            errors[name] = (spread.std() / count**0.5).item() if count > 1 else math.nan
+    return _pooled([one.output for one in found], sizes), layers, errors
 
 
 def _pooled(blocks: list[Moments], sizes: list[int]) -> Moments:
     """Moments of all draws of some blocks together."""
     running = RunningMoments()
     for one, size in zip(blocks, sizes, strict=True):
-        running.add(one, size)
+        running.merge(size, one.mean, one.var * (size - 1))
     return running.moments()
-
-
-def _repeated(x: Moments, times: int) -> Moments:
-    """The batch so many times, one after another."""
-
-    def whole(part: Tensor) -> Tensor:
-        return part.expand(times, *part.shape).reshape(times * part.shape[0], *part.shape[1:])
-
-    if isinstance(x, JointMoments):
-        return JointMoments.of(whole(x.mean), whole(x.var), whole(x.factor))
-    return Moments(whole(x.mean), whole(x.var))
 
 
 def _value(out: Any) -> Tensor:
@@ -353,7 +271,7 @@ def _value(out: Any) -> Tensor:
     raise InputError(f"monte_carlo: expected a network with one output, got {type(out).__name__}")
 
 
-def layer_names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
+def _names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
     """The modules whose outputs are looked at: those without children."""
     found = {part: name for name, part in model.named_modules() if not any(part.children())}
     # A converted network has the qualified name of the plain one.
@@ -366,13 +284,16 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Ite
     calls: Counter[str] = Counter()
 
     def hook_of(name: str) -> Callable[..., None]:
-        def hook(_module: torch.nn.Module, _inputs: object, out: object) -> None:
+        def hook(_module: torch.nn.Module, _inputs: object, out: Any) -> None:
             calls[name] += 1
-            take(name if calls[name] == 1 else f"{name}:{calls[name] - 1}", out)
+            value = out.mean if isinstance(out, Moments) else out
+            # an encoder's layers have nested tensors where tokens are padded
+            if isinstance(value, Tensor | Law) and value.is_floating_point() and not value.is_nested:
+                take(name if calls[name] == 1 else f"{name}:{calls[name] - 1}", out)
 
         return hook
 
-    handles = [part.register_forward_hook(hook_of(name)) for part, name in layer_names(model).items()]
+    handles = [part.register_forward_hook(hook_of(name)) for part, name in _names(model).items()]
     handles.append(model.register_forward_pre_hook(lambda *_: calls.clear()))
     try:
         yield
@@ -381,41 +302,9 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Ite
             handle.remove()
 
 
-def _recording(
-    model: torch.nn.Module, layers: dict[str, RunningMoments], batch: int, together: list[int]
-) -> contextlib.AbstractContextManager[None]:
-    """Within it, every layer's output is merged into ``layers``.
-
-    Args:
-        model: the network.
-        layers: what is known of each layer; empty before the first pass.
-        batch: number of examples of a draw.
-        together: of the passes so far, how many draws went together.  Of several, layers without them in front are
-            left out.
-    """
-
-    def take(name: str, out: Any) -> None:
-        value, draws = out.mean if isinstance(out, Moments) else out, together[-1]
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_nested:
-            return  # an encoder's layers have nested tensors where tokens are padded
-        if draws > 1 and (not value.dim() or value.shape[0] % (draws * batch)):
-            return
-        if len(together) == 1 or name in layers:
-            rows = value[None] if draws == 1 else value.unflatten(0, (draws, -1))
-            layers.setdefault(name, RunningMoments()).update(rows)
-
-    return _each_layer(model, take)
-
-
 def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:
     """One pass by the method in force: the output, and every layer's output under the names of ``monte_carlo``."""
     found: dict[str, Moments] = {}
-
-    def take(name: str, out: Any) -> None:
-        dense = isinstance(out, Tensor) and out.is_floating_point() and not out.is_nested
-        if dense or isinstance(out, Moments | Law):
-            found[name] = lower(out)
-
-    with torch.no_grad(), _each_layer(model, take):
+    with torch.no_grad(), _each_layer(model, lambda name, out: found.update({name: lower(out)})):
         out = model(x)
     return out if isinstance(out, Moments) else certain(_value(out)), found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from momentgen.errors import InputError, MomentgenError
 from momentgen.extras import require
 from momentgen.laws.activations import ACTIVATIONS
 from momentgen.laws.border import method
+from momentgen.laws.by_default import by_flag
 from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
+from momentgen.laws.methods import ALL
 from momentgen.laws.notes import listening
 from momentgen.laws.propagations import DEFAULT
 from momentgen.laws.values import as_moments, lower
@@ -100,39 +103,27 @@ class Summary:
     default: str = "ap2"
 
     def __str__(self) -> str:
-        notes = ["", "taken approximately:", *(f"- {note}" for note in self.notes)] if self.notes else []
-        compared = ["", str(self._compared())] if self.methods else []
-        return "\n".join([str(self._layers()), *compared, *notes])
-
-    def _compared(self) -> Table:
-        columns = ["output by", "std: least", "average", "±", "largest", "time over a\nplain pass"]
-        made = Table(columns + ([f"σ / σ of\n{self.samples} samples"] if self.samples else []), words=1)
-        for row in self.methods:
-            name = f"{row.method} (this network's)" if row.method == self.default else row.method
-            if row.std is None:
-                made.add_row(name, row.problem)
-                continue
-            ratio = [] if not self.samples else ["" if row.ratio is None else f"{row.ratio:.3f}"]
-            cost = "" if row.cost is None else f"{row.cost:.3g}"
-            made.add_row(name, *_with_error(row.std, row.std_error), cost, *ratio)
-        return made
-
-    def _layers(self) -> Table:
+        has_errors = any(row.std_error is not None for row in self.rows)
         columns = ["layer", "class", "mean: least", "average", "largest", "std: least", "average"]
-        columns += [*(["±"] if self._has_errors else []), "largest", "saturated"]
-        made = Table(columns + ([f"ap2's σ / σ\nof {self.draws} draws"] if self.draws else []), words=2)
+        columns += [*(["±"] if has_errors else []), "largest", "saturated"]
+        layers = Table(columns + ([f"ap2's σ / σ\nof {self.draws} draws"] if self.draws else []), words=2)
         for row in self.rows:
             std = _with_error(row.std, row.std_error)
-            cells = [*shown(row.mean), *(std if self._has_errors else [*std[:2], std[3]])]
-            cells.append("" if row.saturation is None else f"{row.saturation:.1%}")
-            if self.draws:
-                cells.append("" if row.ratio is None else f"{row.ratio:.3f}")
-            made.add_row(row.name, row.kind, *cells)
-        return made
-
-    @property
-    def _has_errors(self) -> bool:
-        return any(row.std_error is not None for row in self.rows)
+            cells = [*shown(row.mean), *(std if has_errors else [*std[:2], std[3]]), _cell(row.saturation, ".1%")]
+            layers.add_row(row.name, row.kind, *cells, *([_cell(row.ratio, ".3f")] if self.draws else []))
+        parts = [str(layers)]
+        if self.methods:
+            columns = ["output by", "std: least", "average", "±", "largest", "time over a\nplain pass"]
+            compared = Table(columns + ([f"σ / σ of\n{self.samples} samples"] if self.samples else []), words=1)
+            for one in self.methods:
+                name = f"{one.method} (this network's)" if one.method == self.default else one.method
+                cells = [one.problem] if one.std is None else _with_error(one.std, one.std_error)
+                ratio = [_cell(one.ratio, ".3f")] if self.samples and one.std is not None else []
+                compared.add_row(name, *cells, *([] if one.std is None else [_cell(one.cost, ".3g")]), *ratio)
+            parts += ["", str(compared)]
+        if self.notes:
+            parts += ["", "taken approximately:", *(f"- {note}" for note in self.notes)]
+        return "\n".join(parts)
 
     def plot(self, path: str | Path) -> None:
         """Write a picture of the ranges, layer by layer; needs matplotlib.
@@ -202,14 +193,24 @@ def summary(
     if unknown:
         raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
     own = _own_method(model)
-    found = _by_ap2(model, x, own == "ap2")
+    saturations: dict[str, float] = {}
+    try:
+        with _watching(model, saturations) as notes:
+            output, layers = propagated(model, x)
+        problem, of_ap2 = "", layers
+    except MomentgenError as error:
+        if own == "ap2":
+            raise
+        problem, of_ap2, notes = str(error), {}, {}
     draws = samples or (0 if own == "ap2" else _DRAWS)
-    drawn = drawn_layers(model, x, draws, seed=seed, progress=progress) if draws else None
-    layers = found.layers if own == "ap2" or drawn is None else drawn.layers
+    drawn: dict[str, Moments] = {}
+    errors: dict[str, float] = {}
+    if draws:
+        output, drawn, errors = drawn_layers(model, x, draws, seed=seed, progress=progress)
+        layers = layers if own == "ap2" else drawn
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")
-    output = found.output if drawn is None else drawn.output
-    if not any(bool(one.var.any()) for one in (output, *layers.values()) if one is not None):
+    if not any(bool(one.var.any()) for one in (output, *layers.values())):
         raise InputError(
             "summary: nothing is random: the input is certain, and the network makes no noise of its own. Pass "
             "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
@@ -218,49 +219,27 @@ def summary(
     rows = []
     for name, one in layers.items():
         base = name.partition(":")[0]
-        ratio = None
-        if drawn is not None and name in found.layers and name in drawn.layers:
-            ratio = _ratio(found.layers[name], drawn.layers[name])
-        error = None if own == "ap2" or drawn is None else drawn.std_errors[name]
-        saturation = found.saturations.get(base)
-        rows.append(
-            Row(name, kinds.get(base, base), range_of(one.mean), range_of(one.var.sqrt()), error, saturation, ratio)
-        )
-    wanted = ("ap2", own) if methods is None else methods
-    truth = drawn.output if drawn is not None and samples else None
-    compared, warnings = _by_method(model, x, wanted, truth, found.problem)
-    return Summary(tuple(rows), draws, samples, (*found.notes, *warnings), compared, own)
+        ratio = _ratio(of_ap2[name], drawn[name]) if name in of_ap2 and name in drawn else None
+        own_error = None if own == "ap2" else errors.get(name)
+        ranges = range_of(one.mean), range_of(one.var.sqrt())
+        rows.append(Row(name, kinds.get(base, base), *ranges, own_error, saturations.get(base), ratio))
+    compared: list[MethodRow] = []
+    warnings: list[str] = []
+    if wanted := ("ap2", own) if methods is None else methods:
+        compared, warnings = _by_method(model, x, wanted, output if samples else None, problem)
+    return Summary(tuple(rows), draws, samples, (*notes, *warnings), tuple(compared), own)
 
 
 #: draws of a layer where none are asked for
 _DRAWS = 64
-_METHODS = ("ap2", "controlled")
+_METHODS = tuple(one.name for one in ALL.values() if one.is_distribution)
 #: a diagonal σ that is off by more than this factor is said to be
 _OFF = 1.2
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """One pass by ``ap2``, or why there is none.
-
-    Args:
-        problem: why the network cannot be run; all else is empty then.
-        output: moments of the output.
-        layers: of each layer.
-        saturations: the share of saturated units of each activation.
-        notes: what was taken approximately.
-    """
-
-    problem: str = ""
-    output: Moments | None = None
-    layers: Mapping[str, Moments] = field(default_factory=dict)
-    saturations: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> _Pass:
-    """The pass; where it is not needed, a network that cannot be run is no error."""
-    saturations: dict[str, float] = {}
+@contextlib.contextmanager
+def _watching(model: torch.nn.Module, saturations: dict[str, float]) -> Iterator[dict[str, int]]:
+    """Within it the model runs by ``ap2``; yields the notes, and fills in the saturated share of each activation."""
     handles = [
         part.register_forward_hook(_saturation(name, saturations))
         for name, part in model.named_modules()
@@ -269,52 +248,44 @@ def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> _Pass:
     kept = Kept(model)
     try:
         with listening() as notes, method("ap2"):
-            output, layers = propagated(model, x)
-    except MomentgenError as error:
-        if needed:
-            raise
-        return _Pass(str(error))
+            yield notes
     finally:
         kept.restore()
         for handle in handles:
             handle.remove()
-    return _Pass("", output, layers, saturations, tuple(notes))
 
 
 def _by_method(
     model: torch.nn.Module, x: Moments | Tensor, methods: Sequence[str], truth: Moments | None, problem: str
-) -> tuple[tuple[MethodRow, ...], list[str]]:
+) -> tuple[list[MethodRow], list[str]]:
     """The output's σ, and the time it takes, by each method; and where the diagonal one is off."""
-    if not methods:
-        return (), []
     outputs: dict[str, Moments] = {}
     given = as_moments("summary", x)
     rows: list[MethodRow] = []
     with torch.no_grad():
         base = min(_seconds(model, given.mean.clone(), "sample")[0] for _ in range(3))
         for name in ("ap2", *(name for name in _METHODS if name in methods and name != "ap2")):
-            if name == "ap2" and problem:
-                rows.append(MethodRow(name, None, problem=problem))
-                continue
             try:
+                if name == "ap2" and problem:
+                    raise MomentgenError(problem)
                 seconds, out = _seconds(model, given, name)
             except MomentgenError as error:
                 rows.append(MethodRow(name, None, problem=str(error)))
                 continue
             outputs[name] = out
-            truth = None if truth is None else Moments(truth.mean, truth.var.reshape(out.var.shape))
-            ratio = None if truth is None else _ratio(out, truth)
+            ratio = None if truth is None else _ratio(out, Moments(truth.mean, truth.var.reshape(out.var.shape)))
             stated = None if out.std_error is None else out.std_error.square().mean().sqrt().item()
             rows.append(MethodRow(name, range_of(out.var.sqrt()), stated, ratio, seconds / base))
-    return tuple(rows), _warnings(outputs)
+    off = _ratio(*(outputs[name] for name in _METHODS)) if len(outputs) == len(_METHODS) else None
+    if off is None or 1 / _OFF < off < _OFF:
+        return rows, []
+    return rows, [f"ap2: its σ of the output is {off:.2g} of that of controlled, since it takes units as independent"]
 
 
 def _own_method(model: torch.nn.Module) -> str:
     """The method that the network uses where no context sets another."""
-    given = getattr(model, "propagation", None)
-    if given is not None:
-        return str(given)
-    return "ap2" if model.training or getattr(model, "DEFAULT", DEFAULT) != DEFAULT else "controlled"
+    single = getattr(model, "DEFAULT", DEFAULT) != DEFAULT
+    return str(getattr(model, "propagation", None) or ("ap2" if single else by_flag(model.training)))
 
 
 def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[float, Moments]:
@@ -322,7 +293,7 @@ def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[fl
     kept, start = Kept(model), time.perf_counter()
     try:
         with method(name):  # type: ignore[arg-type]
-            out = convert(model)(x)
+            out = model(x)
         seconds = time.perf_counter() - start
     finally:
         kept.restore()
@@ -331,19 +302,14 @@ def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[fl
     return seconds, out
 
 
-def _warnings(outputs: dict[str, Moments]) -> list[str]:
-    if len(outputs) < len(_METHODS):
-        return []
-    ratio = _ratio(outputs["ap2"], outputs["controlled"])
-    if ratio is None or 1 / _OFF < ratio < _OFF:
-        return []
-    return [f"ap2: its σ of the output is {ratio:.2g} of that of controlled, since it takes units as independent"]
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
 
 
 def _with_error(std: tuple[float, float, float], error: float | None) -> list[str]:
     """Least, average, its error, and largest."""
     least, average, largest = shown(std)
-    return [least, average, "" if error is None else f"{error:.2g}", largest]
+    return [least, average, _cell(error, ".2g"), largest]
 
 
 _ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from momentgen import Moments
 from momentgen.laws.border import current_method
-from momentgen.laws.weights import random_weight
+from momentgen.laws.methods import ALL
+
+
+def random_weight(
+    mean: Tensor, var: Tensor, *, neighbour: Tensor | None = None, draw: Callable[[], Tensor], method: str
+) -> Any:
+    """What stands for a random parameter by a method."""
+    return ALL[method].weight(mean, lambda: var, lambda: neighbour, draw)
 
 
 class Posterior(NamedTuple):

@@ -21,7 +21,6 @@ from momentgen.laws import draws
 from momentgen.laws.law import Law
 from momentgen.laws.table import TABLE
 
-ANALYTIC = ("ap2",)
 _W = torch.tensor([1.0, -2.0, 0.5])
 _KEYS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, -1.0]])
 
@@ -189,7 +188,7 @@ def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any
         momentgen.convert(net(_REFUSED[name]))(given())
 
 
-@pytest.mark.parametrize("method", [*ANALYTIC, "ap1"])
+@pytest.mark.parametrize("method", ["ap2", "ap1"])
 def test_classes_that_are_drawn_of_certain_probabilities_are_refused(method: Any) -> None:
     network = net(lambda net, x: torch.multinomial(x.softmax(1), 2).float())
     with pytest.raises(UnsupportedError, match="multinomial of a random value"):
@@ -204,7 +203,7 @@ def _seeded(function: Callable[[Any, Any], Any], seed: int) -> Callable[[Any, An
     return seeded
 
 
-@pytest.mark.parametrize("method", [*ANALYTIC, "ap1"])
+@pytest.mark.parametrize("method", ["ap2", "ap1"])
 @pytest.mark.parametrize("seed", [0, 7], ids=["the seed from outside", "another seed"])
 @pytest.mark.parametrize(
     "function",
@@ -268,7 +267,7 @@ _BACKENDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", [*ANALYTIC, "ap1"])
+@pytest.mark.parametrize("method", ["ap2", "ap1"])
 def test_what_initialises_parameters_at_the_first_call_is_no_noise(method: Any) -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2)).eval()
@@ -285,7 +284,7 @@ def test_a_network_in_evaluation_without_draws_is_certain() -> None:
     assert not momentgen.convert(network, "ap2")(torch.tensor([0, 1])).var.any()
 
 
-@pytest.mark.parametrize("method", [*ANALYTIC, "ap1", "sample"])
+@pytest.mark.parametrize("method", ["ap2", "ap1", "sample"])
 def test_torch_hands_a_random_value_back_that_it_is_asked_to_make_a_tensor_of(method: Any) -> None:
     def line(net: Any, x: Any) -> Any:
         y = torch.as_tensor(torch.asarray(x) + torch.as_tensor(x), dtype=torch.float64, device="cpu")

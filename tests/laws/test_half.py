@@ -19,7 +19,6 @@ from momentgen import Moments, noisy
 from momentgen.inference import MeanField, randomise
 
 HALVES = [torch.float16, torch.bfloat16]
-ANALYTIC = ["ap2"]
 
 
 def net_of(line: Callable[[Any, Any], Any]) -> nn.Module:
@@ -70,7 +69,7 @@ def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dty
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("method", [*ANALYTIC, "controlled", "ap1", "sample"])
+@pytest.mark.parametrize("method", ["ap2", "controlled", "ap1", "sample"])
 def test_outputs_have_the_dtypes_of_the_plain_network_but_moments_of_half_precision_are_float32(
     method: Any, dtype: torch.dtype
 ) -> None:
@@ -100,7 +99,7 @@ def test_outputs_have_the_dtypes_of_the_plain_network_but_moments_of_half_precis
         expected = {name: torch.float32 if kind in HALVES else kind for name, kind in expected.items()}
     assert {name: out.mean.dtype for name, out in found.items()} == expected
     assert {name: out.var.dtype for name, out in found.items()} == expected
-    if method in ANALYTIC:
+    if method == "ap2":
         assert found["logits"].var.min() > 0
         torch.testing.assert_close(found["double"].var, x.var.double(), rtol=1e-6, atol=0)
 
@@ -168,7 +167,7 @@ def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype
         torch.testing.assert_close(found.covariance.float(), expected.covariance, rtol=0, atol=16 * eps * scale)
 
 
-@pytest.mark.parametrize("name", [*ANALYTIC, "controlled"])
+@pytest.mark.parametrize("name", ["ap2", "controlled"])
 def test_a_variance_beyond_the_range_of_float16_is_that_of_float32(name: Any) -> None:
     x = noisy(torch.zeros(2, 4, dtype=torch.float16), std=0.5)
     found = momentgen.convert(Of(lambda x: torch.cat([x * 1000, x / 1000], -1)).eval(), name)(x)

@@ -14,8 +14,6 @@ import momentgen
 from momentgen import Moments, noisy
 from momentgen.errors import UnsupportedError
 
-ANALYTIC: tuple[Any, ...] = ("ap2",)
-
 
 def _found(function: Callable[[Any], Any], x: Any, method: Any) -> Moments:
     found = momentgen.convert(Of(function).eval(), method)(x)
@@ -24,7 +22,7 @@ def _found(function: Callable[[Any], Any], x: Any, method: Any) -> Moments:
 
 
 @pytest.mark.filterwarnings("ignore:Tensor.T is deprecated")
-@pytest.mark.parametrize("method", [*ANALYTIC, "ap1", None])
+@pytest.mark.parametrize("method", ["ap2", "ap1", None])
 @pytest.mark.parametrize(
     ("function", "var"),
     [(lambda x: x.mean(-1, keepdim=True), 0.09), (lambda x: x - x.mean(-1), 0.0), (lambda x: x.T, 0.09)],
@@ -149,7 +147,7 @@ def _expanded(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any], Any]
     return (lambda x: function(x[:, :1].expand_as(x), x), lambda x: function(x[:, :1].expand_as(x).clone(), x))
 
 
-@pytest.mark.parametrize("method", [*ANALYTIC, None])
+@pytest.mark.parametrize("method", ["ap2", None])
 @pytest.mark.parametrize(
     ("written", "same"),
     [
@@ -205,7 +203,7 @@ def test_exponents_of_several_values_are_refused_in_our_words(method: Any) -> No
 DOUBLE = torch.float64
 
 
-@pytest.mark.parametrize("method", [*ANALYTIC, None])
+@pytest.mark.parametrize("method", ["ap2", None])
 @pytest.mark.parametrize(
     "function",
     [
@@ -223,6 +221,6 @@ def test_a_network_may_go_on_in_another_dtype(function: Callable[[Any], Any], me
     x = noisy(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), std=0.3)
     found, wide = _found(function, x, method), _found(function, Moments(x.mean.double(), x.var.double()), method)
     assert found.mean.dtype is found.var.dtype is function(x.mean).dtype
-    rtol = 1e-4 if method in ANALYTIC else 0.2  # other draws
+    rtol = 1e-4 if method == "ap2" else 0.2  # other draws
     torch.testing.assert_close(found.mean.double(), wide.mean.double(), rtol=rtol, atol=rtol * float(wide.std.max()))
     torch.testing.assert_close(found.std.double(), wide.std.double(), rtol=rtol, atol=rtol * float(wide.std.max()))

@@ -78,6 +78,25 @@ def test_an_activation_written_by_hand_calls_its_op(name: str) -> None:
     assert_is_the_op(by_hand, op, 2, 5)
 
 
+@pytest.mark.parametrize(
+    "more", [lambda x: 1e-3 * F.relu(x - 2), lambda x: 1e-3 * torch.cos(x), lambda x: 1e-3 * x * x]
+)
+def test_a_function_that_is_nearly_an_op_is_not_taken_for_it(more: Callable[[Any], Any]) -> None:
+    x = law_of(normal_input(2, 5))
+    with listening() as notes:
+        found, op = (x * torch.sigmoid(x) + more(x)).moments(), F.silu(x).moments()
+    assert any("quadrature" in note for note in notes)
+    assert (found.mean - op.mean).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("scale", [1.23456789012, -3.0, 1e-3])
+def test_a_scaled_activation_has_the_scaled_moments_of_its_op(scale: float) -> None:
+    x = law_of(normal_input(2, 5))
+    found, op = (x * torch.sigmoid(x) * scale + 0.5).moments(), F.silu(x).moments()
+    torch.testing.assert_close(found.mean, op.mean * scale + 0.5, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.var, op.var * scale**2, rtol=1e-10, atol=0)
+
+
 #: exact by sampling; None of these has an op.  Smooth ones by quadrature, and what it is off at a kink.
 WRITTEN: dict[str, tuple[Callable[[Any], Any], tuple[float, float] | None]] = {
     "x sigmoid(x)": (lambda x: x * torch.sigmoid(x), None),

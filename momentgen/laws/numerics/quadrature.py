@@ -1,15 +1,17 @@
 """Moments of any elementwise function of one normal value, by quadrature.
 
-It serves functions without a generated op: an expression written out by hand, or two random values that come from one
-root.  The function is called once per node, on tensors of the input's own shape, and the moments are updated after
-each call.  So without a gradient no more than a handful of tensors are alive.
+It serves functions without a generated op and without a closed form.  The function is called once per node, on tensors
+of the input's own shape, and the moments are updated after each call.  So without a gradient no more than a handful of
+tensors are alive.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import cast
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,41 +21,53 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["quadrature"]
+__all__ = ["GRADED", "quadrature"]
+
+#: graded nodes reach from minus to plus so many standard deviations: exponentials of wide inputs have their mass there
+_REACH = 11.0
+#: graded nodes of a smooth function, and the nodes of each piece between two cuts
+GRADED, _PIECE = 56, 28
 
 
 @functools.cache
-def _computed(nodes: int) -> tuple[tuple[float, float], ...]:
-    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    weights = weights / weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    return tuple((float(places[k]), float(weights[k])) for k in order)
-
-
-@constant_result
-def _hermite(nodes: int) -> tuple[tuple[float, float], ...]:
-    """Nodes and weights of the standard normal distribution, the heaviest first."""
-    return _computed(nodes)
+def _gauss(nodes: int, normal: bool) -> tuple[tuple[float, float], ...]:
+    make = np.polynomial.hermite_e.hermegauss if normal else np.polynomial.legendre.leggauss
+    return _by_weight(*make(nodes))
 
 
 @functools.cache
 def _midpoints(nodes: int) -> tuple[tuple[float, float], ...]:
     t = (2 * np.arange(nodes) + 1) / nodes - 1
     places = _REACH * (t + t**3) / 2
-    weights = np.exp(-places * places / 2) * (1 + 3 * t * t)
+    return _by_weight(places, np.exp(-places * places / 2) * (1 + 3 * t * t))
+
+
+def _by_weight(places: Any, weights: Any) -> tuple[tuple[float, float], ...]:
+    """Places with weights of sum 1, the heaviest first."""
     weights = weights / weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    return tuple((float(places[k]), float(weights[k])) for k in order)
+    return tuple((float(places[k]), float(weights[k])) for k in np.argsort(-weights, kind="stable"))
 
 
 @constant_result
-def _graded(nodes: int) -> tuple[tuple[float, float], ...]:
-    """Nodes that lie four times as close at 0 as at the ends, with their weights, the heaviest first."""
-    return _midpoints(nodes)
+def _fixed(kind: str, nodes: int) -> tuple[tuple[float, float], ...]:
+    """Nodes of a Gauss rule (``hermite``, ``legendre``), or four times as close at 0 as at the ends (``graded``)."""
+    return _midpoints(nodes) if kind == "graded" else _gauss(nodes, kind == "hermite")
 
 
-#: graded nodes reach from minus to plus so many standard deviations: exponentials of wide inputs have their mass there
-_REACH = 11.0
+def _between(cuts: Sequence[float | Tensor], mean: Tensor, std: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Nodes and weights of the pieces between cuts, Gauss and Legendre's in t for z = 11 (t + t³)/2."""
+    edges = []
+    for cut in cuts:
+        q = 2 / _REACH * ((cut - mean) / std).clamp(-_REACH, _REACH)
+        edges.append(2 / math.sqrt(3) * torch.sinh(torch.asinh(q * (1.5 * math.sqrt(3))) / 3))
+    if any(isinstance(cut, Tensor) for cut in cuts):
+        edges = list(torch.stack(edges).sort(0).values)
+    one = torch.ones_like(mean)
+    for low, high in itertools.pairwise([-one, *edges, one]):
+        for place, weight in _fixed("legendre", _PIECE):
+            t = (low + high) / 2 + (high - low) / 2 * place
+            z = _REACH / 2 * (t + t * t * t)
+            yield z, weight * (high - low) * (-z * z / 2).exp() * (1 + 3 * t * t)
 
 
 def quadrature(
@@ -61,37 +75,33 @@ def quadrature(
     mean: Tensor,
     var: Tensor,
     nodes: int = 24,
-    graded: bool = False,
-    sharp: bool = False,
+    cuts: Sequence[float | Tensor] | None = None,
+    wide: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Moments of ``function(X)`` for normal X, elementwise.
 
-    ξ_k and w_k are the Gauss–Hermite nodes and weights of the standard normal distribution, and f_k = f(m + s ξ_k).
-    The mean is Σ w f and the variance Σ w (f - mean)², which is never negative.  Both are updated node by node (West
-    1979, Updating mean and variance estimates: an improved method, Communications of the ACM 22).  The sum is exact for
-    polynomials of degree below ``nodes``, and converges faster than any power of ``nodes`` for entire functions.  At a
-    kink within the spread of X the error falls as 1/nodes.
+    ξ_k and w_k are nodes and weights of the standard normal distribution, and f_k = f(m + s ξ_k).  The mean is Σ w f
+    and the variance Σ w (f - mean)², which is never negative.  Both are updated node by node (West 1979, Updating mean
+    and variance estimates: an improved method, Communications of the ACM 22).
 
-    Graded nodes serve functions with bends and kinks.  They are the midpoint rule in t for z = 11 (t + t³)/2.  Their
-    error falls as 1/nodes² at a kink, and as 1/nodes at a jump.
-
-    Derivatives with respect to mean and variance are sums of the function's own at the nodes.  Such a sum misses what
-    is at a jump of the slope.  Of a sharp function the nodes stay, and their weights move with the density instead.
+    Without cuts the nodes are those of Gauss and Hermite: exact for polynomials of degree below ``nodes``.  They lie
+    too far apart for an input that is wider than a bend of the function.  With cuts nodes are graded over 22 standard
+    deviations, in t for z = 11 (t + t³)/2.  No cut gives the midpoint rule, others a Gauss rule on each piece.
+    A cut where the function or its slope jumps keeps full accuracy there, also of derivatives.
 
     Where the variance is 0 the result is ``function(mean)`` and exactly 0, and the derivative with respect to the
     variance is 0.  There the function is called at its argument alone, since it may be undefined beside it.
 
     Args:
-        function: acts on each element alone; called on tensors of the shape of ``mean``, in float32 or float64.  One
-            that returns another shape has the moments of one normal number that all elements move along.
+        function: acts on each element alone; called on tensors of the shape of ``mean``.
         mean: means of X, of any shape.
         var: variances of X, of the same shape, not negative.
-        nodes: number of nodes, at least 1.
-        graded: whether nodes are graded, over 22 standard deviations, and not those of Gauss and Hermite.
-        sharp: whether slopes of the function may jump, so that derivatives are taken of the weights.
+        nodes: number of nodes, at least 1, where there are no pieces.
+        cuts: where pieces end, ascending numbers or tensors that broadcast to ``mean``; None for Gauss and Hermite.
+        wide: whether to compute in float64, which differences of large values need.
 
     Returns:
-        Mean and variance, of the shape of ``function(mean)`` and the dtype of ``mean``.
+        Mean and variance, of the shape and dtype of ``mean``.
 
     Raises:
         InputError: if ``nodes`` is not positive.
@@ -102,33 +112,29 @@ def quadrature(
     """
     if nodes < 1:
         raise InputError(f"quadrature: expected at least one node, got {nodes}")
-    dtype = mean.dtype
-    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    m, v = mean.to(wide), var.to(wide)
+    dtype = torch.float64 if wide else mean.dtype if mean.dtype in (torch.float32, torch.float64) else torch.float32
+    m, v = mean.to(dtype), var.to(dtype)
     random = ~(v <= 0)  # also where it is NaN
-    s = square_root(v)
-    centre = function(m)
-    if centre.shape != random.shape:  # values are put together: where all nodes are one, they are as good as it
-        random, sharp = torch.ones((), dtype=torch.bool, device=m.device), False
-    at, std = (m.detach(), s.detach()) if sharp else (m, s)
-    divisor = torch.where(random, s, 1)
-    average, squares, total = centre, torch.zeros_like(centre), cast("float | Tensor", 0.0)
-    for number, (place, weight) in enumerate(_graded(nodes) if graded else _hermite(nodes)):
-        value, mass = function(at + std * place), cast("float | Tensor", weight)
-        if sharp:  # the density at the node over what it was, but for a factor that the sum of weights divides by
-            moved = (at - m + std * place) / divisor
-            mass = weight * ((place * place - moved * moved) / 2).exp()
+    std = square_root(v)
+    if cuts:
+        points: Any = _between(cuts, m, torch.where(random, std, 1))
+    else:
+        points = _fixed("hermite" if cuts is None else "graded", nodes)
+    average = first = total = squares = cast(Any, 0.0)
+    for number, (place, mass) in enumerate(points):
+        value = function(m + std * place)
         total = total + mass
         if number == 0:
-            average = value
+            average = first = value
+            squares = torch.zeros_like(value)
             continue
-        share = mass / total
+        # an empty piece has nodes without a mass, also before the first that has one
+        share = mass / (total.clamp_min(torch.finfo(dtype).tiny) if isinstance(total, Tensor) else total)
         step = value - average
         average = average + share * step
         squares = squares + (mass * (1 - share)) * step * step
-    squares = squares / total
     # A certain value is the function's own, even where that is infinite; the differences are not a number there.
     return (
-        torch.where(random, average, centre).to(dtype),
-        torch.where(random, squares, 0).to(dtype),
+        torch.where(random, average, first).to(mean.dtype),
+        torch.where(random, squares / total, 0).to(mean.dtype),
     )

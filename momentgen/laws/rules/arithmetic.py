@@ -1,4 +1,4 @@
-"""Sums, products and quotients of each value with another; where both are of one source, by ``recognise``."""
+"""Sums, products and quotients of each value with another; of one source, by ``programs`` and ``patterns``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws import table
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.expressions import pending
-from momentgen.laws.history import is_inside, operand, start_of
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
+from momentgen.laws.patterns import pattern
 from momentgen.laws.point import Point
-from momentgen.laws.recognise import combined
+from momentgen.laws.programs import applied, note_if_related
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -25,7 +25,7 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     name, x = entry.name, args[0]
     if name == "neg":
         if x._mean is None:
-            return pending(entry, args, kwargs, x._of)
+            return applied(entry, args, kwargs)
         mean, var = pair(x)
         return remember(made(-mean, var), entry, args, kwargs, x)
     y = args[1]
@@ -33,16 +33,17 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
     if kwargs.get("rounding_mode") is not None:
         raise unsupported(entry, laws_in(args)[0], "rounding is a decision on a random value")
-    over, under = (y, x) if name == "rdiv" else (x, y)
-    if name in ("div", "rdiv") and isinstance(over, int | float) and operand(under, "exp") is not None:
-        return torch.reciprocal(under) * over
-    for law, other in ((x, y), (y, x)):  # a pending law and a number: pending
-        if isinstance(law, Diagonal) and law._mean is None and isinstance(other, int | float):
-            return pending(entry, args, kwargs, law._of)  # type: ignore[arg-type]
-    if isinstance(x, Diagonal) and isinstance(y, Diagonal):
-        found = combined(entry, x, y, kwargs)
-        if found is not None:
+    of_two = isinstance(x, Diagonal) and isinstance(y, Diagonal)
+    if of_two or any(
+        law._mean is None and isinstance(other, int | float)
+        for law, other in ((x, y), (y, x))
+        if isinstance(law, Diagonal)
+    ):
+        if (found := applied(entry, args, kwargs)) is not None:
             return found
+        if of_two and (found := pattern(entry, x, y)) is not None:
+            return found
+        note_if_related(entry, x, y)
     (m1, v1), (m2, v2) = pair(x), pair(y)
     if (v2 is not None and name == "div") or (v1 is not None and name == "rdiv"):
         return quotient(entry, args, kwargs)
@@ -72,8 +73,8 @@ def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tenso
 def quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A quotient with a random denominator, of independent values."""
     over, under = (args[0], args[1]) if entry.name == "div" else (args[1], args[0])
-    if is_inside("reciprocal", under) and start_of(under) is not None:
-        return over * torch.reciprocal(under)
+    if (found := applied(table.TABLE[torch.reciprocal], (under,), {})) is not None:
+        return over * found
     note(
         "a quotient by a random value: its moments exist only where the denominator keeps away from 0. They are right "
         "to second order there, and only in size where the denominator is within some four standard deviations of 0"

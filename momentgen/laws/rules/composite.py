@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from momentgen.errors import UnsupportedError
 from momentgen.laws import attention as by_hand
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.history import alike
 from momentgen.laws.law import Law, Rule, laws_in, rule
+from momentgen.laws.programs import alike
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -244,7 +244,7 @@ def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
     a, b, w = args
     laws = [value for value in args if isinstance(value, Diagonal)]
-    of_one = len(laws) != 1 and all(alike(laws[0], law) for law in laws[1:])
+    of_one = len(laws) != 1 and alike(*laws)
     if of_one or (isinstance(a, Diagonal) and isinstance(b, Diagonal) and alike(a, b)):
         return a + w * (b - a)
     (m_a, v_a), (m_b, v_b), (m, v) = pair(a), pair(b), pair(w)

@@ -12,10 +12,11 @@ from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
 from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
-from momentgen.laws.expressions import chained, pending
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
+from momentgen.laws.patterns import exp_of_sum
+from momentgen.laws.programs import applied, integrated
 from momentgen.laws.registered import REGISTERED
 from momentgen.laws.rules.arithmetic import quotient, reciprocal
 from momentgen.laws.table import Entry
@@ -73,7 +74,9 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         if name == "pow":
             raise unsupported(entry, law, "only the base of a power may be random")
         raise unsupported(entry, law, "only its first argument may be random")
-    if (found := chained(entry, args, kwargs)) is not None:
+    if name == "exp" and x._call is not None and (found := exp_of_sum(x)) is not None:
+        return found
+    if x._call is not None and (found := applied(entry, args, kwargs)) is not None:
         return found
     if name in UNDEFINED:
         raise unsupported(entry, x, "it is not defined for every value that a normal variable takes")
@@ -94,7 +97,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         op, params = op_and_parameters(row, args[1:], kwargs)
         found = op(*pair(x), **cast(Any, params))
     elif name in INTEGRATED:
-        return pending(entry, args, kwargs, x)
+        return integrated(entry, args, kwargs)
     else:
         return _WRITTEN_OUT[name](entry, x, args, kwargs)
     return remember(made(*found), entry, args, kwargs, x)
@@ -117,7 +120,7 @@ def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: di
     if exponent == -1:
         return torch.reciprocal(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
-        return pending(entry, args, kwargs, x)
+        return integrated(entry, args, kwargs)
     raise unsupported(entry, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}")
 
 

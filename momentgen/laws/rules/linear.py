@@ -17,7 +17,7 @@ from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var
 from momentgen.laws.example_arguments import is_real
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.numerics.dust import product
-from momentgen.laws.recognise import variance
+from momentgen.laws.patterns import variance
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -93,7 +93,7 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     out = run_of(entry)(m, w, b, **bound)
     var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
     if w_var is not None:
-        own = noise_of_weight(entry.call, entry.name, m, v, w_var, None if weight.BY_PARTS else weight._joint, bound)
+        own = noise_of_weight(entry.call, entry.name, m, v, w_var, getattr(weight, "neighbour", None), bound)
         var = own if var is None else var + own
     if b_var is not None:
         shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])

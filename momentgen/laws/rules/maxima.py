@@ -19,7 +19,7 @@ from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import Law, remember, rule
 from momentgen.laws.numerics import maximum as maxima
-from momentgen.laws.recognise import combined
+from momentgen.laws.programs import applied, note_if_related
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
 
@@ -88,9 +88,10 @@ _DECISION = Entry("argmax", "decision", torch.argmax)
 def _of_two(entry: Entry, x: Any, y: Any, lower: bool) -> Any:
     if isinstance(x, Diagonal) and isinstance(y, Diagonal):
         pointwise = Entry(entry.name, "arithmetic", entry.call)
-        found = combined(pointwise, x, y, {})
+        found = applied(pointwise, (x, y), {})
         if found is not None:
             return found
+        note_if_related(entry, x, y)
     (m1, v1), (m2, v2) = pair(x), pair(y)
     if lower:
         m1, m2 = -m1, -m2

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
-from momentgen.laws.history import CHOICES, common_source, is_pointwise
 from momentgen.laws.law import Law, laws_in, remember, rule
 from momentgen.laws.movement import moved
+from momentgen.laws.programs import CHOICES, alike
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import cannot_become, unsupported
 
@@ -80,10 +80,9 @@ def _together(
 
 def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], laws: Sequence[Law]) -> Any:
     """``law``, which remembers its call if it is a choice by a mask among pointwise functions of one value."""
-    of = common_source(laws[0], laws[-1]) if entry.name in CHOICES and laws else None
-    if of is None or not all(is_pointwise(value, of) for value in laws):
+    if entry.name not in CHOICES or not laws or not alike(*laws):
         return law
-    return remember(law, entry, args, kwargs, of)
+    return remember(law, entry, args, kwargs, laws[0])
 
 
 @rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import attention as by_hand
-from momentgen.laws import places
 from momentgen.laws.affine import squared
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import laws_in, remember, rule
-from momentgen.laws.notes import note
 from momentgen.laws.numerics.dust import product, without_dust
+from momentgen.laws.programs import note_if_related, same_value
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -59,19 +57,24 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     x, y, *rest = args
     if entry.name == "inner" and not (x.ndim and y.ndim):
         return x * y
+    if x.ndim == y.ndim == 1 and entry.name in ("dot", "inner", *_MATRICES):
+        return (x * y).sum()
     if entry.name == "rmatmul":
         x, y = y, x
+    if entry.name == "outer" and isinstance(x, Diagonal) and isinstance(y, Diagonal) and same_value(x, y):
+        column = x.unsqueeze(-1)
+        return column @ column.mT
+    if entry.name in _MATRICES and x.ndim > 1 and y.ndim > 1 and x.shape[-2] == y.shape[-1] == 1:
+        return (x.squeeze(-2) * y.squeeze(-1)).sum(-1)[..., None, None]  # a row by a column: each value by one
     if entry.name in _MATRICES:
         found = by_hand.attention(x, y)
         if found is not None:
             return found
     of_squares = by_hand.gram(x, y) if entry.name in _MATRICES else None
-    if of_squares is None and not rest and not kwargs and (spelled := _equation(entry.name, x, y)) is not None:
-        found = _meeting(entry, spelled, x, y)
-        if found is not None:
-            return remember(found, entry, (x, y), {}, x)
     if x is y:
         raise unsupported(entry, x, "a random matrix times itself has no rule")
+    if of_squares is None:
+        note_if_related(entry, x, y)
     call = torch.matmul if entry.name == "rmatmul" else entry.call
     mean, var = bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y))
     if of_squares is not None:  # the diagonal is a sum of squares: mean Σ v more, and variance Σ (v² + 2 m² v)
@@ -82,50 +85,6 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _MATRICES = ("matmul", "mm", "bmm", "rmatmul")
-
-
-def _equation(name: str, x: Any, y: Any) -> str | None:
-    """A product of two as an equation of ``einsum``; None for other products."""
-    if name in _MATRICES or name == "mv":
-        a, b = ("k" if x.ndim == 1 else "...ik"), ("k" if y.ndim == 1 else "...kj")
-        return f"{a},{b}->{'...' if x.ndim > 1 or y.ndim > 1 else ''}{'i' * (x.ndim > 1)}{'j' * (y.ndim > 1)}"
-    if name == "inner" and max(x.ndim, y.ndim) <= 2:
-        return f"{'i' * (x.ndim > 1)}k,{'j' * (y.ndim > 1)}k->{'i' * (x.ndim > 1)}{'j' * (y.ndim > 1)}"
-    return {"dot": "k,k->", "outer": "i,j->ij"}.get(name)
-
-
-#: pairs of values that a product of a value with itself may have
-_PAIRS = 2**22
-
-
-def _meeting(entry: Entry, equation: str, x: Any, y: Any) -> Any:
-    """A sum of products in which values meet themselves, pair by pair; None if none do.
-
-    Raises:
-        UnsupportedError: if two products of one sum have a value in common.
-    """
-    found = places.common(entry, x, y) if isinstance(x, Diagonal) and isinstance(y, Diagonal) else None
-    if found is None:
-        return None
-    (a, b), out = _spelled(equation, [x, y])
-    if any(len(set(part)) != len(part) for part in (a, b, out)):
-        return None
-    summed = "".join(sorted(set(a + b) - set(out)))
-    letters = out + summed
-    sizes = {
-        letter: max(size, 1) for part, law in ((a, x), (b, y)) for letter, size in zip(part, law.shape, strict=True)
-    }
-    if math.prod(sizes[letter] for letter in letters) > _PAIRS:
-        note(f"{entry.name}: a product of a value with itself, of which the pairs are too many: taken as independent")
-        return None
-    first, second = (by_hand.arranged(n, own, letters) for n, own in ((found.first, a), (found.second, b)))
-    first, second = torch.broadcast_tensors(first, torch.where(first == second, 0, second))
-    every = torch.cat([part.reshape(*part.shape[: len(out)], -1) for part in (first, second)], -1).sort(-1).values
-    if bool(((every[..., 1:] == every[..., :-1]) & (every[..., 1:] > 0)).any()):
-        why = "a random value times itself in another order has no rule where one sum has a value twice"
-        raise unsupported(entry, x, why)
-    law = by_hand.arranged(x, a, letters) * by_hand.arranged(y, b, letters)
-    return law.sum(tuple(range(len(out), len(letters)))) if summed else law
 
 
 #: names of the second factor
@@ -176,12 +135,11 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
     reduced = f"{a},{b}->{out}"
     if len(set(a)) == len(a) and len(set(b)) == len(b):
         found = by_hand.einsum_attention(x, y, reduced)
-        if found is None and (found := _meeting(entry, reduced, x, y)) is not None:
-            return remember(found, entry, (reduced, x, y), {}, x)
         if found is not None:
             return found
     if x is y:
         raise unsupported(entry, x, "a random matrix times itself has no rule")
+    note_if_related(entry, x, y)
     law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
     return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
 

@@ -1,0 +1,265 @@
+"""What a program of one value is, told by its values at a few thousand places, however it was written.
+
+Known are the generated ops, squares, bells exp(−a (x + b)²), and two lines that meet.  The values also tell where the
+program bends and jumps, and whether it is defined: ``1/tanh(x) - 1/x`` is, though ``1/x`` has no moments.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentgen.laws.table import TABLE, names
+from momentgen.runtime.dynamo import constant_result
+
+__all__ = ["CLOSED", "CUTS_AT_MOST", "DOMAINS", "Steps", "analysed", "is_entire", "is_value", "marks_of", "values_of"]
+
+#: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
+Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
+
+
+#: functions with poles, or an end to their domain: where they are defined and finite, but for the ends
+DOMAINS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(names("sqrt rsqrt log log2 log10 lgamma digamma"), (0.0, math.inf)),
+    **dict.fromkeys(names("acos asin atanh erfinv"), (-1.0, 1.0)),
+    "log1p": (-1.0, math.inf), "acosh": (1.0, math.inf), "tan": (-math.pi / 2, math.pi / 2), "logit": (0.0, 1.0),
+}  # fmt: skip
+#: functions that rules of their own serve for a value that is not a function of another
+CLOSED = frozenset(names("sqrt rsqrt reciprocal rdiv div"))
+#: where functions bend or jump, from their parameters
+_BENDS: dict[str, Callable[..., tuple[float, ...]]] = {
+    **dict.fromkeys(names("relu abs leaky_relu elu selu celu softsign prelu unit_step"), lambda *_: (0.0,)),
+    "relu6": lambda: (0.0, 6.0), **dict.fromkeys(names("hardsigmoid hardswish"), lambda: (-3.0, 3.0)),
+    "hardtanh": lambda min_val=-1.0, max_val=1.0: (min_val, max_val),
+    "clamp": lambda min=None, max=None: tuple(bound for bound in (min, max) if bound is not None),
+    "clamp_min": lambda min: (min,), "clamp_max": lambda max: (max,),
+    "threshold": lambda threshold, value: (threshold,),
+    **dict.fromkeys(names("softshrink hardshrink"), lambda lambd=0.5: (-lambd, lambd)),
+}  # fmt: skip
+_LARGER = frozenset(names("maximum minimum fmax fmin max min"))
+_POLYNOMIAL = frozenset(names("pow square mul add sub rsub neg div"))
+
+
+def values_of(steps: Steps, calls: Any, tensors: tuple[Tensor, ...], x: Tensor) -> list[Any]:
+    """The program's value and what each step makes of it."""
+    values: list[Any] = [x]
+
+    def given(value: Any) -> Any:
+        return value if type(value) is not tuple else (values if value[0] == "value" else tensors)[value[1]]
+
+    for (_, args, named), call in zip(steps, calls, strict=True):
+        values.append(call(*[given(value) for value in args], **{name: given(value) for name, value in named}))
+    return values
+
+
+def is_value(arg: Any) -> bool:
+    """Whether an argument of a step is a value of the program."""
+    return type(arg) is tuple and arg[0] == "value"
+
+
+def is_entire(step: Any) -> bool:
+    """Whether a power is whole and not negative; other functions are not asked."""
+    exponent = step[1][1] if step[0] == "pow" and len(step[1]) > 1 else dict(step[2]).get("exponent", 1)
+    return isinstance(exponent, int | float) and exponent >= 0 and exponent == int(exponent)
+
+
+def marks_of(step: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
+    """What is 0 where a step bends or has a pole, and below 0 outside of its domain (an ``edge``)."""
+    name, args, named = step
+    first = values[args[0][1]] if is_value(args[0]) else args[0]
+    if name in _LARGER:
+        yield "bend", first - (values[args[1][1]] if is_value(args[1]) else args[1])
+    elif name in _BENDS:
+        skips = name in ("leaky_relu", "elu", "celu", "prelu")
+        own = {key: value for key, value in named if key not in ("negative_slope", "alpha", "inplace", "weight")}
+        given = () if skips else (value for value in args[1:] if not isinstance(value, bool))  # a flag ``inplace``
+        for bound in _BENDS[name](*given, **own):
+            yield "bend", first - bound
+    elif name == "div" and is_value(args[1]):
+        yield "pole", values[args[1][1]]
+    elif name in ("rdiv", "reciprocal"):
+        yield "pole", first
+    elif name == "pow" and not is_entire(step):
+        yield "pole" if is_entire((name, (args[0], -args[1]), ())) else "edge", first
+    for sign, end in zip((1, -1), DOMAINS.get(name, ()), strict=False):
+        if abs(end) != math.inf:
+            yield "edge", sign * (first - end)
+
+
+#: what a program is: a kind, its numbers, the places of its bends, and whether it needs float64
+Facts = tuple[str, tuple[float, ...], tuple[float, ...], bool]
+
+#: more bends than this are not cut at
+CUTS_AT_MOST = 8
+
+
+@constant_result
+def analysed(steps: Steps) -> Facts:
+    """What a program of numbers is; ``undefined`` where it has no moments, or is not known to have."""
+    found = _kept.get(steps)
+    if found is None:
+        # in another thread: transforms of torch.func and modes of functions belong to one
+        with ThreadPoolExecutor(1) as other:
+            found = other.submit(_examined, steps).result()
+        if len(_kept) > 4096:
+            _kept.clear()
+        _kept[steps] = found
+    return found
+
+
+_kept: dict[Steps, Facts] = {}
+
+
+def _call(name: str) -> Callable[..., Any]:
+    return next(entry.call for entry in TABLE.values() if entry.name == name and entry.kind != "write")
+
+
+def _grid() -> Tensor:
+    """Numbers up to a million, close near 0."""
+    return torch.sinh(torch.linspace(-14.5, 14.5, 4001, dtype=torch.float64))
+
+
+def _examined(steps: Steps) -> Facts:
+    undefined: Facts = ("undefined", (), (), False)
+    if not all(is_value(arg) or type(arg) is not tuple for _, args, _ in steps for arg in args):
+        return undefined
+    calls, x = [_call(name) for name, *_ in steps], _grid()
+
+    def values(at: Tensor) -> list[Any]:
+        with torch.no_grad():
+            return values_of(steps, calls, (), at)
+
+    def f(at: Tensor) -> Tensor:
+        return values(at)[-1]
+
+    def marks(at: Tensor) -> list[tuple[str, Any]]:
+        own = values(at)
+        return [mark for number, step in enumerate(steps) for mark in marks_of(step, own[: number + 1])]
+
+    def mark_at(index: int, at: Tensor) -> Tensor:
+        found: Tensor = marks(at)[index][1]
+        return found
+
+    out, near = f(x), x.abs() <= 50
+    poles: list[float] = []
+    bends: list[float] = []
+    for index, (kind, mark) in enumerate(marks(x)):
+        if kind == "edge" and bool((mark < 0).any()):
+            return undefined
+        stays = (mark[1:-1] == 0) & (mark[:-2] == 0) & (mark[2:] == 0) & near[1:-1]
+        if kind != "bend" and not bool(out[1:-1][stays].isfinite().all()):
+            return undefined
+        (bends if kind == "bend" else poles).extend(_zeros(functools.partial(mark_at, index), x))
+    if (bool(out[x.abs() < 5].isnan().any()) and not poles) or not all(_is_integrable(f, pole) for pole in poles):
+        return undefined
+    cuts = tuple(sorted({float(f"{place:.12g}") for place in (*bends, *poles)}))
+    if poles and len(cuts) > CUTS_AT_MOST:
+        return undefined
+    kind, numbers = _form(f, {name for name, *_ in steps}, cuts, bool(poles))
+    return kind, numbers, cuts, bool(poles)
+
+
+def _zeros(h: Callable[[Tensor], Tensor], x: Tensor) -> list[float]:
+    """Where ``h`` is 0, isolated: it changes its sign or touches."""
+    size = h(x).abs().nan_to_num(math.inf)
+    middle, before, after = size[1:-1], size[:-2], size[2:]
+    is_least = (middle <= before) & (middle <= after) & ((middle < before) | (middle < after))
+    places = 1 + is_least.nonzero().flatten()
+    places = places[x[places].abs().argsort()][:64]
+    low, high = x[places - 1], x[places + 1]
+    scale = torch.maximum(size[places - 1], size[places + 1])
+    least, at = size[places], x[places]
+    for _ in range(16):
+        step = (high - low) / 32
+        points = low[:, None] + step[:, None] * torch.arange(33)
+        points[:, 0] = at  # the best so far: an exact 0 is not lost
+        sizes = h(points.flatten()).abs().nan_to_num(math.inf).view(points.shape)
+        least, best = sizes.min(1)
+        at = points.gather(1, best[:, None])[:, 0]
+        low, high = torch.maximum(at - 1.5 * step, low), torch.minimum(at + 1.5 * step, high)
+    return [
+        float(place) for place, size, most in zip(at, least, scale, strict=True) if size <= 1e-9 * min(float(most), 1)
+    ]
+
+
+def _is_integrable(f: Callable[[Tensor], Tensor], pole: float) -> bool:
+    """Whether the square of ``f`` is integrable about a place: it grows by less than the distance to the power −½."""
+    distance = max(1.0, abs(pole)) * torch.tensor([1e-3, -1e-3, 1e-5, -1e-5], dtype=torch.float64)
+    far, close = f(pole + distance).abs().view(2, 2).amax(1).tolist()
+    return close <= 5 * far + 1e-6
+
+
+# ---------------------------------------------------------------------- forms
+
+#: activations as torch computes them, by the name of the op
+_OPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu_squared": lambda x: F.relu(x) ** 2, "silu": F.silu, "mish": F.mish, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "hardswish": F.hardswish, "softsign": F.softsign,
+    "tanhshrink": F.tanhshrink, "logistic_transform": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
+    "erf": torch.erf, "cos": torch.cos, "sin": torch.sin,
+}  # fmt: skip
+
+
+def _scaled(op: Callable[[Tensor], Tensor], scale: float, shift: float, x: Tensor) -> Tensor:
+    return scale * op(x) + shift
+
+
+def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...], has_poles: bool) -> Any:
+    """What function ``f`` is, from its values: a kind and its numbers."""
+
+    def at(*places: float) -> list[float]:
+        found: list[float] = f(torch.tensor(places, dtype=torch.float64)).tolist()
+        return found
+
+    def agrees(g: Callable[[Tensor], Tensor], tolerance: float, reach: float) -> bool:
+        x = _grid()
+        x = x[x.abs() <= reach] + 1e-7  # beside 0, where what is removable is not computed
+        values = f(x)
+        scale = values[x.abs() <= 3].abs().max()
+        return bool(((values - g(x)).abs() <= tolerance * (scale + values.abs())).all())
+
+    low, zero, high = at(-1.0, 1e-9, 1.0)
+    line = (high - low) / 2, (high + low) / 2
+    if agrees(lambda x: line[0] * x + line[1], 1e-9, 300):
+        return "itself", (*line, 1.0)
+    if used <= _POLYNOMIAL and not has_poles:
+        (zero,) = at(0.0)
+        scale = (high + low) / 2 - zero
+        if scale and agrees(lambda x: scale * x * x + line[0] * x + zero, 1e-9, 300):
+            middle = line[0] / (2 * scale)
+            return "square", (scale, middle, zero - scale * middle * middle)
+        return "polynomial", ()
+    if len(cuts) == 1 and not has_poles:
+        before, height, after = at(cuts[0] - 1, cuts[0], cuts[0] + 1)
+        before, after = height - before, after - height
+        if agrees(lambda x: height + after * F.relu(x - cuts[0]) - before * F.relu(cuts[0] - x), 1e-9, 300):
+            return "bent", (cuts[0], before, after, height)
+    for name, op in _OPS.items():
+        one, other = (float(op(torch.tensor(place, dtype=torch.float64))) for place in (1.0, -0.5))
+        first, second = at(1.0, -0.5)
+        scale = (first - second) / (one - other)
+        shift = first - scale * one
+        shift = 0.0 if abs(shift) < 1e-6 * abs(scale) else shift
+        if agrees(functools.partial(_scaled, op, scale, shift), 2e-6, 300):
+            return name, (round(scale, 9) if abs(scale - round(scale, 9)) < 1e-12 else scale, shift, 1.0)
+    if low and high / low < 0 and high != -low:  # x sigmoid(c x) is SiLU(c x)/c
+        inner = math.log(-high / low)
+        scale = high * (1 + math.exp(-inner)) / inner
+        if agrees(lambda x: scale * F.silu(inner * x), 2e-6, 300):
+            return "silu", (scale, 0.0, inner)
+    if used & {"exp", "exp2"} and zero and high / zero > 0 and low / zero > 0:
+        left, right = math.log(low / zero), math.log(high / zero)
+        steepness, slope = -(left + right) / 2, (right - left) / 2
+        if agrees(lambda x: zero * torch.exp(slope * x - steepness * x * x), 1e-9, 3):
+            if steepness < 1e-12:
+                return "exp", (zero, 0.0, slope)
+            middle = -slope / (2 * steepness)
+            return "bell", (zero * math.exp(steepness * middle * middle), steepness, middle)
+    return "integral", ()
