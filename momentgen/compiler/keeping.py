@@ -1,7 +1,7 @@
 """Certified variants kept from build to build, by what they were made from.
 
 A key is a digest of the rule, of the evidence, of the libraries' versions, and of the meaning of the code that
-stabilises in this way, lowers, certifies and proves: what it imports, directly or not, and no more
+stabilises in this way, lowers and certifies: what it imports, directly or not, and no more
 (:mod:`momentgen.keep.meaning`).  A change of another strategy, or of what is emitted, leaves the key as it is.  Whether
 a way serves the rule at all is found anew each time.
 """
@@ -25,7 +25,6 @@ from momentgen.rule import Rule
 _OURS = (
     "momentgen.compiler.derive",
     "momentgen.compiler.plain",
-    "momentgen.compiler.prove",
     "momentgen.compiler.certify.variant",
     "momentgen.rule",
 )

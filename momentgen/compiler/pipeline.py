@@ -25,7 +25,6 @@ from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.measure.ulp import EDGE_LABELS
-from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, joint_way, plans
 from momentgen.compiler.strategies.domain import ENOUGH
 from momentgen.errors import BuildError, MissedError
@@ -115,7 +114,7 @@ def compile_rule(
     def compiled_by(way: Way) -> tuple[Certified, ...]:
         outcome = memory.recall(way)
         if outcome is None:
-            made = tuple(_certified(rule, stable, progress, evidence) for stable in way.stables())
+            made = tuple(certified(rule, stable, progress, evidence) for stable in way.stables())
             outcome = Outcome(variants=made)
             memory.keep(way, outcome)
         return outcome.variants
@@ -161,13 +160,6 @@ def compile_rule(
     affine = affine_parameters(rule)
     files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike, affine=affine)
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
-
-
-def _certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> Certified:
-    """A variant certified, with what is proven of it among its facts, and nothing left to prove."""
-    one = certified(rule, stable, progress, evidence)
-    facts = {**stable.facts, **proven_facts(stable)}
-    return replace(one, stable=replace(one.stable, facts=facts, claim=None))
 
 
 def _same_in_float64(one: Stable, other: Stable) -> bool:
@@ -236,7 +228,7 @@ def _outcome(
     outcome, missed = Outcome(goals, refusal=way.refusal), None
     if stables and goals == (promised or goals):
         try:
-            made = tuple(_certified(rule, stable, progress, evidence) for stable in stables)
+            made = tuple(certified(rule, stable, progress, evidence) for stable in stables)
             outcome = Outcome(goals, made)
         except BuildError as error:
             up_to = error.up_to if isinstance(error, MissedError) else 0.0
