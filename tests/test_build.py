@@ -124,7 +124,7 @@ def test_an_edited_comment_docstring_or_layout_of_the_compiler_changes_nothing(r
 
 def test_modules_that_only_show_check_or_keep_do_not_count(rules: Path, code: Path) -> None:
     run(rules)
-    for module in ("commands/cli", "commands/verify", "compiler/exhaust", "keep/meaning", "keep/kept"):
+    for module in ("commands/cli", "commands/verify", "keep/meaning", "keep/kept"):
         append(code / f"{module}.py", "\nADDED = 1\n")
     assert kinds(rules) == set()
 

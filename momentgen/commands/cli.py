@@ -24,7 +24,6 @@ from momentgen.build import BuildResult
 from momentgen.commands.display import (
     BuildDisplay,
     ReportDisplay,
-    SweepDisplay,
     VerifyDisplay,
     build_table,
     fitting,
@@ -135,41 +134,6 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
 
 
 @app.command()
-def exhaust(
-    rules: Rules = None,
-    out: Out = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
-    variant: Annotated[str | None, typer.Option(metavar="V", help="Only this variant.", show_default=False)] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PARAMETER=VALUE",
-            help="A parameter's value; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    stride: Annotated[
-        int, typer.Option(min=1, max=1 << 24, help="Take every N-th input: a quick look that leaves no evidence.")
-    ] = 1,
-) -> None:
-    """Run built rules over all 2^32 float32 means at variance 1; write RULES/evidence/NAME.json."""
-    from momentgen.commands.exhaustive import exhaust_rules
-
-    console, rules = Console(), _rules(rules, written=stride == 1)
-    given = dict(_parameter(text) for text in settings or [])
-    with SweepDisplay(console) as sweeps:
-        results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
-    console.print(fitting(sweeps.table, console))
-    for inputs in sorted({result.run.inputs for result in results}):
-        console.print(f"{inputs:,} means a variant, at a variance of 1", highlight=False)
-    if sweeps.over:
-        _fail(f"over the goal: {', '.join(sweeps.over)}")
-    if stride == 1:
-        console.print(f"wrote {short(rules)}/evidence; build again to take it in", markup=False, soft_wrap=True)
-
-
-@app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule, and of its op.", show_default=False)],
     rules: Annotated[
@@ -269,14 +233,6 @@ def _rules(given: Path | None, *, written: bool = False) -> Path:
         hint = "expected a directory of rules; there is no ./rules here"
         raise typer.BadParameter(hint, param_hint="RULES")
     return found[0]
-
-
-def _parameter(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise typer.BadParameter(f"expected PARAMETER=VALUE with a number, got {text!r}", param_hint="--set") from None
 
 
 def _print_result(console: Console, result: BuildResult, *, verbose: bool) -> None:
