@@ -86,7 +86,7 @@ def test_every_input_is_run_once(stride: int) -> None:
         assert sum(run.outputs[name].histogram_ulp.values()) == normal
 
 
-@pytest.mark.parametrize(("rule", "variant"), [("relu", "exact"), ("leaky_relu", "tight"), ("heaviside", "tight")])
+@pytest.mark.parametrize(("rule", "variant"), [("relu", "exact"), ("leaky_relu", "exact"), ("heaviside", "tight")])
 def test_a_sample_of_the_inputs_is_within_the_goal_and_within_what_all_of_them_gave(rule: str, variant: str) -> None:
     stable, run = made(rule)[1][variant], run_of(rule, variant, 16_411)
     assert {name: output.ulp for name, output in run.outputs.items() if output.ulp > stable.goal} == {}
