@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 
 _DEFAULT_RULES = Path("rules")
+_MOST_LINES = 40  # that `derive` prints unasked
 
 # What RULES and --out mean is the same in all commands.
 Rules = Annotated[
@@ -163,6 +164,7 @@ def derive_command(
         str, typer.Argument(metavar="NAME|EXPR", help="A rule, or an expression in x.", show_default=False)
     ],
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print all of it, however long.")] = False,
     rules: Annotated[
         Path | None,
         typer.Option(
@@ -177,7 +179,10 @@ def derive_command(
 
     console = Console()
     width = max(60, console.width) if console.is_terminal else 160
-    typer.echo(derived(find_rule(what, rules)).text(latex=latex, width=width))
+    lines = derived(find_rule(what, rules)).text(latex=latex, width=width).split("\n")
+    if not full and len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"... {len(lines) - _MOST_LINES + 1} more lines; --full prints them"]
+    typer.echo("\n".join(lines))
 
 
 @app.command()
