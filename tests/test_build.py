@@ -444,6 +444,24 @@ def test_a_killed_build_leaves_whole_rules_no_processes_and_a_free_lock(rules: P
     assert kinds(rules) == set()
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals are POSIX's")
+@pytest.mark.parametrize("processes", [1, 3])  # the resource tracker is the second, a worker the third
+def test_an_interrupted_build_says_so_without_a_traceback(tmp_path: Path, processes: int) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/slow.py").write_text("import time\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "momentgen", "build", "rules"]
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, start_new_session=True, **pipes)
+    until((tmp_path / "generated/.lock").exists)
+    until(lambda: len(session(process.pid)) >= processes)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+
+
 def test_concurrent_builds_wait_for_each_other(rules: Path) -> None:
     (rules / "relu.py").write_text("slow")
     process = start_build(rules, 1)
