@@ -152,11 +152,16 @@ def _compile_first(rule: Rule, tried: Iterable[Way], progress: Progress, evidenc
         if up_to >= ENOUGH and not rule.domain:
             with contextlib.suppress(BuildError):
                 return tuple(certified(rule, stable, progress, evidence) for stable in way.up_to(up_to).stables())
-    *others, (way, last, _) = misses
-    if not others:
-        raise last
+    *others, (way, last, up_to) = misses
+    cause = last.cause
+    if 0 < up_to < ENOUGH and not rule.domain:  # advice is tried before it is given
+        with contextlib.suppress(BuildError):
+            for stable in way.up_to(up_to).stables():
+                certified(rule, stable, progress, evidence)
+            cause += f"; with `domain={{'var': {up_to:g}}}` it builds"
     said = tuple((other.what, f"stage {miss.stage}, {miss.cause}") for other, miss, _ in others)
-    raise BuildError(rule.name, last.stage, f"{last.cause} ({way.what})", last.expression, said)
+    named = f"{cause} ({way.what})" if others else cause
+    raise BuildError(rule.name, last.stage, named, last.expression, said) from last
 
 
 def _header(rule: Rule, compiled: Certified) -> Header:

@@ -25,7 +25,7 @@ from momentgen.rule.symbols import Phi, S, phi, x
 
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
 _MOST_BITS = 4096  # where a denominator is still not told from 0
-_LIMIT_BITS = 1200  # for f at 2^260 less its line
+_LIMIT_BITS = (1200, 4096)  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
 _USUAL, _BESIDE = (1 / 16, 2.0), 4.0  # lengths on which f bends, and how many of them from 0, that need no units
 _HALVINGS, _HALVED = 12, 16  # of intervals in the search for units, and how many of them at a time
@@ -93,7 +93,14 @@ def _logistic(z: Any) -> Any:
 
 def _below(z: Any) -> Any:
     """Phi(z); sympy makes 2 - erfc(z) of erfc(-z), of which nothing is left far out."""
-    return (-z / arb(2).sqrt()).erfc() / 2
+    u = -z / arb(2).sqrt()
+    value, series = u.erfc() / 2, isinstance(u, arb_series)
+    at = u[0] if series else u
+    if not (bool(at > 1) and (value[0] if series else value).contains(0)):
+        return value
+    # Beyond some exp(-10^12) flint leaves erfc open, not its slopes.
+    first = (-at * at).exp() * (at * at).hypgeom_u(arb(0.5), arb(0.5)) / arb.pi().sqrt() / 2
+    return arb_series([first, *(value[k] for k in range(1, value.prec))], value.prec) if series else first
 
 
 class _Series:
@@ -358,13 +365,14 @@ def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | No
 
 def _limit(series: _Series, side: int) -> Line | None:
     """The line that f approaches on one side by a power of 1/x, from where it is at 2^200 and 2^260."""
-    with ctx.workprec(_LIMIT_BITS):
-        near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
-        slopes = near[1], far[1]
-        offsets = [f[0] - f[1] * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
-        if not all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
-            return None
-        return Line(_plain(slopes[1]), _plain(offsets[1]))
+    for bits in _LIMIT_BITS:
+        with ctx.workprec(bits):
+            near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
+            slopes = near[1], far[1]
+            offsets = [f[0] - f[1] * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
+            if all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
+                return Line(_plain(slopes[1]), _plain(offsets[1]))
+    return None
 
 
 def _plain(value: arb) -> float:
