@@ -30,7 +30,6 @@ _OTHERS: Mapping[type[Expr], Callable[[Expr], Expr]] = {
     sympy.sec: lambda z: 1 / sympy.cos(z),
     sympy.asin: lambda z: sympy.atan(z / sympy.sqrt(1 - z**2)),
     sympy.acos: lambda z: sympy.pi / 2 - sympy.atan(z / sympy.sqrt(1 - z**2)),
-    sympy.acot: lambda z: sympy.pi / 2 - sympy.atan(z),
     sympy.atanh: lambda z: sympy.log((1 + z) / (1 - z)) / 2,
     sympy.sinc: lambda z: sympy.sin(z) / z,
 }
