@@ -94,6 +94,7 @@ def test_a_function_that_is_none_is_refused_when_the_rule_is_made(what: str) -> 
         (exp(x**2), "the moment diverges"),
         (sympy.floor(x), "it has infinitely many jumps; write finitely many"),
         (sympy.Mod(x, 1), "it has infinitely many jumps"),
+        (sympy.Add(*(Heaviside(x - k) for k in range(500))), "expected at most 100 breakpoints, got more"),
         (Piecewise((x, x < 0), (x**2, x > 1)), "no branch holds for 0 < x < 1; give f a value there"),
         (Piecewise((x, x > 0)), "no branch holds for x < 0"),
         (Max(sin(x), 0), "infinitely many breakpoints"),

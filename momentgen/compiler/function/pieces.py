@@ -21,6 +21,7 @@ from sympy.logic.boolalg import Boolean
 from momentgen.rule import Parameter, x
 
 _SWITCHES = (Max, Min, Abs, sign, Heaviside, Piecewise)
+_MOST_BREAKPOINTS = 100  # beyond, deriving takes hours
 _STAIRS = (sympy.floor, sympy.ceiling, sympy.frac, sympy.Mod)
 #: functions by others that all stages know
 _OTHERS: Mapping[type[Expr], Callable[[Expr], Expr]] = {
@@ -135,6 +136,10 @@ def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
         for root in _roots(condition):
             if not any(vanishes(root - known) for known in breakpoints):
                 breakpoints.append(root)
+                if len(breakpoints) > _MOST_BREAKPOINTS:
+                    raise PiecesError(
+                        f"expected at most {_MOST_BREAKPOINTS} breakpoints, got more", f"{str(f)[:80]} ..."
+                    )
     breakpoints = _sorted(breakpoints, samples)
     ends = [-sympy.oo, *breakpoints, sympy.oo]
     pieces: list[Piece] = []
