@@ -1,7 +1,6 @@
 """One variant of a rule: lowered, certified, and where the goal is missed lowered again.
 
-What costs a build its time is here and in the strategies of :mod:`momentgen.compiler.strategies`.  Nothing is emitted
-here, so that a change of what is emitted leaves results that were kept (:mod:`momentgen.compiler.keeping`) as they are.
+What costs a build its time is here and in the strategies of :mod:`momentgen.compiler.strategies`.
 """
 
 from __future__ import annotations
