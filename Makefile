@@ -90,7 +90,7 @@ check: $(READY)
 
 # What it finds enters the certificates with the next build.
 exhaust: $(READY)
-	$(BIN)/momentgen exhaust rules/
+	$(BIN)/python benchmarks/exhaust.py
 	$(BIN)/momentgen build rules/
 
 verify: $(READY)

@@ -43,7 +43,7 @@ An error in *ulp* is |computed − exact| / ulp(exact), with ulp(x) = 2^(max(exp
 value is a normal float32 number; *below normal* is the largest absolute error where it is not (2⁻¹²⁶ ≈ 1.2e-38).
 Every error is a maximum over points from all of float32, around the worst of which more are tried. Where a variant
 is marked *exhaustive*, its outputs were also run on all 2³² means at variance 1
-(`momentgen exhaust rules/`), and the histograms count all of them; the worst inputs are kept in `rules/evidence/`.
+(`python benchmarks/exhaust.py`), and the histograms count all of them; the worst inputs are kept in `rules/evidence/`.
 A sampled maximum is not a bound on what it did not sample.
 
 ## What one unit is

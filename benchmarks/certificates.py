@@ -12,8 +12,6 @@ eight times as many points are screened.
 With ``--stated`` nothing is searched: bounds and operations of the certificates that changed stand beside the former
 ones, in ``results/certificates_stated.json``.
 
-Facts that certificates state as proven are compared as well.
-
 The earlier certificates and kernels come from the repository's history.
 """
 
@@ -60,16 +58,8 @@ def main() -> None:
     console.print(table)
     wrong = sum(row["was_wrong"] for row in rows)
     console.print(f"{counts}; of those that are higher, {wrong} were wrong")
-    proven = [row for rule in rules.values() for row in proven_facts(rule, arguments.since)]
-    table = results_table("rule", "proven", "was", "is")
-    for row in proven:
-        shown = "none" if row["is"] is None else f"{row['is']:.3g}"
-        table.add_row(row["rule"], row["fact"], f"{row['was']:.3g}", shown)
-    console.print(table)
-    less = sum(row["is"] is None or row["is"] > row["was"] for row in proven)
-    console.print(f"{len(proven)} proven bounds of that commit, {less} of them higher now")
     settings = {"since": arguments.since, "seeds": arguments.seeds, "points": arguments.points}
-    found = {"bounds": counts, "results": rows, "proven": proven}
+    found = {"bounds": counts, "results": rows}
     save("certificates", {"environment": environment(), **settings, **found})
 
 
@@ -149,30 +139,6 @@ def compared(
                 shown = (f"{number:.4g}" for number in (was, now, error, built.goal))
                 table.add_row(rule.name, built.variant, output, *shown)
     return counts, rows, table
-
-
-def proven_facts(rule: Rule, commit: str) -> Iterator[dict[str, Any]]:
-    """What the certificate of a commit stated as proven, and what it states now; None where that is nothing."""
-    path, text = (
-        ROOT / "generated" / rule.name / "exact.json",
-        _shown(commit, f"generated/{rule.name}/exact.json"),
-    )
-    if text is None or not path.exists():
-        return
-    former, now = (json.loads(each).get("facts", {}) for each in (text, path.read_text()))
-    there = dict(_leaves(now))
-    for fact, was in _leaves(former):
-        yield {"rule": rule.name, "fact": fact, "was": was, "is": there.get(fact)}
-
-
-def _leaves(facts: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:
-    """Proven numbers by name."""
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{where}{key}.")
-        elif key.endswith("_proven") and value is not None:
-            several = value if isinstance(value, list) else [value]
-            yield from ((f"{where}{key}" + (f"[{k}]" if len(several) > 1 else ""), v) for k, v in enumerate(several))
 
 
 def earlier(built: Built, commit: str, folder: Path) -> Built | None:

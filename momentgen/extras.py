@@ -21,7 +21,7 @@ EXTRAS = {
     "compiler": ("flint", "mpmath", "rich", "sympy", "typer"),
     "estimators": ("scipy", "sklearn"),
     "gpu": ("triton",),
-    "report": ("jinja2", "matplotlib"),
+    "report": ("matplotlib",),
 }
 
 

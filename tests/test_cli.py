@@ -148,7 +148,7 @@ def test_a_function_over_an_axis_is_no_unknown_rule(said: Command) -> None:
 
 
 def test_a_directory_that_is_not_there_is_no_rule(rules: Path, said: Command) -> None:
-    for name in ("build", "verify", "report", "exhaust"):
+    for name in ("build", "verify", "report"):
         code, _, err = said(name, "nowhere")
         assert code == 2
         assert "expected a directory of rules; there is no nowhere" in " ".join(err.replace("│", " ").split())
@@ -181,10 +181,9 @@ def test_what_writes_never_takes_the_installed_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("build", "exhaust"):
-        code, _, err = said(name)
-        assert code == 2
-        assert "Invalid value for RULES" in err
+    code, _, err = said("build")
+    assert code == 2
+    assert "Invalid value for RULES" in err
     assert not any(tmp_path.iterdir())
 
 
@@ -209,7 +208,7 @@ def test_out_is_the_package_of_the_rules_in_every_command_that_has_it() -> None:
         for option in each.params
         if "--out" in getattr(option, "opts", ())
     }
-    assert set(outs) == {"build", "exhaust", "verify", "report"}
+    assert set(outs) == {"build", "verify", "report"}
     assert len(set(outs.values())) == 1
 
 

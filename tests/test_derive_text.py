@@ -136,3 +136,12 @@ def test_the_command_prints_or_fails_in_one_line(said: Callable[..., Any]) -> No
     assert out.startswith(r"f(x) = \left|{x}\right|")
     code, _, err = said("derive", "exp(x**2)")
     assert (code, err.count("\n")) == (1, 1)
+
+
+def test_a_long_derivation_ends_after_40_lines_and_says_how_to_see_the_rest(said: Callable[..., Any]) -> None:
+    long = "Piecewise((x, x < -2), (x**2, x < 1), (exp(x), x < 3), (x**3, True))"
+    shown, whole = (said("derive", long, *options).out.splitlines() for options in ([], ["--full"]))
+    assert len(shown) == 40
+    assert len(whole) > 40
+    assert shown[:-1] == whole[:39]
+    assert shown[-1] == f"... {len(whole) - 39} more lines; --full prints them"

@@ -1,4 +1,4 @@
-"""Workers of a build compute what they would on another processor."""
+"""Workers of a build compute what they would on another processor, and nothing that another task left behind."""
 
 from __future__ import annotations
 
@@ -58,3 +58,16 @@ def test_numpy_accepts_the_environment_without_a_word() -> None:
     command = [sys.executable, "-W", "error", "-c", "import numpy"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def traces(task: int, report: Callable[[str], None]) -> tuple[int, str]:
+    """This process, and what earlier tasks left in it."""
+    before = getattr(os, "trace", "")
+    os.trace = f"of {task}"  # type: ignore[attr-defined]
+    return os.getpid(), before
+
+
+def test_each_task_has_a_fresh_interpreter() -> None:
+    found = [result for _, result in run_all(range(3), 1, traces)]
+    assert all(not isinstance(result, Lost) and result[1] == "" for result in found)
+    assert len({result[0] for result in found if not isinstance(result, Lost)}) == 3

@@ -1,4 +1,4 @@
-"""A page for each op: formula, pictures, certificate, variants and costs, by the code of ``momentgen report``.
+"""A page for each op: what ``momentgen report`` shows of it, as Markdown, with a badge and code that runs.
 
 Pages take seconds of ball arithmetic, so they are made in parallel and cached in ``.cache/``, by what they depend on.
 """
@@ -11,9 +11,8 @@ import json
 import multiprocessing
 import os
 import pickle
-import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from page_code import run_page
 
 import momentgen.generated
 from momentgen.commands.report.formula import mathml
-from momentgen.commands.report.page import costs_from, read_results
-from momentgen.commands.report.section import Figure, Section, TableData, section_of, shown
+from momentgen.commands.report.page import Block, blocks_of, costs_from, markdown, read_results
+from momentgen.commands.report.section import Section, TableData, section_of, shown
 from momentgen.promise import promise
 from momentgen.rule import load_reductions, load_rules
 
@@ -83,7 +82,7 @@ def _section(name: str) -> Section | None:
         section: Section | None = pickle.loads(path.read_bytes())
         return section
     rules = load_rules(rule)
-    section = section_of(rules[0], GENERATED, brief=True) if rules else None
+    section = section_of(rules[0], GENERATED) if rules else None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(section))
     return section
@@ -91,21 +90,22 @@ def _section(name: str) -> Section | None:
 
 def _page(name: str, section: Section | None) -> str:
     kind = badge(_certificates(name)[0])
+    share = RESULTS / "layer_share.json"
+    blocks = _of_reduction(name) if section is None else blocks_of(section, costs_from(read_results(share), share))
     lines = [f"# {name}", "", f'<span class="badge {kind.split()[0]}">{kind}</span> {BADGES[kind]}', ""]
-    lines += _of_reduction(name) if section is None else _of_rule(section)
-    lines += ["## Use", "", "```python", *_example(name), "```", "", *_costs(name)]
+    lines += [markdown(blocks), "## Use", "", "```python", *_example(name), "```", ""]
     return run_page("\n".join(lines), name)
 
 
-def _of_reduction(name: str) -> list[str]:
+def _of_reduction(name: str) -> list[Block]:
     (reduction,) = load_reductions(ROOT / "rules" / f"{name}.py")
-    lines = [_sentence(reduction.doc), "", reduction.citation, "", "## Variants", ""]
+    blocks = [Block("p", reduction.doc), Block("p", reduction.citation), Block("h2", "Variants")]
     for certificate in _certificates(name):
         score = reduction.variants[certificate["variant"]]
-        lines += [f"### {certificate['variant']}", "", mathml("<mi>score</mi>", score.term), "", score.citation, ""]
-        lines += [*map(_plain, promise(certificate)), ""]
-    lines += ["## Errors", "", "Largest error of a probability, by variant (`benchmarks/results/softmax.json`):", ""]
-    return [*lines, *_table(_softmax_errors()), ""]
+        blocks += [Block("h3", certificate["variant"]), Block("html", mathml("<mi>score</mi>", score.term))]
+        blocks += [Block("p", score.citation), *(Block("p", sentence) for sentence in promise(certificate))]
+    said = "Largest error of a probability, by variant (benchmarks/results/softmax.json):"
+    return [*blocks, Block("h2", "Errors"), Block("p", said), Block("table", _softmax_errors())]
 
 
 def _softmax_errors() -> TableData:
@@ -123,62 +123,6 @@ def _softmax_errors() -> TableData:
     return TableData(["classes", "σ", *variants], rows)
 
 
-def _of_rule(section: Section) -> list[str]:
-    lines = [_sentence(section.doc), "", section.citation, ""]
-    if section.formulas:
-        lines += ["## Formula", "", *_spaced(section.formulas)]
-    if section.legend:
-        lines += [f"<p>where {'; '.join(section.legend)}; m is the mean, σ² = v.</p>", ""]
-    lines += [*_spaced(section.notes)]
-    curves, errors, rest = section.pictures[:1], section.pictures[1:2], section.pictures[2:]
-    if section.comparison is None and not errors:
-        curves, errors, rest = (), (), section.pictures
-    if curves:
-        lines += ["## Mean and standard deviation", "", *_figures(curves)]
-    first, *others = section.variants
-    lines += ["## Accuracy", "", *(f"- {_plain(sentence)}" for sentence in section.methods[first]), ""]
-    lines += [*_table(section.certificates[first]), "", *_figures(errors)]
-    histograms = [picture for picture in rest if "in ulp" in picture.caption]
-    lines += _figures(histograms)
-    if others:
-        lines += ["## Variants", ""]
-        lines += _figures([picture for picture in rest if picture not in histograms])
-        if section.comparison:
-            lines += ["Largest differences from the exact moments, over |μ| ≤ 6 and 0.1 ≤ σ ≤ 10, at (μ, σ):", ""]
-            lines += [*_table(section.comparison), ""]
-    for variant in others:
-        lines += [f"### {variant}", "", *(f"- {_plain(sentence)}" for sentence in section.methods[variant]), ""]
-        lines += [*_table(section.certificates[variant]), ""]
-    return lines
-
-
-def _costs(name: str) -> list[str]:
-    path = RESULTS / "layer_share.json"
-    costs = costs_from(read_results(path), path)
-    rows = []
-    for certificate in _certificates(name):
-        operations = certificate.get("operations") or {}
-        for way, counts in operations.items():
-            kinds = ", ".join(
-                f"{count} {kind}" for kind, count in sorted(counts.items(), key=lambda item: -item[1])[:6]
-            )
-            rows.append([certificate["variant"], way, str(sum(counts.values())), kinds])
-    if not rows:
-        return []
-    lines = ["## Cost", "", "float32 operations per element:", ""]
-    lines += [*_table(TableData(["variant", "pass", "operations", "most of them"], rows)), ""]
-    copies, shares = costs.cells(name) if costs else ("", "")
-    if costs and copies:
-        environment, layer = costs.environment, costs.layer
-        lines += [
-            f"The exact kernel takes {copies} times a copy of the same bytes, forward / backward. "
-            f"That is {shares} of a moment-linear layer of width {layer['width']} at batch {layer['batch']} "
-            f"({environment['cpu']}, {environment['threads']} threads; `benchmarks/results/layer_share.json`).",
-            "",
-        ]
-    return lines
-
-
 def _index(names: Sequence[str]) -> str:
     rows = []
     for name in names:
@@ -194,7 +138,7 @@ def _index(names: Sequence[str]) -> str:
         rows.append([f"[{name}]({name}.md)", doc, cell, error, variants])
     head = ["op", "moments of", "certificate", "largest error found", "variants"]
     about = [f"- **{kind}**: {text}" for kind, text in BADGES.items()]
-    return "\n".join(["# All ops", "", *_table(TableData(head, rows)), "", *about, ""])
+    return "\n".join(["# All ops", "", markdown([Block("table", TableData(head, rows))]), *about, ""])
 
 
 @functools.cache
@@ -209,30 +153,3 @@ def _example(name: str) -> list[str]:
     values = {"m": "torch.tensor([-1.0, 0.0, 1.0])", "v": "torch.ones(3)", "c": "torch.full((3,), 0.5)"}
     arguments = ", ".join(values[argument[0]] for argument in getattr(op, "input_names", ("mean", "var")))
     return ["import torch", f"from momentgen.generated import {name}", "", f"print({name}({arguments}))"]
-
-
-def _table(table: TableData) -> list[str]:
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in [table.head, *table.rows]]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return [lines[0], "|" + " --- |" * len(table.head), *lines[1:]]
-
-
-def _figures(pictures: Iterable[Figure]) -> list[str]:
-    return _spaced(
-        f'<figure class="{"wide" if picture.wide else ""}"><img src="{picture.uri}" alt="{picture.caption}">'
-        f"<figcaption>{picture.caption}</figcaption></figure>"
-        for picture in pictures
-    )
-
-
-def _spaced(lines: Iterable[str]) -> list[str]:
-    return [part for line in lines for part in (line, "")]
-
-
-def _sentence(doc: str) -> str:
-    return _plain(doc if doc.endswith(".") else f"{doc}.")
-
-
-def _plain(text: str) -> str:
-    """Text that is no Markdown, in Markdown."""
-    return re.sub(r"([*_])", r"\\\1", text).replace("<", "&lt;")

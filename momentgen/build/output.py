@@ -4,7 +4,7 @@ Used by :mod:`momentgen.build`.  Only the standard library, platformdirs and fil
 imported, so that a build with nothing to do ends at once.
 
     OUT/__init__.py            re-exports one op per rule
-    OUT/compiler.json          the state of the compiler that built them (momentgen.keep.compiler_state)
+    OUT/compiler.json          digest of the compiler that built them (momentgen.keep.code) -> names
     OUT/NAME/...               the files of one rule
     OUT/NAME/manifest.json     digests of what went in and of every file that came out
 
@@ -27,7 +27,6 @@ from pathlib import Path
 
 from momentgen.cache import locked
 from momentgen.errors import BuildError, MomentgenError
-from momentgen.keep.compiler_state import CompilerState
 
 _FORMAT = 2
 _MANIFEST = "manifest.json"
@@ -38,7 +37,6 @@ _LOCK = ".lock"
 #: what may stand in an output directory without being any rule's
 _TOLERATED = frozenset({".gitattributes", ".gitignore", "__pycache__", "py.typed", _LOCK})
 _NEW, _OLD = ".new-", ".old"
-_CAUSES = 3  # modules that a finding names
 
 
 def sha256(data: bytes) -> str:
@@ -148,13 +146,13 @@ class Output:
             return None
         return manifest if manifest.rule == rule else None
 
-    def findings(self, rule: str, source: str, behind: Sequence[str] = ()) -> list[Finding]:
+    def findings(self, rule: str, source: str, *, behind: bool) -> list[Finding]:
         """Why the directory of ``rule`` is not fresh; empty when it is.
 
         Args:
             rule: name of the rule.
             source: SHA-256 of its rule file as it is now.
-            behind: what has changed in the compiler since it built the rule.
+            behind: whether another state of the compiler built it, or nobody knows which.
         """
         folder = self.path / rule
         if not folder.is_dir():
@@ -168,8 +166,7 @@ class Output:
         if manifest.source != source:
             found.append(Finding("stale", rule, "the rule file or its evidence has changed since"))
         if behind:
-            shown = ", ".join(behind[:_CAUSES]) + (f" and {len(behind) - _CAUSES} more" if behind[_CAUSES:] else "")
-            found.append(Finding("stale", rule, f"the compiler has changed since: {shown}"))
+            found.append(Finding("stale", rule, "the compiler or a library that it computes with has changed since"))
         for name, digest in manifest.files.items():
             path = folder / name
             if not path.is_file():
@@ -188,20 +185,13 @@ class Output:
         """Whether the entry ``name`` is a rule's directory that momentgen wrote."""
         return self.manifest(name) is not None
 
-    def compiler(self) -> CompilerState | None:
-        """The state of the compiler that built the rules; None where it is not known."""
+    def compilers(self) -> dict[str, str]:
+        """Digest of the compiler that built each rule; a rule is missing where that is not known."""
         try:
-            return CompilerState.from_json((self.path / _COMPILER).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-
-    def compiler_findings(self) -> list[Finding]:
-        """Why it is not known which compiler built the rules; empty where it is."""
-        if self.compiler() is not None:
-            return []
-        if not (self.path / _COMPILER).is_file():
-            return [Finding("missing", _COMPILER, "no record of the compiler that built the rules")]
-        return [Finding("touched", _COMPILER, "it is not as the build wrote it")]
+            found = json.loads((self.path / _COMPILER).read_text(encoding="utf-8"))
+            return {str(rule): str(digest) for digest, rules in found.items() for rule in rules}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
 
     def init_findings(self, rules: Iterable[str]) -> list[Finding]:
         """Why the package's ``__init__.py`` is not what a build of ``rules`` would write."""
@@ -308,14 +298,15 @@ class Output:
         """
         self._replace(_INIT, self._init_text(rules))
 
-    def write_compiler(self, state: CompilerState) -> None:
-        """Write which compiler built the rules, unless that is what is written there.
+    def write_compilers(self, compilers: Mapping[str, str]) -> None:
+        """Write which compiler built each rule: its digest by name.
 
         Raises:
             MomentgenError: if it cannot be written.
         """
-        if self.compiler() != state:
-            self._replace(_COMPILER, state.to_json())
+        digests = sorted({*compilers.values()})
+        found = {digest: sorted(rule for rule, by in compilers.items() if by == digest) for digest in digests}
+        self._replace(_COMPILER, json.dumps(found, indent=1) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
         new = self.path / f"{_NEW}{name}"

@@ -4,14 +4,14 @@ This is the top of the compiler.  :func:`build` compiles each rule that changed 
 worker process, and writes it at once.  :func:`check` says what a build would change.
 
 - :mod:`momentgen.build.output` reads and writes the package on disk.
-- :mod:`momentgen.keep.compiler_state` records which compiler wrote it.
+- :mod:`momentgen.keep.code` tells one state of the compiler from another.
 - :mod:`momentgen.compiler.pipeline` compiles one rule.
 - :mod:`momentgen.build.workers` runs it in other processes.
 
 A build has three properties:
 
 - *incremental*: digests of the rule, the compiler's code and every output file
-  decide what is built; slow results are cached in :mod:`momentgen.keep.kept`.
+  decide what is built; compiled rules are cached in :mod:`momentgen.keep.kept`.
 - *atomic*: a rule's directory is replaced as a whole or not at all.
 - *deterministic*: the same rules give the same bytes.
 
@@ -25,7 +25,7 @@ import functools
 import os
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from momentgen.build.processors import same_bits_environment
 from momentgen.build.rule_compiler import Compiler, RuleCompiler
 from momentgen.build.workers import Lost, run_all
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.keep.compiler_state import UNKNOWN, CompilerState, compiler_sources
+from momentgen.keep.code import code_digest
 from momentgen.keep.kept import Kept, open_kept
 from momentgen.rule.files import load_rule_sources
 
@@ -134,7 +134,7 @@ def build(
         jobs: rules compiled at a time; by default as many as there are cores.
         only: name of the one rule to look at; the others stay as they are.
         timeout: seconds that one rule may take; one that takes longer is stopped and has failed.
-        cache: whether results of lowering and certification are shared with earlier and later builds.
+        cache: whether compiled rules are shared with earlier and later builds.
         reporter: told how it goes.
         compiler: stands in for the compiler, in tests; with one job, or one rule, and no ``timeout`` it is called in
             this process.
@@ -149,8 +149,9 @@ def build(
     out.create()
     with out.locked(waiting=lambda: reporter.waiting(out.path)):
         out.recover()
-        compilers = _Compilers(out)
-        findings = {name: out.findings(name, sources[name].sha256, compilers.behind(name)) for name in chosen}
+        code = code_digest()
+        known = out.compilers()
+        findings = {name: out.findings(name, sources[name].sha256, behind=known.get(name) != code) for name in chosen}
         removed = [finding.path for found in findings.values() for finding in found if finding.kind == "orphan"]
         if gone := [name for name in out.strangers(sources) if only is None and out.wrote(name)]:
             out.prepare()
@@ -162,7 +163,11 @@ def build(
         results = {name: _fresh(out, name) for name in chosen if name not in stale}
         if stale:
             out.prepare()
-            compilers.begin(sources)
+        # Before any rule is written, so that a build that is killed leaves none that passes for another compiler's.
+        compilers = {name: by for name, by in known.items() if name in sources and (by == code or name not in stale)}
+        if compilers != known:
+            out.write_compilers(compilers)
+        if stale:
             reporter.planned(out.path, stale)
             # The longest rule files tend to take longest: begin with them, so that no worker is left alone with one.
             todo = sorted((sources[name] for name in stale), key=lambda s: -s.path.stat().st_size)
@@ -170,13 +175,14 @@ def build(
             if compiler is not None and workers == 1 and timeout is None:
                 compiled = _compile_here(todo, reporter, compiler)
             else:
-                compiler = compiler or RuleCompiler(compilers.sources, _kept(reporter) if cache else None)
+                compiler = compiler or RuleCompiler(code, _kept(reporter) if cache else None)
                 compiled = _compile_in_workers(todo, workers, reporter, compiler, timeout)
             with contextlib.closing(compiled):
                 for done in compiled:
                     results[done.rule] = result = _write(out, sources[done.rule], done)
-                    if result.status == "built":
-                        compilers.built(done.rule)
+                    if result.status == "built" and code_digest() == code:
+                        compilers[done.rule] = code
+                        out.write_compilers(compilers)
                     reporter.finished(result)
         if out.init_findings(sources):
             out.write_init(sources)
@@ -202,12 +208,10 @@ def check(
     sources, chosen = _sources(rules, only)
     out = _output(rules, output)
     with out.locked(waiting=lambda: reporter.waiting(out.path)):
-        compilers = _Compilers(out)
-        found = []
+        found, known, code = [], out.compilers(), code_digest()
         for name in chosen:
-            found += out.findings(name, sources[name].sha256, compilers.behind(name))
+            found += out.findings(name, sources[name].sha256, behind=known.get(name) != code)
         if only is None:
-            found += out.compiler_findings()
             found += [Finding("orphan", name, "no rule produces it") for name in out.strangers(sources)]
             found += out.init_findings(sources)
     return tuple(found)
@@ -251,40 +255,6 @@ def _cores() -> int:
 def _fresh(out: Output, rule: str) -> RuleResult:
     manifest = out.manifest(rule)
     return RuleResult(rule, "fresh", manifest.variants if manifest else ())
-
-
-class _Compilers:
-    """Which rules of an output directory were built by another state of the compiler than the present one."""
-
-    def __init__(self, out: Output) -> None:
-        self._out, self.sources, self._state = out, compiler_sources(), out.compiler()
-        self._changes = (UNKNOWN,) if self._state is None else self._state.changes(self.sources)
-        self._behind: dict[str, tuple[str, ...]] = {}
-
-    def behind(self, rule: str) -> tuple[str, ...]:
-        """What has changed since ``rule`` was built; empty where that makes no difference."""
-        before = () if self._state is None else self._state.behind.get(rule, ())
-        return tuple(sorted({*before, *self._changes}))
-
-    def begin(self, rules: Iterable[str]) -> None:
-        """Record the present compiler, and what is behind it, before any of ``rules`` is written.
-
-        A build that is killed then leaves no rule that passes for another compiler's.
-        """
-        self._behind = {rule: self.behind(rule) for rule in rules if self._out.wrote(rule)}
-        if self._state is None or self._changes:
-            self._state = CompilerState.of(self.sources)
-        self._write()
-
-    def built(self, rule: str) -> None:
-        """Record that ``rule`` has been written: by this state, unless a source was edited meanwhile."""
-        assert self._state is not None
-        self._behind[rule] = self._state.changes(compiler_sources())
-        self._write()
-
-    def _write(self) -> None:
-        assert self._state is not None
-        self._out.write_compiler(self._state.with_behind(self._behind))
 
 
 # ---------------------------------------------------------------- compiling, here or in workers

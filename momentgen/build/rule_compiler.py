@@ -5,16 +5,17 @@ Importing this module imports no compiler, which takes a second; calling a :clas
 
 from __future__ import annotations
 
-import sys
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from momentgen.build.output import VariantSummary
 from momentgen.errors import RuleError
+from momentgen.keep.code import code_digest
 from momentgen.keep.kept import Kept
-from momentgen.keep.meaning import Sources
-from momentgen.rule.files import evidence_path
+from momentgen.rule.files import evidence_path, load_rule_sources
 
 
 class Compiled(Protocol):
@@ -32,52 +33,66 @@ class Compiled(Protocol):
 #: (rule name, rule file, progress) -> Compiled; must be picklable, since workers call it
 Compiler = Callable[[str, Path, Callable[[str], None]], Compiled]
 
-#: whether this process imported the compiler from sources that were known just before; None as long as it has not
-_knowingly: bool | None = None
+
+@dataclass(frozen=True)
+class _Cached:
+    files: Mapping[str, str]
+    variants: tuple[VariantSummary, ...]
+
+
+#: digest of the code that this process imported the compiler from; empty as long as it has not
+_imported = ""
 
 
 @dataclass(frozen=True)
 class RuleCompiler:
-    """A :data:`Compiler`, with a memory of earlier builds.
+    """A :data:`Compiler`, with a cache of what it made.
 
     Attributes:
-        sources: of the compiler that is to be called.
-        kept: results of earlier builds; None to do without.
+        code: :func:`~momentgen.keep.code.code_digest` of the compiler that is to be called.
+        kept: rules compiled in earlier builds; None to do without.
     """
 
-    sources: Sources
+    code: str
     kept: Kept | None = None
 
     def __call__(self, rule: str, path: Path, progress: Callable[[str], None]) -> Compiled:
-        """Compile the rule called ``rule`` in the file ``path``.
+        """Compile the rule called ``rule`` in the file ``path``, unless the cache has its files.
 
         Raises:
             RuleError: if the file is at fault.
             BuildError: if the rule cannot be compiled.
         """
-        # What is kept says by which code it was found: nothing is, where other code may have been imported.
-        kept = self.kept if self._import_knowingly() else None
+        progress("rule")
+        (source,) = load_rule_sources(path)
+        key = hashlib.sha256(f"{rule} {source.inputs} {self.code}".encode()).hexdigest()
+        if self.kept is not None and (found := self.kept.get(key)) is not None:
+            return _Cached(found["files"], tuple(VariantSummary(**variant) for variant in found["variants"]))
+        compiled = self._anew(rule, path, progress)
+        # If the code or the rule was edited meanwhile, nobody knows which state of it this was made from.
+        unedited = _imported == self.code == code_digest() and load_rule_sources(path) == (source,)
+        if self.kept is not None and unedited:
+            found = {"files": dict(compiled.files), "variants": [asdict(variant) for variant in compiled.variants]}
+            self.kept.put(key, found)
+        return compiled
+
+    def _anew(self, rule: str, path: Path, progress: Callable[[str], None]) -> Compiled:
+        global _imported
+        before = _imported or code_digest()
         from momentgen.compiler.certify.evidence import read_evidence
-        from momentgen.compiler.keeping import Keeper
         from momentgen.compiler.pipeline import compile_rule
         from momentgen.compiler.reduction import compile_reduction
         from momentgen.rule import load_reductions, load_rules
 
-        progress("rule")
+        _imported = before
         for candidate in load_rules(path):
             if candidate.name == rule:
-                evidence = read_evidence(evidence_path(path), rule)
-                memory = None if kept is None else Keeper(candidate, evidence, kept, self.sources)
-                compiled: Compiled = compile_rule(candidate, progress=progress, evidence=evidence, memory=memory)
+                compiled: Compiled = compile_rule(
+                    candidate, progress=progress, evidence=read_evidence(evidence_path(path), rule)
+                )
                 return compiled
         for reduction in load_reductions(path):
             if reduction.name == rule:
                 written: Compiled = compile_reduction(reduction, progress=progress)
                 return written
         raise RuleError(rule, f"expected {path.name} to define a rule of this name")
-
-    def _import_knowingly(self) -> bool:
-        global _knowingly
-        if _knowingly is None:
-            _knowingly = "momentgen.compiler" not in sys.modules and self.sources.are_current()
-        return _knowingly

@@ -1,4 +1,6 @@
-"""Worker processes for a build: each takes one task after the other, and can be stopped in the middle of one.
+"""Worker processes for a build: a fresh one per task, which can be stopped in the middle of it.
+
+What one rule file does to its interpreter, as ``sympy.Max = sympy.Min`` does, so reaches no other rule.
 
 A worker is a process group of its own, so that a C compiler that it started ends with it.  It has a folder of its own
 for temporary files, which is removed at its end.  A worker also ends if its parent process is killed.
@@ -29,7 +31,6 @@ Result = TypeVar("Result")
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_PATIENCE = 5.0  # seconds that a worker without a task has to end
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def run_all(
     environment: Mapping[str, str] | None = None,
     stage: Callable[[Task, str], None] = lambda task, name: None,
 ) -> Generator[tuple[Task, Result | Lost], None, None]:
-    """Do ``tasks`` in worker processes; yields each with its result as it is done.
+    """Do ``tasks``, each in a worker process of its own; yields each with its result as it is done.
 
     Args:
         tasks: begun in this order.
@@ -70,31 +71,22 @@ def run_all(
     staff: list[_Worker[Task, Result]] = []
     with tempfile.TemporaryDirectory(prefix="momentgen-build-", ignore_cleanup_errors=True) as folder:
         try:
-            while True:
+            while left or staff:
                 while left and len(staff) < workers:
-                    with _environment(environment or {}):
-                        staff.append(_Worker(work, Path(folder)))
-                for worker in staff:
-                    if worker.task is None and left:
-                        worker.begin(left.popleft())
-                busy = [worker for worker in staff if worker.task is not None]
-                if not busy:
-                    break
-                limit = min(worker.remaining(timeout) for worker in busy)
-                ready = wait([worker.connection for worker in busy], None if limit == float("inf") else limit)
-                for worker in busy:
-                    done: tuple[Task, Result | Lost] | None = None
+                    with _environment(environment or {}), _uninterrupted():
+                        staff.append(_Worker(work, left.popleft(), Path(folder)))
+                limit = min(worker.remaining(timeout) for worker in staff)
+                ready = wait([worker.connection for worker in staff], None if limit == float("inf") else limit)
+                for worker in list(staff):
+                    result: Result | Lost | None = None
                     if worker.connection in ready:
-                        done = worker.listen(stage)
+                        result = worker.listen(stage)
                     elif worker.remaining(timeout) <= 0:
-                        done = worker.lost(timed_out=True)
-                    if done is not None:
-                        if isinstance(done[1], Lost):
-                            staff.remove(worker)
-                            worker.stop()
-                        yield done
-            for worker in staff:
-                worker.dismiss()
+                        result = worker.lost(timed_out=True)
+                    if result is not None:
+                        staff.remove(worker)
+                        worker.stop()
+                        yield worker.task, result
         finally:
             for worker in staff:
                 worker.stop()
@@ -115,25 +107,31 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Worker(Generic[Task, Result]):
-    """One worker process, and the task it is at."""
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold interrupts back: a process that starts meanwhile never sees one, and its parent sees it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def __init__(self, work: Callable[[Task, Callable[[str], None]], Result], folder: Path) -> None:
+
+class _Worker(Generic[Task, Result]):
+    """One worker process, and its task."""
+
+    def __init__(self, work: Callable[[Task, Callable[[str], None]], Result], task: Task, folder: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(dir=folder))
         self.connection, other = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(other, str(self._folder), work), daemon=True)
+        self._process = _CONTEXT.Process(target=_serve, args=(other, str(self._folder), work, task), daemon=True)
         self._process.start()
         other.close()  # so that the end of the worker is the end of the connection
-        self.task: Task | None = None
-        self._stage, self._begun = "", None
-
-    _begun: float | None
-
-    def begin(self, task: Task) -> None:
-        """Hand ``task`` over; its time begins when the worker takes it up."""
-        self.task, self._stage, self._begun = task, "", None
-        with contextlib.suppress(OSError):  # it has died: so the next look at the connection says
-            self.connection.send(task)
+        self.task = task
+        self._stage = ""
+        self._begun: float | None = None  # its time begins when the worker takes it up
 
     def remaining(self, timeout: float | None) -> float:
         """Seconds that the task still has."""
@@ -141,16 +139,15 @@ class _Worker(Generic[Task, Result]):
             return float("inf")
         return max(0.0, self._begun + timeout - time.monotonic())
 
-    def listen(self, stage: Callable[[Task, str], None]) -> tuple[Task, Result | Lost] | None:
-        """Take what the worker has sent; the task and its result if that is what it is."""
-        assert self.task is not None
+    def listen(self, stage: Callable[[Task, str], None]) -> Result | Lost | None:
+        """Take what the worker has sent; the result if that is what it is."""
         try:
             kind, value = self.connection.recv()
         except (EOFError, OSError):
             return self.lost(timed_out=False)
         if kind == "done":
-            task, self.task = self.task, None
-            return task, value
+            result: Result = value
+            return result
         if kind == "begun":
             self._begun = time.monotonic()
         else:
@@ -158,17 +155,10 @@ class _Worker(Generic[Task, Result]):
             stage(self.task, value)
         return None
 
-    def lost(self, *, timed_out: bool) -> tuple[Task, Lost]:
-        """The task, without a result."""
-        assert self.task is not None
+    def lost(self, *, timed_out: bool) -> Lost:
+        """The lack of a result."""
         seconds = 0.0 if self._begun is None else time.monotonic() - self._begun
-        return self.task, Lost(self._stage, timed_out, seconds)
-
-    def dismiss(self) -> None:
-        """Let a worker without a task end by itself."""
-        with contextlib.suppress(OSError):
-            self.connection.send(None)
-        self._process.join(_PATIENCE)
+        return Lost(self._stage, timed_out, seconds)
 
     def stop(self) -> None:
         """End the process and all that it has started, and remove its temporary files."""
@@ -183,7 +173,7 @@ class _Worker(Generic[Task, Result]):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _serve(connection: Connection, folder: str, work: Callable[[Any, Callable[[str], None]], Any]) -> None:
+def _serve(connection: Connection, folder: str, work: Callable[[Any, Callable[[str], None]], Any], task: Any) -> None:
     """What a worker does."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
@@ -197,9 +187,9 @@ def _serve(connection: Connection, folder: str, work: Callable[[Any, Callable[[s
     gc.set_threshold(200_000, 20, 20)  # hundreds of thousands of nodes live long: they are looked at less often
     threading.Thread(target=_end_with_parent, args=(Path(folder),), daemon=True).start()
     with contextlib.suppress(EOFError, BrokenPipeError):
-        while (task := connection.recv()) is not None:
-            connection.send(("begun", None))
-            connection.send(("done", work(task, lambda name: connection.send(("stage", name)))))
+        connection.send(("begun", None))
+        connection.send(("done", work(task, lambda name: connection.send(("stage", name)))))
+        connection.recv()  # never comes: the parent ends its workers
 
 
 def _keep_freed_memory() -> None:

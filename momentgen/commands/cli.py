@@ -24,7 +24,6 @@ from momentgen.build import BuildResult
 from momentgen.commands.display import (
     BuildDisplay,
     ReportDisplay,
-    SweepDisplay,
     VerifyDisplay,
     build_table,
     fitting,
@@ -43,6 +42,7 @@ app = typer.Typer(
 )
 
 _DEFAULT_RULES = Path("rules")
+_MOST_LINES = 40  # that `derive` prints unasked
 
 # What RULES and --out mean is the same in all commands.
 Rules = Annotated[
@@ -135,41 +135,6 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
 
 
 @app.command()
-def exhaust(
-    rules: Rules = None,
-    out: Out = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
-    variant: Annotated[str | None, typer.Option(metavar="V", help="Only this variant.", show_default=False)] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PARAMETER=VALUE",
-            help="A parameter's value; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    stride: Annotated[
-        int, typer.Option(min=1, max=1 << 24, help="Take every N-th input: a quick look that leaves no evidence.")
-    ] = 1,
-) -> None:
-    """Run built rules over all 2^32 float32 means at variance 1; write RULES/evidence/NAME.json."""
-    from momentgen.commands.exhaustive import exhaust_rules
-
-    console, rules = Console(), _rules(rules, written=stride == 1)
-    given = dict(_parameter(text) for text in settings or [])
-    with SweepDisplay(console) as sweeps:
-        results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
-    console.print(fitting(sweeps.table, console))
-    for inputs in sorted({result.run.inputs for result in results}):
-        console.print(f"{inputs:,} means a variant, at a variance of 1", highlight=False)
-    if sweeps.over:
-        _fail(f"over the goal: {', '.join(sweeps.over)}")
-    if stride == 1:
-        console.print(f"wrote {short(rules)}/evidence; build again to take it in", markup=False, soft_wrap=True)
-
-
-@app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule, and of its op.", show_default=False)],
     rules: Annotated[
@@ -199,6 +164,7 @@ def derive_command(
         str, typer.Argument(metavar="NAME|EXPR", help="A rule, or an expression in x.", show_default=False)
     ],
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print all of it, however long.")] = False,
     rules: Annotated[
         Path | None,
         typer.Option(
@@ -213,7 +179,10 @@ def derive_command(
 
     console = Console()
     width = max(60, console.width) if console.is_terminal else 160
-    typer.echo(derived(find_rule(what, rules)).text(latex=latex, width=width))
+    lines = derived(find_rule(what, rules)).text(latex=latex, width=width).split("\n")
+    if not full and len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"... {len(lines) - _MOST_LINES + 1} more lines; --full prints them"]
+    typer.echo("\n".join(lines))
 
 
 @app.command()
@@ -269,14 +238,6 @@ def _rules(given: Path | None, *, written: bool = False) -> Path:
         hint = "expected a directory of rules; there is no ./rules here"
         raise typer.BadParameter(hint, param_hint="RULES")
     return found[0]
-
-
-def _parameter(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise typer.BadParameter(f"expected PARAMETER=VALUE with a number, got {text!r}", param_hint="--set") from None
 
 
 def _print_result(console: Console, result: BuildResult, *, verbose: bool) -> None:

@@ -33,7 +33,6 @@ from rich.text import Text
 from momentgen.build import BuildResult, Reporter, RuleResult
 
 if TYPE_CHECKING:
-    from momentgen.commands.exhaustive import VariantRun
     from momentgen.commands.verify import VariantCheck
 
 
@@ -65,40 +64,6 @@ class _Display:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._progress.stop()
-
-
-class SweepDisplay(_Display):
-    """A bar a variant over its inputs, and a table of what was found; implements ``exhaustive.Reporter``."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._each = console, 0
-        self._progress = _progress(console, TextColumn("{task.percentage:.0f} %"))
-        self._task: tuple[str, TaskID] | None = None
-        self.table = _errors_table("largest error, ulp", "rule", "variant")
-        self.over: list[str] = []
-
-    def planned(self, variants: int, inputs: int) -> None:
-        self._each = inputs
-
-    def skipped(self, rule: str) -> None:
-        self._console.print(f"{rule}: no core in one variable certified in ulp; skipped", markup=False)
-
-    def inputs(self, rule: str, variant: str, done: int) -> None:
-        name = f"{rule} {variant}"
-        if self._task is None or self._task[0] != name:
-            self._task = (name, self._progress.add_task(escape(name), total=self._each))
-        self._progress.update(self._task[1], completed=done)
-
-    def finished(self, result: VariantRun) -> None:
-        errors = {name: output.ulp for name, output in result.run.outputs.items()}
-        if not self.table.rows:
-            for name in errors:
-                self.table.add_column(name, justify="right", no_wrap=True)
-        self.table.add_row(result.rule, result.variant, *(f"{error:.3f}" for error in errors.values()))
-        self.over += [f"{result.rule} {result.variant} {name}" for name, e in errors.items() if e > result.goal]
-        if not self._console.is_terminal:
-            shown = ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
-            self._console.print(f"{result.rule} {result.variant}: {shown} ulp", markup=False, soft_wrap=True)
 
 
 class BuildDisplay(Reporter):

@@ -2,8 +2,7 @@
 
 The C of a built package is compiled as it lies there.  It runs at points that no build has seen, and at the worst
 points of the certificates, with their neighbours.  Exact values come from the rule alone, by rigorous balls or mpmath.
-Two promises are tried as well, at any finite input: no NaN, and no negative variance.  Proven errors among the facts
-are proven anew.
+Two promises are tried as well, at any finite input: no NaN, and no negative variance.
 
 A certificate states the largest error that a long search found; other points may exceed it by a hair.  An excess of up
 to 2 % of the bound, or a thousandth of the goal where that is more, is only reported.  (A bound far below the goal
@@ -13,12 +12,10 @@ certificate.
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +23,11 @@ import numpy.typing as npt
 from momentgen.build import default_output
 from momentgen.build.built import Built, CommittedKernel, check_source, read_built
 from momentgen.build.choice import chosen_rules
-from momentgen.build.processors import same_bits_environment
-from momentgen.build.workers import Lost, run_all
 from momentgen.compiler.certify.bounds import kept
 from momentgen.compiler.certify.points import Points, near_points, points_at, seed_of
 from momentgen.compiler.certify.sampling import joined, sampler_of
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.errors import MomentgenError
@@ -176,14 +170,12 @@ def verify(
     for rule, variants in plan:
         reporter.started(rule.name, "")
         stables = stables_of(rule, variants) if any(built.inputs for built in variants) else {}
-        found = _proven_anew(rule, variants)
         for built in variants:
             reporter.started(rule.name, built.variant)
             if not built.inputs:
                 check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped="a reduction")
             elif built.variant in stables:
-                proven = found.get(built.variant, {})
-                check = verify_variant(built, stables[built.variant], points=points, seed=seed, proven=proven)
+                check = verify_variant(built, stables[built.variant], points=points, seed=seed)
             else:
                 raise MomentgenError(f"rule {rule.name} has no variant {built.variant} any more; build it again")
             results.append(check)
@@ -199,9 +191,7 @@ def stables_of(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
     return {stable.variant: stable for stable in stables}
 
 
-def verify_variant(
-    built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0, proven: Mapping[str, Any] | None = None
-) -> VariantCheck:
+def verify_variant(built: Built, stable: Stable, *, points: int = POINTS, seed: int = 0) -> VariantCheck:
     """Measure one variant, at all the settings that it was certified at.
 
     Args:
@@ -209,7 +199,6 @@ def verify_variant(
         stable: the same, for its exact values and its measure of error.
         points: random points a setting.
         seed: of these points.
-        proven: facts that a proof gives, to which those of the certificate are held; none where they are not looked at.
 
     Raises:
         BuildError: if the C does not compile.
@@ -234,46 +223,8 @@ def verify_variant(
             if round_ == 0:
                 chosen = np.unique(np.concatenate(worst))
                 batch = kept(sampler, sampler.neighbours(tuple(array[chosen] for array in batch), seed))
-    promises += [] if proven is None else _less_than_proven(built.certificate.get("facts", {}), proven)
     checks = tuple(OutputCheck(name, record.error, built.bounds[name], record.at) for name, record in largest.items())
     return VariantCheck(built.rule, built.variant, built.unit, built.goal, count, checks, tuple(promises))
-
-
-def _proven_anew(rule: Rule, variants: Sequence[Built]) -> dict[str, dict[str, Any]]:
-    """What is proven of variants whose certificates state something proven, by name.
-
-    Polynomials are fitted anew, and come out to the last bit as in a build in its environment alone: so in a worker.
-
-    Raises:
-        MomentgenError: if the worker dies.
-    """
-    if not any('_proven"' in json.dumps(built.certificate.get("facts", {})) for built in variants):
-        return {}
-    with contextlib.closing(run_all([(rule, variants)], 1, _prove, environment=same_bits_environment())) as done:
-        for _, found in done:
-            if not isinstance(found, Lost):
-                return found
-    raise MomentgenError(f"rule {rule.name}: the process that proves its certificate's facts died; run it again")
-
-
-def _prove(task: tuple[Rule, Sequence[Built]], stage: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    return {name: proven_facts(stable) for name, stable in stables_of(*task).items()}
-
-
-def _less_than_proven(stated: Mapping[str, Any], found: Mapping[str, Any], where: str = "") -> list[str]:
-    """Proven errors in a certificate's facts that are smaller than what the same proof, done anew, gives; a line each.
-
-    >>> _less_than_proven({"mean": {"constant_proven": 2e-9}}, {"mean": {"constant_proven": 3e-9}})
-    ['mean.constant_proven: stated 2e-09, the proof gives 3e-09']
-    """
-    lines = []
-    for key, before in stated.items():
-        now = found.get(key)
-        if isinstance(before, Mapping):
-            lines += _less_than_proven(before, now if isinstance(now, Mapping) else {}, f"{where}{key}.")
-        elif key.endswith("_proven") and not (now is not None and now <= before * (1 + MARGIN)):
-            lines.append(f"{where}{key}: stated {before}, the proof gives {'none' if now is None else now}")
-    return lines
 
 
 def _broken_promises(

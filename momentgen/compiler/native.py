@@ -1,4 +1,4 @@
-"""Running generated C from the compiler: for exhaustive checks and for comparing bits.
+"""Running generated C from the compiler: for measuring and for comparing bits.
 
 The runtime has its own cached build; this one compiles into a temporary
 directory that lives as long as the process, and serves what looks at a built package, and tests.

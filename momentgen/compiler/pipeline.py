@@ -5,9 +5,10 @@ Nothing is written to disk here; :mod:`momentgen.build` does that.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -25,7 +26,6 @@ from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.measure.ulp import EDGE_LABELS
-from momentgen.compiler.prove import proven_facts
 from momentgen.compiler.strategies import Way, approximate_ways, joint_way, plans
 from momentgen.compiler.strategies.domain import ENOUGH
 from momentgen.errors import BuildError, MissedError
@@ -51,52 +51,11 @@ class CompiledRule:
     programs: Mapping[str, tuple[Program, Program]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one way to a rule's moments; one of the last three, or nothing but what was promised.
-
-    Attributes:
-        promised: unit and goal of each variant, sorted.
-        variants: certified, where all of them reached their goals.
-        refusal: why the way does not serve, in words; empty where it does.
-        miss: stage and cause, where a variant misses its goal, and up to which variance none does.
-    """
-
-    promised: tuple[tuple[str, float], ...] = ()
-    variants: tuple[Certified, ...] = ()
-    refusal: str = ""
-    miss: tuple[str, str, float] | None = None
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the way was gone to its end."""
-        return bool(self.variants or self.refusal or self.miss)
-
-
-class Memory(Protocol):
-    """What came of the ways to one rule's moments in earlier builds."""
-
-    def recall(self, way: Way) -> Outcome | None:
-        """What came of ``way``; None where that is not known, or something has changed since."""
-
-    def keep(self, way: Way, outcome: Outcome) -> None:
-        """Remember what came of ``way``."""
-
-
-class _NoMemory:
-    def recall(self, way: Way) -> Outcome | None:
-        return None
-
-    def keep(self, way: Way, outcome: Outcome) -> None:
-        return
-
-
 def compile_rule(
     rule: Rule,
     *,
     progress: Progress = lambda stage: None,
     evidence: Evidence | None = None,
-    memory: Memory | None = None,
 ) -> CompiledRule:
     """Derive, find a strategy for, lower, certify and emit ``rule``.
 
@@ -104,21 +63,14 @@ def compile_rule(
         rule: a checked rule.
         progress: called with the name of each stage as it begins.
         evidence: what exhaustive runs found, if there were any.
-        memory: of earlier builds; what it does not know is computed, and told to it.
 
     Raises:
         BuildError: naming the rule, the stage and the cause.
     """
     evidence = evidence or Evidence(rule.name)
-    memory = memory or _NoMemory()
 
     def compiled_by(way: Way) -> tuple[Certified, ...]:
-        outcome = memory.recall(way)
-        if outcome is None:
-            made = tuple(_certified(rule, stable, progress, evidence) for stable in way.stables())
-            outcome = Outcome(variants=made)
-            memory.keep(way, outcome)
-        return outcome.variants
+        return tuple(certified(rule, stable, progress, evidence) for stable in way.stables())
 
     progress("derive")
     if len(rule.inputs) > 1 or rule.noise is not None:
@@ -129,7 +81,7 @@ def compile_rule(
         derivation = derive(rule)
         rule = derivation.rule  # with the units that were found
         progress("strategies")
-        compiled = [*_compile_first(rule, plans(derivation), progress, evidence, memory)]
+        compiled = [*_compile_first(rule, plans(derivation), progress, evidence)]
         for way in approximate_ways(derivation):
             compiled += compiled_by(way)
     files: dict[str, str] = {}
@@ -163,13 +115,6 @@ def compile_rule(
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
 
 
-def _certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> Certified:
-    """A variant certified, with what is proven of it among its facts, and nothing left to prove."""
-    one = certified(rule, stable, progress, evidence)
-    facts = {**stable.facts, **proven_facts(stable)}
-    return replace(one, stable=replace(one.stable, facts=facts, claim=None))
-
-
 def _same_in_float64(one: Stable, other: Stable) -> bool:
     """Whether two variants have the same float64 code."""
     pairs = (one.forward64, other.forward64), (one.partials64, other.partials64)
@@ -177,9 +122,7 @@ def _same_in_float64(one: Stable, other: Stable) -> bool:
     return same and one.scalars_source == other.scalars_source
 
 
-def _compile_first(
-    rule: Rule, tried: Iterable[Way], progress: Progress, evidence: Evidence, memory: Memory
-) -> tuple[Certified, ...]:
+def _compile_first(rule: Rule, tried: Iterable[Way], progress: Progress, evidence: Evidence) -> tuple[Certified, ...]:
     """The variants by the first way that reaches the accuracy asked.
 
     Where none does, but one misses it at variances beyond :data:`ENOUGH` alone, its variants up to there.
@@ -190,61 +133,35 @@ def _compile_first(
         BuildError: if none does; says by how much the last misses it, and among ``others`` by how much each does.
     """
     misses: list[tuple[Way, BuildError, float]] = []
-    promised: tuple[tuple[str, float], ...] = ()
+    promised: tuple[tuple[str, float], ...] = ()  # unit and goal of each variant, sorted
     for way in tried:
-        wanted = () if misses and rule.accuracy.moments else promised
-        outcome, error = memory.recall(way), None
-        if outcome is None or not (outcome.is_final or (wanted and outcome.promised != wanted)):
-            outcome, error = _outcome(rule, way, wanted, progress, evidence, memory)
-        way.refusal = outcome.refusal
-        if outcome.refusal:
+        stables = way.stables()
+        if way.refusal:
             continue
-        promised = wanted or outcome.promised
-        if outcome.promised != promised:
+        goals = tuple(sorted({(stable.unit, stable.goal) for stable in stables}))
+        if not promised or (misses and rule.accuracy.moments):
+            promised = goals
+        if goals != promised:
             continue
-        if outcome.miss is None:
-            return outcome.variants
-        stage, cause, up_to = outcome.miss
-        misses.append((way, error or BuildError(rule.name, stage, cause), up_to))
+        try:
+            return tuple(certified(rule, stable, progress, evidence) for stable in stables)
+        except BuildError as error:
+            misses.append((way, error, error.up_to if isinstance(error, MissedError) else 0.0))
         progress("strategies")
     for way, _, up_to in misses:
         if up_to >= ENOUGH and not rule.domain:
-            outcome, _ = _outcome(rule, way.up_to(up_to), (), progress, evidence, memory)
-            if outcome.variants:
-                return outcome.variants
-    *others, (way, last, _) = misses
-    if not others:
-        raise last
+            with contextlib.suppress(BuildError):
+                return tuple(certified(rule, stable, progress, evidence) for stable in way.up_to(up_to).stables())
+    *others, (way, last, up_to) = misses
+    cause = last.cause
+    if 0 < up_to < ENOUGH and not rule.domain:  # advice is tried before it is given
+        with contextlib.suppress(BuildError):
+            for stable in way.up_to(up_to).stables():
+                certified(rule, stable, progress, evidence)
+            cause += f"; with `domain={{'var': {up_to:g}}}` it builds"
     said = tuple((other.what, f"stage {miss.stage}, {miss.cause}") for other, miss, _ in others)
-    raise BuildError(rule.name, last.stage, f"{last.cause} ({way.what})", last.expression, said)
-
-
-def _outcome(
-    rule: Rule,
-    way: Way,
-    promised: tuple[tuple[str, float], ...],
-    progress: Progress,
-    evidence: Evidence,
-    memory: Memory,
-) -> tuple[Outcome, BuildError | None]:
-    """What comes of ``way``, and the error by which a variant misses its goal.
-
-    The way is not gone to its end where it promises other than what is ``promised`` already.
-    """
-    stables = way.stables()
-    goals = tuple(sorted({(stable.unit, stable.goal) for stable in stables}))
-    outcome, missed = Outcome(goals, refusal=way.refusal), None
-    if stables and goals == (promised or goals):
-        try:
-            made = tuple(_certified(rule, stable, progress, evidence) for stable in stables)
-            outcome = Outcome(goals, made)
-        except BuildError as error:
-            up_to = error.up_to if isinstance(error, MissedError) else 0.0
-            outcome, missed = Outcome(goals, miss=(error.stage, error.cause, up_to)), error
-    # An error of a tool deep down, that knows no rules, may be one of this machine at this time.
-    if missed is None or (missed.rule == rule.name and missed.expression is None):
-        memory.keep(way, outcome)
-    return outcome, missed
+    named = f"{cause} ({way.what})" if others else cause
+    raise BuildError(rule.name, last.stage, named, last.expression, said) from last
 
 
 def _header(rule: Rule, compiled: Certified) -> Header:

@@ -1,1 +1,1 @@
-"""What is remembered between builds: slow results, and which code and libraries they came from."""
+"""What is remembered between builds: compiled rules, and which code and libraries they came from."""

@@ -1,10 +1,8 @@
-"""Slow results, cached in the user's cache directory: plain data by key, as compressed JSON.
+"""Compiled rules, cached in the user's cache directory: plain data by key, as compressed JSON.
 
-Cached results enter generated files.  So directory and file must belong to the user, and others must not be able to
-write to them.  Each file has a digest of its contents.  A damaged file is removed, and one that cannot be written is
-skipped.  A build without the cache takes longer and is otherwise the same.
-
-The least recently used files are removed when all together exceed :data:`LIMIT` bytes.
+They become generated files.  So directory and file must belong to the user, and others must not be able to write to
+them.  A damaged file is removed, and one that cannot be written is skipped.  A build without the cache takes longer and
+is otherwise the same.  The least recently used files are removed when all together exceed :data:`LIMIT` bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ from typing import Any
 from momentgen.cache import UntrustedError, cache_directory, check_trusted
 from momentgen.errors import MomentgenError
 
-#: bytes; one state of the compiler and the rules of this repository take some three million
+#: bytes; the rules of this repository take about two million
 LIMIT = 200_000_000
 _SHARE = 0.8  # of the limit, down to which is cleared
 _SUFFIX = ".json.zz"
-_LONGEST = 200_000_000  # bytes of one result, unpacked
 
 
 def kept_directory() -> Path:
@@ -54,11 +51,7 @@ def open_kept() -> Kept:
 
 
 class Kept:
-    """Results in a directory.
-
-    Args:
-        directory: it must exist.
-        limit: bytes that its files may take.
+    """Results in a directory, which must exist; its files may take ``limit`` bytes.
 
     >>> folder = tempfile.TemporaryDirectory()
     >>> kept = Kept(Path(folder.name))
@@ -75,16 +68,16 @@ class Kept:
         try:
             check_trusted(path, "file")
             data = path.read_bytes()
-            text = _unpacked(data, key)
+            if _digest(key, data[32:]) != data[:32]:
+                raise ValueError("its contents do not match its digest")
+            os.utime(path)  # used now: it goes later than those that are not
         except OSError:
             return None
         except ValueError:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        with contextlib.suppress(OSError):  # used now: it goes later than those that are not
-            os.utime(path)
-        return json.loads(text)
+        return json.loads(zlib.decompress(data[32:]))
 
     def put(self, key: str, value: Any) -> None:
         """Keep ``value``, which JSON can write, under this key.
@@ -92,14 +85,13 @@ class Kept:
         Raises:
             TypeError: if JSON cannot write it.
         """
-        text = json.dumps(value, separators=(",", ":")).encode()
-        digest = hashlib.sha256(key.encode() + text).digest()
+        packed = zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 6)
         with contextlib.suppress(OSError):
             self._clear()
             handle, name = tempfile.mkstemp(dir=self._directory, prefix=".new-")  # of mode 0600
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(digest + zlib.compress(text, 6))
+                    file.write(_digest(key, packed) + packed)
                 os.replace(name, self._path(key))
             except BaseException:
                 Path(name).unlink(missing_ok=True)
@@ -126,18 +118,5 @@ class Kept:
                 total -= size
 
 
-def _unpacked(data: bytes, key: str) -> bytes:
-    """The text in a file's bytes.
-
-    Raises:
-        ValueError: if they are not as :meth:`Kept.put` wrote them under this key.
-    """
-    digest, packed = data[:32], data[32:]
-    try:
-        unpack = zlib.decompressobj()
-        text = unpack.decompress(packed, _LONGEST)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
-    if not unpack.eof or unpack.unused_data or hashlib.sha256(key.encode() + text).digest() != digest:
-        raise ValueError("its contents do not match its digest")
-    return text
+def _digest(key: str, packed: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + packed).digest()

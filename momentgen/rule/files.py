@@ -19,6 +19,10 @@ from momentgen.rule.names import check_distinct, check_name
 __all__ = ["RuleSource", "evidence_path", "known_rules", "load_rule_sources", "run_rule_file"]
 
 
+#: modules whose functions a rule file could change for all that runs in its process
+_SHARED = ("builtins", "math", "mpmath", "numpy", "sympy", "momentgen.rule.rule", "momentgen.rule.symbols")
+
+
 class RuleSource(NamedTuple):
     """A rule file: the name it must define, where it lies, the SHA-256 of its bytes and of its evidence's (hex).
 
@@ -91,9 +95,10 @@ def run_rule_file(source: RuleSource) -> dict[str, Any]:
 
     Raises:
         RuleError: for a syntax error (with its line), and for any other error that running it raises.  Also where a
-            name that was imported from :mod:`momentgen.rule` is bound to something else in the end.
+            name that was imported from :mod:`momentgen.rule`, or a function of sympy, is bound to something else.
     """
     namespace: dict[str, Any] = {"__name__": f"momentgen_rule_{source.name}", "__file__": str(source.path)}
+    shared = {name: dict(vars(sys.modules[name])) for name in _SHARED if name in sys.modules}
     try:
         code = source.path.read_bytes()
         exec(compile(code, str(source.path), "exec"), namespace)
@@ -107,8 +112,25 @@ def run_rule_file(source: RuleSource) -> dict[str, Any]:
         line = _line_of(error, str(source.path))
         cause = f"{source.path.name}{line} cannot be imported: {type(error).__name__}: {error}"
         raise RuleError(source.name, cause) from error
+    finally:
+        bound = _restored(shared)
+    if bound:
+        cause = f"{source.path.name} binds {', '.join(bound)} to something else, which other code uses too"
+        raise RuleError(source.name, f"{cause}; give what you define a name of its own")
     _check_language(source, ast.parse(code), namespace)
     return namespace
+
+
+def _restored(shared: dict[str, dict[str, Any]]) -> list[str]:
+    """Bind the functions of shared modules as they were; the names of those that were not."""
+    bound = []
+    for module, before in shared.items():
+        now = vars(sys.modules[module])
+        for name, value in before.items():
+            if callable(value) and now.get(name) is not value:
+                now[name] = value
+                bound.append(f"{module}.{name}")
+    return bound
 
 
 def _check_language(source: RuleSource, tree: ast.Module, namespace: dict[str, Any]) -> None:

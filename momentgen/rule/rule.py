@@ -164,6 +164,14 @@ def _load_all(path: str | Path) -> tuple[Rule | Reduction, ...]:
 
 
 def _load(source: RuleSource) -> Rule | Reduction:
+    rule = _made(source)
+    if _made(source) != rule:
+        cause = f"{source.path.name} gives another rule each time that it runs; write the numbers themselves "
+        raise RuleError(source.name, f"{cause}in the place of a clock or random numbers")
+    return rule
+
+
+def _made(source: RuleSource) -> Rule | Reduction:
     namespace = run_rule_file(source)
     if "rule" not in namespace:
         raise RuleError(source.name, f"{source.path.name} defines no module-level `rule`")

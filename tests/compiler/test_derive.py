@@ -14,6 +14,7 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import disprove, function, grid, refuted
 from momentgen.compiler.exact import ball_function
 from momentgen.compiler.fit.special import midpoint
+from momentgen.compiler.function.pieces import _OTHERS, rewritten
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, a, mu, phi, sigma, v, x
 
@@ -227,3 +228,34 @@ def test_moments_of_a_gaussian_far_from_0_stay_short():
         at = [mpmath.mpf("0.3"), mpmath.mpf("1.5")]
         assert_close(function(derivation.mean, [mu, v])(*at), mean, relative=1e-14)
         assert_close(function(derivation.var, [mu, v])(*at), var, relative=1e-14)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda k: Max(x, 0) / (k + Max(x, 0)),
+        lambda k: x**2 / (k**2 + x**2),
+        lambda k: k * x / (k + Abs(x)),
+        lambda k: Max(x, 0) / (1 + k * Max(x, 0)),
+    ],
+)
+def test_a_parameter_that_f_has_one_degree_with_is_its_unit(f):
+    k = Parameter("K", default=2.0, low=0.25, high=4.0)
+    units = derive(Rule("hill", f=f(k.symbol), parameters=(k,), accuracy=Accuracy(moments=True))).units
+    assert units is not None
+    assert units.of.free_symbols == {x}
+    for at, value in ((-1.3, 0.5), (0.4, 3.0), (7.0, 1.7)):
+        own = {k.symbol: value, x: at}
+        inner = (at - units.centre.subs(own)) / units.width.subs(own)
+        found = units.scale * units.of.subs(x, inner) + units.offset
+        assert abs(sympy.N(found.subs(own) - f(k.symbol).subs(own))) < 1e-12
+
+
+def test_rarer_functions_are_those_that_all_stages_know() -> None:
+    inside = x / sympy.sqrt(2 + x**2)
+    for rare in _OTHERS:
+        f = rare(inside if rare in (sympy.asin, sympy.acos, sympy.atanh) else x)
+        known = rewritten(f)
+        assert not known.atoms(*_OTHERS)
+        for at in (sympy.Rational(-7, 3), sympy.Rational(1, 5), sympy.Integer(4)):
+            assert abs(sympy.N(known.subs(x, at) - f.subs(x, at), 30)) < 1e-20, f

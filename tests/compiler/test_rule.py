@@ -110,6 +110,14 @@ def test_sources_are_found_without_sympy_or_running_the_rules(tmp_path):
             "from momentgen.rule import *\nS = Phi\nrule = Rule('bad', f=S(x))",
             "S is bound to something else afterwards",
         ),
+        (
+            "import sympy\nfrom momentgen.rule import *\nsympy.Max = sympy.Min\nrule = Rule('bad', f=sympy.Max(x, 0))",
+            "bad.py binds sympy.Max to something else",
+        ),
+        *(
+            (f"import {module}\nfrom momentgen.rule import *\nrule = Rule('bad', f=x*{number})", "a clock or random")
+            for module, number in (("time", "time.time_ns() / 2**60"), ("random", "random.random()"))
+        ),
     ],
 )
 def test_a_wrong_file_gets_one_clear_error(tmp_path, body, told):
@@ -203,3 +211,9 @@ def test_special_functions_know_value_derivative_and_print():
     assert S(sympy.log(3)).evalf(20) == sympy.Float(0.75, 20)
     assert sympy.latex(Phi(x) ** 2) == r"\Phi^{2}\left(x\right)"
     assert sympy.simplify(S(x).rewrite(sympy.exp) - 1 / (1 + sympy.exp(-x))) == 0
+
+
+def test_a_function_that_one_file_binds_anew_is_as_it_was_for_the_next(tmp_path):
+    before = sympy.Max
+    assert "cannot be imported" in message(write(tmp_path, bad="import sympy\nsympy.Max = sympy.Min\n1/0"))
+    assert sympy.Max is before

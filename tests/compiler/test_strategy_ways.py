@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,8 +100,8 @@ def first(
         made: Any = Made(name) if isinstance(name, str) else name
         return Way(made.way, (), lambda: (made,))
 
-    monkeypatch.setattr(pipeline, "_certified", certified or compiled)
-    return pipeline._compile_first(rule, map(way, tried), lambda stage: None, Evidence(rule.name), pipeline._NoMemory())
+    monkeypatch.setattr(pipeline, "certified", certified or compiled)
+    return pipeline._compile_first(rule, map(way, tried), lambda stage: None, Evidence(rule.name))
 
 
 def test_a_way_that_misses_the_accuracy_gives_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +144,20 @@ def test_where_all_ways_miss_far_out_alone_the_first_of_them_is_taken_up_to_ther
     stated = Rule("smooth", f=sp.tanh(x), domain={"mean": 10.0})
     with pytest.raises(BuildError, match="off"):
         first([], WAYS, monkeypatch, missed, stated)
+
+
+@pytest.mark.parametrize(("builds", "said"), [(True, "; with `domain={'var': 1000}` it builds"), (False, "")])
+def test_a_domain_is_advised_only_where_it_was_tried(builds: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missed(rule: Rule, stable: Made, *rest: object) -> str:
+        if "up to" in stable.way and builds:
+            return str(stable.way)
+        error = MissedError(rule.name, "lower", "off")
+        error.up_to = 1e3
+        raise error
+
+    monkeypatch.setattr(strategies, "restricted", lambda stable, most: stable)
+    with pytest.raises(BuildError, match=rf"^rule smooth, stage lower: off{re.escape(said)}$"):
+        first([], WAYS[:1], monkeypatch, missed)
 
 
 def test_a_way_up_to_a_variance_is_found_again_by_its_name_with_that_domain() -> None:

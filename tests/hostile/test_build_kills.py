@@ -23,7 +23,7 @@ from momentgen.build import build, check
 from momentgen.build.output import Output
 
 base, rules, out = Path(sys.argv[1]), Path(sys.argv[1], "rules"), Path(sys.argv[1], "generated")
-sys.modules["momentgen.build.package"].compiler_digest = lambda: "a compiler"  # reading all of it takes time
+sys.modules["momentgen.build.package"].code_digest = lambda: "a compiler"  # reading all of it takes time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(base))
 

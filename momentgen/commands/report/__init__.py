@@ -1,14 +1,14 @@
-"""``momentgen report``: one self-contained HTML page about a built package.
+"""``momentgen report``, one self-contained HTML page about a built package, and the op pages of the site.
 
 =================  ===================================================================================
 ``subject``        one rule, its committed kernels and its exact values, ready to be looked at
 ``measurements``   what is computed about a function of one random variable: pure functions to arrays
 ``formula``        formulas as MathML
 ``figures``        arrays to pictures (matplotlib)
-``section``        one rule's section: which of all this it has, and its tables
-``page``           sections to a page (jinja2, ``report.html.j2``)
+``section``        what is shown of one rule: which of all this it has, and its tables
+``page``           sections to blocks, and these to HTML or to Markdown
 ``write``          rules and a package in, the file out; rules in parallel
 =================  ===================================================================================
 
-Needs the extra ``momentgen[report]`` (jinja2, matplotlib); everything up to ``formula`` works without it.
+Needs the extra ``momentgen[report]`` (matplotlib); everything up to ``formula`` works without it.
 """

@@ -13,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from momentgen.commands.report.measurements import Curves, ErrorMap, MomentCurves, RelativeErrors
+from momentgen.commands.report.measurements import Curves, MomentCurves, RelativeErrors
 
 _STYLE = {
     "font.size": 9.0,
@@ -83,29 +83,6 @@ def relative_figure(relative: RelativeErrors) -> str:
         both[0].set_ylabel("σ")
         bar = figure.colorbar(ScalarMappable(norm, "magma_r"), ax=list(both), extend="both", pad=0.01)
         bar.set_label("relative error")
-        return _uri(figure, "png")
-
-
-def error_figure(errors: ErrorMap) -> str:
-    """Errors over (mu, sigma), one map an output; what is over the goal is red, what is below a 1000th of it grey."""
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(9.6, 2.9)
-        norm = LogNorm(errors.goal * 1e-3, errors.goal)
-        colours = matplotlib.colormaps["viridis"].with_extremes(over="red", under="#e4e7eb", bad="white")
-        all_axes = figure.subplots(1, len(errors.errors), sharey=True)
-        for axes, (name, values) in zip(all_axes, errors.errors.items(), strict=True):
-            # 0 has no logarithm; it is shown as what is below the scale.
-            shown = np.where(values == 0, errors.goal * 1e-9, values)
-            axes.pcolormesh(errors.mu, errors.sigma, shown, norm=norm, cmap=colours, shading="nearest", rasterized=True)
-            axes.set_xscale("asinh", linear_width=1.0)
-            axes.set_xticks([-1e4, -1e2, -1, 1, 1e2, 1e4], ["-10⁴", "-100", "-1", "1", "100", "10⁴"])
-            axes.set_xticks([], minor=True)
-            axes.set_yscale("log")
-            axes.set_title({"var": "variance", "partials": "worst partial"}.get(name, name))
-            axes.set_xlabel("μ")
-        all_axes[0].set_ylabel("σ")
-        bar = figure.colorbar(ScalarMappable(norm, colours), ax=list(all_axes), extend="both", pad=0.01)
-        bar.set_label(f"error, {errors.unit}")
         return _uri(figure, "png")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,14 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.commands.report.subject import EXACT, Subject, activation
-from momentgen.compiler.certify.points import in_domain
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-#: grids of the error map, (means, sigmas): the finest whose exact values take no longer than the budget
-_GRIDS = ((81, 49), (49, 31), (31, 19), (19, 13))
-_SECONDS = 3.0
 _SMALLEST_NORMAL = 2.0**-126
 _CERTAIN = 1e-4  # where the output's sigma' is below this share of sigma, f is as good as known, and no KL is shown
 
@@ -77,79 +72,6 @@ def relative_errors(subject: Subject, *, grid: tuple[int, int] = (33, 9)) -> Rel
         error = abs(computed[name].astype(np.float64) / np.where(normal, exact[name], 1) - 1)
         errors[name] = np.where(normal, error, np.nan).reshape(sigma.size, mu.size)
     return RelativeErrors(mu, sigma, errors)
-
-
-@dataclass(frozen=True)
-class ErrorMap:
-    """Errors of the exact variant over (mu, sigma).
-
-    Attributes:
-        mu, sigma: axes of the grid.
-        errors: ``mean``, ``var`` and ``partials`` (the worst of the four) -> error at [sigma, mu], in ``unit``; NaN
-            where the point is outside the certified domain.
-        unit, goal: what it is measured in, and the largest allowed.
-    """
-
-    mu: F64
-    sigma: F64
-    errors: Mapping[str, F64]
-    unit: str
-    goal: float
-
-
-def error_map(subject: Subject, *, grid: tuple[int, int] | None = None) -> ErrorMap:
-    """Errors for 0 <= |mu| <= 1e4 and 1e-6 <= sigma <= 1e4, both spaced by ratios (mu around 0 evenly).
-
-    Args:
-        subject: the rule.
-        grid: numbers of means and sigmas; as fine as a few seconds of exact values allow, unless given.
-    """
-    stable, kernel, built = subject.exact, subject.kernels[EXACT], subject.built[EXACT]
-    columns, rows = grid or _affordable(subject)
-    mu = np.sinh(np.linspace(-np.arcsinh(1e4), np.arcsinh(1e4), columns))
-    sigma = np.geomspace(1e-6, 1e4, rows)
-    means, sigmas = np.meshgrid(mu.astype(np.float32), sigma)
-    mean, var = means.ravel(), (sigmas.ravel() ** 2).astype(np.float32)
-    inside = in_domain(mean, var)
-    mean, var = np.ascontiguousarray(mean[inside]), np.ascontiguousarray(var[inside])
-    computed, exact = kernel(mean, var), stable.truth(mean, var, subject.setting)
-    errors = {name: np.full(inside.shape, np.nan) for name in ("mean", "var", "partials")}
-    for name in built.bounds:
-        where = name if name in errors else "partials"
-        error = stable.measure(name, computed[name], exact[name], mean, var)
-        errors[where][inside] = np.fmax(errors[where][inside], error)
-    shaped = {name: array.reshape(rows, columns) for name, array in errors.items()}
-    return ErrorMap(mu, sigma, shaped, built.unit, built.goal)
-
-
-#: edges of the histogram's bins, shares of the largest error allowed
-_SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-
-
-def histogram_of_shares(errors: ErrorMap) -> dict[str, dict[str, int]]:
-    """Errors of a map as shares of the goal: output -> bin -> how many points of the certified domain.
-
-    >>> found = ErrorMap(np.zeros(2), np.zeros(1), {"mean": np.array([[0.5, np.nan]])}, "tolerance", 1.0)
-    >>> {name: count for name, count in histogram_of_shares(found)["mean"].items() if count}
-    {'<= 1': 1}
-    """
-    labels = [*(f"<= {edge:g}" for edge in _SHARES), f"> {_SHARES[-1]:g}"]
-    histograms = {}
-    for name, values in errors.errors.items():
-        shares = values[np.isfinite(values)] / errors.goal
-        counts = np.bincount(np.searchsorted(_SHARES, shares, side="left"), minlength=len(labels))
-        histograms[name] = dict(zip(labels, counts.tolist(), strict=True))
-    return histograms
-
-
-def _affordable(subject: Subject) -> tuple[int, int]:
-    """The finest grid whose exact values take no longer than the budget, by a probe of them."""
-    mu, sigma = np.meshgrid(np.linspace(-4, 4, 6), np.geomspace(1e-2, 1e2, 5))
-    mean, var = mu.ravel().astype(np.float32), (sigma.ravel() ** 2).astype(np.float32)
-    started = time.process_time()
-    subject.truth(mean, var)
-    each = (time.process_time() - started) / mean.size
-    return next((grid for grid in _GRIDS if each * grid[0] * grid[1] <= _SECONDS), _GRIDS[-1])
 
 
 def kl_normal(mean: F64, var: F64, other_mean: F64, other_var: F64) -> F64:

@@ -1,13 +1,13 @@
-"""One rule's section of the report: texts, tables and pictures.
+"""What is shown of one rule, in the report and on the site: texts, tables and pictures.
 
-Pictures, error maps and comparisons exist for functions of one random variable.  For two inputs, and for reductions
+Pictures and comparisons exist for functions of one random variable.  For two inputs, and for reductions
 over an axis, the section says so and shows the certificates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,14 @@ from momentgen.build.built import Built, check_source, is_deterministic, read_bu
 from momentgen.commands.derive_text import derived
 from momentgen.commands.report import figures
 from momentgen.commands.report.formula import mathml
-from momentgen.commands.report.measurements import (
-    compare,
-    compare_curves,
-    error_map,
-    histogram_of_shares,
-    moment_curves,
-    relative_errors,
-)
+from momentgen.commands.report.measurements import compare, compare_curves, moment_curves, relative_errors
 from momentgen.commands.report.subject import EXACT, Subject, subject_of
 from momentgen.promise import promise, tolerance_in_a_line
 from momentgen.rule import Rule
 
 _CURVES_SIGMA = 1.0
+#: headings of pictures
+MOMENTS, ERRORS, VARIANTS = "Mean and standard deviation", "Accuracy", "Variants"
 _F_OF_X = '<mi>f</mi><mo stretchy="false">(</mo><mi>x</mi><mo stretchy="false">)</mo>'
 
 
@@ -61,7 +56,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one rule.
+    """What a page shows of one rule.
 
     Attributes:
         name, doc, citation: of the rule.
@@ -72,13 +67,13 @@ class Section:
         certificates: variant -> table.
         methods: variant -> what its certificate promises, and how it was obtained and certified, in words.
         comparison: the variants side by side.
-        pictures: in the order of the page.
+        pictures: of moments, errors and approximations, by heading.
         notes: what is not shown, and why.
-        some_are_certain: whether a variant has a variance of 0 where the exact one is not 0.
         worst: the exact variant's largest error as a share of its goal.
         unit, goal: of the exact variant.
         tolerance: what its goal is, in a line; empty for goals in ulp.
         operations: float32 operations of the exact variant, forward and backward.
+        counts: float32 operations of every variant.
     """
 
     name: str
@@ -96,9 +91,9 @@ class Section:
     operations: str
     tolerance: str = ""
     comparison: TableData | None = None
-    pictures: Sequence[Figure] = ()
+    pictures: Mapping[str, Sequence[Figure]] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    some_are_certain: bool = False
+    counts: TableData = TableData([], [])
 
 
 def shown(value: object) -> str:
@@ -112,14 +107,12 @@ def shown(value: object) -> str:
     return "∞" if value == np.inf else f"{value:.4g}" if isinstance(value, (float, np.floating)) else f"{value:,}"
 
 
-def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
+def section_of(rule: Rule, package: Path) -> Section:
     """All that the page shows of ``rule``.
 
     Args:
         rule: the rule.
         package: what it was built to.
-        brief: whether to show moments and relative errors over the input, and approximations beside exact moments;
-            else all measurements, which take seconds of fitting.
 
     Raises:
         MomentgenError: if the rule is not built, or has changed since.
@@ -129,9 +122,8 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
     check_source(rule, variants)
     first = next((built for built in variants if built.variant == EXACT), variants[0])
     notes: list[str] = []
-    pictures: list[Figure] = []
+    pictures: dict[str, list[Figure]] = {MOMENTS: [], ERRORS: [], VARIANTS: []}
     comparison: TableData | None = None
-    some_are_certain = False
     formulas = [formula] if (formula := mathml(_F_OF_X, rule.f)) else []
     legend: list[str] = []
     univariate = all(built.is_univariate for built in variants) and first.variant == EXACT
@@ -140,11 +132,10 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
         moments, legend, remarks = _moments(subject)
         formulas += moments
         notes += remarks
-        if brief:
-            pictures += _brief_pictures(subject)
-        if not brief or len(variants) > 1:
-            more, comparison, some_are_certain = _measured(subject)
-            pictures += more[-1:] if brief else more
+        pictures[MOMENTS].append(_curves(subject))
+        pictures[ERRORS].append(_relative(subject))
+        if len(variants) > 1:
+            pictures[VARIANTS], comparison = _compared(subject)
     elif univariate:
         notes.append("f has a random factor of its own: no pictures of a function.")
     elif first.inputs:
@@ -153,8 +144,8 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
     else:
         notes.append("A reduction over an axis: no pictures over one mean and one variance.")
     if histogram := _histogram(first):
-        pictures.append(histogram)
-    counts = {way: sum(ops.values()) for way, ops in first.certificate.get("operations", {}).items()}
+        pictures[ERRORS].append(histogram)
+    sums = {way: sum(ops.values()) for way, ops in first.certificate.get("operations", {}).items()}
     return Section(
         name=rule.name,
         doc=rule.doc,
@@ -169,11 +160,11 @@ def section_of(rule: Rule, package: Path, *, brief: bool = False) -> Section:
         goal=first.goal,
         tolerance=tolerance_in_a_line(first.certificate),
         worst=max(first.bounds.values()) / first.goal,
-        operations=" / ".join(str(counts[way]) for way in ("forward", "backward") if way in counts),
+        operations=" / ".join(str(sums[way]) for way in ("forward", "backward") if way in sums),
         comparison=comparison,
         pictures=pictures,
         notes=notes,
-        some_are_certain=some_are_certain,
+        counts=_counts(variants),
     )
 
 
@@ -209,28 +200,8 @@ def _moments(subject: Subject) -> tuple[list[str], list[str], list[str]]:
     )
 
 
-def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
-    at = _setting(subject)
-    errors = error_map(subject)
-    found = [
-        _curves(subject),
-        Figure(
-            figures.error_figure(errors),
-            f"Errors of the exact variant against exact values over (μ, σ){at}, {errors.mu.size} × {errors.sigma.size} "
-            f"points; the scale ends at the goal, {errors.goal:g} {errors.unit}; grey is less than a 1000th of it, "
-            "white outside the certified domain.",
-            wide=True,
-        ),
-    ]
-    if errors.unit != "ulp":
-        found.append(
-            Figure(
-                figures.histogram_figure(histogram_of_shares(errors), "error, share of what is allowed"),
-                f"Errors of the exact variant at the points of the map, as shares of the goal of {errors.goal:g} "
-                f"{errors.unit}.",
-            )
-        )
-    compared = compare(subject)
+def _compared(subject: Subject) -> tuple[list[Figure], TableData]:
+    """The approximations beside the exact moments: a picture if there are any, and the extremes of each variant."""
     rows = [
         [
             c.variant,
@@ -239,21 +210,22 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
             _with_place(c.var_error, c.var_at),
             _with_place(c.kl, c.kl_at),
         ]
-        for c in compared
+        for c in compare(subject)
     ]
     head = ["variant", "|mean − exact| / exact σ′", "σ′ / exact σ′", "|var / exact − 1|", "KL(exact ‖ variant), nats"]
     approximate = {name: None for name in subject.kernels if name not in (EXACT, "tight")}
+    found = []
     if approximate:
         mu = np.linspace(-6, 6, 97)
         curves = compare_curves(subject, mu, np.full_like(mu, _CURVES_SIGMA))
         found.append(
             Figure(
                 figures.curves_figure({name: curves[name] for name in approximate}, _CURVES_SIGMA),
-                f"The approximations beside the exact moments{at}; where KL is infinite there is no line.",
+                f"The approximations beside the exact moments{_setting(subject)}; an infinite KL has no line.",
                 wide=True,
             )
         )
-    return found, TableData(head, rows), any(c.sigma_low == 0 or np.isinf(c.kl) for c in compared)
+    return found, TableData(head, rows)
 
 
 def _curves(subject: Subject) -> Figure:
@@ -264,16 +236,24 @@ def _curves(subject: Subject) -> Figure:
     )
 
 
-def _brief_pictures(subject: Subject) -> list[Figure]:
-    return [
-        _curves(subject),
-        Figure(
-            figures.relative_figure(relative_errors(subject)),
-            f"Relative error of the float32 kernel against ball arithmetic{_setting(subject)}. Blue lines: 1 % and "
-            "100 %; white: the exact value is below float32's normal numbers.",
-            wide=True,
-        ),
-    ]
+def _relative(subject: Subject) -> Figure:
+    return Figure(
+        figures.relative_figure(relative_errors(subject)),
+        f"Relative error of the float32 kernel against ball arithmetic{_setting(subject)}. Blue lines: 1 % and "
+        "100 %; white: the exact value is below float32's normal numbers.",
+        wide=True,
+    )
+
+
+def _counts(variants: Sequence[Built]) -> TableData:
+    """float32 operations of every variant, and the most frequent kinds."""
+    rows = []
+    for built in variants:
+        for way, counts in (built.certificate.get("operations") or {}).items():
+            most = sorted(counts.items(), key=lambda item: -item[1])[:6]
+            kinds = ", ".join(f"{count} {kind}" for kind, count in most)
+            rows.append([built.variant, way, str(sum(counts.values())), kinds])
+    return TableData(["variant", "pass", "operations", "most of them"], rows)
 
 
 def _setting(subject: Subject) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from momentgen.build import default_output
 from momentgen.build.choice import chosen_rules
+from momentgen.build.workers import Lost, run_all
 from momentgen.commands.report.page import costs_from, read_results, render_page
 from momentgen.commands.report.section import Section, section_of
 from momentgen.errors import MomentgenError
@@ -72,27 +73,22 @@ def write_report(
 
 
 def _sections(rules: Path, package: Path, names: list[str], jobs: int, progress: Progress) -> dict[str, Section]:
-    if jobs == 1 or len(names) == 1:
-        found = {}
-        for name in names:
-            found[name] = _section(rules, package, name)
+    found: dict[str, Section] = {}
+    work = partial(_section, rules, package)
+    with closing(run_all(names, min(jobs, len(names)), work)) as done:
+        for name, result in done:
+            if isinstance(result, MomentgenError):
+                raise result
+            if isinstance(result, Lost):
+                raise MomentgenError(f"rule {name}: its worker process died (out of memory, or killed)")
+            found[name] = result
             progress(len(found), len(names), name)
-        return found
-    # Spawned, not forked: matplotlib and flint have threads and state of their own.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(names)), mp_context=context) as pool:
-        futures = {pool.submit(_section, rules, package, name): name for name in names}
-        found = {}
-        try:
-            for future in as_completed(futures):
-                found[futures[future]] = future.result()
-                progress(len(found), len(names), futures[future])
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
     return found
 
 
-def _section(rules: Path, package: Path, name: str) -> Section:
-    (rule,) = load_rules(rules / f"{name}.py")
-    return section_of(rule, package)
+def _section(rules: Path, package: Path, name: str, stage: Callable[[str], None]) -> Section | MomentgenError:
+    try:
+        (rule,) = load_rules(rules / f"{name}.py")
+        return section_of(rule, package)
+    except MomentgenError as error:
+        return error

@@ -1,6 +1,6 @@
 """Evidence: what exhaustive runs over all float32 means have found, kept as data beside the rules.
 
-``momentgen exhaust`` writes ``rules/evidence/NAME.json``; a build reads it.  A run speaks for one program: its
+``benchmarks/exhaust.py`` writes ``rules/evidence/NAME.json``; a build reads it.  A run speaks for one program: its
 digest is that of what it computes.  Where it is the program that was compiled, the
 certificate says so and takes in the maxima; in any case the worst inputs are measured again.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,12 +18,9 @@ import numpy as np
 
 from momentgen.compiler.certify.points import Points
 from momentgen.compiler.ir.program import Program
-from momentgen.errors import MomentgenError, RuleError
+from momentgen.errors import RuleError
 
 ALL_INPUTS = 1 << 32
-
-
-_STATED = re.compile(r"^// program +(\w+)$", re.MULTILINE)
 
 
 def program_digest(programs: Sequence[Program]) -> str:
@@ -47,20 +43,6 @@ def program_digest(programs: Sequence[Program]) -> str:
             values.append(_digest(" ".join(words)))
         text += [*program.inputs, *program.params, *(f"{name} {values[index]}" for name, index in program.outputs)]
     return _digest("\n".join(text))
-
-
-def stated_digest(c_source: str) -> str:
-    """The digest of the programs that a C file says it was made of.
-
-    Raises:
-        MomentgenError: if it says none.
-    """
-    found = _STATED.search(c_source)
-    if found is None:
-        raise MomentgenError(
-            "expected a C file that `momentgen build` wrote, with the digest of its programs; got none"
-        )
-    return found[1]
 
 
 def _digest(text: str) -> str:
@@ -162,19 +144,6 @@ class Evidence:
         """The inputs at which some program of a variant has missed the goal."""
         return _points(self.missed.get(variant, ()))
 
-    def updated(self, variant: str, run: Run, goal: float) -> Evidence:
-        """With a run added; it replaces those of another program or of the same setting."""
-        worst = (pair for output in run.outputs.values() for pair in output.worst)
-        missed = {*self.missed.get(variant, ()), *((mean, run.var) for mean, ulp in worst if ulp > goal)}
-        same = [r for r in self.variants.get(variant, ()) if r.program == run.program]
-        kept = [r for r in same if (r.setting, r.var) != (run.setting, run.var)]
-        runs = sorted([*kept, run], key=lambda r: sorted(r.setting.items()))
-        return Evidence(
-            self.rule,
-            dict(sorted({**self.variants, variant: tuple(runs)}.items())),
-            dict(sorted({**self.missed, variant: tuple(sorted(missed))}.items())),
-        )
-
     def to_json(self) -> str:
         """The file's text; the same evidence gives the same bytes."""
         return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
@@ -195,8 +164,8 @@ def read_evidence(path: Path, rule: str) -> Evidence:
         missed = {name: tuple((float(mean), float(var)) for mean, var in at) for name, at in data["missed"].items()}
         return Evidence(rule, {name: tuple(map(_run, runs)) for name, runs in data["variants"].items()}, missed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        cause = f"{path.parent.name}/{path.name}: expected evidence as `momentgen exhaust` writes it, got {error!r}"
-        raise RuleError(rule, f"{cause}; remove the file and run the command again") from error
+        cause = f"{path.parent.name}/{path.name}: expected evidence as `benchmarks/exhaust.py` writes it, got {error!r}"
+        raise RuleError(rule, f"{cause}; remove the file and run the script again") from error
 
 
 def _points(pairs: Iterable[tuple[float, float]]) -> Points:

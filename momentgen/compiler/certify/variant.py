@@ -1,7 +1,6 @@
 """One variant of a rule: lowered, certified, and where the goal is missed lowered again.
 
-What costs a build its time is here and in the strategies of :mod:`momentgen.compiler.strategies`.  Nothing is emitted
-here, so that a change of what is emitted leaves results that were kept (:mod:`momentgen.compiler.keeping`) as they are.
+What costs a build its time is here and in the strategies of :mod:`momentgen.compiler.strategies`.
 """
 
 from __future__ import annotations
@@ -241,9 +240,7 @@ def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], go
         return all(error(one, at, name) <= goal for one, at in within for name in choice.error)
 
     ends = [10.0**k for k in range(_TENS)] if {"mean", "var"} <= set(graph.inputs) else []
-    most = max(itertools.takewhile(holds, ends), default=0.0)
-    domain = f"; up to var = {most:g} no output is, and `domain={{'var': {most:g}}}` asks for no more" if most else ""
-    return f"{output} is furthest off at {at}{domain}", most
+    return f"{output} is furthest off at {at}", max(itertools.takewhile(holds, ends), default=0.0)
 
 
 def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:

@@ -14,7 +14,7 @@ from sympy import Expr, Rational
 from momentgen.compiler.derive import logistic, normal
 from momentgen.compiler.derive.proof import check_author, disprove, function, grid
 from momentgen.compiler.derive.scaling import check_rescaled, found_units
-from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, samples_of, split, vanishes
+from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, rewritten, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 from momentgen.rule.symbols import Phi, mu, v, x
@@ -124,6 +124,7 @@ def derive(rule: Rule) -> Derivation:
     >>> derive(Rule("relu", f=sympy.Max(x, 0))).partials["dmean_dmu"]
     Phi(mu/sqrt(v))
     """
+    rule = replace(rule, f=rewritten(rule.f))
     own = _own(rule)
     if rule.rescaled is not None:
         check_rescaled(rule, rule.rescaled, own.pieces)

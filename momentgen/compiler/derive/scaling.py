@@ -81,7 +81,9 @@ def found_units(rule: Rule, pieces: Pieces) -> Rescaled | None:
     ones = {p.symbol: sympy.Integer(p.low > 0) for p in rule.parameters}
     usual = {p.symbol: sympy.nsimplify(p.default, rational=True) for p in rule.parameters}
     samples = samples_of(rule.parameters)[:_SAMPLES]
-    for (centre, width), at in itertools.product(dict.fromkeys(_maps(pieces)), (ones, usual)):
+    # f of one degree in x and a parameter together, as x/(K + x), has that parameter for its unit.
+    together = [(sympy.Integer(0), width) for p in rule.parameters if p.low > 0 for width in (p.symbol, 1 / p.symbol)]
+    for (centre, width), at in itertools.product(dict.fromkeys([*_maps(pieces), *together]), (ones, usual)):
         units = _units(rule.f, pieces, centre, width, at, samples)
         if units is not None:
             with contextlib.suppress(MomentgenError):  # a rule of this kind has no units, or f is not what these say

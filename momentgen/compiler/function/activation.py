@@ -24,7 +24,8 @@ from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
 
 _BITS = 640  # exp(-200) beside 1 leaves 350 of them
-_LIMIT_BITS = 1200  # for f at 2^260 less its line
+_MOST_BITS = 4096  # where a denominator is still not told from 0
+_LIMIT_BITS = (1200, 4096)  # for f at 2^260 less its line
 _FAR = 160.0  # in units of the length; where f is looked at for its asymptotes
 _USUAL, _BESIDE = (1 / 16, 2.0), 4.0  # lengths on which f bends, and how many of them from 0, that need no units
 _HALVINGS, _HALVED = 12, 16  # of intervals in the search for units, and how many of them at a time
@@ -45,7 +46,6 @@ class Line:
 def _elementary(expr: sp.Expr) -> sp.Expr:
     """The special functions by those that series over balls know."""
     expr = expr.replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
-    expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
     expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
     expr = expr.replace(sp.asinh, lambda z: sp.log(z + sp.sqrt(z**2 + 1)))
     expr = expr.replace(sp.sinh, lambda z: (sp.exp(z) - sp.exp(-z)) / 2)
@@ -76,8 +76,8 @@ def _source(expr: sp.Expr) -> str:
     parts = [_source(a) for a in expr.args]
     if isinstance(expr, (sp.Add, sp.Mul)):
         return "(" + (" + " if isinstance(expr, sp.Add) else "*").join(parts) + ")"
-    if isinstance(expr, S):
-        return f"logistic({parts[0]})"
+    if isinstance(expr, (S, Phi)):
+        return f"{'logistic' if isinstance(expr, S) else 'below'}({parts[0]})"
     if type(expr) in _METHODS:
         return f"({parts[0]}).{_METHODS[type(expr)]}()"
     raise ValueError(f"the compiler does not know the function {type(expr).__name__}")
@@ -91,12 +91,24 @@ def _logistic(z: Any) -> Any:
     return e / (1 + e)
 
 
+def _below(z: Any) -> Any:
+    """Phi(z); sympy makes 2 - erfc(z) of erfc(-z), of which nothing is left far out."""
+    u = -z / arb(2).sqrt()
+    value, series = u.erfc() / 2, isinstance(u, arb_series)
+    at = u[0] if series else u
+    if not (bool(at > 1) and (value[0] if series else value).contains(0)):
+        return value
+    # Beyond some exp(-10^12) flint leaves erfc open, not its slopes.
+    first = (-at * at).exp() * (at * at).hypgeom_u(arb(0.5), arb(0.5)) / arb.pi().sqrt() / 2
+    return arb_series([first, *(value[k] for k in range(1, value.prec))], value.prec) if series else first
+
+
 class _Series:
     """One piece of f as a power series about any point; survives pickling."""
 
     def __init__(self, expr: sp.Expr) -> None:
         self.expr = expr
-        scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic}
+        scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic, "below": _below}
         exec(f"def call(X):\n    return {_source(_elementary(expr))}", scope)
         self.call: Callable[[Any], Any] = scope["call"]
 
@@ -104,16 +116,21 @@ class _Series:
         return type(self), (self.expr,)
 
     def coefficients(self, at: arb, count: int) -> list[arb]:
-        """f^(k)(at)/k!, k < count."""
-        cap = ctx.cap
+        """f^(k)(at)/k!, k < count; NaN where f divides by what no number of bits tells from 0."""
+        cap, bits = ctx.cap, ctx.prec
         try:
             ctx.cap = count
-            value = self.call(arb_series([at, arb(1)], count))
-            if isinstance(value, arb):
-                return [value, *[arb(0)] * (count - 1)]
-            return [value[k] for k in range(count)]
+            while True:
+                try:
+                    value = self.call(arb_series([at, arb(1)], count))
+                except (ValueError, ZeroDivisionError):
+                    if ctx.prec >= _MOST_BITS:
+                        return [arb("nan")] * count
+                    ctx.prec *= 2
+                    continue
+                return [value, *[arb(0)] * (count - 1)] if isinstance(value, arb) else [value[k] for k in range(count)]
         finally:
-            ctx.cap = cap
+            ctx.cap, ctx.prec = cap, bits
 
 
 # --- activation ------------------------------------------------------------------
@@ -265,7 +282,9 @@ def _units(f: Activation) -> tuple[float, float]:
     ends differ, or do not say how f changes.
     """
     sizes = np.logspace(-9, 9, 145)
-    points = np.unique([*-sizes, 0.0, *sizes, *(centre for piece in f.pieces for centre in _centres(piece.expr))])
+    centres = {centre for piece in f.pieces for centre in _centres(piece.expr)}
+    around = [c + side * d for c in centres if abs(c) > _BESIDE for d in sizes[sizes < abs(c)] for side in (-1, 1)]
+    points = np.unique([*-sizes, 0.0, *sizes, *centres, *around])
     try:
         jet = _finite_jet(f, points)
         for _ in range(_HALVINGS):
@@ -304,10 +323,7 @@ def _finite_jet(f: Activation, points: F64) -> F64:
     """
     rows = []
     for point in points.tolist():
-        try:
-            row = f.jet(np.array([point]), 3)[0]
-        except ValueError:  # an inverse or a root of 0
-            row = np.full(3, math.nan)
+        row = f.jet(np.array([point]), 3)[0]
         if not np.isfinite(row).all():
             cause = f"f or one of its first two derivatives is not finite near x = {point:.4g}"
             expr = f.pieces.pieces[f.home(point)].expr
@@ -349,13 +365,14 @@ def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | No
 
 def _limit(series: _Series, side: int) -> Line | None:
     """The line that f approaches on one side by a power of 1/x, from where it is at 2^200 and 2^260."""
-    with ctx.workprec(_LIMIT_BITS):
-        near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
-        slopes = near[1], far[1]
-        offsets = [f[0] - f[1] * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
-        if not all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
-            return None
-        return Line(_plain(slopes[1]), _plain(offsets[1]))
+    for bits in _LIMIT_BITS:
+        with ctx.workprec(bits):
+            near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
+            slopes = near[1], far[1]
+            offsets = [f[0] - f[1] * arb(side) * arb(2) ** k for f, k in ((near, 200), (far, 260))]
+            if all(bool(abs(p - q) < arb("1e-25")) for p, q in (slopes, offsets)):
+                return Line(_plain(slopes[1]), _plain(offsets[1]))
+    return None
 
 
 def _plain(value: arb) -> float:

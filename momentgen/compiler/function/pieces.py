@@ -21,6 +21,30 @@ from sympy.logic.boolalg import Boolean
 from momentgen.rule import Parameter, x
 
 _SWITCHES = (Max, Min, Abs, sign, Heaviside, Piecewise)
+_MOST_BREAKPOINTS = 100  # beyond, deriving takes hours
+_STAIRS = (sympy.floor, sympy.ceiling, sympy.frac, sympy.Mod)
+#: functions by others that all stages know
+_OTHERS: Mapping[type[Expr], Callable[[Expr], Expr]] = {
+    sympy.sech: lambda z: 1 / sympy.cosh(z),
+    sympy.csch: lambda z: 1 / sympy.sinh(z),
+    sympy.coth: lambda z: sympy.cosh(z) / sympy.sinh(z),
+    sympy.sec: lambda z: 1 / sympy.cos(z),
+    sympy.asin: lambda z: sympy.atan(z / sympy.sqrt(1 - z**2)),
+    sympy.acos: lambda z: sympy.pi / 2 - sympy.atan(z / sympy.sqrt(1 - z**2)),
+    sympy.atanh: lambda z: sympy.log((1 + z) / (1 - z)) / 2,
+    sympy.sinc: lambda z: sympy.sin(z) / z,
+}
+
+
+def rewritten(f: Expr) -> Expr:
+    """f with its rarer functions written by those that all stages know.
+
+    >>> rewritten(sympy.sech(x))
+    1/cosh(x)
+    """
+    for function, form in _OTHERS.items():
+        f = f.replace(function, form)
+    return f
 
 
 class PiecesError(Exception):
@@ -103,12 +127,19 @@ def split(f: Expr, parameters: Sequence[Parameter] = ()) -> Pieces:
     [(-oo, -x), (0, x)]
     """
     f = sympy.sympify(f).replace(lambda e: e.is_Float, lambda e: sympy.Rational(e))
+    if steps := f.atoms(*_STAIRS):
+        cause = "it has infinitely many jumps; write finitely many of them with Heaviside or Piecewise"
+        raise PiecesError(cause, min(steps, key=str))
     samples = samples_of(parameters)
     breakpoints: list[Expr] = []
     for condition in _conditions(f):
         for root in _roots(condition):
             if not any(vanishes(root - known) for known in breakpoints):
                 breakpoints.append(root)
+                if len(breakpoints) > _MOST_BREAKPOINTS:
+                    raise PiecesError(
+                        f"expected at most {_MOST_BREAKPOINTS} breakpoints, got more", f"{str(f)[:80]} ..."
+                    )
     breakpoints = _sorted(breakpoints, samples)
     ends = [-sympy.oo, *breakpoints, sympy.oo]
     pieces: list[Piece] = []
@@ -242,6 +273,15 @@ def _sorted(points: list[Expr], samples: list[dict[Expr, Expr]]) -> list[Expr]:
     return [points[i] for i in order]
 
 
+def _between(low: Expr, high: Expr) -> str:
+    """The interval in words.
+
+    >>> _between(sympy.Integer(0), sympy.Integer(1)), _between(-sympy.oo, sympy.Integer(0))
+    ('0 < x < 1', 'x < 0')
+    """
+    return f"{'' if low == -sympy.oo else f'{low} < '}x{'' if high == sympy.oo else f' < {high}'}"
+
+
 def _inside(low: Expr, high: Expr, sample: Mapping[Expr, Expr]) -> Expr:
     """A rational point between the ends."""
     left, right = low.subs(sample), high.subs(sample)
@@ -280,7 +320,7 @@ def _resolve(f: Expr, low: Expr, high: Expr, samples: list[dict[Expr, Expr]]) ->
                     raise PiecesError("which branch holds depends on a parameter's value; narrow its range", expr)
                 if held == {True}:
                     return resolve(branch)
-            raise PiecesError("no branch holds on the whole real line", expr)
+            raise PiecesError(f"no branch holds for {_between(low, high)}; give f a value there", expr)
         if isinstance(expr, (Max, Min)):
             args = [resolve(arg) for arg in expr.args]
             best = args[0]

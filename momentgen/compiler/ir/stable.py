@@ -70,7 +70,6 @@ class Stable:
         edge: beyond which outputs and partials are NaN; None where they are numbers for every finite input.
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, terms of polynomials).
-        claim: what may be proven of it once it is certified, by :mod:`momentgen.compiler.prove`.
         doc: how the variant was obtained, in a line or two.
         way: the strategy that it is by; empty for approximations, which are taken as they are.
     """
@@ -102,7 +101,6 @@ class Stable:
     reach: float = math.inf
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    claim: object = None
     doc: str = ""
     way: str = ""
 

@@ -3,8 +3,7 @@
 Here are the list of strategies, tried in order, and what they share:
 
 ================  ===================================================================
-``tolerated``     f measured by a tolerance: what is asked of a rule, the variant, what is handed to proofs
-                  (:mod:`momentgen.compiler.prove`)
+``tolerated``     f measured by a tolerance: what is asked of a rule, and the variant
 ``settled``       exact values and measures of an f with parameters, at each setting
 ``kit``           what several strategies write into their graphs, as integrals of the normal distribution, and what a
                   graph is for: float32 or float64, and how close its fits must be

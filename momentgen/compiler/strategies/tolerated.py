@@ -1,9 +1,8 @@
-"""An f measured by a tolerance: what several strategies ask of a rule, the variant, and what of it may be proven."""
+"""An f measured by a tolerance: what several strategies ask of a rule, and the variant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from momentgen.compiler.derive import Derivation
@@ -14,7 +13,6 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, Truth
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure
-from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
 from momentgen.compiler.toolchain.arrays import F32
 from momentgen.rule import Rule
 
@@ -62,14 +60,6 @@ def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: boo
     if f.algebraic and exponentially:
         return "expected f to near a line on either side exponentially, not by a power of x"
     return None
-
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """Polynomials, of the mean among others, and the f whose moments they are."""
-
-    f: Activation
-    fine: FineSurfaces
 
 
 def exact_variant(

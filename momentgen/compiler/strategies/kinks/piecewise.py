@@ -40,7 +40,7 @@ from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
 from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
-from momentgen.compiler.strategies.tolerated import Claim, exact_variant, largest_errors, unmet
+from momentgen.compiler.strategies.tolerated import exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -351,7 +351,6 @@ def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[
             "switch_float64": fine.switch if fine else switch,
             **fine_facts(fine.surfaces if fine else None),
         },
-        claim=Claim(f, fine.surfaces) if fine and not f.algebraic else None,
         doc=(
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, polynomials in mean/w "
             f"and 1/w, w² = v + c, of {count} terms in all{in_float64}"

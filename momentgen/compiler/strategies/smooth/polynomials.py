@@ -38,7 +38,7 @@ from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph
 from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
-from momentgen.compiler.strategies.tolerated import Claim, exact_variant, unmet
+from momentgen.compiler.strategies.tolerated import exact_variant, unmet
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -110,7 +110,7 @@ def stable_variants(derivation: Derivation, slow: bool = False) -> Iterator[Stab
     made = _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
     if f.algebraic and not rule.domain:
         made = up_to_its_reach(made)
-    yield replace(made, claim=Claim(f, fine) if fine and not f.algebraic else None)
+    yield made
 
 
 def mean_alone(derivation: Derivation) -> Stable:
