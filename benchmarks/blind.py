@@ -138,10 +138,11 @@ class Truth:
 
 
 def _slope_and_range(truth: Truth, mean: float, var: float) -> tuple[float, float]:
-    """The largest slope of f and its range, as far as eight sigmas see them."""
+    """The largest slope of f and its range within eight sigmas, and within 20 of 0 and of its constants."""
     sigma = math.sqrt(var)
     shape = np.sinh(np.linspace(-9, 9, 161)) / math.sinh(9)
-    places = np.unique(np.concatenate([mean + 8 * sigma * shape, mean + 8 * sigma * np.linspace(-1, 1, 81)]))
+    places = [mean + 8 * sigma * shape, mean + 8 * sigma * np.linspace(-1, 1, 81)]
+    places = np.unique(np.concatenate([*places, *(centre + 20 * shape for centre in truth.centres)]))
     values = np.array([float(truth.f(mpmath.mpf(at))) for at in places])
     slopes = np.abs(np.diff(values) / np.diff(places))
     return float(slopes.max()), float(values.max() - values.min())
