@@ -66,6 +66,32 @@ class Surface:
     patches: tuple[Patch, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Sums of a function over rows of nodes and over a table of numbers.
+
+    A node ``sum`` is one of them.  Its operands are the nodes of ``shared``, then those of each row in turn.
+
+    Attributes:
+        body: the function: a graph whose outputs are the terms, by name.
+        shared: names of those inputs of the body that are the same in all terms.
+        row: names of those inputs of which each row has its own; a row whose first is 0 has terms of 0.
+        columns: names of those inputs that are numbers.
+        table: these numbers, for each term of a row.
+    """
+
+    body: Graph
+    shared: tuple[str, ...]
+    row: tuple[str, ...]
+    columns: tuple[str, ...]
+    table: tuple[tuple[float, ...], ...]
+
+    def split(self, operands: Sequence[Any]) -> tuple[Sequence[Any], list[Sequence[Any]]]:
+        """What of a node's operands is shared, and what is of each row."""
+        first, width = len(self.shared), len(self.row)
+        return operands[:first], [operands[k : k + width] for k in range(first, len(operands), width)]
+
+
 class Graph:
     """A shared, append-only graph of real operations with named outputs.
 
@@ -98,6 +124,11 @@ class Graph:
     def write(self, kind: str, *args: Real, payload: Any = None) -> Real:
         """A node of any kind."""
         return Real(self, self._add(kind, *(a.index for a in args), payload=payload))
+
+    def sums(self, loop: Loop, shared: Sequence[Real], rows: Iterable[Sequence[Real]]) -> dict[str, Real]:
+        """The sum of each term of a loop, by its name."""
+        operands = [*shared, *(value for row in rows for value in row)]
+        return {name: self.write("sum", *operands, payload=(loop, name)) for name in loop.body.outputs}
 
     def real(self, index: int) -> Real:
         """A node by its index."""
@@ -371,6 +402,11 @@ def madd(a: Operand, b: Operand, c: Operand) -> Real:
 def sqrt(a: Real) -> Real:
     """The square root."""
     return a.graph.write("sqrt", a)
+
+
+def log(a: Real) -> Real:
+    """The natural logarithm, in float64 alone."""
+    return a.graph.write("log", a)
 
 
 def half_square(a: Real) -> Real:
