@@ -27,6 +27,7 @@ import json
 import math
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -185,11 +186,14 @@ def measured(which: str, name: str) -> dict[str, Any]:
     """Build one function, compare it with the truth, and say what came of it."""
     row = _listed(which)[name]
     began = _seconds()
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(began + LIMIT), most))  # what comes after has no limit
     try:
         compiled = compile_rule(_rule(row))
     except MomentgenError as error:
         return {"seconds": round(_seconds() - began, 1), "refused": str(error).partition("\n")[0][:400]}
     seconds = round(_seconds() - began, 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / f"blind_{name}"
         package.mkdir()
@@ -284,6 +288,8 @@ def _run(which: str, name: str) -> dict[str, Any]:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return {"seconds": round(time.monotonic() - began, 1), "refused": "no end within the time allowed"}
+    if process.returncode == -signal.SIGXCPU:
+        return {"seconds": LIMIT, "refused": f"more than {LIMIT:g} s of a processor"}
     if process.returncode:
         return {"seconds": round(time.monotonic() - began, 1), "crash": err.strip().rpartition("\n")[2][:400]}
     row: dict[str, Any] = json.loads(out.rpartition("\n{")[2] if not out.startswith("{") else out)
