@@ -41,9 +41,32 @@ class Line:
     offset: float
 
 
+_REWRITTEN: Mapping[Any, Callable[[sp.Expr], sp.Expr]] = {
+    sp.sinc: lambda z: sp.sin(z) / z,
+    sp.tan: lambda z: sp.sin(z) / sp.cos(z),
+    sp.cot: lambda z: sp.cos(z) / sp.sin(z),
+    sp.sec: lambda z: 1 / sp.cos(z),
+    sp.csc: lambda z: 1 / sp.sin(z),
+    sp.sech: lambda z: 1 / sp.cosh(z),
+    sp.csch: lambda z: 1 / sp.sinh(z),
+    sp.coth: lambda z: sp.cosh(z) / sp.sinh(z),
+    sp.asin: lambda z: sp.atan(z / sp.sqrt(1 - z**2)),
+    sp.acos: lambda z: sp.pi / 2 - sp.atan(z / sp.sqrt(1 - z**2)),
+    sp.acot: lambda z: sp.atan(1 / z),
+    sp.acosh: lambda z: sp.log(z + sp.sqrt(z - 1) * sp.sqrt(z + 1)),
+    sp.atanh: lambda z: sp.log((1 + z) / (1 - z)) / 2,
+}
+
+
 # --- series ----------------------------------------------------------------------
-def _elementary(expr: sp.Expr) -> sp.Expr:
-    """The special functions by those that series over balls know."""
+def elementary(expr: sp.Expr) -> sp.Expr:
+    """The special functions by those that series over balls know: exp, log, erf, erfc, sin, cos, atan and S.
+
+    >>> elementary(sp.sech(x))
+    2/(exp(x) + exp(-x))
+    """
+    for function, rewritten in _REWRITTEN.items():
+        expr = expr.replace(function, lambda z, of=rewritten: of(z))
     expr = expr.replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
     expr = expr.replace(Phi, lambda z: sp.erfc(-z / sp.sqrt(2)) / 2)
     expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
@@ -97,7 +120,7 @@ class _Series:
     def __init__(self, expr: sp.Expr) -> None:
         self.expr = expr
         scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic}
-        exec(f"def call(X):\n    return {_source(_elementary(expr))}", scope)
+        exec(f"def call(X):\n    return {_source(elementary(expr))}", scope)
         self.call: Callable[[Any], Any] = scope["call"]
 
     def __reduce__(self) -> tuple[Any, ...]:
