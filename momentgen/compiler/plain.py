@@ -20,7 +20,7 @@ from momentgen.compiler.certify.bounds import Bound
 from momentgen.compiler.certify.evidence import OutputEvidence, Run
 from momentgen.compiler.certify.variant import Certified
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Node, Patch, Surface
+from momentgen.compiler.ir.graph import Graph, Loop, Node, Patch, Surface
 from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Instruction, Program
 from momentgen.compiler.ir.stable import Stable
@@ -37,6 +37,7 @@ _CLASSES: dict[str, Any] = {
         DomainEdge,
         Edge,
         Instruction,
+        Loop,
         Node,
         OutputEvidence,
         Patch,
@@ -48,7 +49,7 @@ _CLASSES: dict[str, Any] = {
     )
 }
 _ENUMS: dict[str, type[enum.Enum]] = {kind.__name__: kind for kind in (Op, Type)}
-_GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects", "surfaces")
+_GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects", "surfaces", "loops")
 _GRAPH_OWN = {"_seen", "_steps"}  # what a graph finds from the rest
 #: what a rule says of itself to readers, and does not compute with
 _FOR_READERS = frozenset({"doc", "digest"})

@@ -114,7 +114,7 @@ def _logistic(z: Any) -> Any:
     return e / (1 + e)
 
 
-class _Series:
+class Series:
     """One piece of f as a power series about any point; survives pickling."""
 
     def __init__(self, expr: sp.Expr) -> None:
@@ -195,9 +195,9 @@ class Activation:
         return _LAYERED if any(bool(size > _EXPONENTIAL) for size in sizes) else math.inf
 
     @cached_property
-    def series(self) -> tuple[_Series, ...]:
+    def series(self) -> tuple[Series, ...]:
         """The pieces as power series."""
-        return tuple(_Series(p.expr) for p in self.pieces)
+        return tuple(Series(p.expr) for p in self.pieces)
 
     def taylor(self, piece: int, at: float | arb, count: int) -> list[arb]:
         """f^(k)(at)/k! of one piece, also outside of its interval."""
@@ -241,7 +241,7 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
     pieces = Pieces(tuple(Piece(p.low.subs(exact), p.high.subs(exact), p.expr.subs(exact)) for p in pieces))
     pieces = Pieces(tuple(p for p in pieces if p.low < p.high))
     try:
-        every = [_Series(piece.expr) for piece in pieces]
+        every = [Series(piece.expr) for piece in pieces]
     except ValueError as error:
         raise BuildError(name, "strategies", str(error)) from error
     outer = [every[0], every[-1]]
@@ -356,7 +356,7 @@ def _spread(kinks: list[float], length: float, middle: float, far: float) -> F64
     return np.sort(np.concatenate([grid, np.array(near)]))
 
 
-def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | None:
+def _asymptote(series: Series, side: int, base: float, far: float) -> Line | None:
     """The line that f follows on one side, if it does so by 1e-25 within reach of its last kink or its centre."""
     with ctx.workprec(_BITS):
         points = [arb(side * (base + d)) for d in (far, 2 * far)]
@@ -370,7 +370,7 @@ def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | No
         return Line(_plain(slope), _plain(offset))
 
 
-def _limit(series: _Series, side: int) -> Line | None:
+def _limit(series: Series, side: int) -> Line | None:
     """The line that f approaches on one side by a power of 1/x, from where it is at 2^200 and 2^260."""
     with ctx.workprec(_LIMIT_BITS):
         near, far = (series.coefficients(arb(side) * arb(2) ** k, 2) for k in (200, 260))
@@ -387,7 +387,7 @@ def _plain(value: arb) -> float:
     return 0.0 if abs(number) < 1e-18 else number
 
 
-def _reach(series: _Series, line: Line | None, side: int, centre: float, kinks: list[float], far: float) -> float:
+def _reach(series: Series, line: Line | None, side: int, centre: float, kinks: list[float], far: float) -> float:
     """How far from the centre f is told from its line."""
     start = max([abs(k - centre) for k in kinks], default=0.0)
     if line is None:

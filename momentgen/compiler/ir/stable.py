@@ -71,6 +71,8 @@ class Stable:
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, terms of polynomials).
         claim: what may be proven of it once it is certified, by :mod:`momentgen.compiler.prove`.
+        by_sums: what :mod:`momentgen.compiler.certify.by_sums` measures it by, where float32 is float64 rounded once;
+            None where float32 has programs of its own.
         doc: how the variant was obtained, in a line or two.
         way: the strategy that it is by; empty for approximations, which are taken as they are.
     """
@@ -103,6 +105,7 @@ class Stable:
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     claim: object = None
+    by_sums: Any = None
     doc: str = ""
     way: str = ""
 

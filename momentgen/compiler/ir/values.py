@@ -73,7 +73,7 @@ def outputs_float64(graph: Graph, points: Mapping[str, Any]) -> dict[str, F64]:
     flat = {name: np.broadcast_to(a, shape).reshape(-1) if a.ndim else a for name, a in arrays.items()}
     found = {name: np.empty(shape).reshape(-1) for name in graph.outputs}
     with np.errstate(all="ignore"):
-        block = _BLOCK // max((len(n.payload[0].table) for n in graph.nodes if n.kind == "sum"), default=1)
+        block = _BLOCK // max((len(loop.table) for loop in graph.loops), default=1)
         for start in range(0, int(np.prod(shape)), block):
             part = slice(start, start + block)
             values = _of_outputs(graph, {name: a[part] if a.ndim else a for name, a in flat.items()})
@@ -85,13 +85,13 @@ def outputs_float64(graph: Graph, points: Mapping[str, Any]) -> dict[str, F64]:
 def _of_outputs(graph: Graph, points: Mapping[str, Any]) -> dict[int, Any]:
     """The outputs by index, in an array or a number each."""
     leaf, values = _leaf_at(points), dict[int, Any]()
-    sums: dict[tuple[Loop, tuple[int, ...]], Mapping[str, Any]] = {}
+    sums: dict[int, Mapping[str, Any]] = {}
     for index, node, ended in graph.steps():
         if node.kind == "sum":
-            loop, name = node.payload
-            if (loop, node.args) not in sums:
-                sums[loop, node.args] = _summed(loop, [values[a] for a in node.args])
-            values[index] = sums[loop, node.args][name]
+            number, name = node.payload
+            if number not in sums:
+                sums[number] = _summed(graph.loops[number], [values[a] for a in node.args])
+            values[index] = sums[number][name]
         elif index in graph.surfaces:
             values[index] = _on_patches(graph.surfaces[index], values)
         else:

@@ -184,7 +184,8 @@ def _summing(graph: Graph, program: _Writer, outputs: _Outputs, sums: Mapping[in
     """The kernel of a graph with sums."""
     b = program.builder
     name, inputs, params = b.name, b.inputs, b.params
-    ((loop, operands),) = {(node.payload[0], node.args) for node in sums.values()} if sums else ()
+    ((number, operands),) = {(node.payload[0], node.args) for node in sums.values()}
+    loop = graph.loops[number]
     wanted = [index for terms in outputs.values() for index in terms.values()]
     before = set(_needed(graph, operands, ()))
     if graph.surfaces or not before.isdisjoint(sums):

@@ -30,6 +30,7 @@ The strategies:
                  ``piecewise``, power series about the kinks and another form above v*, on ``branch_series``;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
                  ``growing``, elementary branches of any growth beside one kink, in closed form; each with its graph
+``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
@@ -59,6 +60,7 @@ from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink, roots
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise
+from momentgen.compiler.strategies.quadrature import strategy as quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth import gaussians, polynomials
@@ -206,6 +208,7 @@ _STRATEGIES = (
         sized=True,
     ),
     _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
+    _Strategy("quadrature", quadrature.why_not, quadrature.stable_variants),
 )
 
 
