@@ -142,8 +142,8 @@ def _words(share: Shares) -> dict[str, Any]:
         "where": {
             "m, s": "the exact mean and standard deviation",
             "q": "the root of the exact fourth central moment",
-            "D": "the largest |f - f(mu)| within 8 sigma of the mean",
-            "F": "the largest |f| there",
+            "D": "the largest |f - f(mu)| within 13 sigma of the mean",
+            "F": "the largest |f| within 8 sigma, and within the length on which f bends there",
             "v": "the input's variance, sigma its root",
         },
         "values": {},

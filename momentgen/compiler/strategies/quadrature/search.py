@@ -17,13 +17,13 @@ from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, errors
 from momentgen.compiler.toolchain.arrays import F64, Bools
 
 #: what float32 is held to, and what errors of float64 are stated in
-FLOAT32 = Shares(mean=1e-6, sigma=1e-5, partial=1e-4, floor=1e-9)
+FLOAT32 = Shares(mean=1e-6, sigma=1e-5, partial=1e-4, floor=2e-11)
 FLOAT64 = Shares(mean=1e-9, sigma=1e-9, partial=1e-8, floor=1e-12)
 _COARSE = (8.0, 4.0, 2.0, 1.0)
 _COUNTS = (12, 16, 24, 32, 48, 64)
 _REACH = {FLOAT32: 10.0, FLOAT64: 12.0}
 _MOST_ROWS = 60
-_SCREENED, _AIM = 240, 0.7
+_SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.7, 0.9, 5
 #: largest |mean| and variance of a domain, in tens
 _MEANS, _VARS = (4, 3, 2), tuple(range(6, -3, -1))
 _LEAST_SIGMA = 1e-4
@@ -142,7 +142,32 @@ class Search:
         return None
 
     def chosen(self) -> tuple[Nodes, list[Kink], Domain] | None:
-        """The cheapest nodes for float32 that reach the widest domain; None where none reaches any."""
+        """The cheapest nodes for float32 that reach the widest domain; None where none reaches any.
+
+        Fresh points that miss are among those of the next choice.
+        """
+        for attempt in range(_ATTEMPTS):
+            if (best := self._best()) is None:
+                return None
+            coarse, count, domain = best
+            if self._holds_afresh(coarse, count, domain, attempt + 1):
+                return *self.nodes(coarse, count, _REACH[FLOAT32]), domain
+        return None
+
+    def _holds_afresh(self, coarse: float, count: int, domain: Domain, seed: int) -> bool:
+        """Whether a choice holds at points that it was not chosen by; these are added to the others."""
+        known = self.points
+        fresh = []
+        for k, setting in enumerate(self.settings):
+            mean, var = drawn(setting, domain, np.random.default_rng((seed, k)), 2 * _SCREENED)
+            fresh.append((mean, var, in_float64(setting.f, setting.resolution, mean, var)))
+        self.points = fresh
+        _, found = self.share(coarse, count, FLOAT32)
+        holds = self.holds(found, domain, _AFRESH)
+        self.points = [_joined(a, b) for a, b in zip(known, fresh, strict=True)]
+        return holds
+
+    def _best(self) -> tuple[float, int, Domain] | None:
         best: tuple[tuple[float, float, int], float, int, Domain] | None = None
         for coarse in _COARSE:
             for count in _COUNTS:
@@ -157,8 +182,7 @@ class Search:
                     break  # more nodes cost more
         if best is None:
             return None
-        _, coarse, count, domain = best
-        return *self.nodes(coarse, count, _REACH[FLOAT32]), domain
+        return best[1:]
 
     def finer(self, domain: Domain) -> tuple[Nodes, list[Kink]]:
         """The cheapest nodes for float64 that hold on a domain; where none do, those with the least error."""
@@ -179,6 +203,15 @@ class Search:
                     break
         coarse, count = best[1:] if best else (_COARSE[1], _COUNTS[-1])
         return self.nodes(coarse, count, _REACH[FLOAT64])
+
+
+def _joined(a: tuple[F64, F64, Exact], b: tuple[F64, F64, Exact]) -> tuple[F64, F64, Exact]:
+    """Two sets of points as one."""
+    values = {name: np.concatenate([a[2].values[name], b[2].values[name]]) for name in a[2].values}
+    fourth, change, size = (
+        np.concatenate([getattr(of, name) for of in (a[2], b[2])]) for name in ("fourth", "change", "size")
+    )
+    return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), Exact(values, fourth, change, size)
 
 
 def _power_at(f: Branches, at: float) -> float:

@@ -21,7 +21,7 @@ from momentgen.compiler.toolchain.arrays import F64
 _REACH, _STEPS = 13.0, 53
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _BITS = 256
-_WINDOW = 8.0  # sigmas that f's change is looked at in
+_WINDOW = 8.0  # sigmas that f's size is looked at in
 _NAMES = (*OUTPUTS, *PARTIALS)
 _WIDEST = 1.0  # of an interval
 _ROUNDING, _SMALLEST = 2.0**-50, 2.0**-126
@@ -34,7 +34,7 @@ class Exact:
     Attributes:
         values: by output.
         fourth: E (f - mean)^4.
-        change: the largest |f - f(mu)| within eight sigmas.
+        change: the largest |f - f(mu)| within 13 sigmas.
         size: the largest |f| there, and within the length on which f bends: what its rounding is relative to.
     """
 
@@ -57,7 +57,7 @@ class Exact:
             return 2 * own * error + error**2
         fourth = np.sqrt(np.maximum(self.fourth, 0))
         bound = {"dmean_dmu": own / s, "dmean_dvar": own / var, "dvar_dmu": fourth / s, "dvar_dvar": fourth / var}
-        twice = floor * (1 if name.startswith("dmean") else self.change)
+        twice = floor * (1 if name.startswith("dmean") else self.change + floor)
         return share.partial * bound[name] + twice / (s if name.endswith("mu") else var)
 
 
@@ -69,7 +69,7 @@ class Shares:
         mean: of |mean| + sigma_y.
         sigma: of sigma_y.
         partial: of the bounds that Cauchy and Schwarz set, as sigma_y/sigma for dmean_dmu.
-        floor: of the change of f within eight sigmas, beside these.
+        floor: of the change of f within 13 sigmas, beside these.
     """
 
     mean: float
@@ -109,9 +109,8 @@ def _sums(d: F64, z: F64, w: F64, here: float) -> list[float]:
     m = float(w @ d)
     e = d - m
     h, square = z * z - 1, w * e * e
-    near = np.abs(z) <= _WINDOW
     sums = [here + m, square.sum(), (w * e) @ z, (w * e) @ h, square @ z, square @ h, square @ (e * e)]
-    return [*map(float, sums), float(np.abs(d[near]).max())]
+    return [*map(float, sums), float(np.abs(d).max())]
 
 
 def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:

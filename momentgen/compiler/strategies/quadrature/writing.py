@@ -20,12 +20,13 @@ import sympy as sp
 from momentgen.compiler.function.activation import elementary
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, log, select, sqrt
 from momentgen.compiler.strategies.formulas.functions import mills_core
-from momentgen.compiler.strategies.kit import FLOAT64, number
+from momentgen.compiler.strategies.kit import FLOAT64, exp_ratio, number
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S
 
 _MOST = 700.0  # of an exponent: what is beyond is exp(700), or exp(-700)
 _SMALLEST = 2.0**-1022  # whose logarithm stands for that of 0
+_CLOSE = 0.5  # an exponent up to which exp(g) - 1 is by a polynomial
 _CENTRE = mpmath.mpf(1) / 4  # of the polynomial of mills_core
 _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)  # the first two of few bits
 _PHI = sp.Function("_Phi")
@@ -103,7 +104,7 @@ class Expressions:
         if expr.is_number:
             return Scaled(number(self.graph, expr))
         if isinstance(expr, sp.Add):
-            return self._sum([self.value(term) for term in expr.args])
+            return self._less_one(expr) or self._sum([self.value(term) for term in expr.args])
         if isinstance(expr, sp.Mul):
             return self._product(expr)
         if isinstance(expr, sp.exp):
@@ -113,10 +114,37 @@ class Expressions:
         if isinstance(expr, S):
             return self._inverse(self._sum([Scaled(self.graph.const(1)), self.value(sp.exp(-expr.args[0]))]))
         of = {_PHI: self._lower_tail, sp.log: self._logarithm, sp.sin: self._sine, sp.cos: self._cosine, sp.atan: self._atan}
+        if isinstance(expr, sp.log) and 1 in expr.args[0].args and isinstance(expr.args[0], sp.Add):
+            return self._logarithm_beside_one(expr.args[0] - 1)
         if type(expr) not in of:
             cause = f"expected functions that the compiler knows, got {type(expr).__name__}"
             raise BuildError(self.name, "strategies", cause, expr)
         return of[type(expr)](self.value(expr.args[0]))
+
+    def _less_one(self, expr: sp.Add) -> Scaled | None:
+        """a (exp(g) - 1), without what cancels in it; None where a sum is another."""
+        number_, term = expr.as_independent(*expr.free_symbols, as_Add=True)
+        factor, power = term.as_independent(*expr.free_symbols, as_Add=False)
+        if number_ == 0 or factor != -number_ or not isinstance(power, sp.exp):
+            return None
+        g = self.plain(self.value(power.args[0]))
+        negative = g < 0
+        a = select(negative, g, -g)
+        with mpmath.workdps(40):
+            near = exp_ratio(mpmath.mpf(-_CLOSE), mpmath.mpf(0), 1e-17)
+        less = select(a > -_CLOSE, a * horner(a - near.centre, near.coefficients), self._exp(a) - 1)
+        mantissa = select(negative, less, -less) * number(self.graph, factor)
+        return Scaled(mantissa, select(negative, 0, g))
+
+    def _logarithm_beside_one(self, rest: sp.Expr) -> Scaled:
+        """log(1 + u): what rounding takes of 1 + u is put back."""
+        value = self.value(rest)
+        one = Scaled(self.graph.const(1))
+        if value.exponent is not None:
+            return self._logarithm(self._sum([one, value]))
+        u = value.mantissa
+        whole = u + 1
+        return Scaled(self._log(whole) + (u - (whole - 1)) / select(whole > 0, whole, 1))
 
     # --- arithmetic --------------------------------------------------------------
     def _sum(self, terms: list[Scaled]) -> Scaled:
