@@ -198,7 +198,7 @@ def _compile_first(
     misses: list[tuple[Way, BuildError, float]] = []
     promised: tuple[tuple[str, float], ...] = ()
     for way in tried:
-        wanted = () if misses and rule.accuracy.moments else promised
+        wanted = () if misses and (rule.accuracy.moments or rule.accuracy.relative) else promised
         outcome, error = memory.recall(way), None
         if outcome is None or not (outcome.is_final or (wanted and outcome.promised != wanted)):
             outcome, error = _outcome(rule, way, wanted, progress, evidence, memory)

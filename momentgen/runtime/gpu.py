@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,8 @@ class TritonKernels:
             raise Unavailable(f"Triton does not import ({error})") from error
         path = f"{package}.{variant}_triton"
         self._kernels: dict[str, Any] = {}
+        if importlib.util.find_spec(path) is None:
+            raise Unavailable(f"{name}, variant {variant} has no Triton kernels")
         try:
             module = importlib.import_module(path)
             for which in ("forward", "backward"):

@@ -23,7 +23,7 @@ _COARSE = (8.0, 4.0, 2.0, 1.0)
 _COUNTS = (12, 16, 24, 32, 48, 64)
 _REACH = {FLOAT32: 10.0, FLOAT64: 12.0}
 _MOST_ROWS = 60
-_SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.7, 0.9, 5
+_SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.5, 0.7, 5
 #: largest |mean| and variance of a domain, in tens
 _MEANS, _VARS = (4, 3, 2), tuple(range(6, -3, -1))
 _LEAST_SIGMA = 1e-4
@@ -220,7 +220,7 @@ def _power_at(f: Branches, at: float) -> float:
     (here,) = f.values(np.array([at]))
     sizes = []
     for side in (-1, 1):
-        values = f.values(at + side * steps, np.full(2, at + side))
+        values = f.values(at + side * steps)
         sizes.append(np.abs(values - here))
     small, large = np.max(sizes, axis=0)
     if not small > 1e-13 * max(1.0, abs(here)):

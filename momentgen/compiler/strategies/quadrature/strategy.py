@@ -31,6 +31,8 @@ def why_not(derivation: Derivation) -> str | None:
     rule = derivation.rule
     if rule.input != "normal":
         return f"expected a normal input, got {rule.input}"
+    if rule.conditional_var is not None:
+        return "expected an output that f(x) decides, got a conditional variance"
     return "expected f itself, got a draw of 0 or 1" if rule.bernoulli else None
 
 

@@ -60,6 +60,10 @@ def _sine_and_cosine() -> tuple[tuple[float, ...], tuple[float, ...]]:
         return sine, _fitted(lambda w: mpmath.cos(mpmath.sqrt(w)), 0.64, 8)
 
 
+def _is_log_of_logistic(expr: sp.Expr) -> bool:
+    return isinstance(expr, sp.log) and isinstance(expr.args[0], S)
+
+
 class Expressions:
     """Writes expressions on a graph.
 
@@ -81,7 +85,8 @@ class Expressions:
         """
         # sympy writes Phi(-z) in erfc as 1 - Phi(z), which loses the digits of a tail.
         expr = expr.replace(Phi, _PHI).replace(sp.erf, lambda z: 2 * _PHI(sp.sqrt(2) * z) - 1)
-        return self.plain(self.value(elementary(expr.replace(sp.erfc, lambda z: 2 * _PHI(-sp.sqrt(2) * z)))))
+        expr = elementary(expr.replace(sp.erfc, lambda z: 2 * _PHI(-sp.sqrt(2) * z)))
+        return self.plain(self.value(expr.replace(_is_log_of_logistic, lambda e: -sp.log(1 + sp.exp(-e.args[0].args[0])))))
 
     def plain(self, value: Scaled) -> Real:
         """A value as one number: at most about 1e304 times its mantissa."""
@@ -140,11 +145,13 @@ class Expressions:
         """log(1 + u): what rounding takes of 1 + u is put back."""
         value = self.value(rest)
         one = Scaled(self.graph.const(1))
-        if value.exponent is not None:
-            return self._logarithm(self._sum([one, value]))
-        u = value.mantissa
+        u = self.plain(value)
         whole = u + 1
-        return Scaled(self._log(whole) + (u - (whole - 1)) / select(whole > 0, whole, 1))
+        near = self._log(whole) + (u - (whole - 1)) / select(whole > 0, whole, 1)
+        if value.exponent is None:
+            return Scaled(near)
+        far = self._logarithm(self._sum([one, value])).mantissa
+        return Scaled(select(abs(u) < 1, near, far))
 
     # --- arithmetic --------------------------------------------------------------
     def _sum(self, terms: list[Scaled]) -> Scaled:
