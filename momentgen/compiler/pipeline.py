@@ -17,7 +17,7 @@ from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.derive.derivation import affine_parameters
-from momentgen.compiler.emit import Header, render_c, render_c_float64, render_c_rounded, render_triton
+from momentgen.compiler.emit import Header, render_c, render_c_float64, render_c_rounded, render_triton, render_triton_sums
 from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
@@ -148,7 +148,9 @@ def compile_rule(
         else:
             rounded = replace(stable, forward64=stable.forward, partials64=stable.partials)
             name = f"{rule.name}_{stable.variant}"
-            files[f"{stable.variant}.c"] = render_c_rounded(kernels_of(rounded, name), name, dated)
+            kernels = kernels_of(rounded, name)
+            files[f"{stable.variant}.c"] = render_c_rounded(kernels, name, dated)
+            files[f"{stable.variant}_triton.py"] = render_triton_sums(kernels, header)
         earlier = (other.stable for other in compiled[: compiled.index(one)])
         if same := next((other.variant for other in earlier if _same_in_float64(other, stable)), None):
             alike[stable.variant] = same

@@ -143,7 +143,7 @@ def _words(share: Shares) -> dict[str, Any]:
             "m, s": "the exact mean and standard deviation",
             "q": "the root of the exact fourth central moment",
             "D": "the largest |f - f(mu)| within 13 sigma of the mean",
-            "F": "the largest |f| within 8 sigma, and within the length on which f bends there",
+            "F": "the largest |f| within 8 sigma, and about where f bends most",
             "v": "the input's variance, sigma its root",
         },
         "values": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +23,12 @@ FLOAT64 = Shares(mean=1e-9, sigma=1e-9, partial=1e-8, floor=1e-12)
 _COARSE = (8.0, 4.0, 2.0, 1.0)
 _COUNTS = (12, 16, 24, 32, 48, 64)
 _REACH = {FLOAT32: 10.0, FLOAT64: 12.0}
+_EVEN, _ENOUGH = (1, 4, 10), 1e4  # tried in turn, until a domain has such a variance
 _MOST_ROWS = 60
 _SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.5, 0.7, 5
 #: largest |mean| and variance of a domain, in tens
 _MEANS, _VARS = (4, 3, 2), tuple(range(6, -3, -1))
-_LEAST_SIGMA = 1e-4
+_LEAST_SIGMA, _SIGMAS = 1e-4, 13.0  # sigmas on either side of a mean that count
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,14 @@ def drawn(
     return mean.astype(np.float32).astype(np.float64), var.astype(np.float32).astype(np.float64)
 
 
+class Choice(NamedTuple):
+    """How coarse features are, how many nodes each half of an interval has, and into how many each side is cut."""
+
+    coarse: float
+    count: int
+    even: int
+
+
 class Search:
     """Tries nodes for one f.
 
@@ -80,20 +90,29 @@ class Search:
 
     def __init__(self, f: Branches, settings: Sequence[Setting]) -> None:
         self.f, self.settings = f, tuple(settings)
-        self.tried: dict[tuple[float, int, float], tuple[int, tuple[F64, ...]]] = {}
+        self.even = 1
+        # Of an f that bends everywhere intervals are known up to there.
+        reach = min(setting.resolution.reach for setting in settings)
+        self.vars = tuple(k for k in _VARS if _SIGMAS * 10 ** (k / 2) <= reach)
+
+    @property
+    def most(self) -> Domain:
+        """The widest domain that is tried."""
+        return Domain(10.0 ** _MEANS[0], 10.0 ** self.vars[0])
 
     @cached_property
     def points(self) -> list[tuple[F64, F64, Exact]]:
         """Points on the widest domain, with exact values, by setting."""
-        domain = Domain(10.0 ** _MEANS[0], 10.0 ** _VARS[0])
+        domain = self.most
         found = []
         for k, setting in enumerate(self.settings):
             mean, var = drawn(setting, domain, np.random.default_rng(k), _SCREENED)
             found.append((mean, var, in_float64(setting.f, setting.resolution, mean, var)))
         return found
 
-    def nodes(self, coarse: float, count: int, reach: float) -> tuple[Nodes, list[Kink]]:
+    def nodes(self, choice: Choice, share: Shares) -> tuple[Nodes, list[Kink]]:
         """The features for a coarseness, those at kinks apart."""
+        coarse, count, even = choice
         every = [setting.resolution for setting in self.settings]
         fixed = self.settings[0].f.kinks
         moving = any(kink.free_symbols for kink in self.f.pieces.kinks)
@@ -107,12 +126,12 @@ class Search:
             for at, one in zip(self.f.pieces.kinks, at_kinks, strict=True)
         ]
         rest = tuple(one for one in made if one not in at_kinks)
-        return Nodes(count, reach, rest, most), kinks
+        return Nodes(count, _REACH[share], rest, most, even), kinks
 
-    def share(self, coarse: float, count: int, share: Shares) -> tuple[int, list[F64]]:
+    def share(self, choice: Choice, share: Shares) -> tuple[int, list[F64]]:
         """Terms of a choice of nodes, and its largest error over what is allowed, at the points of each setting."""
-        nodes, kinks = self.nodes(coarse, count, _REACH[share])
-        terms = rows_of(nodes, len(kinks)) * count
+        nodes, kinks = self.nodes(choice, share)
+        terms = rows_of(nodes, len(kinks)) * choice.count
         if terms > _MOST_ROWS * _COUNTS[-1]:
             return terms, []
         moments = Moments(self.f, kinks, nodes)
@@ -135,7 +154,7 @@ class Search:
 
     def widest(self, found: Sequence[F64]) -> Domain | None:
         """The widest domain on which errors are small enough: of two with equal variances that of the larger mean."""
-        for var in _VARS:
+        for var in self.vars:
             for mean in _MEANS:
                 if self.holds(found, Domain(10.0**mean, 10.0**var), _AIM):
                     return Domain(10.0**mean, 10.0**var)
@@ -149,12 +168,13 @@ class Search:
         for attempt in range(_ATTEMPTS):
             if (best := self._best()) is None:
                 return None
-            coarse, count, domain = best
-            if self._holds_afresh(coarse, count, domain, attempt + 1):
-                return *self.nodes(coarse, count, _REACH[FLOAT32]), domain
+            choice, domain = best
+            if self._holds_afresh(choice, domain, attempt + 1):
+                self.even = choice.even
+                return *self.nodes(choice, FLOAT32), domain
         return None
 
-    def _holds_afresh(self, coarse: float, count: int, domain: Domain, seed: int) -> bool:
+    def _holds_afresh(self, choice: Choice, domain: Domain, seed: int) -> bool:
         """Whether a choice holds at points that it was not chosen by; these are added to the others."""
         known = self.points
         fresh = []
@@ -162,34 +182,37 @@ class Search:
             mean, var = drawn(setting, domain, np.random.default_rng((seed, k)), 2 * _SCREENED)
             fresh.append((mean, var, in_float64(setting.f, setting.resolution, mean, var)))
         self.points = fresh
-        _, found = self.share(coarse, count, FLOAT32)
+        _, found = self.share(choice, FLOAT32)
         holds = self.holds(found, domain, _AFRESH)
         self.points = [_joined(a, b) for a, b in zip(known, fresh, strict=True)]
         return holds
 
-    def _best(self) -> tuple[float, int, Domain] | None:
-        best: tuple[tuple[float, float, int], float, int, Domain] | None = None
-        for coarse in _COARSE:
-            for count in _COUNTS:
-                terms, found = self.share(coarse, count, FLOAT32)
-                domain = self.widest(found) if found else None
-                if domain is None:
-                    continue
-                rank = (domain.var, domain.mean, -terms)
-                if best is None or rank > best[0]:
-                    best = rank, coarse, count, domain
-                if domain.var == 10.0 ** _VARS[0] and domain.mean == 10.0 ** _MEANS[0]:
-                    break  # more nodes cost more
-        if best is None:
-            return None
-        return best[1:]
+    def _best(self) -> tuple[Choice, Domain] | None:
+        best: tuple[tuple[float, float, int], Choice, Domain] | None = None
+        for even in _EVEN:
+            if best is not None and best[2].var >= min(_ENOUGH, self.most.var):
+                break
+            for coarse in _COARSE if even == 1 else _COARSE[:1]:
+                for count in _COUNTS if even == 1 else _COUNTS[2::2]:
+                    choice = Choice(coarse, count, even)
+                    terms, found = self.share(choice, FLOAT32)
+                    domain = self.widest(found) if found else None
+                    if domain is None:
+                        continue
+                    rank = (domain.var, domain.mean, -terms)
+                    if best is None or rank > best[0]:
+                        best = rank, choice, domain
+                    if domain == self.most:
+                        break  # more nodes cost more
+        return best and best[1:]
 
     def finer(self, domain: Domain) -> tuple[Nodes, list[Kink]]:
         """The cheapest nodes for float64 that hold on a domain; where none do, those with the least error."""
-        best: tuple[tuple[float, int], float, int] | None = None
+        best: tuple[tuple[float, int], Choice] | None = None
         for coarse in _COARSE[1:]:
             for count in _COUNTS[2:]:
-                terms, found = self.share(coarse, count, FLOAT64)
+                choice = Choice(coarse, count, self.even)
+                terms, found = self.share(choice, FLOAT64)
                 if not found:
                     continue
                 error = max(
@@ -198,11 +221,10 @@ class Search:
                 )
                 rank = (max(error, 1.0), terms)
                 if best is None or rank < best[0]:
-                    best = rank, coarse, count
+                    best = rank, choice
                 if error <= 1.0:
                     break
-        coarse, count = best[1:] if best else (_COARSE[1], _COUNTS[-1])
-        return self.nodes(coarse, count, _REACH[FLOAT64])
+        return self.nodes(best[1] if best else Choice(_COARSE[1], _COUNTS[-1], self.even), FLOAT64)
 
 
 def _joined(a: tuple[F64, F64, Exact], b: tuple[F64, F64, Exact]) -> tuple[F64, F64, Exact]:

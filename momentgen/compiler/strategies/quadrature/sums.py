@@ -50,12 +50,14 @@ class Nodes:
         reach: W.
         features: beside kinks, from left to right.
         most: the largest length there may be.
+        even: into how many parts of one length each side of mu is cut as well: of an f that bends everywhere.
     """
 
     count: int
     reach: float
     features: tuple[Feature, ...]
     most: float
+    even: int = 1
 
 
 @lru_cache
@@ -171,12 +173,15 @@ class Moments:
         every += [(g.const(feature.at), None) for feature in self.nodes.features]
         places = self._ordered([at for at, _ in every])
         cuts = [low, *(select(at < low, low, select(at > high, high, at)) for at in places)]
-        last = mu
-        for k in range(1, len(cuts)):
-            before = cuts[k]
-            cuts[k] = select(last < before, last, before)
-            last = select(last < before, before, last)
-        cuts += [last, high]
+        shares = [k / self.nodes.even for k in range(1 - self.nodes.even, self.nodes.even)]
+        for extra in (mu + sigma * (reach * share) if share else mu for share in shares):
+            last = extra
+            for k in range(1, len(cuts)):
+                before = cuts[k]
+                cuts[k] = select(last < before, last, before)
+                last = select(last < before, before, last)
+            cuts.append(last)
+        cuts.append(high)
         double = sigma * 2
         lengths = [_smaller(double, self._length(cut)) for cut in cuts]
         starts = [(cut - mu) / sigma for cut in cuts]
@@ -261,7 +266,7 @@ def _scaled_back(
 
 def rows_of(nodes: Nodes, kinks: int) -> int:
     """How many rows of nodes there are."""
-    return 2 * (len(nodes.features) + kinks + 2)
+    return 2 * (len(nodes.features) + kinks + 2 * nodes.even)
 
 
 __all__ = ["Kink", "Moments", "Nodes", "rows_of"]

@@ -23,7 +23,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _BITS = 256
 _WINDOW = 8.0  # sigmas that f's size is looked at in
 _NAMES = (*OUTPUTS, *PARTIALS)
-_WIDEST = 1.0  # of an interval
+_ABOUT, _SPREAD = 4.0, np.linspace(-1, 1, 65)
 _ROUNDING, _SMALLEST = 2.0**-50, 2.0**-126
 
 
@@ -98,11 +98,13 @@ def _row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[f
 
 
 def _size(f: Branches, resolution: Resolution, mean: float, s: float) -> float:
-    """The largest |f| within eight sigmas, and in the interval around."""
-    last = resolution.low.size - 1
-    home = int(np.clip(np.searchsorted(resolution.low, mean, "right") - 1, 0, last))
-    wide = max(_WINDOW * s, min(float(resolution.high[home] - resolution.low[home]), _WIDEST))
-    return float(np.abs(f.values(np.linspace(mean - wide, mean + wide, 65))).max())
+    """The largest |f| within eight sigmas, and about where f bends on the shortest length."""
+    widths = resolution.high - resolution.low
+    narrow = int(widths.argmin())
+    wide, middle = _WINDOW * s, (resolution.high[narrow] + resolution.low[narrow]) / 2
+    about = _ABOUT * min(float(widths[narrow]), 1.0)
+    places = [mean + wide * _SPREAD, mean + about * _SPREAD, middle + about * _SPREAD]
+    return float(np.abs(f.values(np.concatenate(places))).max())
 
 
 def _sums(d: F64, z: F64, w: F64, here: float) -> list[float]:

@@ -29,7 +29,7 @@ _SMALLEST = 2.0**-1022  # whose logarithm stands for that of 0
 _CLOSE = 0.5  # an exponent up to which exp(g) - 1 is by a polynomial
 _CENTRE = mpmath.mpf(1) / 4  # of the polynomial of mills_core
 _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)  # the first two of few bits
-_PHI = sp.Function("_Phi")
+_PHI, _ASINH = sp.Function("_Phi"), sp.Function("_asinh")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Expressions:
             BuildError: for a function that is not known.
         """
         # sympy writes Phi(-z) in erfc as 1 - Phi(z), which loses the digits of a tail.
-        expr = expr.replace(Phi, _PHI).replace(sp.erf, lambda z: 2 * _PHI(sp.sqrt(2) * z) - 1)
+        expr = expr.replace(sp.asinh, _ASINH).replace(Phi, _PHI).replace(sp.erf, lambda z: 2 * _PHI(sp.sqrt(2) * z) - 1)
         expr = elementary(expr.replace(sp.erfc, lambda z: 2 * _PHI(-sp.sqrt(2) * z)))
         return self.plain(self.value(expr.replace(_is_log_of_logistic, lambda e: -sp.log(1 + sp.exp(-e.args[0].args[0])))))
 
@@ -118,6 +118,8 @@ class Expressions:
             return self._power(expr.base, expr.exp)
         if isinstance(expr, S):
             return self._inverse(self._sum([Scaled(self.graph.const(1)), self.value(sp.exp(-expr.args[0]))]))
+        if type(expr) is _ASINH:
+            return self._inverse_sinh(expr.args[0])
         of = {_PHI: self._lower_tail, sp.log: self._logarithm, sp.sin: self._sine, sp.cos: self._cosine, sp.atan: self._atan}
         if isinstance(expr, sp.log) and 1 in expr.args[0].args and isinstance(expr.args[0], sp.Add):
             return self._logarithm_beside_one(expr.args[0] - 1)
@@ -146,12 +148,32 @@ class Expressions:
         value = self.value(rest)
         one = Scaled(self.graph.const(1))
         u = self.plain(value)
-        whole = u + 1
-        near = self._log(whole) + (u - (whole - 1)) / select(whole > 0, whole, 1)
+        near = self._beside_one(u)
         if value.exponent is None:
             return Scaled(near)
         far = self._logarithm(self._sum([one, value])).mantissa
         return Scaled(select(abs(u) < 1, near, far))
+
+    def _beside_one(self, u: Real) -> Real:
+        whole = u + 1
+        return self._log(whole) + (u - (whole - 1)) / select(whole > 0, whole, 1)
+
+    def _inverse_sinh(self, expr: sp.Expr) -> Scaled:
+        """asinh(z), of small z by log(1 + u)."""
+        value = self.value(expr)
+        z = self.plain(value)
+        negative = z < 0
+        size = select(negative, -z, z)
+        held = select(size > 1, 1, size)
+        square = held * held
+        near = self._beside_one(held + square / (1 + sqrt(1 + square)))
+        large = Scaled(select(size > 1, abs(value.mantissa), 1), value.exponent)
+        squared = self._times([large, large])
+        root = self._sum([Scaled(self.graph.const(1)), squared])
+        half = None if root.exponent is None else root.exponent * 0.5
+        far = self._logarithm(self._sum([large, Scaled(sqrt(root.mantissa), half)])).mantissa
+        whole = select(size > 1, far, near)
+        return Scaled(select(negative, -whole, whole))
 
     # --- arithmetic --------------------------------------------------------------
     def _sum(self, terms: list[Scaled]) -> Scaled:
