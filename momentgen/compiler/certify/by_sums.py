@@ -6,11 +6,12 @@ them.  Exact values are sums over far more nodes; at the worst points, and at sm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sympy
 
 from momentgen.compiler.certify.bounds import Bound, check_promises
 from momentgen.compiler.certify.points import seed_of
@@ -23,6 +24,7 @@ from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_bal
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import MissedError
 from momentgen.rule import Rule
+from momentgen.rule.symbols import x
 
 _POINTS, _WORST, _SMALL = 800, 4, 24
 _EVERY = 50  # of the points that promises are checked at
@@ -99,12 +101,27 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
             runner,  # type: ignore[arg-type]
             setting.params,
             setting.params,
-            setting.f.values,
+            _own_values(rule, setting),
             seed=seed_of(rule.name, stable.variant),
             every=_EVERY,
         )
     stated = {name: float(f"{value:.2g}") for name, value in float64.items()}
     return Measured(bounds, {"float64_measured": stated, "float64_unit": _words(FLOAT64)}, count, promises)
+
+
+def _own_values(rule: Rule, setting: Setting) -> Callable[..., F64]:
+    """f on arrays: at a jump its own value, which may be that of neither side."""
+    f = rule.f.subs({p.symbol: sympy.Rational(setting.params[p.name]) for p in rule.parameters})
+
+    def values(points: F64) -> F64:
+        found = setting.f.values(points)
+        for at in np.unique(points[np.isin(points, setting.f.kinks)]):
+            own = f.subs(x, sympy.Rational(float(at)))
+            if own.is_finite:
+                found[points == at] = float(own)
+        return found
+
+    return values
 
 
 def _take_in(

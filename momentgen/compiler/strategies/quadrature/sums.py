@@ -26,8 +26,10 @@ from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.resolution import Feature
 
 _LEAST_VAR = 2.0**-127
-_SMOOTH, _KINK = 1e-5, 1e-9  # sigmas over the length below which moments are scaled, away from kinks and at one
-_NEAR = 10.0  # sigmas
+#: sigmas over the length below which moments are scaled: away from kinks, at one, and at a jump
+_SMOOTH, _KINK, _JUMP = 1e-5, 1e-9, 1e-14
+_NEAR, _BESIDE = 10.0, 1e-3  # sigmas; of the distance to a kink, where f may be singular, or of the length
+_APART = 1e5 * 2.0**-52  # of |mu|: a sigma at which nodes are not rounded into each other
 _DENSITY = 1 / np.sqrt(2 * np.pi)
 _SHARED, _ROW = ("here",), ("u", "end", "step", "start", "rise", "home")
 
@@ -39,6 +41,11 @@ class Kink:
     at: sp.Expr
     power: float
     length: float
+
+    @property
+    def least(self) -> float:
+        """The sigma over the length below which moments are scaled: at a jump differences of f keep their digits."""
+        return _KINK if self.power else _JUMP
 
 
 @dataclass(frozen=True)
@@ -109,12 +116,12 @@ class Moments:
             lengths.append(self.g.const(min(self.nodes.most, 1e6)))
         return functools.reduce(_smaller, lengths)
 
-    def _nearest(self, mu: Real) -> tuple[Real, Real, Real, Real]:
-        """Of the nearest kink: distance, place, power and length."""
+    def _nearest(self, mu: Real) -> list[Real]:
+        """Of the nearest kink: distance, place, power, length, and the least sigma over that."""
         first, *others = zip(self.at, self.kinks, strict=True)
 
         def of(at: Real, kink: Kink) -> list[Real]:
-            numbers = (self.g.const(value) for value in (kink.power, kink.length))
+            numbers = (self.g.const(value) for value in (kink.power, kink.length, kink.least))
             return [abs(mu - at), at, *numbers]
 
         best = of(*first)
@@ -122,14 +129,16 @@ class Moments:
             new = of(*other)
             closer = new[0] < best[0]
             best = [select(closer, a, b) for a, b in zip(new, best, strict=True)]
-        distance, at, power, length = best
-        return distance, at, power, length
+        return best
 
     def _larger(self, mu: Real, sigma: Real) -> tuple[Real, Real]:
         """The sigma at which moments are taken, and sigma over it."""
-        least = self._length(mu) * _SMOOTH
+        length = self._length(mu)
+        least, most, apart = length * _SMOOTH, length * _BESIDE, abs(mu) * _APART
+        apart = _smaller(apart, most)
+        least = select(least < apart, apart, least)
         if self.kinks:
-            least = _smaller(least, self._nearest(mu)[0] * (1 / _NEAR))
+            least = _smaller(least, self._nearest(mu)[0] * _BESIDE)
         larger = select(sigma < least, least, sigma)
         return larger, select(sigma < least, sigma / larger, 1)
 
@@ -137,9 +146,9 @@ class Moments:
         """The mean and sigma at which moments are taken, by how much they are larger, and the power of the kink."""
         if not self.kinks:
             return mu, sigma, self.g.const(1), self.g.const(1)
-        distance, at, power, length = self._nearest(mu)
+        distance, at, power, length, share = self._nearest(mu)
         scale = select(length > 1, 1, length)
-        least = _KINK * select(abs(at) > scale, abs(at), scale)
+        least = share * select(abs(at) > scale, abs(at), scale)
         tiny = (distance <= sigma * _NEAR) & (sigma < least)
         c = select(tiny, least / sigma, 1)
         centre = select(tiny, at + (mu - at) * c, mu)
