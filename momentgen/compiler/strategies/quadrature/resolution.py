@@ -6,6 +6,7 @@ there.  It grows with the distance from a centre, as the nodes of a sum do (:mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,9 @@ def resolved(f: Branches) -> Resolution:
 
 def _within(f: Branches, reach: float) -> tuple[F64, F64] | None:
     inner = f.kinks[np.abs(f.kinks) < reach]
-    edges = np.unique(np.concatenate([[-reach, 0.0, reach], inner]))
+    # Where f grows, an interval across many scales would be followed as closely as its largest values ask.
+    scales = 4.0 ** np.arange(math.log(reach, 4))
+    edges = np.unique(np.concatenate([[-reach, 0.0, reach], -scales, scales, inner]))
     grid = np.unique(np.concatenate([edges, _EVEN, *(k + _WIDENING for k in {0.0, *inner, *f.centres})]))
     grid = grid[np.abs(grid) <= reach]
     values = f.values(grid)
