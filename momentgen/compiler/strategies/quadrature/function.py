@@ -69,6 +69,13 @@ class Branches:
         return np.array([float(sp.N(k, 30)) for k in self.pieces.kinks])
 
     @cached_property
+    def roots(self) -> F64:
+        """The breakpoints, where pieces have roots or logarithms, which no polynomial follows up to there."""
+        powers = [part for piece in self.pieces for part in piece.expr.atoms(sp.Pow, sp.log) if part.has(x)]
+        rooted = any(isinstance(part, sp.log) or (part.exp.is_number and not part.exp.is_Integer) for part in powers)
+        return self.kinks if rooted else np.array([])
+
+    @cached_property
     def centres(self) -> tuple[float, ...]:
         """Points about which f may bend: the numbers in it, of either sign, and real parts of poles of fractions."""
         found: set[float] = set()

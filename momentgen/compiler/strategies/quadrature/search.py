@@ -28,7 +28,7 @@ _MOST_ROWS = 60
 _SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.5, 0.7, 5
 #: largest |mean| and variance of a domain, in tens
 _MEANS, _VARS = (4, 3, 2), tuple(range(6, -3, -1))
-_LEAST_SIGMA, _SIGMAS = 1e-4, 13.0  # sigmas on either side of a mean that count
+_LEAST_SIGMA, _SIGMAS = 1e-4, 20.0  # sigmas that intervals are to be known for
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from momentgen.compiler.toolchain.arrays import F64
 _REACH, _STEPS = 13.0, 53
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _BITS = 256
+#: sigmas beside a kink where f may have a root
+_GRADED = np.concatenate([-(4.0 ** -np.arange(16)), [0.0], 4.0 ** -np.arange(16)])
 _WINDOW = 8.0  # sigmas that f's size is looked at in
 _NAMES = (*OUTPUTS, *PARTIALS)
 _ABOUT, _SPREAD = 4.0, np.linspace(-1, 1, 65)
@@ -86,7 +88,8 @@ def in_float64(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exac
 
 def _row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
     s = float(np.sqrt(var))
-    cuts = np.concatenate([np.linspace(-_REACH, _REACH, _STEPS), (resolution.edges - mean) / s])
+    beside = [(at - mean) / s + _GRADED for at in f.roots if abs(at - mean) <= _REACH * s]
+    cuts = np.concatenate([np.linspace(-_REACH, _REACH, _STEPS), (resolution.edges - mean) / s, *beside])
     cuts = np.unique(cuts[np.abs(cuts) <= _REACH])
     middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
     z = (middle[:, None] + half[:, None] * _NODES).ravel()
@@ -127,6 +130,9 @@ def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
 def _ball_row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
     mu, s = arb(mean), arb(var).sqrt()
     inner = [(arb(edge) - mu) / s for edge in resolution.edges.tolist() if abs(edge - mean) <= _REACH * float(s)]
+    roots = [(arb(at) - mu) / s for at in f.roots if abs(at - mean) <= _REACH * float(s)]
+    inner += [at + step for at in roots for step in map(arb, _GRADED.tolist())]
+    inner = [at for at in inner if abs(at) <= _REACH]
     cuts = sorted([*map(arb, np.linspace(-_REACH, _REACH, _STEPS).tolist()), *inner], key=float)
     here = f.ball(mu, mean)
     d, z, w = [], [], []
