@@ -7,7 +7,8 @@ A list in ``benchmarks/blind_lists/`` is committed before anything on it is trie
     python benchmarks/blind.py first ricker weibull # some of its functions
     python benchmarks/blind.py --table              # the tables of docs/results/functions.md
 
-Each function is built from f alone, with ``Accuracy(relative=True)``, which asks for what is checked here, in a process of its own, in at most 60 seconds of one processor.  Then the op is
+Each function is built from f alone, with ``Accuracy(relative=True)``, which asks for what is checked here.  It has a
+process of its own, and 60 seconds of one processor.  Then the op is
 imported and called in float32 and in float64.  The truth is adaptive quadrature of f in mpmath, which shares no code
 with the compiler.  A function is right if at all points
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import math
 import os
@@ -112,7 +114,7 @@ class Truth:
             rows = np.array([d, d * d, d * z, d * (z * z - 1), d * d * z, d * d * (z * z - 1), d**3, d**4])
             return rows @ w, np.abs(rows) @ w
 
-        panels = [(a, b, *sums(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+        panels = [(a, b, *sums(a, b)) for a, b in itertools.pairwise(edges)]
         size = np.sum([row[3] for row in panels], axis=0) + 1e-300
         total = np.zeros(8)
         stack = [(*panel, 0) for panel in panels]

@@ -42,7 +42,7 @@ def test_a_quick_run_measures_methods_beside_each_other_keeps_what_it_drew_and_a
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")} == kept
 
 
-@pytest.mark.parametrize(("script", "name"), [("answers", "the-default"), ("truth", "truth")])
+@pytest.mark.parametrize(("script", "name"), [("answers", "the-default"), ("truth", "truth"), ("blind", "functions")])
 def test_the_documented_tables_are_those_of_the_results(script: str, name: str) -> None:
     command = [sys.executable, str(SCRIPT.with_stem(script)), "--table"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)

@@ -17,7 +17,14 @@ from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.derive.derivation import affine_parameters
-from momentgen.compiler.emit import Header, render_c, render_c_float64, render_c_rounded, render_triton, render_triton_sums
+from momentgen.compiler.emit import (
+    Header,
+    render_c,
+    render_c_float64,
+    render_c_rounded,
+    render_triton,
+    render_triton_sums,
+)
 from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch

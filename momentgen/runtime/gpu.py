@@ -80,7 +80,6 @@ class TritonKernels:
                 enable_fp_fusion=False,  # contraction would change the certified bits
             )
 
-
     def _arrays(self, device: torch.device) -> list[Tensor]:
         """The array of ``TABLE``, where there is one."""
         if not self._table:

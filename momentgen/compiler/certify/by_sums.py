@@ -71,8 +71,7 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
     """
     sampled: Sampled = stable.by_sums
     runner, wide = (
-        _Runner(graphs)
-        for graphs in ((stable.forward, stable.partials), (stable.forward64, stable.partials64))
+        _Runner(graphs) for graphs in ((stable.forward, stable.partials), (stable.forward64, stable.partials64))
     )
     bounds = {name: Bound() for name in _NAMES}
     float64 = dict.fromkeys(_NAMES, 0.0)

@@ -218,7 +218,9 @@ def _table_name(sums: Summation) -> str:
 
 def _table(sums: Summation) -> str:
     rows = [f"({', '.join(map(repr, row))})," for row in sums.table]
-    return "\n".join(["#: of sums: numbers of each term", f"{_table_name(sums)} = (", *(f"    {row}" for row in rows), ")"])
+    return "\n".join(
+        ["#: of sums: numbers of each term", f"{_table_name(sums)} = (", *(f"    {row}" for row in rows), ")"]
+    )
 
 
 def _heads(which: str, arguments: Sequence[str], params: Sequence[str], returns: int, more: str = "") -> list[str]:

@@ -6,6 +6,7 @@ kernels' nodes are placed is shared.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +137,7 @@ def _ball_row(f: Branches, resolution: Resolution, mean: float, var: float) -> l
     cuts = sorted([*map(arb, np.linspace(-_REACH, _REACH, _STEPS).tolist()), *inner], key=float)
     here = f.ball(mu, mean)
     d, z, w = [], [], []
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in itertools.pairwise(cuts):
         half, middle = (b - a) / 2, (a + b) / 2
         if not half > 0:
             continue

@@ -86,7 +86,9 @@ class Expressions:
         # sympy writes Phi(-z) in erfc as 1 - Phi(z), which loses the digits of a tail.
         expr = expr.replace(sp.asinh, _ASINH).replace(Phi, _PHI).replace(sp.erf, lambda z: 2 * _PHI(sp.sqrt(2) * z) - 1)
         expr = elementary(expr.replace(sp.erfc, lambda z: 2 * _PHI(-sp.sqrt(2) * z)))
-        return self.plain(self.value(expr.replace(_is_log_of_logistic, lambda e: -sp.log(1 + sp.exp(-e.args[0].args[0])))))
+        return self.plain(
+            self.value(expr.replace(_is_log_of_logistic, lambda e: -sp.log(1 + sp.exp(-e.args[0].args[0]))))
+        )
 
     def plain(self, value: Scaled) -> Real:
         """A value as one number: at most about 1e304 times its mantissa."""
@@ -120,7 +122,13 @@ class Expressions:
             return self._inverse(self._sum([Scaled(self.graph.const(1)), self.value(sp.exp(-expr.args[0]))]))
         if type(expr) is _ASINH:
             return self._inverse_sinh(expr.args[0])
-        of = {_PHI: self._lower_tail, sp.log: self._logarithm, sp.sin: self._sine, sp.cos: self._cosine, sp.atan: self._atan}
+        of = {
+            _PHI: self._lower_tail,
+            sp.log: self._logarithm,
+            sp.sin: self._sine,
+            sp.cos: self._cosine,
+            sp.atan: self._atan,
+        }
         if isinstance(expr, sp.log) and 1 in expr.args[0].args and isinstance(expr.args[0], sp.Add):
             return self._logarithm_beside_one(expr.args[0] - 1)
         if type(expr) not in of:
@@ -183,9 +191,7 @@ class Expressions:
         if len(exponents) < len(terms):
             exponents.append(self.graph.const(0))
         most = functools.reduce(lambda a, b: select(a < b, b, a), exponents)
-        parts = [
-            term.mantissa * self._exp(-most if term.exponent is None else term.exponent - most) for term in terms
-        ]
+        parts = [term.mantissa * self._exp(-most if term.exponent is None else term.exponent - most) for term in terms]
         return Scaled(functools.reduce(operator.add, parts), most)
 
     def _product(self, expr: sp.Expr) -> Scaled:
