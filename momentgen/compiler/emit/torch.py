@@ -265,10 +265,10 @@ def _public(
         of = f"_SURFACES[{surfaces[sheet.patches]}], {sheet.cell('number', '//')}, {sheet.y}, {sheet.z}"
         lines += _assignment(", ".join(names), f"{'surface_slopes' if sloping else 'surface'}({of})", None)
     if kernel.sums is not None:
-        of = kernel.sums
-        rows = ", ".join(f"({', '.join(row)})" for row in of.rows)
-        call = f"summed({_private(kernel, of.term)}, ({', '.join(of.shared)},), ({rows},), {_table_name(of)})"
-        lines += _assignment(", ".join(of.results), call, None)
+        sums = kernel.sums
+        rows = ", ".join(f"({', '.join(row)})" for row in sums.rows)
+        call = f"summed({_private(kernel, sums.term)}, ({', '.join(sums.shared)},), ({rows},), {_table_name(sums)})"
+        lines += _assignment(", ".join(sums.results), call, None)
     results = [f"out_{name}" for name in outputs]
     returned = [_whole(kernel, name, text) for name, text in zip(outputs, results, strict=True)]
     lines += _assignment(", ".join(results), _call(kernel, kernel.program), None)

@@ -74,9 +74,9 @@ class Kernel:
         program: from inputs, and what ``sheets`` and ``points`` give, to the results.
         points: what ``sheets`` are of, and other values that both programs need; None without ``sheets``.
         sheets: the polynomials of two values.
-        sums: the sums; None where there are none.
         number: from the inputs to the number of the cell; None where there is one cell.
         cells: how many there are.
+        sums: the sums; None where there are none.
     """
 
     name: str
@@ -84,9 +84,9 @@ class Kernel:
     program: Program
     points: Program | None = None
     sheets: tuple[Sheet, ...] = ()
-    sums: Summation | None = None
     number: Program | None = None
     cells: int = 1
+    sums: Summation | None = None
 
     @property
     def program_inputs(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class Kernel:
 
     @property
     def _programs(self) -> tuple[Program | None, ...]:
-        return self.number, self.points, self.sums and self.sums.term, self.program
+        return self.number, self.points, None if self.sums is None else self.sums.term, self.program
 
 
 def parameter(name: str) -> str:

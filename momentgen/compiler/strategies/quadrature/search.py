@@ -76,7 +76,7 @@ class Choice(NamedTuple):
     """How coarse features are, how many nodes each half of an interval has, and into how many each side is cut."""
 
     coarse: float
-    count: int
+    nodes: int
     even: int
 
 
@@ -131,14 +131,14 @@ class Search:
     def share(self, choice: Choice, share: Shares) -> tuple[int, list[F64]]:
         """Terms of a choice of nodes, and its largest error over what is allowed, at the points of each setting."""
         nodes, kinks = self.nodes(choice, share)
-        terms = rows_of(nodes, len(kinks)) * choice.count
+        terms = rows_of(nodes, len(kinks)) * choice.nodes
         if terms > _MOST_ROWS * _COUNTS[-1]:
             return terms, []
         moments = Moments(self.f, kinks, nodes)
         graphs = moments.graph(OUTPUTS), moments.graph(PARTIALS)
         found = []
         for setting, (mean, var, exact) in zip(self.settings, self.points, strict=True):
-            got = {}
+            got: dict[str, F64] = {}
             for graph in graphs:
                 got |= outputs_float64(graph, {"mean": mean, "var": var, **setting.params})
             found.append(np.max(list(errors(got, exact, var, share).values()), axis=0))
