@@ -50,6 +50,7 @@ def test_a_quick_run_measures_methods_beside_each_other_keeps_what_it_drew_and_a
         ("formulas", "formulas"),
         ("tables", "tables"),
         ("failures", "tables"),
+        ("blind", "functions"),
     ],
 )
 def test_the_documented_tables_are_those_of_the_results(script: str, name: str) -> None:

@@ -18,7 +18,14 @@ from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.certify.variant import Certified, Progress, certified, is_activation
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.derive.derivation import affine_parameters
-from momentgen.compiler.emit import Header, render_c, render_c_float64, render_triton
+from momentgen.compiler.emit import (
+    Header,
+    render_c,
+    render_c_float64,
+    render_c_rounded,
+    render_triton,
+    render_triton_sums,
+)
 from momentgen.compiler.emit._text import json_text
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.emit.torch import render_torch
@@ -93,8 +100,16 @@ def compile_rule(
         progress(f"emit {stable.variant}")
         header = _header(rule, one)
         programs = programs_of[stable.variant] = (one.forward, one.backward)
-        files[f"{stable.variant}.c"] = render_c(programs, replace(header, program=program_digest(programs)))
-        files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
+        dated = replace(header, program=program_digest(programs))
+        if stable.by_sums is None:
+            files[f"{stable.variant}.c"] = render_c(programs, dated)
+            files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
+        else:
+            rounded = replace(stable, forward64=stable.forward, partials64=stable.partials)
+            name = f"{rule.name}_{stable.variant}"
+            kernels = kernels_of(rounded, name)
+            files[f"{stable.variant}.c"] = render_c_rounded(kernels, name, dated)
+            files[f"{stable.variant}_triton.py"] = render_triton_sums(kernels, header)
         earlier = (other.stable for other in compiled[: compiled.index(one)])
         if same := next((other.variant for other in earlier if _same_in_float64(other, stable)), None):
             alike[stable.variant] = same
@@ -139,7 +154,7 @@ def _compile_first(rule: Rule, tried: Iterable[Way], progress: Progress, evidenc
         if way.refusal:
             continue
         goals = tuple(sorted({(stable.unit, stable.goal) for stable in stables}))
-        if not promised or (misses and rule.accuracy.moments):
+        if not promised or (misses and (rule.accuracy.moments or rule.accuracy.relative)):
             promised = goals
         if goals != promised:
             continue

@@ -36,8 +36,35 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// log(x) within two units in the last place, -745 at 0 and at subnormal numbers, NaN below 0: 2^n times m, m between
+// 1/sqrt(2) and sqrt(2), of whose logarithm atanh((m - 1)/(m + 1)) is half
+INLINE double log64(double x)
+{
+    const union { double f; uint64_t u; } in = {.f = x};
+    const uint64_t shifted = in.u - 0x3fe6a09e667f3bcdu;
+    const union { uint64_t u; double f; } whole = {.u = (shifted >> 52) ^ 0x4330000000000800u};
+    const double n = whole.f - 0x1.00000000008p52;
+    const union { uint64_t u; double f; } part = {.u = (shifted & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu};
+    const double f = part.f - 1.0, s = f / (part.f + 1.0), w = s * s;
+    const double r = POLY10(w, 0x1.8618618618618p-5, 0x1.af286bca1af28p-5, 0x1.e1e1e1e1e1e1ep-5, 0x1.1111111111111p-4,
+        0x1.3b13b13b13b14p-4, 0x1.745d1745d1746p-4, 0x1.c71c71c71c71cp-4, 0x1.2492492492492p-3, 0x1.999999999999ap-3,
+        0x1.5555555555555p-2, 0.0) * 2.0;
+    const double h = 0.5 * f * f;
+    const double low = FMA(s, h + r, n * 0x1.abc9e3b39803fp-56);
+    const double value = FMA(n, 0x1.62e42fefa39efp-1, f - (h - low));
+    return x >= 0x1p-1022 ? (x > DBL_MAX ? x : value) : x >= 0.0 ? -745.0 : __builtin_nan("");
+}
+
 // a call for each element i of a block
 #define LANEWISE(call) _Pragma("omp simd") for (int i = 0; i < LANES; ++i) call;
+
+// whether all numbers of a block are 0
+INLINE int all_zero(const double *x)
+{
+    int count = 0;
+    for (int i = 0; i < LANES; ++i) count += x[i] == 0.0;
+    return count == LANES;
+}
 
 INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
 {
@@ -102,6 +129,30 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
                 block(from, params, to, c);
             }
         for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
+    }
+}
+
+// a function of blocks over arrays of float32, rounded once: beyond its range to the largest number
+#define AT_ONCE 1024
+INLINE void over_floats(void (*block)(const double *const *, const double *, double *const *, int), int64_t n,
+    const float *const *in, int inputs, const double *params, float *const *out, int outputs)
+{
+#pragma omp parallel for if(n > AT_ONCE)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const int count = n - at < LANES ? (int)(n - at) : LANES;
+        double given[inputs][LANES], results[outputs][LANES], *to[outputs];
+        const double *from[inputs];
+        for (int k = 0; k < inputs; ++k) {
+            for (int i = 0; i < LANES; ++i) given[k][i] = in[k][at + (i < count ? i : count - 1)];
+            from[k] = given[k];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = results[k];
+        block(from, params, to, 0);
+        for (int k = 0; k < outputs; ++k)
+            for (int i = 0; i < count; ++i) {
+                const double value = results[k][i];
+                out[k][at + i] = (float)(value > FLT_MAX ? FLT_MAX : value < -FLT_MAX ? -FLT_MAX : value);
+            }
     }
 }
 

@@ -231,8 +231,10 @@ class Checker:
         if absolute and (rule.inputs != ("x",) or rule.input != "normal" or rule.noise or rule.rescaled):
             raise self.error("accuracy: mean_abs and var_abs are for f of one normal input, without noise or rescaled")
         goals |= absolute
-        if not goals and not goal.moments:
-            raise self.error("accuracy states no goal: give ulp, mean_abs and var_abs, or moments")
+        if not goals and not goal.moments and not goal.relative:
+            raise self.error("accuracy states no goal: give ulp, mean_abs and var_abs, moments, or relative")
+        if goal.relative and (goals or rule.inputs != ("x",) or rule.input != "normal" or rule.noise or rule.bernoulli):
+            raise self.error("accuracy: relative is for f of one normal input, and without ulp, mean_abs and var_abs")
         for key, value in goals.items():
             check_number(self.rule.name, f"accuracy: {key}", value)
             if not value > 0:

@@ -23,6 +23,10 @@ class Accuracy:
       They are for a smooth f of one normal input without parameters.
       Partials are then within 1e-5 of their largest value over all means at that variance.
 
+    With ``relative``, sigma keeps its digits in the tails of f.
+    Its error is at most 1e-5 of itself, and 2e-11 of how much f changes within 13 sigma of the mean.
+    Kernels are then sums over nodes, which take some 20 times as long as those of ``moments``.
+
     By default a homogeneous f has goals in ulp, and any other has ``moments``.
     """
 
@@ -30,6 +34,7 @@ class Accuracy:
     mean_abs: float | None = None
     var_abs: float | None = None
     moments: bool = False
+    relative: bool = False
 
 
 USUAL_ACCURACY = Accuracy(ulp={"exact": 8.0, "tight": 2.0}, moments=True)

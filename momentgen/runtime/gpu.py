@@ -53,6 +53,9 @@ class TritonKernels:
             for which in ("forward", "backward"):
                 self._kernels[which] = getattr(module, f"{name}_{variant}_{which}_kernel")
             self._lane_elements: int = module.LANE_ELEMENTS
+            #: numbers that kernels with sums take in an array, and that array by device
+            self._table: tuple[float, ...] = getattr(module, "TABLE", ())
+            self._tables: dict[torch.device, Tensor] = {}
         except (ImportError, AttributeError) as error:
             raise MomentgenError(f"{name}: the Triton code of variant {variant} does not load: {error}") from error
 
@@ -69,12 +72,21 @@ class TritonKernels:
             self._kernels[which][grid](
                 *inputs,
                 *outputs,
+                *self._arrays(inputs[0].device),
                 n,
                 *scalars,
                 BLOCK=block,
                 num_warps=warps,
                 enable_fp_fusion=False,  # contraction would change the certified bits
             )
+
+    def _arrays(self, device: torch.device) -> list[Tensor]:
+        """The array of ``TABLE``, where there is one."""
+        if not self._table:
+            return []
+        if device not in self._tables:
+            self._tables[device] = torch.tensor(self._table, dtype=torch.float64, device=device)
+        return [self._tables[device]]
 
 
 def _on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

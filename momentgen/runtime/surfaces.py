@@ -7,6 +7,7 @@ tables.  PyTorch code reads them from there, so that they are stated once.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from momentgen.errors import MomentgenError
 
-__all__ = ["Surface", "choice", "polynomial", "surface", "surface_slopes", "surfaces_beside"]
+__all__ = ["Surface", "choice", "polynomial", "summed", "surface", "surface_slopes", "surfaces_beside"]
 
 #: by cell, the number of its polynomial; of each polynomial unit, scale and shift of the first value, and of the
 #: second; of each its coefficients in that unit, by power of the second value and of the first
@@ -137,6 +138,33 @@ def surface_slopes(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> tup
         by_z = torch.addcmul(value, by_z, at.z)
         value, by_y = torch.addcmul(row, value, at.z), torch.addcmul(slope, by_y, at.z)
     return value * at.unit, by_y * (at.unit * at.y_scale), by_z * (at.unit * at.z_scale)
+
+
+def summed(
+    term: Callable[..., tuple[Tensor, ...]],
+    shared: tuple[Tensor, ...],
+    rows: tuple[tuple[Tensor, ...], ...],
+    table: tuple[tuple[float, ...], ...],
+) -> tuple[Tensor, ...]:
+    """The sums of the terms of all rows, over the numbers of a table.
+
+    Args:
+        term: of what is shared, what a row has, and the numbers of a row of the table.
+        shared, rows: tensors of one shape.
+        table: the numbers; all its rows are taken at once, in a dimension before those of the tensors.
+
+    >>> x = torch.tensor([1.0, 2.0])
+    >>> summed(lambda x, y, c: (x * y * c,), (x,), ((x,), (x,)), ((1.0,), (10.0,)))[0].tolist()
+    [22.0, 88.0]
+    """
+    first = rows[0][0]
+    numbers = first.new_tensor(table).T.reshape(len(table[0]), len(table), *[1] * first.dim())
+    total: tuple[Tensor, ...] = ()
+    for row in rows:
+        terms = term(*shared, *row, *numbers.unbind())
+        values = tuple([value.expand(len(table), *first.shape).sum(0) for value in terms])
+        total = tuple([a + b for a, b in zip(total, values, strict=True)]) if total else values
+    return total
 
 
 def polynomial(x: Tensor, value: Tensor | float, coefficients: tuple[float, ...]) -> Tensor:

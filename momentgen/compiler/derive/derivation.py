@@ -193,7 +193,7 @@ def _own(rule: Rule) -> Derivation:
             check_author(rule, {"mean": mean}, grid(rule.parameters))
             return Derivation(rule, mean, None, None, {}, **facts)  # type: ignore[arg-type]
         goal = rule.accuracy
-        if rule.input != "normal" or (not goal.moments and goal.mean_abs is goal.var_abs is None):
+        if rule.input != "normal" or (not (goal.moments or goal.relative) and goal.mean_abs is goal.var_abs is None):
             cause = f"f is {error.cause}, which takes a normal input and the accuracy Accuracy(moments=True)"
             raise BuildError(rule.name, "derive", cause, error.expression) from error
         return Derivation(rule, None, None, None, {}, **facts)  # type: ignore[arg-type]

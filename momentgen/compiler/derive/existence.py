@@ -112,7 +112,8 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
     else:
         call = sp.lambdify(x, bottom, "mpmath")
         values = [(at, _Numbers(call)(at)) for at in _GRID]
-        known = [(at, mpmath.re(w)) for at, w in values if w is not None]
+        inside = [(at, w) for at, w in values if piece.low <= at <= piece.high]  # elsewhere a root may be complex
+        known = [(at, w) for at, w in inside if w is not None and mpmath.im(w) == 0]
         for (a, p), (b, q) in pairwise(known):
             if p == 0:
                 candidates.append(a)
@@ -120,8 +121,8 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
                 with mpmath.workdps(30):
                     candidates.append(float(mpmath.findroot(call, (a, b), solver="anderson", verify=False)))
     for at in candidates:
-        inside = piece.low <= at <= piece.high
+        within = piece.low <= at <= piece.high
         beside = [f(at + d) for d in (-1e-12, 1e-12)]
-        if inside and max((abs(w) for w in beside if w is not None), default=0) > _LARGE:
+        if within and max((abs(w) for w in beside if w is not None), default=0) > _LARGE:
             return at
     return None

@@ -81,7 +81,7 @@ def expectation(pieces: Pieces) -> Expr:
     """
     total: Expr = Integer(0)
     for piece in pieces:
-        for term in _terms(piece.expr):
+        for term in _terms(piece.expr, piece.low, piece.high):
             total += term.coefficient * _integral(term, piece.low, piece.high)
     if total.has(sympy.I):
         # Sines and cosines came in as pairs of conjugate exponentials.
@@ -89,17 +89,17 @@ def expectation(pieces: Pieces) -> Expr:
     return expanded(total)
 
 
-def _terms(expr: Expr) -> list[_Term]:
-    """A piece as a sum of terms of the algebra."""
+def _terms(expr: Expr, low: Expr, high: Expr) -> list[_Term]:
+    """A piece, from ``low`` to ``high``, as a sum of terms of the algebra."""
     expr = expr.replace(phi, lambda z: exp(-(z**2) / 2) / sqrt(2 * pi)).rewrite(
         [sympy.sinh, sympy.cosh, sympy.sin, sympy.cos], exp
     )
     expr = expr.replace(sympy.erf, lambda z: 2 * Phi(sqrt(2) * z) - 1)
     expr = expr.replace(sympy.erfc, lambda z: 2 * Phi(-sqrt(2) * z))
-    return [_term(term) for term in sympy.Add.make_args(sympy.expand(expr)) if term != 0]
+    return [_term(term, low, high) for term in sympy.Add.make_args(sympy.expand(expr)) if term != 0]
 
 
-def _term(term: Expr) -> _Term:
+def _term(term: Expr, low: Expr, high: Expr) -> _Term:
     coefficient: Expr = Integer(1)
     power, exponent, argument = 0, Integer(0), None
     for factor in sympy.Mul.make_args(term):
@@ -123,7 +123,8 @@ def _term(term: Expr) -> _Term:
         raise AlgebraError("outside the algebra: the argument of Phi must be linear in x", Phi(argument))
     poly = sympy.expand(exponent).as_poly(x) if exponent.has(x) else None
     if exponent.has(x) and (poly is None or poly.degree() > 2):
-        if poly is not None and (poly.degree() % 2 or not poly.LC().is_negative):
+        ends = [side for side, end in ((-1, low), (1, high)) if not end.is_finite]
+        if poly is not None and any((side ** poly.degree() * poly.LC()).is_positive for side in ends):
             raise DivergentError("the moment diverges: the exponential outgrows every Gaussian", exp(exponent))
         raise AlgebraError("outside the algebra: an exponent must be at most quadratic in x", exp(exponent))
     p, q, r = (poly.nth(2), poly.nth(1), poly.nth(0)) if poly is not None else (Integer(0), Integer(0), exponent)

@@ -12,7 +12,7 @@ made of them, and nothing is contracted or reassociated (:data:`momentgen.native
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from momentgen.compiler.emit._body import Body, carried, cut
 from momentgen.compiler.emit._outline import outlined
@@ -21,7 +21,7 @@ from momentgen.compiler.emit.c import c_double, element_text, function_text, ker
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.op import Type
 from momentgen.compiler.ir.schedule import interleave
-from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet
+from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet, Summation
 from momentgen.native.includes import FLOAT64
 
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
@@ -44,6 +44,12 @@ def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> st
     Raises:
         ProgramError: if a program is not well formed.
     """
+    return _rendered(kernels, header, _exported)
+
+
+def _rendered(kernels: Sequence[Kernel], header: Header, exported: Callable[[Kernel], str]) -> str:
+    """The file of some kernels, of which ``exported`` writes what others call."""
+    name = kernels[0].name.rpartition("_")[0]
     named = {program.name: program for kernel in kernels for program in kernel.programs}
     programs = [interleave(program) for program in named.values()]
     found = outlined(programs)
@@ -61,13 +67,21 @@ def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> st
         text.element(program.name, last, [output for output, _ in program.outputs])
     for kernel in kernels:
         before = cuts[kernel.name][:-1]
-        text.parts += [_exported(kernel)] if text.blocks(kernel, before) else [kernel_text(kernel.program)]
+        text.parts += [exported(kernel)] if text.blocks(kernel, before) else [kernel_text(kernel.program)]
     parts = [header.c(), FLOAT64]
     parts += ["\n".join(_surface_table(number, patches)) for patches, number in surfaces.items()]
     for function in found.functions:
         function.settle()
         parts.append(function_text(function, prefix))
     return "\n\n".join([*parts, *text.parts]) + "\n"
+
+
+def render_c_rounded(kernels: Sequence[Kernel], name: str, header: Header) -> str:
+    """A C file that exports ``void NAME_forward`` and ``NAME_backward`` over arrays of floats, computed in double.
+
+    As :func:`render_c_float64`; parameters are pairs of floats, whose sums they are.
+    """
+    return _rendered(kernels, header, _exported_rounded)
 
 
 def _is_sloping(sheet: Sheet) -> bool:
@@ -95,7 +109,7 @@ class _Text:
             kernel: what is computed.
             before: what its program is cut into, but for the last of these.
         """
-        if not kernel.sheets and not before:
+        if not kernel.sheets and not kernel.sums and not before:
             return False
         head = "const double *const *in, const double *params, double *const *out"
         arrays = {name: f"in[{k}][i]" for k, name in enumerate(kernel.inputs)}
@@ -109,6 +123,7 @@ class _Text:
         text += [*unused, *([] if kernel.cells > 1 else ["    (void)cell;"])]
         kept = [name for name, _ in kernel.points.outputs] if kernel.points else []
         kept += [name for sheet in kernel.sheets for name in sheet.results.values()]
+        kept += kernel.sums.results if kernel.sums else ()
         kept += [carried(index) for body in before for index in body.outputs]
         missing = any(_is_sloping(sheet) and len(sheet.results) < len(SLOPES) for sheet in kernel.sheets)
         arrays |= {name: f"s[{k}][i]" for k, name in enumerate(kept)}
@@ -118,6 +133,8 @@ class _Text:
             text += self._loop(kernel.points.name, arrays, [arrays[name] for name, _ in kernel.points.outputs])
         for sheet in kernel.sheets:
             text += self._sheet(sheet, arrays)
+        if kernel.sums:
+            text += self._sums(kernel.sums, arrays)
         for number, body in enumerate(before):
             text += self._loop(f"{kernel.name}_{number}", arrays, [arrays[carried(index)] for index in body.outputs])
         text += self._loop(kernel.name, arrays, [f"out[{k}][i]" for k in range(len(kernel.program.outputs))])
@@ -128,6 +145,41 @@ class _Text:
         """An element's function over the lanes of a block."""
         actual = [*(arrays[name] for name in self.inputs[element]), *(f"&{output}" for output in outputs)]
         return with_arguments(f"    LANEWISE({element}_element", actual, end="))")
+
+    def _sums(self, sums: Summation, arrays: Mapping[str, str]) -> list[str]:
+        """The loops over rows and the table, whose terms are added up."""
+        names, columns, width = sums.term.inputs, len(sums.table[0]), len(sums.rows[0])
+        shared = len(sums.shared)
+        actual = {name: arrays[of] for name, of in zip(names[:shared], sums.shared, strict=True)}
+        actual |= {name: f"row{k}[i]" for k, name in enumerate(names[shared : shared + width])}
+        actual |= {name: f"table[k][{k}]" for k, name in enumerate(names[shared + width :])}
+        places = [[arrays[of].removeprefix("s[").removesuffix("][i]") for of in row] for row in sums.rows]
+        terms = [f"term{k}" for k in range(len(sums.results))]
+        called = [*(actual[name] for name in self.inputs[sums.term.name]), *(f"&{term}" for term in terms)]
+        zero = " = ".join(arrays[of] for of in sums.results)
+        added = " ".join(f"{arrays[of]} += {term};" for of, term in zip(sums.results, terms, strict=True))
+        rows = [f"{{{', '.join(map(c_double, row))}}}" for row in sums.table]
+        head = with_arguments(f"                {sums.term.name}_element", called, end=");")
+        return [
+            f"    static const double table[{len(rows)}][{columns}] = {{",
+            *table_lines(rows),
+            "    };",
+            f"    static const uint16_t rows[{len(places)}][{width}] = {{",
+            *table_lines([f"{{{', '.join(row)}}}" for row in places]),
+            "    };",
+            f"    for (int i = 0; i < LANES; ++i) {zero} = 0.0;",
+            f"    for (int r = 0; r < {len(places)}; ++r) {{",
+            *(f"        const double *const row{k} = s[rows[r][{k}]];" for k in range(width)),
+            "        if (all_zero(row0)) continue;",
+            f"        for (int k = 0; k < {len(rows)}; ++k) {{",
+            '            _Pragma("omp simd") for (int i = 0; i < LANES; ++i) {',
+            f"                double {', '.join(terms)};",
+            *head,
+            *with_comment(added, None, "//", " " * 16),
+            "            }",
+            "        }",
+            "    }",
+        ]
 
     def _sheet(self, sheet: Sheet, arrays: Mapping[str, str]) -> list[str]:
         """The call for a polynomial of two values."""
@@ -147,6 +199,20 @@ def _exported(kernel: Kernel) -> str:
     arrays = f"n, {taken}, {len(kernel.inputs)}, params, {written}, {len(results)}"
     call = f"over_cells({kernel.name}_block, {number}, {kernel.cells}, {arrays});"
     return "\n".join([*signature(kernel.name, kernel.inputs, results), "{", *with_comment(call, None, "//"), "}"])
+
+
+def _exported_rounded(kernel: Kernel) -> str:
+    results = [f"out_{name}" for name, _ in kernel.program.outputs]
+    arguments = [f"const float *restrict {name}" for name in (*kernel.inputs, "params")]
+    arguments += [f"float *restrict {name}" for name in results]
+    params = [f"(double)params[{2 * k}] + params[{2 * k + 1}]" for k in range(len(kernel.program.params))]
+    taken = f"(const float *const[]){{{', '.join(kernel.inputs)}}}, {len(kernel.inputs)}"
+    written = f"(float *const[]){{{', '.join(results)}}}, {len(results)}"
+    given = f"(const double[]){{{', '.join(params) or '0.0'}}}"
+    call = f"over_floats({kernel.name}_block, n, {taken}, {given}, {written});"
+    unused = [] if params else ["    (void)params;"]
+    lines = with_arguments(f"void {kernel.name}", ["int64_t n", *arguments])
+    return "\n".join([*lines, "{", *unused, *with_comment(call, None, "//"), "}"])
 
 
 def _surface_table(number: int, patches: Sequence[Patch]) -> list[str]:

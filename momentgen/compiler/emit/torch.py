@@ -18,7 +18,7 @@ from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import schedule
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.lower.float64 import SLOPES, Kernel, parameter
+from momentgen.compiler.lower.float64 import SLOPES, Kernel, Summation, parameter
 
 #: stands for a space at which no line may end
 _SPACE = "\0"
@@ -66,6 +66,7 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
     lines += ["import torch", f"from torch import {', '.join(['Tensor', *functions_of_torch])}", ""]
     called = {"surface_slopes" if set(sheet.results) != {"surface"} else "surface" for sheet in sheets}
     called |= {"surfaces_beside"} if sheets else set()
+    called |= {"summed"} if any(kernel.sums for kernel in kernels) else set()
     called |= {name for name in ("choice", "polynomial") if any(f"{name}(" in text for text in texts)}
     if called:
         lines += [f"from momentgen.runtime.surfaces import {', '.join(sorted(called))}", ""]
@@ -73,6 +74,8 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
         lines += ["#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}", ""]
     if sheets:
         lines += ["_SURFACES = surfaces_beside(__file__)", ""]
+    tables = {_table_name(kernel.sums): _table(kernel.sums) for kernel in kernels if kernel.sums}
+    lines += [line for table in tables.values() for line in (table, "")]
     if cells > 1:
         texts.append(_cell_of(kernels[0], params))
     texts += [
@@ -90,6 +93,8 @@ def _private(kernel: Kernel, program: Program) -> str:
     direction = kernel.name.rpartition("_")[2]
     if kernel.number is program:
         return "_cell_number"
+    if kernel.sums and kernel.sums.term is program:
+        return f"_{direction}_term"
     return f"_{direction}_points" if kernel.points is program else direction if _is_public(kernel) else f"_{direction}"
 
 
@@ -207,6 +212,17 @@ def _reusing(
     return found, [renamed(text) for text in results]
 
 
+def _table_name(sums: Summation) -> str:
+    return f"_TABLE_{len(sums.table)}"
+
+
+def _table(sums: Summation) -> str:
+    rows = [f"({', '.join(map(repr, row))})," for row in sums.table]
+    return "\n".join(
+        ["#: of sums: numbers of each term", f"{_table_name(sums)} = (", *(f"    {row}" for row in rows), ")"]
+    )
+
+
 def _heads(which: str, arguments: Sequence[str], params: Sequence[str], returns: int, more: str = "") -> list[str]:
     keywords = [*(f"{p}: float" for p in params), *([more] if more else [])]
     every = [*(f"{name}: Tensor" for name in arguments), *(["*"] if keywords else []), *keywords]
@@ -248,6 +264,11 @@ def _public(
         names = [sheet.results.get(kind, "_") for kind in (SLOPES if sloping else SLOPES[:1])]
         of = f"_SURFACES[{surfaces[sheet.patches]}], {sheet.cell('number', '//')}, {sheet.y}, {sheet.z}"
         lines += _assignment(", ".join(names), f"{'surface_slopes' if sloping else 'surface'}({of})", None)
+    if kernel.sums is not None:
+        sums = kernel.sums
+        rows = ", ".join(f"({', '.join(row)})" for row in sums.rows)
+        call = f"summed({_private(kernel, sums.term)}, ({', '.join(sums.shared)},), ({rows},), {_table_name(sums)})"
+        lines += _assignment(", ".join(sums.results), call, None)
     results = [f"out_{name}" for name in outputs]
     returned = [_whole(kernel, name, text) for name, text in zip(outputs, results, strict=True)]
     lines += _assignment(", ".join(results), _call(kernel, kernel.program), None)

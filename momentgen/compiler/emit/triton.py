@@ -16,14 +16,23 @@ from collections.abc import Sequence
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, statements
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, short_decimal, with_arguments, with_comment
-from momentgen.compiler.ir.op import Op
+from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Program, ProgramError
 from momentgen.compiler.ir.schedule import two_fit
+from momentgen.compiler.lower.float64 import Kernel
 
 #: stands for an equals sign between brackets, where no line may end
 _EQUALS = "\0=\0"
 #: Triton 3.6 makes +0 of a literal -0.0.
 _MINUS_ZERO = 0x80000000
+#: primitives whose text is another in float64, where / and sqrt are rounded correctly
+_DOUBLE = {
+    Op.DIV: "{} / {}",
+    Op.SQRT: "tl.sqrt({})",
+    Op.EXP: "exp64({})",
+    Op.LOG: "log64({})",
+    Op.ROUND: "({} + 6755399441055744.0) - 6755399441055744.0",
+}
 
 
 def kernel_name(program: Program) -> str:
@@ -63,11 +72,70 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
     return "\n\n\n".join(parts) + "\n"
 
 
+def render_triton_sums(kernels: Sequence[Kernel], header: Header) -> str:
+    """As :func:`render_triton`, of kernels with sums in float64 that are rounded once.
+
+    The module has also ``TABLE``, the nodes and weights one after the other, which kernels take in an array before
+    ``n``; parameters are pairs of floats, whose sums they are.
+    """
+    programs = [program for kernel in kernels for program in kernel.programs]
+    found = outlined(programs)
+    shared = ["double", "exp64", "load_double", "log64", "places", *["polynomial"] * found.has_polynomials]
+    parts = [
+        f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
+        f"from momentgen.runtime.triton_parts import {', '.join([*shared, 'store_rounded'])}\n\n"
+        f"LANE_ELEMENTS = 1\n{_table(kernels)}"
+    ]
+    parts += [_device(f"_{function.name}", function) for function in found.functions]
+    parts += [_device(program.name, body) for program, body in zip(programs, found.bodies, strict=True)]
+    return "\n\n\n".join([*parts, *map(_kernel_of_sums, kernels)]) + "\n"
+
+
+def _table(kernels: Sequence[Kernel]) -> str:
+    numbers = [repr(number) for kernel in kernels[:1] if kernel.sums for row in kernel.sums.table for number in row]
+    return "\n".join(["TABLE = (", *(f"    {number}," for number in numbers), ")"])
+
+
+def _kernel_of_sums(kernel: Kernel) -> str:
+    sums, points = kernel.sums, kernel.points
+    if sums is None or points is None:
+        raise ProgramError(f"{kernel.name}: expected a kernel with sums")
+    outputs = [name for name, _ in kernel.program.outputs]
+    params = kernel.program.params
+    arguments = [f"{name}_ptr" for name in kernel.inputs] + [f"out_{name}_ptr" for name in outputs]
+    arguments += ["TABLE_ptr", "n", *(f"{name}_{word}" for name in params for word in ("hi", "lo"))]
+    made = ", ".join(name for name, _ in points.outputs)
+    lines = [
+        "@triton.jit",
+        *with_arguments(f"def {kernel.name}_kernel", [*arguments, "BLOCK: tl.constexpr"], end="):"),
+        "    offsets = places(BLOCK)",
+        *(f"    {name} = load_double({name}_ptr, offsets, n)" for name in kernel.inputs),
+        *(f"    {name} = tl.full((BLOCK,), {name}_hi, tl.float64) + {name}_lo" for name in params),
+        *with_arguments(f"    {made} = {points.name}", [*points.inputs, *params]),
+        *(f"    {result} = tl.zeros((BLOCK,), tl.float64)" for result in sums.results),
+        f"    for k in range({len(sums.table)}):",
+    ]
+    columns = len(sums.table[0])
+    first = len(sums.shared)
+    numbers = sums.term.inputs[first + len(sums.rows[0]) :]
+    lines += [f"        {name} = tl.load(TABLE_ptr + {columns} * k + {j})" for j, name in enumerate(numbers)]
+    terms = ", ".join(f"term_{result}" for result in sums.results)
+    for row in sums.rows:
+        given = [*sums.shared, *row, *numbers]
+        lines += with_arguments(f"        {terms} = {sums.term.name}", given)
+        lines += [f"        {result} += term_{result}" for result in sums.results]
+    call = f"{kernel.program.name}({', '.join([*kernel.program.inputs, *params])})"
+    pointers = ", ".join(f"out_{name}_ptr" for name in outputs)
+    return "\n".join([*lines, *with_arguments("    store_rounded", [f"({pointers})", "offsets", "n", call])])
+
+
 def _literal(step: Step) -> str | None:
     """A constant that Triton keeps in 32 bits where it stands in an expression."""
     if step.op is Op.CONST_I32:
         value = int(step.value)
         return str(value) if abs(value) < 1024 else hex(value)
+    if step.type is Type.F64:
+        return None
     return None if step.bits == _MINUS_ZERO else short_decimal(float(step.value))
 
 
@@ -78,6 +146,8 @@ def _full(step: Step) -> str:
     if step.bits == _MINUS_ZERO:
         return f"tl.full((), {_MINUS_ZERO - 2**32}, tl.int32).to(tl.float32, bitcast=True)"
     value = float(step.value)
+    if step.type is Type.F64:
+        return f"double({value!r})" if math.isfinite(value) else f'double(float("{value}"))'
     text = short_decimal(value) or (repr(value) if math.isfinite(value) else f'float("{value}")')
     return f"tl.full((), {text}, tl.float32)"
 
@@ -89,7 +159,7 @@ def _form(step: Step) -> str:
         return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
     if isinstance(step.op, Result):  # stands with its call
         raise ProgramError("a result is no operation of its own")
-    return step.op.triton
+    return _DOUBLE.get(step.op, step.op.triton) if step.type is Type.F64 else step.op.triton
 
 
 def _device(name: str, body: Body) -> str:

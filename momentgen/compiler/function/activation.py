@@ -42,9 +42,32 @@ class Line:
     offset: float
 
 
+_REWRITTEN: Mapping[Any, Callable[[sp.Expr], sp.Expr]] = {
+    sp.sinc: lambda z: sp.sin(z) / z,
+    sp.tan: lambda z: sp.sin(z) / sp.cos(z),
+    sp.cot: lambda z: sp.cos(z) / sp.sin(z),
+    sp.sec: lambda z: 1 / sp.cos(z),
+    sp.csc: lambda z: 1 / sp.sin(z),
+    sp.sech: lambda z: 1 / sp.cosh(z),
+    sp.csch: lambda z: 1 / sp.sinh(z),
+    sp.coth: lambda z: sp.cosh(z) / sp.sinh(z),
+    sp.asin: lambda z: sp.atan(z / sp.sqrt(1 - z**2)),
+    sp.acos: lambda z: sp.pi / 2 - sp.atan(z / sp.sqrt(1 - z**2)),
+    sp.acot: lambda z: sp.atan(1 / z),
+    sp.acosh: lambda z: sp.log(z + sp.sqrt(z - 1) * sp.sqrt(z + 1)),
+    sp.atanh: lambda z: sp.log((1 + z) / (1 - z)) / 2,
+}
+
+
 # --- series ----------------------------------------------------------------------
-def _elementary(expr: sp.Expr) -> sp.Expr:
-    """The special functions by those that series over balls know."""
+def elementary(expr: sp.Expr) -> sp.Expr:
+    """The special functions by those that series over balls know: exp, log, erf, erfc, sin, cos, atan and S.
+
+    >>> elementary(sp.sech(x))
+    2/(exp(x) + exp(-x))
+    """
+    for function, rewritten in _REWRITTEN.items():
+        expr = expr.replace(function, lambda z, of=rewritten: of(z))
     expr = expr.replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
     expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
     expr = expr.replace(sp.asinh, lambda z: sp.log(z + sp.sqrt(z**2 + 1)))
@@ -103,13 +126,13 @@ def _below(z: Any) -> Any:
     return arb_series([first, *(value[k] for k in range(1, value.prec))], value.prec) if series else first
 
 
-class _Series:
+class Series:
     """One piece of f as a power series about any point; survives pickling."""
 
     def __init__(self, expr: sp.Expr) -> None:
         self.expr = expr
         scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic, "below": _below}
-        exec(f"def call(X):\n    return {_source(_elementary(expr))}", scope)
+        exec(f"def call(X):\n    return {_source(elementary(expr))}", scope)
         self.call: Callable[[Any], Any] = scope["call"]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,9 +212,9 @@ class Activation:
         return _LAYERED if any(bool(size > _EXPONENTIAL) for size in sizes) else math.inf
 
     @cached_property
-    def series(self) -> tuple[_Series, ...]:
+    def series(self) -> tuple[Series, ...]:
         """The pieces as power series."""
-        return tuple(_Series(p.expr) for p in self.pieces)
+        return tuple(Series(p.expr) for p in self.pieces)
 
     def taylor(self, piece: int, at: float | arb, count: int) -> list[arb]:
         """f^(k)(at)/k! of one piece, also outside of its interval."""
@@ -235,7 +258,7 @@ def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], 
     pieces = Pieces(tuple(Piece(p.low.subs(exact), p.high.subs(exact), p.expr.subs(exact)) for p in pieces))
     pieces = Pieces(tuple(p for p in pieces if p.low < p.high))
     try:
-        every = [_Series(piece.expr) for piece in pieces]
+        every = [Series(piece.expr) for piece in pieces]
     except ValueError as error:
         raise BuildError(name, "strategies", str(error)) from error
     outer = [every[0], every[-1]]
@@ -349,7 +372,7 @@ def _spread(kinks: list[float], length: float, middle: float, far: float) -> F64
     return np.sort(np.concatenate([grid, np.array(near)]))
 
 
-def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | None:
+def _asymptote(series: Series, side: int, base: float, far: float) -> Line | None:
     """The line that f follows on one side, if it does so by 1e-25 within reach of its last kink or its centre."""
     with ctx.workprec(_BITS):
         points = [arb(side * (base + d)) for d in (far, 2 * far)]
@@ -363,7 +386,7 @@ def _asymptote(series: _Series, side: int, base: float, far: float) -> Line | No
         return Line(_plain(slope), _plain(offset))
 
 
-def _limit(series: _Series, side: int) -> Line | None:
+def _limit(series: Series, side: int) -> Line | None:
     """The line that f approaches on one side by a power of 1/x, from where it is at 2^200 and 2^260."""
     for bits in _LIMIT_BITS:
         with ctx.workprec(bits):
@@ -381,7 +404,7 @@ def _plain(value: arb) -> float:
     return 0.0 if abs(number) < 1e-18 else number
 
 
-def _reach(series: _Series, line: Line | None, side: int, centre: float, kinks: list[float], far: float) -> float:
+def _reach(series: Series, line: Line | None, side: int, centre: float, kinks: list[float], far: float) -> float:
     """How far from the centre f is told from its line."""
     start = max([abs(k - centre) for k in kinks], default=0.0)
     if line is None:

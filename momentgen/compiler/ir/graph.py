@@ -66,6 +66,32 @@ class Surface:
     patches: tuple[Patch, ...]
 
 
+@dataclass(frozen=True)
+class Loop:
+    """Sums of a function over rows of nodes and over a table of numbers.
+
+    A node ``sum`` is one of them.  Its operands are the nodes of ``shared``, then those of each row in turn.
+
+    Attributes:
+        body: the function: a graph whose outputs are the terms, by name.
+        shared: names of those inputs of the body that are the same in all terms.
+        row: names of those inputs of which each row has its own; a row whose first is 0 has terms of 0.
+        columns: names of those inputs that are numbers.
+        table: these numbers, for each term of a row.
+    """
+
+    body: Graph
+    shared: tuple[str, ...]
+    row: tuple[str, ...]
+    columns: tuple[str, ...]
+    table: tuple[tuple[float, ...], ...]
+
+    def split(self, operands: Sequence[Any]) -> tuple[Sequence[Any], list[Sequence[Any]]]:
+        """What of a node's operands is shared, and what is of each row."""
+        first, width = len(self.shared), len(self.row)
+        return operands[:first], [operands[k : k + width] for k in range(first, len(operands), width)]
+
+
 class Graph:
     """A shared, append-only graph of real operations with named outputs.
 
@@ -85,6 +111,8 @@ class Graph:
         self.suspects: set[int] = set()
         #: nodes that are polynomials of two others, which in float64 are tables
         self.surfaces: dict[int, Surface] = {}
+        #: what nodes ``sum`` are sums of, by the number in their payload
+        self.loops: list[Loop] = []
         self._seen: dict[Node, int] = {}
         self._steps: tuple[object, list[_Step]] | None = None
 
@@ -98,6 +126,13 @@ class Graph:
     def write(self, kind: str, *args: Real, payload: Any = None) -> Real:
         """A node of any kind."""
         return Real(self, self._add(kind, *(a.index for a in args), payload=payload))
+
+    def sums(self, loop: Loop, shared: Sequence[Real], rows: Iterable[Sequence[Real]]) -> dict[str, Real]:
+        """The sum of each term of a loop, by its name."""
+        operands = [*shared, *(value for row in rows for value in row)]
+        self.loops.append(loop)
+        number = len(self.loops) - 1
+        return {name: self.write("sum", *operands, payload=(number, name)) for name in loop.body.outputs}
 
     def real(self, index: int) -> Real:
         """A node by its index."""
@@ -137,14 +172,18 @@ class Graph:
     def taken(self, other: Graph, instead: Callable[[Node], Real | None] = lambda node: None) -> dict[int, Real]:
         """The live nodes of another graph written here, by their index there; some of them replaced."""
         here: dict[int, Real] = {}
+        first = len(self.loops)
+        self.loops += other.loops
 
         def needed(index: int) -> tuple[int, ...]:  # a polynomial of two values may have powers of one alone
             return (*other.nodes[index].args, *other._operands(index))
 
         for index in other._behind(other.outputs.values(), needed):
             node = other.nodes[index]
-            given = instead(node)
-            new = self.write(node.kind, *(here[a] for a in node.args), payload=node.payload) if given is None else given
+            given, payload = instead(node), node.payload
+            if node.kind == "sum":
+                payload = (first + payload[0], payload[1])
+            new = self.write(node.kind, *(here[a] for a in node.args), payload=payload) if given is None else given
             here[index] = new
             if index in other.comments:
                 new.named(other.comments[index])
@@ -157,7 +196,7 @@ class Graph:
     def without_outputs(self) -> Graph:
         """The same nodes, to which others can be added, and that nothing is known of."""
         graph = Graph(self.inputs, self.params)
-        graph.nodes, graph._seen = list(self.nodes), dict(self._seen)
+        graph.nodes, graph._seen, graph.loops = list(self.nodes), dict(self._seen), list(self.loops)
         return graph
 
     def live(self) -> list[int]:
@@ -371,6 +410,11 @@ def madd(a: Operand, b: Operand, c: Operand) -> Real:
 def sqrt(a: Real) -> Real:
     """The square root."""
     return a.graph.write("sqrt", a)
+
+
+def log(a: Real) -> Real:
+    """The natural logarithm, in float64 alone."""
+    return a.graph.write("log", a)
 
 
 def half_square(a: Real) -> Real:

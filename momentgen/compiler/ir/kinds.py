@@ -49,6 +49,7 @@ KINDS: Mapping[str, Kind] = {
     "abs": Kind(abs),
     "exp_mantissa": Kind(mpmath.exp, np.exp),
     "times_exp_mantissa": Kind(lambda a, x: a * mpmath.exp(x), lambda a, x: a * np.exp(x)),
+    "log": Kind(mpmath.log, np.log),
     "lt": Kind(operator.lt, is_condition=True),
     "le": Kind(operator.le, is_condition=True),
     "eq": Kind(operator.eq, is_condition=True),

@@ -83,7 +83,7 @@ class Op(enum.Enum):
 
     ``NEG`` and ``ABS`` touch the sign bit only (also of a NaN).  Comparisons are
     false when an operand is NaN.  Integer arithmetic wraps; ``ISHR`` is
-    arithmetic; shift counts are constants from 0 to 31.  ``EXP`` and ``ROUND`` are of binary64 alone.
+    arithmetic; shift counts are constants from 0 to 31.  ``EXP``, ``LOG`` and ``ROUND`` are of binary64 alone.
 
     Attributes:
         value: the name, in certificates too.
@@ -170,6 +170,8 @@ class Op(enum.Enum):
     )
     # within one unit in the last place, 0 below 1e-307
     EXP = "exp", "f:f", "exp64({})", "", np.exp, "", 40, False, "torch.exp({})"
+    # within two units in the last place, -745 at 0, NaN below
+    LOG = "log", "f:f", "log64({})", "", np.log, "", 40, False, "torch.log({})"
     # to a whole number, ties to even, of less than 2^51; a sum would have another derivative
     ROUND = "round", "f:f", "({} + 0x1.8p52) - 0x1.8p52", "", np.rint, "", 8, False, "torch.round({})"
     F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _as_i32, "i[k] = ia[k]"

@@ -22,7 +22,7 @@ from momentgen.compiler.ir.op import CONSTANTS, REALS, Op, Type
 #: type -> how its bits and its numbers are packed
 _PACKED = {Type.F32: ("<I", "<f"), Type.F64: ("<Q", "<d"), Type.I32: ("<I", "<i")}
 #: primitives of one type of real numbers alone
-_ALONE = {Op.EXP: Type.F64, Op.ROUND: Type.F64, Op.F32_AS_I32: Type.F32}
+_ALONE = {Op.EXP: Type.F64, Op.LOG: Type.F64, Op.ROUND: Type.F64, Op.F32_AS_I32: Type.F32}
 
 
 class ProgramError(Exception):

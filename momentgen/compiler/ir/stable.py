@@ -70,6 +70,8 @@ class Stable:
         edge: beyond which outputs and partials are NaN; None where they are numbers for every finite input.
         reach: the largest |mu| up to which it is near f(mu) at v = 0.
         facts: further results for the certificate (a fitted t, terms of polynomials).
+        by_sums: what :mod:`momentgen.compiler.certify.by_sums` measures it by, where float32 is float64 rounded once;
+            None where float32 has programs of its own.
         doc: how the variant was obtained, in a line or two.
         way: the strategy that it is by; empty for approximations, which are taken as they are.
     """
@@ -101,6 +103,7 @@ class Stable:
     reach: float = math.inf
     rigorous: Truth | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    by_sums: Any = None
     doc: str = ""
     way: str = ""
 

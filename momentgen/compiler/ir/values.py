@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import mpmath
 import numpy as np
 
-from momentgen.compiler.ir.graph import LEAVES, Graph, Node, Patch, Surface
+from momentgen.compiler.ir.graph import LEAVES, Graph, Loop, Node, Patch, Surface
 from momentgen.compiler.ir.kinds import KINDS
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.toolchain.arrays import F64
@@ -40,6 +40,8 @@ def _every(graph: Graph, leaf: Callable[[Node], Any], operations: Mapping[str, C
     values: dict[int, Any] = {}
     for index in graph.live():
         node = graph.nodes[index]
+        if node.kind == "sum":
+            raise TypeError("a sum over nodes has values in float64 arrays alone: see outputs_float64")
         values[index] = leaf(node) if node.kind in LEAVES else operations[node.kind](*(values[a] for a in node.args))
     return values
 
@@ -71,8 +73,9 @@ def outputs_float64(graph: Graph, points: Mapping[str, Any]) -> dict[str, F64]:
     flat = {name: np.broadcast_to(a, shape).reshape(-1) if a.ndim else a for name, a in arrays.items()}
     found = {name: np.empty(shape).reshape(-1) for name in graph.outputs}
     with np.errstate(all="ignore"):
-        for start in range(0, int(np.prod(shape)), _BLOCK):
-            part = slice(start, start + _BLOCK)
+        block = _BLOCK // max((len(loop.table) for loop in graph.loops), default=1)
+        for start in range(0, int(np.prod(shape)), block):
+            part = slice(start, start + block)
             values = _of_outputs(graph, {name: a[part] if a.ndim else a for name, a in flat.items()})
             for name, index in graph.outputs.items():
                 found[name][part] = values[index]
@@ -82,14 +85,34 @@ def outputs_float64(graph: Graph, points: Mapping[str, Any]) -> dict[str, F64]:
 def _of_outputs(graph: Graph, points: Mapping[str, Any]) -> dict[int, Any]:
     """The outputs by index, in an array or a number each."""
     leaf, values = _leaf_at(points), dict[int, Any]()
+    sums: dict[int, Mapping[str, Any]] = {}
     for index, node, ended in graph.steps():
-        if index in graph.surfaces:
+        if node.kind == "sum":
+            number, name = node.payload
+            if number not in sums:
+                sums[number] = _summed(graph.loops[number], [values[a] for a in node.args])
+            values[index] = sums[number][name]
+        elif index in graph.surfaces:
             values[index] = _on_patches(graph.surfaces[index], values)
         else:
             values[index] = leaf(node) if node.kind in LEAVES else _ARRAYS[node.kind](*(values[a] for a in node.args))
         for a in ended:
             del values[a]
     return values
+
+
+def _summed(loop: Loop, operands: Sequence[Any]) -> dict[str, Any]:
+    """The sums of a loop; a term of the table is a row of arrays."""
+    shared, rows = loop.split(operands)
+    columns = {name: np.array([[row[k]] for row in loop.table]) for k, name in enumerate(loop.columns)}
+    same = dict(zip(loop.shared, shared, strict=True))
+    total: dict[str, Any] = dict.fromkeys(loop.body.outputs, 0.0)
+    for row in rows:
+        given = {**same, **dict(zip(loop.row, row, strict=True)), **columns}
+        values = _of_outputs(loop.body, given)
+        for name, index in loop.body.outputs.items():
+            total[name] = total[name] + np.sum(values[index], axis=0)
+    return total
 
 
 def _on_patches(surface: Surface, values: Mapping[int, Any]) -> Any:

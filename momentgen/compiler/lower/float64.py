@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from momentgen.compiler.ir.graph import LEAVES, Graph, Patch, Surface, madd
+from momentgen.compiler.ir.graph import LEAVES, Graph, Node, Patch, Surface, madd
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Builder, Program, ProgramError
@@ -47,6 +47,24 @@ class Sheet:
 
 
 @dataclass(frozen=True)
+class Summation:
+    """Sums between two programs, as :class:`momentgen.compiler.ir.graph.Loop`.
+
+    Attributes:
+        term: from what is shared, what a row has, and numbers of the table, to the terms.
+        shared, rows: the first program's outputs that it is of.
+        table: the numbers, for each term of a row.
+        results: the second program's inputs, in the order of the term's outputs.
+    """
+
+    term: Program
+    shared: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    table: tuple[tuple[float, ...], ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One direction of a variant.
 
@@ -58,6 +76,7 @@ class Kernel:
         sheets: the polynomials of two values.
         number: from the inputs to the number of the cell; None where there is one cell.
         cells: how many there are.
+        sums: the sums; None where there are none.
     """
 
     name: str
@@ -67,6 +86,7 @@ class Kernel:
     sheets: tuple[Sheet, ...] = ()
     number: Program | None = None
     cells: int = 1
+    sums: Summation | None = None
 
     @property
     def program_inputs(self) -> tuple[str, ...]:
@@ -76,7 +96,11 @@ class Kernel:
     @property
     def programs(self) -> tuple[Program, ...]:
         """In the order in which they run."""
-        return tuple(program for program in (self.number, self.points, self.program) if program is not None)
+        return tuple(program for program in self._programs if program is not None)
+
+    @property
+    def _programs(self) -> tuple[Program | None, ...]:
+        return self.number, self.points, None if self.sums is None else self.sums.term, self.program
 
 
 def parameter(name: str) -> str:
@@ -120,6 +144,9 @@ def _kernel(graph: Graph, name: str, outputs: _Outputs) -> Kernel:
     wanted = [index for terms in outputs.values() for index in terms.values()]
     surfaces = {i: graph.surfaces[i] for i in _needed(graph, wanted, graph.surfaces) if i in graph.surfaces}
     program = _Writer(graph, Builder(name, inputs, params, real=Type.F64))
+    sums = {i: graph.nodes[i] for i in _needed(graph, wanted, ()) if graph.nodes[i].kind == "sum"}
+    if sums:
+        return _summing(graph, program, outputs, sums)
     if not surfaces:
         return Kernel(name, inputs, program.built(outputs))
     values = [index for surface in surfaces.values() for index in (surface.y, surface.z)]
@@ -151,6 +178,32 @@ def _kernel(graph: Graph, name: str, outputs: _Outputs) -> Kernel:
         writer = _Writer(of_cell, Builder(f"{name}_cell", graph.inputs, params, real=Type.F64))
         number = _reading(writer.built({"cell": {"": of_cell.outputs["number"]}}))
     return Kernel(name, inputs, _reading(program.built(outputs)), _reading(of_points), tuple(sheets), number, cells)
+
+
+def _summing(graph: Graph, program: _Writer, outputs: _Outputs, sums: Mapping[int, Node]) -> Kernel:
+    """The kernel of a graph with sums."""
+    b = program.builder
+    name, inputs, params = b.name, b.inputs, b.params
+    ((number, operands),) = {(node.payload[0], node.args) for node in sums.values()}
+    loop = graph.loops[number]
+    wanted = [index for terms in outputs.values() for index in terms.values()]
+    before = set(_needed(graph, operands, ()))
+    if graph.surfaces or not before.isdisjoint(sums):
+        raise ProgramError(f"{name}: sums are of what comes of others")
+    stops = {i for i in before if graph.nodes[i].kind not in (*LEAVES, *CONDITIONS)} | set(sums)
+    shared = [i for i in _needed(graph, wanted, stops) if i in stops and i not in sums]
+    given = {index: f"s{k}" for k, index in enumerate(dict.fromkeys([*operands, *shared]))}
+    points = _Writer(graph, Builder(f"{name}_points", graph.inputs, params, real=Type.F64))
+    of_points = points.built({text: {"": index} for index, text in given.items()})
+    results = {of: f"r{k}" for k, of in enumerate(loop.body.outputs)}
+    term = _Writer(loop.body, Builder(f"{name}_term", loop.body.inputs, (), real=Type.F64))
+    of_term = term.built({result: {"": loop.body.outputs[of]} for of, result in results.items()})
+    program.given = {index: results[node.payload[1]] for index, node in sums.items()}
+    program.given |= {index: given[index] for index in shared}
+    b.inputs = (*inputs, *dict.fromkeys(program.given.values()))
+    mine, rows = loop.split([given[a] for a in operands])
+    summation = Summation(of_term, tuple(mine), tuple(map(tuple, rows)), loop.table, tuple(results.values()))
+    return Kernel(name, inputs, _reading(program.built(outputs)), _reading(of_points), sums=summation)
 
 
 def _reading(program: Program) -> Program:
@@ -251,6 +304,7 @@ _KINDS: Mapping[str, Callable[..., int]] = {
     "over_one_plus": lambda b, a, h: b.div(a, b.add(b.f64(1.0), h)),
     "half_square": lambda b, a: b.mul(b.mul(b.f64(-0.5), a), a),
     "exp_mantissa": _primitive(Op.EXP),
+    "log": _primitive(Op.LOG),
     "times_exp_mantissa": lambda b, a, x: b.mul(a, b.exp(x)),
     "select": lambda b, c, x, y: b.select(c, x, y),
 }

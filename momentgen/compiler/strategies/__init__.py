@@ -29,6 +29,7 @@ The strategies:
                  ``piecewise``, power series about the kinks and another form above v*, on ``branch_series``;
                  ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
                  ``growing``, elementary branches of any growth beside one kink, in closed form; each with its graph
+``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
@@ -58,6 +59,7 @@ from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink, roots
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise
+from momentgen.compiler.strategies.quadrature import strategy as quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth import gaussians, polynomials
@@ -77,7 +79,8 @@ class _Strategy:
     """A way to a stable form: what it is for, why it does not serve a rule (None if it does), and the form.
 
     ``lines``: whether its outputs grow as the lines of f do, and are to be held where these are steep; ``absolute``:
-    whether it serves absolute goals; ``sized``: whether it is asked for an f of about 1 in size.
+    whether it serves absolute goals; ``sized``: whether it is asked for an f of about 1 in size; ``relative``: whether
+    it serves goals relative to sigma, and is asked for f itself, not for its base.
     """
 
     what: str
@@ -86,6 +89,7 @@ class _Strategy:
     lines: bool = False
     absolute: bool = False
     sized: bool = False
+    relative: bool = False
 
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
@@ -205,6 +209,7 @@ _STRATEGIES = (
         sized=True,
     ),
     _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
+    _Strategy("quadrature", quadrature.why_not, quadrature.stable_variants, relative=True),
 )
 
 
@@ -283,7 +288,8 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
 
         return _Asked(of.base, mapped_back, (rescaled_variant.__module__, saturated.__module__, *more))
 
-    yield from _exact(asked(derivation), cache(lambda: asked(_of_size_one(derivation))), way)
+    itself = _Asked(derivation, all_of_it, more)
+    yield from _exact(asked(derivation), cache(lambda: asked(_of_size_one(derivation))), itself, way)
 
 
 def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
@@ -326,7 +332,7 @@ def _of_size_one(derivation: Derivation) -> Derivation:
     return in_units(derivation, Rescaled(rule.f / scale, scale=scale))
 
 
-def _exact(asked: _Asked, sized: Callable[[], _Asked], way: str) -> Iterator[Way]:
+def _exact(asked: _Asked, sized: Callable[[], _Asked], itself: _Asked, way: str) -> Iterator[Way]:
     derivation = asked.derivation
     if derivation.mean is None or derivation.second is None:
         check_second_moment(derivation)
@@ -334,8 +340,8 @@ def _exact(asked: _Asked, sized: Callable[[], _Asked], way: str) -> Iterator[Way
     served = False
     for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
         try:
-            at = sized() if strategy.sized else asked
-            cause = strategy.why_not(at.derivation) or _why_not_absolute(at.derivation, strategy)
+            at = sized() if strategy.sized else itself if strategy.relative else asked
+            cause = _why_not_goals(itself.derivation, strategy) or strategy.why_not(at.derivation)
         except BuildError as error:
             cause = _cause(error)
         tried = not cause
@@ -363,9 +369,11 @@ def _nearest(derivation: Derivation, refusals: list[tuple[str, str, bool]]) -> t
     return (fitting or [(what, cause) for what, cause, _ in refusals])[-1]
 
 
-def _why_not_absolute(derivation: Derivation, strategy: _Strategy) -> str | None:
+def _why_not_goals(derivation: Derivation, strategy: _Strategy) -> str | None:
     """Why the goals of a rule are not those of a strategy; None if they are."""
     goal = derivation.rule.accuracy
+    if goal.relative and not strategy.relative:
+        return "expected goals by moments or in ulp, got relative"
     if strategy.absolute or goal.mean_abs is goal.var_abs is None:
         return None
     return "expected goals in ulp or by moments, got mean_abs or var_abs"

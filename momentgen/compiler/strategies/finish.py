@@ -64,9 +64,9 @@ def _own_values(derivation: Derivation) -> Iterator[tuple[float, mpmath.mpf]]:
         return
     for left, right in itertools.pairwise(pieces):
         here, limit = (e.subs(x, left.high) for e in (rule.f, right.expr))
-        if here.free_symbols | limit.free_symbols | left.high.free_symbols:
+        if here.free_symbols | left.high.free_symbols:
             continue
-        if not (here.is_finite and limit.is_finite) or sp.simplify(here - limit) == 0:
+        if not here.is_finite or limit.is_finite is False or sp.simplify(here - limit) == 0:
             continue
         at = float(left.high)
         if math.isfinite(at) and sp.Rational(at) == left.high and float(sp.Float(left.high, 24)) == at:

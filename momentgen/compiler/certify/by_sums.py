@@ -1,0 +1,169 @@
+"""Certify variants that are sums over nodes in float64, rounded once for float32.
+
+Errors are relative: those of sigma to sigma itself, those of partials to the bounds that Cauchy and Schwarz set for
+them.  Exact values are sums over far more nodes; at the worst points, and at small sigma, sums of balls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy
+
+from momentgen.compiler.certify.bounds import Bound, check_promises
+from momentgen.compiler.certify.points import seed_of
+from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.strategies.quadrature.search import FLOAT32, FLOAT64, Sampled, Setting, drawn
+from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_balls, errors, in_float64
+from momentgen.compiler.toolchain.arrays import F32, F64
+from momentgen.errors import MissedError
+from momentgen.rule import Rule
+from momentgen.rule.symbols import x
+
+_POINTS, _WORST, _SMALL = 800, 4, 24
+_EVERY = 50  # of the points that promises are checked at
+_NAMES = (*OUTPUTS, *PARTIALS)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found: bounds, facts, and numbers of points."""
+
+    bounds: Mapping[str, Bound]
+    facts: Mapping[str, Any]
+    points: int
+    promises: int
+
+
+class _Runner:
+    """The float32 kernels: a graph in float64, rounded once."""
+
+    inputs = ("mean", "var")
+    outputs = OUTPUTS
+    partials = (PARTIALS[:2], PARTIALS[2:])
+
+    def __init__(self, graphs: Sequence[Graph]) -> None:
+        self.graphs = graphs
+
+    def __call__(self, *given: Any) -> dict[str, F32]:
+        mean, var, params = given
+        found = self.exactly(mean.astype(np.float64), var.astype(np.float64), params)
+        with np.errstate(all="ignore"):
+            return {name: np.clip(values, -LARGEST, LARGEST).astype(np.float32) for name, values in found.items()}
+
+    def exactly(self, mean: F64, var: F64, params: Mapping[str, float]) -> dict[str, F64]:
+        """The same before it is rounded."""
+        points = {"mean": mean, "var": var, **params}
+        return {name: values for graph in self.graphs for name, values in outputs_float64(graph, points).items()}
+
+
+def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
+    """Measure a variant on its domain.
+
+    Raises:
+        BuildError: if the goal is missed, or a promise broken.
+    """
+    sampled: Sampled = stable.by_sums
+    runner, wide = (
+        _Runner(graphs) for graphs in ((stable.forward, stable.partials), (stable.forward64, stable.partials64))
+    )
+    bounds = {name: Bound() for name in _NAMES}
+    float64 = dict.fromkeys(_NAMES, 0.0)
+    count, promises = 0, 0
+    for number, setting in enumerate(sampled.settings):
+        draw = np.random.default_rng(seed_of(rule.name, str(number)))
+        mean, var = drawn(setting, sampled.domain, draw, _POINTS)
+        exact = in_float64(setting.f, setting.resolution, mean, var)
+        groups = [(mean, var, exact)]
+        found = errors(runner.exactly(mean, var, setting.params), exact, var, FLOAT32)
+        worst = np.unique(np.concatenate([np.argsort(error)[-_WORST:] for error in found.values()]))
+        small_mean, small_var = drawn(setting, sampled.domain, draw, _SMALL, small=True)
+        mean, var = np.concatenate([mean[worst], small_mean]), np.concatenate([var[worst], small_var])
+        groups.append((mean, var, by_balls(setting.f, setting.resolution, mean, var)))
+        for mean, var, exact in groups:
+            _take_in(bounds, float64, (runner, wide), (mean, var), exact, setting)
+            count += mean.size
+        ulp_of = {name: bound.error for name, bound in bounds.items() if not bound.error <= 1.0}
+        if ulp_of:
+            where = {name: bounds[name].at for name in ulp_of}
+            cause = f"variant {stable.variant}: expected an error of at most 1 tolerance, got {ulp_of} at {where}"
+            raise MissedError(rule.name, "certify", cause)
+        promises += check_promises(
+            rule.name,
+            stable,
+            runner,  # type: ignore[arg-type]
+            setting.params,
+            setting.params,
+            _own_values(rule, setting),
+            seed=seed_of(rule.name, stable.variant),
+            every=_EVERY,
+        )
+    stated = {name: float(f"{value:.2g}") for name, value in float64.items()}
+    return Measured(bounds, {"float64_measured": stated, "float64_unit": _words(FLOAT64)}, count, promises)
+
+
+def _own_values(rule: Rule, setting: Setting) -> Callable[..., F64]:
+    """f on arrays: at a jump its own value, which may be that of neither side."""
+    f = rule.f.subs({p.symbol: sympy.Rational(setting.params[p.name]) for p in rule.parameters})
+
+    def values(points: F64) -> F64:
+        found = setting.f.values(points)
+        for at in np.unique(points[np.isin(points, setting.f.kinks)]):
+            own = f.subs(x, sympy.Rational(float(at)))
+            if own.is_finite:
+                found[points == at] = float(own)
+        return found
+
+    return values
+
+
+def _take_in(
+    bounds: Mapping[str, Bound],
+    float64: dict[str, float],
+    runners: tuple[_Runner, _Runner],
+    at: tuple[F64, F64],
+    exact: Exact,
+    setting: Setting,
+) -> None:
+    mean, var = at
+    points = (mean.astype(np.float32), var.astype(np.float32))
+    computed = runners[0](*points, setting.params)
+    found = errors({name: values.astype(np.float64) for name, values in computed.items()}, exact, var, FLOAT32)
+    for name, bound in bounds.items():
+        bound.update(found[name], computed[name], exact.values[name], points, setting.params)
+    for name, error in errors(runners[1].exactly(mean, var, setting.params), exact, var, FLOAT64).items():
+        float64[name] = max(float64[name], float(error.max()))
+
+
+def tolerance_of_sums(stable: Stable) -> dict[str, Any]:
+    """The certificate's ``tolerance``."""
+    return {"least": "2^-126", "against": "the exact moments", **_words(FLOAT32)}
+
+
+def _words(share: Shares) -> dict[str, Any]:
+    floor = f"{share.floor:g}*D + 2^-50*F"
+    return {
+        "mean": f"{share.mean:g}*(|m| + s) + {floor}",
+        "var": f"2*s*e + e^2, e = {share.sigma:g}*s + {floor}",
+        "partials": (
+            f"{share.partial:g} of s/sigma, s/v, q/sigma and q/v in turn, "
+            f"beside {floor} over sigma or v, times D for those of the variance"
+        ),
+        "where": {
+            "m, s": "the exact mean and standard deviation",
+            "q": "the root of the exact fourth central moment",
+            "D": "the largest |f - f(mu)| within 13 sigma of the mean",
+            "F": "the largest |f| within 8 sigma, and about where f bends most",
+            "v": "the input's variance, sigma its root",
+        },
+        "values": {},
+    }
+
+
+__all__ = ["Measured", "measured_by_sums", "tolerance_of_sums"]

@@ -1,0 +1,171 @@
+"""Exact values for sums over nodes: in float64 on many more nodes, and by balls; and what errors they are held to.
+
+Panels are those on which f is a polynomial (:mod:`.resolution`), cut again at every half sigma: nothing of how the
+kernels' nodes are placed is shared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.strategies.quadrature.function import Branches
+from momentgen.compiler.strategies.quadrature.resolution import Resolution
+from momentgen.compiler.toolchain.arrays import F64
+
+_REACH, _STEPS = 13.0, 53
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_BITS = 256
+#: sigmas beside a kink where f may have a root
+_GRADED = np.concatenate([-(4.0 ** -np.arange(16)), [0.0], 4.0 ** -np.arange(16)])
+_WINDOW = 8.0  # sigmas that f's size is looked at in
+_NAMES = (*OUTPUTS, *PARTIALS)
+_ABOUT, _SPREAD = 4.0, np.linspace(-1, 1, 65)
+_ROUNDING, _SMALLEST = 2.0**-50, 2.0**-126
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The outputs at some points, and what they are measured by.
+
+    Attributes:
+        values: by output.
+        fourth: E (f - mean)^4.
+        change: the largest |f - f(mu)| within 13 sigmas.
+        size: the largest |f| there, and within the length on which f bends: what its rounding is relative to.
+    """
+
+    values: Mapping[str, F64]
+    fourth: F64
+    change: F64
+    size: F64
+
+    def allowed(self, name: str, var: F64, share: Shares) -> F64:
+        """The error allowed to an output at variances ``var``."""
+        return _SMALLEST + self._allowed(name, var, share)
+
+    def _allowed(self, name: str, var: F64, share: Shares) -> F64:
+        own, s = np.sqrt(np.maximum(self.values["var"], 0)), np.sqrt(var)
+        floor = share.floor * self.change + _ROUNDING * self.size
+        if name == "mean":
+            return share.mean * (np.abs(self.values["mean"]) + own) + floor
+        if name == "var":
+            error = share.sigma * own + floor
+            return 2 * own * error + error**2
+        fourth = np.sqrt(np.maximum(self.fourth, 0))
+        bound = {"dmean_dmu": own / s, "dmean_dvar": own / var, "dvar_dmu": fourth / s, "dvar_dvar": fourth / var}
+        twice = floor * (1 if name.startswith("dmean") else self.change + floor)
+        return share.partial * bound[name] + twice / (s if name.endswith("mu") else var)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What is allowed.
+
+    Attributes:
+        mean: of |mean| + sigma_y.
+        sigma: of sigma_y.
+        partial: of the bounds that Cauchy and Schwarz set, as sigma_y/sigma for dmean_dmu.
+        floor: of the change of f within 13 sigmas, beside these.
+    """
+
+    mean: float
+    sigma: float
+    partial: float
+    floor: float
+
+
+def in_float64(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
+    """The outputs of an f without parameters, v > 0, where sigma is not far below the lengths of f."""
+    rows = [_row(f, resolution, m, v) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]
+    return _exact(np.array(rows).T, var)
+
+
+def _row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
+    s = float(np.sqrt(var))
+    beside = [(at - mean) / s + _GRADED for at in f.roots if abs(at - mean) <= _REACH * s]
+    cuts = np.concatenate([np.linspace(-_REACH, _REACH, _STEPS), (resolution.edges - mean) / s, *beside])
+    cuts = np.unique(cuts[np.abs(cuts) <= _REACH])
+    middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
+    z = (middle[:, None] + half[:, None] * _NODES).ravel()
+    home = mean + s * np.repeat(middle, _NODES.size)
+    w = (half[:, None] * _WEIGHTS).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    (here,) = f.values(np.array([mean]))
+    values = f.values(mean + s * z, home)
+    return [*_sums(values - here, z, w / w.sum(), here), _size(f, resolution, mean, s)]
+
+
+def _size(f: Branches, resolution: Resolution, mean: float, s: float) -> float:
+    """The largest |f| within eight sigmas, and about where f bends on the shortest length."""
+    widths = resolution.high - resolution.low
+    narrow = int(widths.argmin())
+    wide, middle = _WINDOW * s, (resolution.high[narrow] + resolution.low[narrow]) / 2
+    about = _ABOUT * min(float(widths[narrow]), 1.0)
+    places = [mean + wide * _SPREAD, mean + about * _SPREAD, middle + about * _SPREAD]
+    return float(np.abs(f.values(np.concatenate(places))).max())
+
+
+def _sums(d: F64, z: F64, w: F64, here: float) -> list[float]:
+    m = float(w @ d)
+    e = d - m
+    h, square = z * z - 1, w * e * e
+    sums = [here + m, square.sum(), (w * e) @ z, (w * e) @ h, square @ z, square @ h, square @ (e * e)]
+    return [*map(float, sums), float(np.abs(d).max())]
+
+
+def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
+    """The same at any variance, f and its sums in balls of 256 bits."""
+    rows = []
+    with ctx.workprec(_BITS):
+        for m, v in zip(mean.tolist(), var.tolist(), strict=True):
+            rows.append(_ball_row(f, resolution, m, v))
+    return _exact(np.array(rows).T, var)
+
+
+def _ball_row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
+    mu, s = arb(mean), arb(var).sqrt()
+    inner = [(arb(edge) - mu) / s for edge in resolution.edges.tolist() if abs(edge - mean) <= _REACH * float(s)]
+    roots = [(arb(at) - mu) / s for at in f.roots if abs(at - mean) <= _REACH * float(s)]
+    inner += [at + step for at in roots for step in map(arb, _GRADED.tolist())]
+    inner = [at for at in inner if abs(at) <= _REACH]
+    cuts = sorted([*map(arb, np.linspace(-_REACH, _REACH, _STEPS).tolist()), *inner], key=float)
+    here = f.ball(mu, mean)
+    d, z, w = [], [], []
+    for a, b in itertools.pairwise(cuts):
+        half, middle = (b - a) / 2, (a + b) / 2
+        if not half > 0:
+            continue
+        home = float(mu + s * middle)
+        for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+            at = middle + half * node
+            value = f.ball(mu + s * at, home)
+            d.append(float(value - here))
+            z.append(float(at))
+            w.append(float(half * weight))
+    gaps, places = np.array(d), np.array(z)
+    weights = np.array(w) * np.exp(-places * places / 2)
+    found = _sums(gaps, places, weights / weights.sum(), float(here))
+    return [*found, _size(f, resolution, mean, float(s))]
+
+
+def _exact(columns: F64, var: F64) -> Exact:
+    mean, variance, dz, dh, ddz, ddh, fourth, change, size = columns
+    s = np.sqrt(var)
+    values = dict(zip(_NAMES, (mean, variance, dz / s, dh / (2 * var), ddz / s, ddh / (2 * var)), strict=True))
+    return Exact(values, fourth, change, size)
+
+
+def errors(got: Mapping[str, F64], exact: Exact, var: F64, share: Shares) -> dict[str, Any]:
+    """By output, errors over what is allowed; infinite where there is no number."""
+    found = {}
+    for name, values in got.items():
+        with np.errstate(all="ignore"):
+            error = np.abs(values - exact.values[name]) / exact.allowed(name, var, share)
+        found[name] = np.where(np.isfinite(exact.values[name]), np.where(np.isnan(error), np.inf, error), 0.0)
+    return found

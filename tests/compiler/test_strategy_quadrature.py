@@ -1,0 +1,177 @@
+"""Sums over nodes: f of many kinds against adaptive quadrature in balls, in C, PyTorch and Triton."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+import torch
+from quadrature_truth import moments, partials
+from sympy import Abs, Expr, Max, Piecewise, Rational, exp, log, sign, sin, sqrt
+
+import momentgen
+from momentgen.compiler.function.pieces import split
+from momentgen.compiler.ir.graph import Graph, Loop
+from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.compiler.strategies.quadrature.function import Branches
+from momentgen.compiler.strategies.quadrature.resolution import features, resolved
+from momentgen.compiler.strategies.quadrature.writing import Expressions
+from momentgen.errors import BuildError, RuleError
+from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, phi, x
+
+RELATIVE = Accuracy(relative=True)
+#: slow tails beside a kink, a root at one, a jump
+FUNCTIONS = {
+    "symmetric_log": sign(x) * log(1 + Abs(x)),
+    "root_unit": sqrt(Max(x, 0)),
+    "cliff": Piecewise((exp(-x), x > 0), (0, True)),
+}
+POINTS = [(0.0, 1.0), (2.0, 0.01), (-3.0, 4.0), (0.3, 1e-4), (40.0, 100.0)]
+
+
+@pytest.fixture(scope="module")
+def op_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[object, dict[str, object]]]:
+    folder = tmp_path_factory.mktemp("quadrature")
+    sys.path.insert(0, str(folder))
+    made: dict[str, tuple[object, dict[str, object]]] = {}
+
+    def build(name: str) -> tuple[object, dict[str, object]]:
+        if name not in made:
+            compiled = compile_rule(Rule(name, f=(FUNCTIONS | {"rate": x / (1 - exp(-x))})[name], accuracy=RELATIVE))
+            package = folder / f"q_{name}"
+            package.mkdir()
+            for file, text in compiled.files.items():
+                (package / file).write_text(text, encoding="utf-8")
+            op = getattr(importlib.import_module(package.name), name)
+            made[name] = op, json.loads(compiled.files["exact.json"])
+        return made[name]
+
+    return build
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_outputs_and_partials_are_those_of_quadrature_relative_to_sigma(
+    name: str, op_of: Callable[..., object]
+) -> None:
+    op, certificate = op_of(name)
+    assert certificate["method"]["way"] == "quadrature"
+    assert all(bound["tolerance"] <= 1 for bound in certificate["bounds"].values())
+    truth = [(moments(FUNCTIONS[name], m, v, digits=15), partials(FUNCTIONS[name], m, v, digits=15)) for m, v in POINTS]
+    for dtype, close in ((torch.float32, 1e-5), (torch.float64, 1e-7)):
+        mean, var = (torch.tensor(column, dtype=dtype, requires_grad=True) for column in zip(*POINTS, strict=True))
+        outputs = tuple(op(mean, var))
+        slopes = [torch.autograd.grad(out.sum(), (mean, var), retain_graph=True) for out in outputs]
+        for k, ((m, v), ((want, spread), of)) in enumerate(zip(POINTS, truth, strict=True)):
+            s_y = float(mpmath.sqrt(spread))
+            assert abs(outputs[0][k].item() - float(want)) <= close * (abs(float(want)) + s_y)
+            assert outputs[1][k].item() == pytest.approx(float(spread), rel=2 * close)
+            bounds = (s_y / v**0.5, s_y / v, None, None)
+            for number, (partial, bound) in enumerate(zip(of.values(), bounds, strict=True)):
+                got = float(slopes[number // 2][number % 2][k])
+                limit = 10 * close * (bound or max(abs(float(partial)), s_y**2 / v))
+                assert abs(got - float(partial)) <= limit, (list(of)[number], m, v)
+
+
+def test_beyond_the_stated_domain_all_is_nan_and_at_no_variance_f_itself(op_of: Callable[..., object]) -> None:
+    op, certificate = op_of("symmetric_log")
+    assert certificate["domain"]["nan"] == "|mean| > 10000 or var > 1e+06"
+    mean, var = torch.tensor([1.5e4, 0.0, 1.5, 0.0]), torch.tensor([1.0, 2e6, 0.0, 0.0])
+    found = torch.stack(op(mean, var))
+    assert found[:, :2].isnan().all()
+    torch.testing.assert_close(found[:, 2], torch.tensor([np.log(2.5), 0.0], dtype=torch.float32))
+    assert found[:, 3].tolist() == [0.0, 0.0]
+
+
+def test_an_f_written_as_0_over_0_has_its_limit_there(op_of: Callable[..., object]) -> None:
+    op, _ = op_of("rate")  # x/2 and an even function
+    mean, var = torch.zeros(4, dtype=torch.float64, requires_grad=True), torch.tensor([0.0, 1e-12, 1.0, 100.0]).double()
+    outputs = tuple(op(mean, var))
+    (slope,) = torch.autograd.grad(outputs[0].sum(), mean)
+    assert outputs[0][0].item() == pytest.approx(1, rel=1e-12)
+    torch.testing.assert_close(slope, torch.full_like(slope, 0.5), rtol=1e-7, atol=1e-7)
+
+
+def test_triton_in_its_interpreter_has_the_bits_of_c(op_of: Callable[..., object]) -> None:
+    pytest.importorskip("triton")
+    op_of("symmetric_log")
+    folder = Path(momentgen.__file__).parents[1]
+    code = """
+import torch
+from q_symmetric_log import symmetric_log as op
+torch.manual_seed(0)
+m, v, g, h = torch.randn(9) * 3, torch.rand(9) * 4, torch.randn(9), torch.randn(9)
+for which, tensors in (("forward", (m, v)), ("backward", (m, v, g, h))):
+    for a, b in zip(op.kernel(which, backend="triton")(*tensors), op.kernel(which, backend="c")(*tensors)):
+        assert torch.equal(a, b), (a, b)
+print("all agree")
+"""
+    packages = str(Path(importlib.import_module("q_symmetric_log").__file__ or "").parents[1])
+    environment = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([packages, str(folder)]))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "all agree\n", done.stderr
+
+
+def test_a_parameter_moves_scale_and_kinks() -> None:
+    half = Parameter("half", default=1, low=0.5, high=2)
+    f = Max(x, 0) / (half.symbol + Max(x, 0))
+    compiled = compile_rule(Rule("saturating", f=f, parameters=(half,), accuracy=RELATIVE))
+    certificate = json.loads(compiled.files["exact.json"])
+    assert certificate["method"]["way"] == "quadrature"
+    assert {setting["half"] for setting in certificate["method"]["settings"]} >= {1.0, 0.5, 2.0}
+
+
+def test_a_relative_goal_is_for_one_normal_input_alone() -> None:
+    with pytest.raises(RuleError, match="relative is for f of one normal input"):
+        Rule("r", f=S(x), accuracy=Accuracy(relative=True, mean_abs=1e-6))
+
+
+def test_a_function_that_is_not_known_is_named() -> None:
+    with pytest.raises(BuildError, match="gamma"):
+        compile_rule(Rule("g", f=Piecewise((sp.gamma(x), x > 1), (1, True)), accuracy=RELATIVE))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [log(1 + exp(x)), S(x) * log(S(x)), phi(x) / Phi(x), sin(3 * x), sp.atan(x), sp.tanh(50 * x), log(sp.cosh(x)),
+     sp.asinh(exp(x) / 2), exp(1 / (1 + x**2)) - 1, (1 + x**2) ** Rational(-5, 7), sp.erfc(x), sp.asin(x / 2000)],
+    ids=str,
+)  # fmt: skip
+def test_an_expression_has_its_digits_wherever_x_is(f: Expr) -> None:
+    points = np.concatenate([-np.logspace(-6, 3, 40), np.logspace(-6, 3, 40)])
+    graph = Graph(("x",))
+    graph.output("f", Expressions(graph, {x: graph.input("x")}, "f").node(f))
+    got = outputs_float64(graph, {"x": points})["f"]
+    known = {"S": lambda z: 1 / (1 + mpmath.exp(-z)), "Phi": mpmath.ncdf, "phi": mpmath.npdf}
+    call = sp.lambdify(x, f, [known, "mpmath"])
+    with mpmath.workdps(40):
+        want = np.array([float(call(mpmath.mpf(float(at)))) for at in points])
+    size = np.abs(want).max(initial=0, where=np.abs(points) < 5)
+    assert (np.abs(got - want) <= 4e-13 * np.abs(want) + 4e-16 * size * (1 + np.abs(points))).all()
+
+
+def test_sums_over_rows_and_a_table_are_plain_sums() -> None:
+    body = Graph(("a", "u", "w"))
+    body.output("t", body.input("a") * body.input("u") * body.input("w"))
+    graph = Graph(("x", "y"))
+    loop = Loop(body, ("a",), ("u",), ("w",), ((1.0,), (2.0,), (4.0,)))
+    one, two = graph.input("x"), graph.input("y")
+    graph.output("s", graph.sums(loop, [one], [[two], [two * 10]])["t"])
+    found = outputs_float64(graph, {"x": np.array([1.0, 3.0]), "y": np.array([2.0, 5.0])})["s"]
+    assert found.tolist() == [7 * 11 * 2.0, 7 * 11 * 15.0]
+
+
+def test_features_are_where_f_bends_and_grow_with_the_distance() -> None:
+    f = Branches("f", split(1 / (1 + 100 * (x - 2) ** 2)))
+    found, most = features([resolved(f)], f.kinks, 4.0)
+    assert most == np.inf
+    assert any(abs(one.at - 2) < 0.2 and one.length < 0.2 for one in found)
