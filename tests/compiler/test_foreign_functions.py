@@ -15,12 +15,6 @@ from momentgen.rule import Rule
 
 #: functions that no strategy takes -> the first reason
 REFUSED = {
-    "sinc": "f has a limit at x = 0, where it is written as 0/0",
-    "symlog": "expected f to near a line for x -> -oo",
-    "asinh": "expected f to near a line for x -> -oo",
-    "log_relu": "expected f to near a line for x -> oo",
-    "log_square": "expected f to near a line for x -> -oo",
-    "sinlu": "expected f to near a line for x -> oo",
     "exp_square": "the moment diverges for v >= 1/(2p), p the factor of x**2 in `exp(2*x**2)`",
     "reciprocal": "the second moment diverges for every v > 0: f has a pole at x = 0",
     "double_exponential": "the second moment diverges for every v > 0",
@@ -46,6 +40,12 @@ FIRST = {
     "smu": "smooth, by polynomials",
     "xatlu": "smooth, by polynomials",
     "isrlu": "with kinks, by power series",
+    "sinc": "quadrature",
+    "symlog": "quadrature",
+    "asinh": "quadrature",
+    "log_relu": "quadrature",
+    "log_square": "quadrature",
+    "sinlu": "quadrature",
 }
 BY_NAME = {foreign.name: foreign for foreign in FOREIGN}
 
