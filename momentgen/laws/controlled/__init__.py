@@ -18,6 +18,11 @@ the error of the answer.  A may be anything and the answer is right; the nearer 
 * :mod:`~momentgen.laws.controlled.outputs`: what the network returned in each row.
 * :mod:`~momentgen.laws.controlled.answer`: the rows of one call, and what they say.
 * :mod:`~momentgen.laws.controlled.cubature`: nodes in the place of rows, of few noisy values.
+* :mod:`~momentgen.laws.controlled.surrogates`: distributions near that of an output, from rows or nodes.
+* :mod:`~momentgen.laws.controlled.predictive`: quantiles, probabilities and draws by a surrogate, with errors.
+* :mod:`~momentgen.laws.controlled.each_example`: the same of examples that share noise.
+* :mod:`~momentgen.laws.controlled.shares`: what groups of noisy values contribute to the variance.
+* :mod:`~momentgen.laws.controlled.linear_alone`: ``max_rows=0``, the linear part without rows.
 * :mod:`~momentgen.laws.controlled.parts`: a batch in parts, which take less memory.
 * :mod:`~momentgen.laws.controlled.propagate`: the method.
 """
