@@ -101,6 +101,7 @@ class Moments(NamedTuple):
         mean: Any = self.mean
         if not isinstance(mean, Tensor):
             return tuple.__getitem__(self, place)  # pytrees put anything in the places of tensors
+        _refuse_scalar(mean, place)
         return Moments(self.mean[place], self.var[place])
 
     def __getattr__(self, name: str) -> Any:
@@ -290,6 +291,7 @@ class JointMoments(Moments, Predicted):
     def __getitem__(self, place: Any) -> Any:
         self._refuse_shared(f"x[{place!r}]")
         mean, var = self._pair()
+        _refuse_scalar(mean, place)
         factor = indexed(self.factor, mean.shape, place)
         mean, var = mean[place], var[place]
         found = self._with(JointMoments.of(mean, var, factor), lambda part: part[place])
@@ -382,6 +384,14 @@ class JointMoments(Moments, Predicted):
         """Covariance of the values of each example, ``(batch, K, K)`` or ``(K, K)``, symmetric, never negative."""
         found = self.factor.mT @ self.factor
         return (found + found.mT) / 2  # a product of matrices need not be symmetric to the last bit
+
+
+def _refuse_scalar(mean: Tensor, place: Any) -> None:
+    if not mean.dim():
+        raise InputError(
+            f"Moments[{place!r}]: expected moments of several examples, got those of one value; "
+            "mean, var = out takes the pair apart"
+        )
 
 
 def _new(cls: type[Moments], mean: Any, var: Any) -> Moments:
