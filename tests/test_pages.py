@@ -55,7 +55,9 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     gains_elsewhere = [cell["gain"] for cell in elsewhere if "gain" in cell]
     since = [cell["controlled"] for cell in result("benchmarks/results/answers_own_draws.json")["cells"].values()]
     kept = [cell["after"]["gain"] / cell["before"]["gain"] for cell in since]
+    passes = [row["passes"] for row in result("benchmarks/results/formulas.json")["rows"].values()]
     said = [
+        f"{min(passes):.0f} to {max(passes):.0f} calls",
         f"are now {min(kept):.2f} to {max(kept):.2f} of that",
         f"{min(gains):.1f} to {float(f'{max(gains):.2g}'):,.0f} times as long to the same error, "
         f"{median(gains):.0f} times in the median",
