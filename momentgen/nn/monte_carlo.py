@@ -40,7 +40,7 @@ class RunningMoments:
     >>> for chunk in torch.tensor([1.0, 2.0, 3.0, 6.0]).view(2, 2, 1):
     ...     running.update(chunk)
     >>> running.moments()
-    Moments(mean=tensor([3.], dtype=torch.float64), var=tensor([4.6667], dtype=torch.float64))
+    Moments([3.0 ± 2.2], float64)
     """
 
     def __init__(self) -> None:

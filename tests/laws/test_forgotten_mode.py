@@ -98,4 +98,4 @@ def test_reprs_name_the_method() -> None:
     assert repr(momentgen.convert(_network(), "local")).endswith("# method: local")
     assert "method" not in repr(momentgen.nn.ReLU())
     found = network(noisy(torch.randn(2, 3), std=0.1))
-    assert repr(found).endswith(f", method=controlled, rows={found.rows})")
+    assert repr(found).endswith(f", controlled, {found.rows} rows)")

@@ -38,13 +38,11 @@ def test_bad_moments_are_refused_with_what_came(value, message):
 @pytest.mark.parametrize(
     ("join", "message"),
     [
-        (lambda x: x + x, "Moments \\+ Moments: .*use momentgen.nn.functional .add"),
-        (lambda x: sum([x, x]), "int \\+ Moments: .*functional .add"),
-        (lambda x: (ZERO,) + x, "tuple \\+ Moments: .*functional .add"),  # noqa: RUF005
-        (lambda x: x.mean + x, "Tensor \\+ Moments: .*functional .add"),
-        (lambda x: 2 * x, "int \\* Moments: .*functional .mul"),
-        (lambda x: x * x, "Moments \\* Moments: .*functional .mul"),
-        (torch.compile(lambda x: x + x, backend="eager"), "functional .add"),
+        (lambda x: x + x, "Moments \\+ Moments: .*what noise they share.*momentgen.propagate"),
+        (lambda x: sum([x, x]), "Moments \\+ Moments: .*momentgen.propagate"),
+        (lambda x: (ZERO,) + x, "tuple \\+ Moments: .*momentgen.propagate"),  # noqa: RUF005
+        (lambda x: x * x, "Moments \\* Moments: .*momentgen.propagate"),
+        (torch.compile(lambda x: x + x, backend="eager"), "what noise they share"),
     ],
 )
 def test_moments_are_not_joined_or_repeated_as_tuples(join, message):

@@ -49,11 +49,11 @@ def test_gradients_in_parameters_are_finite_differences_of_the_numbers(op: Op, p
     mean, var = _inputs(12)
     for name, value in params.items():
         learned = torch.full((12,), value, dtype=torch.float64, requires_grad=True)
-        found = op(mean, var, **{**params, name: learned})
+        found = tuple(op(mean, var, **{**params, name: learned}))
         for which in (0, 1):
             (slope,) = torch.autograd.grad(found[which].sum(), learned, retain_graph=True)
             step = 2e-4
-            at = [op(mean, var, **{**params, name: value + k * step})[which] for k in (-2, -1, 1, 2)]
+            at = [tuple(op(mean, var, **{**params, name: value + k * step}))[which] for k in (-2, -1, 1, 2)]
             want = (at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * step)
             torch.testing.assert_close(slope, want, rtol=1e-6, atol=1e-6)
 

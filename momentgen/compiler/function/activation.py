@@ -64,7 +64,7 @@ def elementary(expr: sp.Expr) -> sp.Expr:
     """The special functions by those that series over balls know: exp, log, erf, erfc, sin, cos, atan and S.
 
     >>> elementary(sp.sech(x))
-    2/(exp(x) + exp(-x))
+    1/(exp(x)/2 + exp(-x)/2)
     """
     for function, rewritten in _REWRITTEN.items():
         expr = expr.replace(function, lambda z, of=rewritten: of(z))
