@@ -19,9 +19,7 @@ from momentgen.generated import gelu
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/networks.md", "docs/ops.md", "docs/tutorials/measured-formula.md"]
-)
+@pytest.mark.parametrize("name", ["README.md", "docs/networks.md", "docs/ops.md", "docs/tutorials/measured-formula.md"])
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(name: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert "```python" in page
