@@ -18,7 +18,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.controlled.surrogates import Surrogate, merged
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note_and_warn
 from momentgen.runtime.predicted import Estimated, Interval
 
 __all__ = ["Made", "OfOutput", "joined_predictive", "of_each"]
@@ -53,6 +53,14 @@ class Made(NamedTuple):
     factor: float
 
 
+class _Draws(NamedTuple):
+    """Draws of the main surrogate and of the others, and whether examples have draws in an order of their own."""
+
+    main: Tensor
+    others: list[Tensor]
+    apart: bool
+
+
 class OfOutput:
     """The predictive distribution of one output.
 
@@ -73,7 +81,7 @@ class OfOutput:
         end: Function | None = None,
         further: Callable[[int], int] | None = None,
     ) -> None:
-        self._shape, self._dtype, self._independent = shape, dtype, independent
+        self.shape, self._dtype, self._independent = shape, dtype, independent
         self._make, self._end, self._further = make, end or (lambda values: values), further
         #: what inputs contribute to the variance; None where no linear part is known
         self.contributions: Callable[[], Any] | None = None
@@ -86,7 +94,7 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.quantile`."""
 
         def found() -> Estimated:
-            return Estimated(*self._each(lambda made: self._quantile(made, probability)))
+            return Estimated(*self._each(lambda made: self._quantile(made, probability, self._draws(made))))
 
         return self._until(rtol, found, self._std)
 
@@ -95,9 +103,10 @@ class OfOutput:
 
         def ends(made: Made) -> tuple[Tensor, ...]:
             lower: Tensor | float = (1 - level) / 2
+            drawn = self._draws(made)
             if shortest:
-                lower = _lower_tail(self._drawn(made.main, self._count(made.main)), level)
-            found = [self._quantile(made, tail) for tail in (lower, lower + level)]
+                lower = _lower_tail(drawn.main, level)
+            found = [self._quantile(made, tail, drawn) for tail in (lower, lower + level)]
             return found[0][0], found[1][0], found[0][1], found[1][1]
 
         def both() -> Interval:
@@ -110,10 +119,11 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.probability`."""
 
         def happens(values: Tensor) -> Tensor:
-            return of_each(event, values.reshape(len(values), *self._shape).to(self._dtype))
+            return of_each(event, values.reshape(len(values), *self.shape).to(self._dtype))
 
         def found() -> Estimated:
-            return Estimated(*self._expectation(self._make(slice(0, self._batch)), happens, self._independent))
+            made = self._make(slice(0, self._batch))
+            return Estimated(*self._expectation(made, happens, self._draws(made, self._independent)))
 
         return self._until(rtol, found, None)
 
@@ -121,9 +131,9 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.skewness`."""
 
         def third(made: Made) -> tuple[Tensor, ...]:
-            values = self._drawn(made.main, self._count(made.main))
-            mean, std = values.mean(0), values.std(0)
-            return self._expectation(made, lambda y: ((y - mean) / std).pow(3))
+            drawn = self._draws(made)
+            mean, std = drawn.main.mean(0), drawn.main.std(0)
+            return self._expectation(made, lambda y: ((y - mean) / std).pow(3), drawn)
 
         return Estimated(*self._each(third))
 
@@ -137,11 +147,11 @@ class OfOutput:
             points = torch.randn(drawn, main.dimensions, generator=generator, dtype=torch.float64)
             values = main.draws(points, torch.rand(drawn, 2, generator=generator, dtype=torch.float64))
             found.append(self._apart(self._end(values), generator)[: count - first])
-        return torch.cat(found).reshape(count, *self._shape).to(self._dtype)
+        return torch.cat(found).reshape(count, *self.shape).to(self._dtype)
 
     def torch_distribution(self) -> td.Distribution:
         """See :meth:`momentgen.JointMoments.distribution`."""
-        return _Distribution(self, self._shape, self._independent)
+        return _Distribution(self, self.shape, self._independent)
 
     def at(self, place: Any) -> Indexed:
         """The same of some examples, or of some of their values."""
@@ -164,7 +174,10 @@ class OfOutput:
             have = 0 if self._further is None else self._further(0)
             more = min(int(have * min((off / rtol) ** 2 - 1, 3)) + 1, _ROWS - have)
             if self._further is None or more <= 0:
-                note(f"the error is {off:.1%}, and rtol={rtol:g} was asked for; {have or 'these'} draws tell no more")
+                note_and_warn(
+                    "rtol of an answer",
+                    f"the error is {off:.1%}, and rtol={rtol:g} was asked for; {have or 'these'} draws tell no more",
+                )
                 return found
             self._further(more)
 
@@ -179,7 +192,7 @@ class OfOutput:
                 question(self._make(slice(first, min(first + size, self._batch))))
                 for first in range(0, self._batch, size)
             ]
-        found = [torch.cat(part).reshape(self._shape).to(self._dtype) for part in zip(*parts, strict=True)]
+        found = [torch.cat(part).reshape(self.shape).to(self._dtype) for part in zip(*parts, strict=True)]
         return found[0] if len(found) == 1 else found
 
     def _count(self, surrogate: Surrogate) -> int:
@@ -199,38 +212,44 @@ class OfOutput:
         order = torch.rand(values.shape[:2], generator=generator).argsort(0)
         return values.gather(0, order[:, :, None].expand_as(values))
 
-    def _quantile(self, made: Made, probability: float | Tensor) -> tuple[Tensor, Tensor]:
+    def _quantile(self, made: Made, probability: float | Tensor, drawn: _Draws) -> tuple[Tensor, Tensor]:
         """Quantiles, shape ``(b, K)``, and their errors."""
-        values = self._drawn(made.main, self._count(made.main))
+        values = drawn.main
         ordered = values.sort(0).values
         asked = torch.as_tensor(probability, dtype=torch.float64).expand(values.shape[1:])
         p = asked
         for _ in range(_STEPS):
             place = _at(ordered, p)
-            found, error = self._expectation(made, functools.partial(_below, place))
+            found, error = self._expectation(made, functools.partial(_below, place), drawn)
             p = p - (found - asked)
         return _at(ordered, p), (_at(ordered, p + error) - _at(ordered, p - error)) / 2
 
-    def _expectation(self, made: Made, function: Function, apart: bool = False) -> tuple[Tensor, Tensor]:
+    def _draws(self, made: Made, apart: bool = False) -> _Draws:
+        """Draws of the surrogates; ``apart`` where a function takes values of several examples."""
+        with torch.no_grad():
+            count = self._count(made.main)
+            others = [self._drawn(one, count // 2, apart) for one in made.others]
+            return _Draws(self._drawn(made.main, count, apart), others, apart)
+
+    def _expectation(self, made: Made, function: Function, drawn: _Draws) -> tuple[Tensor, Tensor]:
         """The mean of a function of the outputs, and its error.
 
         Args:
             made: the surrogates.
             function: of draws in front.
-            apart: whether it takes values of several examples.
+            drawn: of the surrogates.
         """
-        main, count = made.main, self._count(made.main)
+        main, values = made.main, drawn.main
+        count = len(values)
         with torch.no_grad():
-            values = self._drawn(main, count, apart)
             every = function(values).double()
             value = every.mean(0)
-            sets = [every.unflatten(0, (_SETS, -1)).mean(1)]
+            sets = [_by_sets(every)]
             share = main.share if value.shape == main.share.shape else main.share.max()
             jackknife = _least_variance(every, values, share) / len(main.rows)
             square = torch.zeros_like(value)
-            if made.others:
-                few = count // 4
-                beside = torch.stack([function(self._drawn(one, few, apart)).double().mean(0) for one in made.others])
+            if drawn.others:
+                beside = torch.stack([function(one).double().mean(0) for one in drawn.others])
                 jackknife = jackknife.maximum(made.factor * (beside - beside.mean(0)).square().mean(0))
             apart_by, chance = self._against(main, function)
             weight = torch.where(apart_by.square() > chance, 1 - chance / apart_by.square().clamp_min(1e-300), 0)
@@ -247,8 +266,8 @@ class OfOutput:
                 if len(sets) >= _PARTS or bool((own <= enough).all()):
                     break
                 for _ in range(len(sets)):
-                    values = self._drawn(main, count, apart, len(sets))
-                    sets.append(function(values).double().unflatten(0, (_SETS, -1)).mean(1))
+                    more = self._drawn(main, count, drawn.apart, len(sets))
+                    sets.append(_by_sets(function(more)))
             return value + means.mean(0) - sets[0].mean(0), (square + own).sqrt()
 
     def _against(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
@@ -295,7 +314,7 @@ def joined_predictive(parts: list[OfOutput], sizes: list[int]) -> OfOutput:
     def further(count: int) -> int:
         return min(one._further(count) if one._further is not None else 0 for one in parts)
 
-    shape = torch.Size((sum(sizes), *first._shape[1:]))
+    shape = torch.Size((sum(sizes), *first.shape[1:]))
     return OfOutput(shape, first._dtype, True, make, first._end, further)
 
 
@@ -316,6 +335,11 @@ def _points(dimensions: int, count: int, part: int = 0) -> tuple[Tensor, Tensor]
         # draws of what is not normal differ from set to set, so that sets tell the error of these too
         uniform.append(torch.stack([drawn[:, 0], (drawn[:, 1] + one) / _SETS], 1))
     return torch.cat(normal), torch.cat(uniform)
+
+
+def _by_sets(values: Tensor) -> Tensor:
+    """Means over each set of draws."""
+    return values.double().unflatten(0, (_SETS, -1)).mean(1)
 
 
 def _below(place: Tensor, values: Tensor) -> Tensor:
@@ -361,6 +385,7 @@ class Indexed:
 
     def __init__(self, of: OfOutput | Indexed, place: Any) -> None:
         self._of, self._place = of, place
+        self.shape: torch.Size = torch.empty(of.shape, device="meta")[place].shape
 
     def quantile(self, probability: float, rtol: float | None) -> Estimated:
         """See :class:`OfOutput`, here and below."""
@@ -380,7 +405,7 @@ class Indexed:
         return found[(slice(None), *self._place)] if isinstance(self._place, tuple) else found[:, self._place]
 
     def torch_distribution(self) -> td.Distribution:
-        return _Distribution(self, self.sample(1, 0).shape[1:], False)
+        return _Distribution(self, self.shape, False)
 
     def at(self, place: Any) -> Indexed:
         return Indexed(self, place)

@@ -158,17 +158,18 @@ class Contributions:
         """First-order and total contributions, and the *variance*."""
         noise = [one.unpaired() for one in self._noise]
         one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (BESIDE, BESIDE + rows))
-        left, left_linear = self._remainder(one, labels, count)
-        right, right_linear = self._remainder(other, labels, count)
-        parts = zip((left, right), (left_linear.sum(0), right_linear.sum(0)), strict=True)
-        var = torch.cat([linear.sum(0) + 2 * moved * rest + rest.square() for rest, moved in parts])
+        left_linear, right_linear = (self._parts(given, labels, count) for given in (one, other))
+        left, right = (self._rest(given, own.sum(0)) for given, own in ((one, left_linear), (other, right_linear)))
+        pairs = ((left, left_linear.sum(0)), (right, right_linear.sum(0)))
+        var = torch.cat([linear.sum(0) + 2 * moved * rest + rest.square() for rest, moved in pairs])
         firsts, totals = list[Tensor](), list[Tensor]()
         for group in range(count):
             mixed = [
                 torch.where((label == group).view(self._shape(place)), a, b)
                 for place, (label, a, b) in enumerate(zip(labels, one, other, strict=True))
             ]
-            both, _ = self._remainder(mixed, labels, count)  # has the group of ``one``, and all else of ``other``
+            # has the group of ``one``, and all else of ``other``
+            both = self._rest(mixed, right_linear.sum(0) - right_linear[group] + left_linear[group])
             own = left_linear[group] * left + right_linear[group] * right
             firsts.append(linear[group] + own + left * both)
             # all else in common, the group differs
@@ -200,6 +201,11 @@ class Contributions:
             found.append(self._outputs.flat(self._place, whole[: size - missing], size - missing).double())
         return torch.cat(found)
 
+    def _rest(self, noise: list[Tensor], linear: Tensor) -> Tensor:
+        """What the mean and the linear part leave of rows, shape ``(rows, B, K)``."""
+        outputs = self._mapped([one.value.mean + part for one, part in zip(self._noise, noise, strict=True)])
+        return outputs - linear - self._mean
+
     def _together(self, given: list[Tensor]) -> Tensor | None:
         """The same by ``torch.vmap``, of a formula that has no batch; None where it branches on values."""
         try:
@@ -215,18 +221,15 @@ class Contributions:
         leaf: Tensor = flattened(self._network.call(values, rows))[0][self._place]
         return leaf
 
-    def _remainder(self, noise: list[Tensor], labels: list[Tensor], count: int) -> tuple[Tensor, Tensor]:
-        """What the linear part leaves of rows, shape ``(rows, B, K)``, and its part by each group in front."""
+    def _parts(self, noise: list[Tensor], labels: list[Tensor], count: int) -> Tensor:
+        """What each group does to the linear part, shape ``(G, rows, B, K)``."""
         rows = len(noise[0])
-        outputs = self._mapped([one.value.mean + part for one, part in zip(self._noise, noise, strict=True)])
-        parts = outputs.new_zeros(count, *outputs.shape)
+        parts = self._mean.new_zeros(count, rows, *self._mean.shape)
         for source, slopes in self._linear.parts:
             if source.place is None:
                 continue
-            place = source.place
-            flat = noise[place].double().reshape(rows, len(slopes), -1)
+            flat, own = noise[source.place].double().reshape(rows, len(slopes), -1), self._rows(slopes)
             for group in range(count):
-                chosen = (labels[place] == group).to(flat)
-                parts[group] += torch.einsum("rbn,bkn->rbk", flat * chosen, self._rows(slopes))
-        rest = outputs - parts.sum(0)
-        return rest - self._mean, parts
+                chosen = labels[source.place] == group
+                parts[group] += torch.einsum("rbn,bkn->rbk", flat[..., chosen], own[..., chosen])
+        return parts

@@ -36,6 +36,8 @@ class Surrogate(NamedTuple):
         rest: the remainder of each row that counts, shape ``(m, B, K)``.
         rows: the outputs of the rows, shape ``(n, B, K)``.
         share: the remainder's part of the *variance*, shape ``(B, K)``.
+        order: of each row of a larger set its remainder here, -1 for none: versions without some rows then have the
+            same remainders at the same points otherwise.  None where these are all rows.
     """
 
     dimensions: int
@@ -44,10 +46,15 @@ class Surrogate(NamedTuple):
     rest: Tensor
     rows: Tensor
     share: Tensor
+    order: Tensor | None = None
 
     def draws(self, points: Tensor, uniform: Tensor) -> Tensor:
         """Outputs at normal points, shape ``(N, d)``; numbers in [0, 1), shape ``(N, 2)``, choose the remainders."""
-        chosen = (uniform[:, 0] * len(self.rest)).long()
+        place = uniform[:, 0] * len(self.rest if self.order is None else self.order)
+        chosen = place.long()
+        if self.order is not None:
+            own = self.order[chosen]
+            chosen = torch.where(own < 0, ((place - chosen) * len(self.rest)).long(), own)
         return self.smooth(points, uniform[:, 1]) + self.rest[chosen]
 
 
@@ -99,7 +106,9 @@ def without_groups(rows: Rows, drawn: Tensor | None) -> list[Surrogate]:
     found = []
     for group in range(groups if groups > 2 else 0):
         kept = ((place < 0) | (place % groups != group)).repeat_interleave(2)
-        found.append(of_rows(Rows(rows.outputs[kept], rows.linear[kept], rows.root, rows.fresh), drawn))
+        made = of_rows(Rows(rows.outputs[kept], rows.linear[kept], rows.root, rows.fresh), drawn)
+        counted = kept[rows.fresh :]
+        found.append(made._replace(order=torch.where(counted, counted.cumsum(0) - 1, -1)))
     return found
 
 
