@@ -8,7 +8,7 @@ as further inputs.  Where there is a polynomial for each cell of a plane, a prog
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from momentgen.compiler.ir.graph import LEAVES, Graph, Node, Patch, Surface, madd
@@ -150,14 +150,7 @@ def _kernel(graph: Graph, name: str, outputs: _Outputs) -> Kernel:
     if not surfaces:
         return Kernel(name, inputs, program.built(outputs))
     values = [index for surface in surfaces.values() for index in (surface.y, surface.z)]
-    before = set(_needed(graph, values, graph.surfaces))
-    if not before.isdisjoint(surfaces):
-        raise ProgramError(f"{name}: a polynomial of two values is of what comes of another")
-    stops = {i for i in before if graph.nodes[i].kind not in (*LEAVES, *CONDITIONS)} | set(surfaces)
-    shared = [i for i in _needed(graph, wanted, stops) if i in stops and i not in surfaces]
-    given = {index: f"s{k}" for k, index in enumerate(dict.fromkeys([*values, *shared]))}
-    points = _Writer(graph, Builder(f"{name}_points", graph.inputs, params, real=Type.F64))
-    of_points = points.built({text: {"": index} for index, text in given.items()})
+    given, shared, of_points = _before(program, values, wanted, surfaces)
     grids = _grids(graph.surfaces.values())
     results: dict[tuple[int, int, int, tuple[Patch, ...]], dict[str, str]] = {}
     for k, (index, surface) in enumerate(surfaces.items()):
@@ -180,21 +173,39 @@ def _kernel(graph: Graph, name: str, outputs: _Outputs) -> Kernel:
     return Kernel(name, inputs, _reading(program.built(outputs)), _reading(of_points), tuple(sheets), number, cells)
 
 
+def _before(
+    program: _Writer, values: Sequence[int], wanted: Sequence[int], later: Mapping[int, object]
+) -> tuple[dict[int, str], list[int], Program]:
+    """What is computed before the ``later`` nodes: names of what is handed on, what the rest shares, and the program.
+
+    Args:
+        program: of the rest.
+        values: that the later nodes are of.
+        wanted: in the end.
+        later: nodes of which ``values`` are not to be.
+    """
+    graph, builder = program.graph, program.builder
+    needed = set(_needed(graph, values, later))
+    if not needed.isdisjoint(later):
+        kind = graph.nodes[next(iter(later))].kind
+        raise ProgramError(f"{builder.name}: a node of the kind {kind!r} is of what comes of another")
+    stops = {i for i in needed if graph.nodes[i].kind not in (*LEAVES, *CONDITIONS)} | set(later)
+    shared = [i for i in _needed(graph, wanted, stops) if i in stops and i not in later]
+    given = {index: f"s{k}" for k, index in enumerate(dict.fromkeys([*values, *shared]))}
+    points = _Writer(graph, Builder(f"{builder.name}_points", graph.inputs, builder.params, real=Type.F64))
+    return given, shared, points.built({text: {"": index} for index, text in given.items()})
+
+
 def _summing(graph: Graph, program: _Writer, outputs: _Outputs, sums: Mapping[int, Node]) -> Kernel:
     """The kernel of a graph with sums."""
     b = program.builder
-    name, inputs, params = b.name, b.inputs, b.params
+    name, inputs = b.name, b.inputs
     ((number, operands),) = {(node.payload[0], node.args) for node in sums.values()}
     loop = graph.loops[number]
     wanted = [index for terms in outputs.values() for index in terms.values()]
-    before = set(_needed(graph, operands, ()))
-    if graph.surfaces or not before.isdisjoint(sums):
-        raise ProgramError(f"{name}: sums are of what comes of others")
-    stops = {i for i in before if graph.nodes[i].kind not in (*LEAVES, *CONDITIONS)} | set(sums)
-    shared = [i for i in _needed(graph, wanted, stops) if i in stops and i not in sums]
-    given = {index: f"s{k}" for k, index in enumerate(dict.fromkeys([*operands, *shared]))}
-    points = _Writer(graph, Builder(f"{name}_points", graph.inputs, params, real=Type.F64))
-    of_points = points.built({text: {"": index} for index, text in given.items()})
+    if graph.surfaces:
+        raise ProgramError(f"{name}: expected sums or polynomials of two values, got both")
+    given, shared, of_points = _before(program, operands, wanted, sums)
     results = {of: f"r{k}" for k, of in enumerate(loop.body.outputs)}
     term = _Writer(loop.body, Builder(f"{name}_term", loop.body.inputs, (), real=Type.F64))
     of_term = term.built({result: {"": loop.body.outputs[of]} for of, result in results.items()})

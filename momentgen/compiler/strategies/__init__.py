@@ -101,12 +101,11 @@ class Way:
 
     Attributes:
         what: its name.
-        modules: where its code is; with what these import, all that decides what it makes.
         refusal: why it does not serve after all, once that is known; empty as long as it does.
     """
 
-    def __init__(self, what: str, modules: tuple[str, ...], make: Callable[[], Iterable[Stable]]) -> None:
-        self.what, self.modules, self.refusal = what, modules, ""
+    def __init__(self, what: str, make: Callable[[], Iterable[Stable]]) -> None:
+        self.what, self.refusal = what, ""
         self._make = make
 
     def stables(self) -> tuple[Stable, ...]:
@@ -119,8 +118,7 @@ class Way:
 
     def up_to(self, var: float) -> Way:
         """The same on the domain of variances up to ``var``, a power of ten."""
-        modules = (*self.modules, restricted.__module__)
-        return Way(f"{self.what}{_UP_TO}{var:g}", modules, lambda: _up_to(self.stables(), var))
+        return Way(f"{self.what}{_UP_TO}{var:g}", lambda: _up_to(self.stables(), var))
 
 
 def _up_to(stables: tuple[Stable, ...], var: float) -> tuple[Stable, ...]:
@@ -142,7 +140,6 @@ class _Plan(Way):
 
         super().__init__(
             strategy.what,
-            (strategy.variants.__module__, saturated.__module__, with_jumps.__module__, *asked.more),
             lambda: [with_jumps(held(stable), derivation) for stable in strategy.variants(derivation)],
         )
         self._finish = asked.finish
@@ -249,12 +246,12 @@ def approximate_ways(derivation: Derivation) -> list[Way]:
     def limited(make: Callable[[Derivation], Iterable[Stable]]) -> Iterable[Stable]:
         return [_on_domain(derivation, stable) for stable in make(derivation)]
 
-    return [Way(make.__module__, (make.__module__, *_more(derivation)), partial(limited, make)) for make in made]
+    return [Way(make.__module__, partial(limited, make)) for make in made]
 
 
 def joint_way(derivation: JointDerivation) -> Way:
     """The way to all variants of a rule of two inputs, or of one and a noise."""
-    return Way("joint", (stabilise_joint.__module__,), lambda: stabilise_joint(derivation))
+    return Way("joint", lambda: stabilise_joint(derivation))
 
 
 def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
@@ -275,20 +272,18 @@ def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
             stables = tuple(with_conditional_variance(derivation, stable, known[0]) for stable in stables)
         return tuple(_on_domain(derivation, stable) for stable in stables)
 
-    more = (*_more(derivation), *(() if derivation.conditional is None else (with_conditional_variance.__module__,)))
-
     def asked(of: Derivation) -> _Asked:
         """The request for f itself, or for its base where it is rescaled."""
         if of.base is None:
-            return _Asked(of, all_of_it, more)
+            return _Asked(of, all_of_it)
 
         def mapped_back(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
             (base,) = (stable for stable in stables if stable.variant == "exact")
             return all_of_it((saturated(of, rescaled_variant(of, base)),))
 
-        return _Asked(of.base, mapped_back, (rescaled_variant.__module__, saturated.__module__, *more))
+        return _Asked(of.base, mapped_back)
 
-    itself = _Asked(derivation, all_of_it, more)
+    itself = _Asked(derivation, all_of_it)
     yield from _exact(asked(derivation), cache(lambda: asked(_of_size_one(derivation))), itself, way)
 
 
@@ -298,17 +293,11 @@ def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
     return restricted(stable, most) if most else stable
 
 
-def _more(derivation: Derivation) -> tuple[str, ...]:
-    """Modules that take part where a rule states a domain."""
-    return (restricted.__module__,) if derivation.rule.domain else ()
-
-
 class _Asked(NamedTuple):
-    """A request to strategies: the derivation, what finishes its forms, and the modules that this takes."""
+    """A request to strategies: the derivation, and what finishes its forms."""
 
     derivation: Derivation
     finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]]
-    more: tuple[str, ...]
 
 
 def _of_size_one(derivation: Derivation) -> Derivation:

@@ -36,8 +36,8 @@ class Surrogate(NamedTuple):
         rest: the remainder of each row that counts, shape ``(m, B, K)``.
         rows: the outputs of the rows, shape ``(n, B, K)``.
         share: the remainder's part of the *variance*, shape ``(B, K)``.
-        order: of each row of a larger set its remainder here, -1 for none: versions without some rows then have the
-            same remainders at the same points otherwise.  None where these are all rows.
+        order: of each row of a larger set its remainder here, -1 for none; None where these are all rows.  Versions
+            without some rows then have the same remainders at most points.
     """
 
     dimensions: int
