@@ -262,16 +262,19 @@ def test_values_outside_their_range_are_refused(tau: float, rho: float) -> None:
 
 
 def test_time_is_linear_in_the_number_of_elements() -> None:
-    """Ten million elements in seconds; ten times the elements, both beyond the caches, in at most 40 times the time."""
+    """Ten million elements in seconds; three times the elements in at most 12 times the time.
+
+    Tensors of both are larger than what malloc keeps, whose fresh pages take more time than the arithmetic.
+    """
     taken: dict[int, list[float]] = {}
-    for count in (10**6, 10**7, 10**6, 10**7):
+    for count in (10**7, 3 * 10**7, 10**7, 3 * 10**7):
         one = Tridiagonal(0.1, -0.4).of(torch.nn.Parameter(torch.ones(count)))
         start = time.process_time()  # which does not count what other processes take
         (one.rsample().square().sum() + one.kl(Normal())).backward()
         taken.setdefault(count, []).append(time.process_time() - start)
     small, large = map(min, taken.values())
-    assert large < 30
-    assert large < 40 * small
+    assert small < 30
+    assert large < 12 * small
 
 
 def posterior_of(count: int, rho: float, dtype: torch.dtype = torch.float64) -> Tridiagonal:
