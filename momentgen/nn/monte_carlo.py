@@ -271,15 +271,15 @@ def _value(out: Any) -> Tensor:
     raise InputError(f"monte_carlo: expected a network with one output, got {type(out).__name__}")
 
 
-def _names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
-    """The modules whose outputs are looked at: those without children."""
-    found = {part: name for name, part in model.named_modules() if not any(part.children())}
+def _names(model: torch.nn.Module, parents: bool) -> dict[torch.nn.Module, str]:
+    """The modules whose outputs are looked at: those without children, or all inside the model."""
+    found = {part: name for name, part in model.named_modules() if (parents and name) or not any(part.children())}
     # A converted network has the qualified name of the plain one.
     return {part: name or type(part).__qualname__.rpartition(".")[2] for part, name in found.items()}
 
 
 @contextlib.contextmanager
-def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Iterator[None]:
+def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parents: bool = False) -> Iterator[None]:
     """Within it ``take`` gets every layer's output by its name; that of a later call in a pass is ``NAME:1``, ..."""
     calls: Counter[str] = Counter()
 
@@ -293,7 +293,7 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Ite
 
         return hook
 
-    handles = [part.register_forward_hook(hook_of(name)) for part, name in _names(model).items()]
+    handles = [part.register_forward_hook(hook_of(name)) for part, name in _names(model, parents).items()]
     handles.append(model.register_forward_pre_hook(lambda *_: calls.clear()))
     try:
         yield
