@@ -1,14 +1,12 @@
 """Pruning by log α: removes weights whose posterior is close to 0, and counts the rest.
 
-α is variance/mean² of a weight's posterior.  Under the log-uniform prior it grows without bound where data do not hold
-a weight.
+α is variance/mean² of a weight's posterior.  Under a log-uniform prior it grows without bound for superfluous weights.
 
 Sources: Molchanov, Ashukha & Vetrov 2017; Haussmann et al. 2019, section 4.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -89,14 +87,10 @@ def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
     values = log_alpha(network).double().cpu().numpy()
     counts, edges = np.histogram(values, bins, (FIXED_THRESHOLD - _IN_DOUBT, FIXED_THRESHOLD + _IN_DOUBT))
     smooth = np.log1p(gaussian_filter1d(counts.astype(float), 2.0, mode="constant"))
-    padded = np.concatenate([[0.0], smooth, [0.0]])  # a peak may lie at an end
-    peaks = find_peaks(padded, prominence=_VALLEY)[0] - 1
-    valleys = [left + int(smooth[left : right + 1].argmin()) for left, right in itertools.pairwise(peaks)]
-    if not valleys:
-        count = int(counts.sum())
-        raise InputError(f"histogram_threshold: the histogram of log α of {count:,} weights has a single peak")
-    depth = [min(smooth[peaks[k : k + 2]]) - smooth[low] for k, low in enumerate(valleys)]
-    deepest = valleys[int(np.argmax(depth))]
+    valleys, found = find_peaks(-smooth, prominence=_VALLEY)
+    if not len(valleys):
+        raise InputError(f"histogram_threshold: the histogram of log α of {counts.sum():,} weights has a single peak")
+    deepest = valleys[found["prominences"].argmax()]
     return float((edges[deepest] + edges[deepest + 1]) / 2)
 
 

@@ -174,7 +174,7 @@ def monte_carlo(
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices, enabled=seed is not None),
-        _each_layer(model, take),
+        each_layer(model, take),
         method("sample"),
         progress_bar("Monte Carlo", n, progress) as advance,
     ):
@@ -279,7 +279,7 @@ def _names(model: torch.nn.Module, parents: bool) -> dict[torch.nn.Module, str]:
 
 
 @contextlib.contextmanager
-def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parents: bool = False) -> Iterator[None]:
+def each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parents: bool = False) -> Iterator[None]:
     """Within it ``take`` gets every layer's output by its name; that of a later call in a pass is ``NAME:1``, ..."""
     calls: Counter[str] = Counter()
 
@@ -305,6 +305,6 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parent
 def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:
     """One pass by the method in force: the output, and every layer's output under the names of ``monte_carlo``."""
     found: dict[str, Moments] = {}
-    with torch.no_grad(), _each_layer(model, lambda name, out: found.update({name: lower(out)})):
+    with torch.no_grad(), each_layer(model, lambda name, out: found.update({name: lower(out)})):
         out = model(x)
     return out if isinstance(out, Moments) else certain(_value(out)), found
