@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from page_code import run_page
+from paper_tables import PAGES, SENTENCES, unfounded, written
 
 from momentgen.generated import gelu
 
@@ -89,6 +90,14 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     for text in settings:
         words = words.replace(text, "")
     assert re.findall(r"[^\n]*\d[^\n]*", words) == []
+
+
+@pytest.mark.parametrize("name", [*SENTENCES, "papers"])
+def test_the_figures_of_the_papers_pages_are_in_the_files_that_they_cite(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert written(page) == page, "python docs/hooks/paper_tables.py writes the tables anew"
+    assert [part for part in SENTENCES.get(name, list)() if part not in page] == []
+    assert unfounded(name) == []
 
 
 def test_the_table_of_newcomers_is_that_of_the_result() -> None:

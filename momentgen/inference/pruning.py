@@ -72,9 +72,9 @@ def log_alpha(network: BayesianNetwork) -> torch.Tensor:
 def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
     """The bottom of the deepest valley between two peaks of the histogram of log α, near :data:`FIXED_THRESHOLD`.
 
-    The paper reads the threshold off the histogram by eye.  Here only log α within 10 of the fixed threshold counts:
-    the other weights need no threshold, and dead ones, as of constant inputs, form a far peak of their own.  Counts are
-    compared by their logarithm, since few weights in a hundred are kept.
+    The paper reads the threshold off the histogram by eye.  Here only log α within 10 of the fixed threshold counts.
+    Dead weights, as of constant inputs, form a far peak of their own.  Counts are compared by their logarithm, since
+    few weights in a hundred are needed.
 
     Raises:
         InputError: where the histogram has a single peak, so that nothing separates the weights.

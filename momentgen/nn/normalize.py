@@ -148,7 +148,7 @@ class AnalyticNormalization(Module):
         mean: the data's mean a channel, shape ``(C,)`` or a float for one channel.
         var: the data's variance, likewise.
 
-    Both are kept in the dtype and on the device of the network's parameters.
+    Both become buffers of the dtype and on the device of the network's parameters.
     """
 
     def __init__(self, network: torch.nn.Module, mean: Tensor | float, var: Tensor | float) -> None:

@@ -9,7 +9,7 @@ import pytest
 from other_processes import noise_images, run_example
 
 QUICK = {
-    "dropout_training.py": ("networks", "analytic 0.3 | 0", 7),
+    "dropout_training.py": ("networks", "analytic 0.3 | 0", 9),
     "stability.py": ("networks", "Bernoulli, AP2", 6),
     "nine_layer.py": ("table3", "LReLU, dropout 0.2 | trained", 8),
 }
