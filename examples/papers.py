@@ -329,6 +329,21 @@ ITEMS = (
     ),
     Item(
         "vbp",
+        "vbp-400-paper",
+        "Table 1, 2 × 400: VBP normal, the paper's data term and length",
+        LOST,
+        _wrong("VBP, normal, identity-delta"),
+        "the paper's: 100 epochs of 60,000 images, `mean_predictor`; one of three seeds",
+        "1",
+        "vi_vbp_mlp-400_100-epochs_seed-0.json",
+        _vbp(
+            "mlp-400",
+            "--expectation mean_predictor --only 'VBP, normal, identity-delta' "
+            "--out RESULTS/vi_vbp_mlp-400_100-epochs_seed-0.json",
+        ),
+    ),
+    Item(
+        "vbp",
         "vbp-800",
         "Table 1, 2 × 800: BBB normal, VBP normal",
         LOST,

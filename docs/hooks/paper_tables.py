@@ -506,6 +506,7 @@ def vbp_sentences() -> list[str]:
         ]
 
     own = read(MEAN_PREDICTOR[0])["ways"]["VBP, normal, identity-delta"]["history"]["error"]
+    long = read(MEAN_PREDICTOR[1])["ways"]["VBP, normal, identity-delta"]["history"]["error"]
     bbb = ways["mlp-400_60000"]["BBB, normal"]["error of mean"]
     best = own.index(min(own)) + 1
     return [
@@ -513,6 +514,7 @@ def vbp_sentences() -> list[str]:
         f"{_between(share('uniform') + share('VarOut'), '.1f')} % with the log-uniform one",
         f"falls to {percent(min(own))} after {best} epochs and ends at {percent(own[-1])}",
         f"Bayes by Backprop ends at {percent(bbb)}",
+        f"100 epochs end at {percent(long[-1])}, after {percent(min(long))}",
     ]
 
 
