@@ -14,7 +14,7 @@ BUDGETS = {
     "momentgen/compiler": 25_500,
     "momentgen/compiler/strategies": 12_600,
     "momentgen/laws": 18_050,
-    "momentgen/nn": 1_720,
+    "momentgen/nn": 1_750,
     "momentgen/inference": 8_500,
     "tests": 42_560,
     "benchmarks": 7_520,
