@@ -185,6 +185,24 @@ def correlated_mnist() -> str:
     return table([*head, "wrong: certain, uncertain"], rows)
 
 
+def correlated_full() -> str:
+    """Errors on the way to the paper's 100,000 steps."""
+    path = ROOT / "examples" / "results" / "vi_correlated_mnist_100000.json"
+    if not path.exists():
+        return "The run has not ended yet."
+    row = _correlated("mnist_100000")["correlated, 100"]
+    history = dict(zip(row["history"]["step"], row["history"]["error"], strict=True))
+    steps = [step for step in (10_000, 20_000, 30_000, 50_000, 70_000, 90_000, 100_000) if step in history]
+    counts = row["95%"]
+    return table(
+        [*(f"{step:,} steps" for step in steps), "mean of 200 draws", "right: certain, uncertain", "wrong"],
+        [
+            [*(percent(history[step]) for step in steps), f"{percent(row['error'])} (printed 0.70)"]
+            + [f"{counts[f'{kind} certain']:,}, {counts[f'{kind} uncertain']:,}" for kind in ("right", "wrong")]
+        ],
+    )
+
+
 def correlated_layers() -> str:
     TABLE5 = example("vi_correlated_cifar").TABLE5
     TABLE2 = example("vi_correlated_mnist").TABLE2
@@ -465,6 +483,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vbp wide": vbp_wide,
     "vbp thresholds": vbp_thresholds,
     "correlated mnist": correlated_mnist,
+    "correlated full": correlated_full,
     "correlated layers": correlated_layers,
     "bow tie main": bow_tie_main,
     "bow tie chains": bow_tie_chains,
