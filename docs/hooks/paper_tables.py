@@ -1,6 +1,6 @@
 """Tables and sentences of the papers' pages, computed from the result files that they cite.
 
-    python docs/hooks/paper_tables.py        # writes the tables anew into docs/results/*.md
+    python docs/hooks/paper_tables.py        # writes the tables anew into docs/*.md and docs/results/*.md
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``.  A sentence with computed figures is
 written by hand; :data:`SENTENCES` computes the part with the figures, and a test looks for it on the page.
@@ -371,6 +371,27 @@ def ff_kl() -> str:
     return table(head, rows)
 
 
+def ff_output() -> str:
+    """σ of the output by exact ops over Monte Carlo's."""
+    nine, lenet = read("nine_layer")["table3"], read("lenet_mnist")["table2"]
+    rows = []
+    for name, of_nine, of_lenet in (
+        ("leaky ReLU, noise on the input (0.01; LeNet 0.1)", "LReLU, noise 0.01", "LReLU, noise 0.1"),
+        ("leaky ReLU, dropout 0.2", "LReLU, dropout 0.2", "LReLU, dropout 0.2"),
+        ("logistic Bernoulli units", "Logistic Bernoulli", "Logistic Bernoulli"),
+        (
+            "logistic transform, noise on the input (0.01; LeNet 0.1)",
+            "Logistic transform, noise 0.01",
+            "Logistic transform, noise 0.1",
+        ),
+    ):
+        cells = [nine[f"{of_nine} | {state}"] for state in ("untrained", "trained")]
+        cells += [lenet[f"{of_lenet} | {state}"] for state in ("plain", "normalised")]
+        rows.append([name, *(f"{cell['eps_sigma_exact'][-1]:.2f}" for cell in cells)])
+    networks = ["nine layers, untrained", "nine layers, trained", "LeNet, trained"]
+    return table(["", *networks, "LeNet with normalisation, trained"], rows)
+
+
 def ff_statistics() -> str:
     TABLE4 = example("lenet_mnist").TABLE4
 
@@ -497,6 +518,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lenet sigma": lambda: ff_lenet("sigma"),
     "lenet divergence": ff_kl,
     "lenet statistics": ff_statistics,
+    "sigma of outputs": ff_output,
     "dropout": ff_dropout,
     "stability": ff_stability,
     "belief accuracy": belief_accuracy,
@@ -654,7 +676,7 @@ def _numbers(value: Any) -> Iterable[float]:
 
 
 if __name__ == "__main__":
-    for path in sorted(PAGES.glob("*.md")):
+    for path in sorted([*PAGES.glob("*.md"), *PAGES.parent.glob("*.md")]):
         text = path.read_text(encoding="utf-8")
         if (new := written(text)) != text:
             path.write_text(new, encoding="utf-8")
