@@ -609,7 +609,7 @@ def ff_sentences() -> list[str]:
         f"{difference('dropout 0.2, normalised', 'analytic 0.2, normalised')} at 0.2",
         f"the simplified softmax by AP2 is no better than AP1 in {len(worse)} of {len(rows)} rows: {'; '.join(worse)}",
         f"means are off by at most {max(noisy):.2f} σ in the normalised net",
-        f"from {best:.2f} σ to {others[-1]:.2f} σ over the six normalised cases",
+        f"ranges from {best:.2f} σ to {others[-1]:.2f} σ",
     ]
 
 
