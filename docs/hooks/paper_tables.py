@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import json
 import math
 import re
@@ -404,6 +405,46 @@ def ff_statistics() -> str:
     return table(["activation, initialisation", "C1", "A1", "C2", "A2", "C3", "A3", "F"], rows)
 
 
+def ff_nine() -> str:
+    """ε_σ at seven of the eighteen places of table 3."""
+    cases, columns = (getattr(example("nine_layer"), name) for name in ("CASES", "COLUMNS"))
+    places = ("A1", "C2", "C3", "C5", "C7", "C9", "P")
+    rows = []
+    for case, (_, _, paper) in cases.items():
+        kinds = {"the paper, fitted, trained": paper["eps_sigma_ap2"]}
+        for state, key in itertools.product(("untrained", "trained"), ("fitted", "exact")):
+            kinds[f"{state}, {key}"] = read("nine_layer")["table3"][f"{case} | {state}"][f"eps_sigma_{key}"]
+        for kind, values in kinds.items():
+            picked = [values[columns.index(place)] for place in places]
+            cells = ["–" if value is None else f"{value:.2f}" for value in picked]
+            rows.append([f"{case}: {kind}" if "paper" in kind else kind, *cells])
+    return table(["", *places], rows)
+
+
+def ff_scratch() -> str:
+    rows = []
+    for name, row in read("from_scratch")["networks"].items():
+        losses = f"{row['loss_first']:.3f} → {row['loss_last']:.3f}"
+        rows.append([name, f"{row['least_variance']:.1e}", losses, percent(row["accuracy_ap2"], 1)])
+    return table(["", "least variance of an output", "loss, first and last 5 %", "test accuracy, AP2"], rows)
+
+
+def ff_cost() -> str:
+    rows = []
+    for key, name in (("mlp", "MLP 784-1024-1024-10"), ("lenet", "LeNet")):
+        for threads in ("1_thread", "2_threads"):
+            path = ROOT / "benchmarks" / "results" / f"networks_{threads}.json"
+            found = json.loads(path.read_text(encoding="utf-8"))["results"]
+            over = {row["propagation"]: row["over_plain"] for row in found if row["network"] == key}
+            ways = [over[f"ap2{more}"] for more in ("", ", varying noise", ", normalised")]
+            cells = [f"{way:.2f}" for way in (*ways, ways[2] - ways[0])]
+            rows.append([name, threads[0], *cells])
+    rows.append(["the paper's implementation", "", "3", "", "6", "3"])
+    return table(
+        ["", "threads", "one variance for all pixels", "one for each", "with normalisation", "which adds"], rows
+    )
+
+
 def ff_dropout() -> str:
     last = example("dropout_training").last
 
@@ -519,6 +560,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "lenet divergence": ff_kl,
     "lenet statistics": ff_statistics,
     "sigma of outputs": ff_output,
+    "nine layers": ff_nine,
+    "from scratch": ff_scratch,
+    "cost": ff_cost,
     "dropout": ff_dropout,
     "stability": ff_stability,
     "belief accuracy": belief_accuracy,
