@@ -130,6 +130,11 @@ def _last(values: list[float]) -> float:
     return sum(values[-(len(values) // 5) :]) / (len(values) // 5)
 
 
+def _over_plain(found: Any, way: str) -> float:
+    rows = found["results"]
+    return next(float(r["over_plain"]) for r in rows if r["network"] == "lenet" and r["propagation"] == way)
+
+
 def _deep(found: Any) -> str:
     rows = [found["table3"][f"{case} | trained"]["eps_sigma_exact"][-1] for case in _CASES_3]
     return _triple(rows)
@@ -287,6 +292,16 @@ ITEMS = (
     ),
     Item(
         "ff",
+        "",
+        "Section 4: cost of a training step over a plain one, AP2 and normalised; LeNet",
+        "3, 6",
+        lambda found: ", ".join(f"{_over_plain(found, key):.2f}" for key in ("ap2", "ap2, normalised")),
+        "one thread of a CPU, batch 256; `benchmarks/networks.py` measures again",
+        "–",
+        "../../benchmarks/results/networks_1_thread.json",
+    ),
+    Item(
+        "ff",
         "belief",
         "Sigmoid belief networks (the title): r.m.s. error of AP1, AP2",
         "",
@@ -311,6 +326,13 @@ ITEMS = (
         "missing_pixels.py",
     ),
     # ----------------------------------------------------------------- variance back-propagation
+    Item(
+        "vbp",
+        "",
+        "Proposition 3: max pools",
+        found="the variant `identity_delta`",
+        scale="the paper has no experiment; its supplement was not at hand",
+    ),
     Item("vbp", "", "Figure 1: identity and delta", scale="an illustration; not drawn"),
     Item(
         "vbp",

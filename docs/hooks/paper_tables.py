@@ -530,7 +530,7 @@ def overview(paper: str) -> str:
     rows = []
     for item in ITEMS:
         if item.paper == paper:
-            where = f"`{item.file}`" if item.file else "–"
+            where = f"`{Path(item.file).name}`" if item.file else "–"
             how = f"`{item.name}`" if item.command else "–"
             rows.append([item.title, item.printed or "–", item.ours or "not done", item.scale, item.seeds, where, how])
     head = ["item", "printed", "here", "scale here, or why not done", "seeds", "file", "`--run`"]
