@@ -44,6 +44,8 @@ RUNS = {
     "plain": (0.0, "ap1", "ap1", False),
     "dropout 0.2": (0.2, "sample", "ap1", False),
     "dropout 0.3": (0.3, "sample", "ap1", False),
+    "dropout 0.2, normalised": (0.2, "sample", "ap1", True),
+    "dropout 0.3, normalised": (0.3, "sample", "ap1", True),
     "analytic 0.2": (0.2, "ap2", "ap2", False),
     "analytic 0.3": (0.3, "ap2", "ap2", False),
     "analytic 0.2, normalised": (0.2, "ap2", "ap2", True),

@@ -190,14 +190,19 @@ def predicted(network: BayesianNetwork, method: str, images: Images) -> dict[str
     return {"error": (found.argmax(1) != y).double().mean().item(), "log loss": -own.log().double().mean().item()}
 
 
-def pruned(network: BayesianNetwork, images: Images) -> dict[str, Any]:
-    """Share of weights pruned and the error at the remaining means, by both thresholds; the network stays as it is."""
+def pruned(network: BayesianNetwork, method: str, images: Images) -> dict[str, Any]:
+    """Share of weights pruned and the errors of what remains, by both thresholds; the network stays as it is.
+
+    ``error`` is that of the remaining means, as ``error of mean`` before pruning; ``predicted`` that of the predicted
+    probabilities, as ``error`` before pruning.
+    """
     row: dict[str, Any] = {}
     for name, threshold in (("fixed", 3.0), ("histogram", None)):
         state = copy.deepcopy(network.state_dict())
         try:
             found = prune(network, threshold)
             row[name] = {"threshold": found.threshold, "pruned": found.pruned, "error": error_of_mean(network, images)}
+            row[name]["predicted"] = predicted(network, method, images)["error"]
         except InputError as error:  # a histogram of one peak separates nothing
             row[name] = {"none": str(error)}
         network.load_state_dict(state)
@@ -216,7 +221,7 @@ def row_of(
     }
     if isinstance(network, BayesianNetwork):
         row.update(predicted(network, WAYS[key].method, images))
-        row["pruning"] = pruned(network, images)
+        row["pruning"] = pruned(network, WAYS[key].method, images)
     return row
 
 

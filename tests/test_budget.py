@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 64_400,
+    "momentgen": 64_450,
     "momentgen/compiler": 25_500,
     "momentgen/compiler/strategies": 12_600,
     "momentgen/laws": 18_050,
-    "momentgen/nn": 1_650,
-    "momentgen/inference": 8_500,
-    "tests": 42_500,
+    "momentgen/nn": 1_750,
+    "momentgen/inference": 8_550,
+    "tests": 42_560,
     "benchmarks": 7_520,
 }
 

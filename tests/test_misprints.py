@@ -135,6 +135,19 @@ def test_the_normal_softmax_does_not_recover_the_softmax() -> None:
     assert f"{found['normal']:.3f}" in PAGE
 
 
+def test_33_errs_by_more_than_it_says() -> None:
+    for mu, excess in ((12, "84 %"), (20, "397 %")):
+        points = [mu - 10, mu - 4, mu, mu + 4, mu + 10]
+        first, second = (
+            mpmath.quad(lambda z, n=n, mu=mu: logistic(-z) ** n * mpmath.npdf(z, mu, 1), points) for n in (1, 2)
+        )
+        mean = logistic(-mu / mpmath.sqrt(1 + 3 / mpmath.pi**2))
+        exact, *found = mpmath.sqrt(second - first**2), *(mpmath.sqrt(0.8) * m * (1 - m) for m in (mean, first))
+        assert f"{float(100 * (found[0] / exact - 1)):.0f} %" == excess
+        assert f"{float(100 * (1 - found[1] / exact)):.0f} %" == "32 %"
+        assert excess in PAGE
+
+
 def test_polya_gamma_gives_the_logistic_function_for_b_1() -> None:
     for u in (mpmath.mpf("0.3"), mpmath.mpf(-4), mpmath.mpf(7)):
         # Density of PG(1, 0), the alternating series of Polson, Scott and Windle 2013, (5); integrated numerically.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from page_code import run_page
+from paper_tables import PAGES, SENTENCES, example, unfounded, written
 
 from momentgen.generated import gelu
 
@@ -89,6 +90,37 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     for text in settings:
         words = words.replace(text, "")
     assert re.findall(r"[^\n]*\d[^\n]*", words) == []
+
+
+@pytest.mark.parametrize("name", [*SENTENCES, "papers"])
+def test_the_figures_of_the_papers_pages_are_in_the_files_that_they_cite(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert written(page) == page, "python docs/hooks/paper_tables.py writes the tables anew"
+    assert [part for part in SENTENCES.get(name, list)() if part not in page] == []
+    assert unfounded(name) == []
+
+
+def test_the_figures_of_the_page_on_networks_are_those_of_the_results() -> None:
+    page = (ROOT / "docs" / "networks.md").read_text(encoding="utf-8")
+    off = [row["eps_mu_exact"][-1] for row in result("examples/results/lenet_mnist.json")["table2"].values()]
+    assert written(page) == page
+    assert f"off by {min(off):.2f} to {max(off):.2f} σ" in page
+
+
+def test_each_item_of_the_papers_names_its_file_its_reason_and_a_command_that_its_script_takes() -> None:
+    papers = example("papers")
+    for item in papers.ITEMS:
+        assert item.paper in papers.PAPERS
+        assert item.ours or item.scale, item.title
+        assert bool(item.name) is bool(item.command)
+        if item.command:
+            line = papers.command(item.name, Path("DIR"), [])
+            text = Path(line[1]).read_text(encoding="utf-8")
+            options = [part.removeprefix("--") for part in line if part.startswith("--")]
+            assert [word for word in options if f'"--{word}"' not in text and word.replace("-", "_") not in text] == []
+        assert not item.ours or not item.file or (ROOT / "examples" / "results" / item.file).exists()
+    with pytest.raises(SystemExit, match="no item 'x'"):
+        papers.command("x", None, [])
 
 
 def test_the_table_of_newcomers_is_that_of_the_result() -> None:

@@ -28,7 +28,7 @@ from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Lik
 from momentgen.inference.lower_bound import elbo
 from momentgen.inference.polya_gamma_sampler import polya_gamma
 from momentgen.inference.posterior import MeanField, Posterior
-from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
+from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior, StudentT
 from momentgen.inference.pruning import Sparsity, histogram_threshold, log_alpha, prune
 from momentgen.inference.trained import from_ivon, from_laplace, from_swag, from_vbll
 from momentgen.inference.training import Trainer
@@ -69,6 +69,7 @@ __all__ = [
     "Prior",
     "Probit",
     "Sparsity",
+    "StudentT",
     "Trainer",
     "Tridiagonal",
     "VBPClassifier",

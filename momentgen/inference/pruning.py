@@ -1,14 +1,12 @@
 """Pruning by log α: removes weights whose posterior is close to 0, and counts the rest.
 
-α is variance/mean² of a weight's posterior.  Under the log-uniform prior it grows without bound where data do not hold
-a weight.
+α is variance/mean² of a weight's posterior.  Under a log-uniform prior it grows without bound for superfluous weights.
 
 Sources: Molchanov, Ashukha & Vetrov 2017; Haussmann et al. 2019, section 4.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +22,10 @@ __all__ = ["FIXED_THRESHOLD", "Sparsity", "histogram_threshold", "log_alpha", "p
 
 #: log α above which Molchanov et al. remove a weight: a rate of binary dropout above 0.95
 FIXED_THRESHOLD = 3.0
+#: weights whose log α is further off are certainly needed, or dead
+_IN_DOUBT = 10.0
+#: logarithm of how many times deeper than its peaks a valley is, at least: twice
+_VALLEY = 0.7
 
 
 class Sparsity(NamedTuple):
@@ -68,9 +70,11 @@ def log_alpha(network: BayesianNetwork) -> torch.Tensor:
 
 
 def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
-    """The bottom of the deepest valley between two peaks of the histogram of log α.
+    """The bottom of the deepest valley between two peaks of the histogram of log α, near :data:`FIXED_THRESHOLD`.
 
-    The paper reads the threshold off the histogram by eye.
+    The paper reads the threshold off the histogram by eye.  Here only log α within 10 of the fixed threshold counts.
+    Dead weights, as of constant inputs, form a far peak of their own.  Counts are compared by their logarithm, since
+    few weights in a hundred are needed.
 
     Raises:
         InputError: where the histogram has a single peak, so that nothing separates the weights.
@@ -81,16 +85,12 @@ def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
     from scipy.signal import find_peaks
 
     values = log_alpha(network).double().cpu().numpy()
-    values = values[np.isfinite(values)]
-    counts, edges = np.histogram(values, bins)
-    smooth = gaussian_filter1d(counts.astype(float), 2.0, mode="constant")
-    padded = np.concatenate([[0.0], smooth, [0.0]])  # a peak may lie at an end
-    peaks = find_peaks(padded, prominence=0.01 * smooth.max())[0] - 1
-    valleys = [left + int(smooth[left : right + 1].argmin()) for left, right in itertools.pairwise(peaks)]
-    if not valleys:
-        raise InputError(f"histogram_threshold: the histogram of log α of {len(values):,} weights has a single peak")
-    depth = [min(smooth[peaks[k : k + 2]]) - smooth[low] for k, low in enumerate(valleys)]
-    deepest = valleys[int(np.argmax(depth))]
+    counts, edges = np.histogram(values, bins, (FIXED_THRESHOLD - _IN_DOUBT, FIXED_THRESHOLD + _IN_DOUBT))
+    smooth = np.log1p(gaussian_filter1d(counts.astype(float), 2.0, mode="constant"))
+    valleys, found = find_peaks(-smooth, prominence=_VALLEY)
+    if not len(valleys):
+        raise InputError(f"histogram_threshold: the histogram of log α of {counts.sum():,} weights has a single peak")
+    deepest = valleys[found["prominences"].argmax()]
     return float((edges[deepest] + edges[deepest + 1]) / 2)
 
 

@@ -40,7 +40,7 @@ class Tridiagonal(Posterior):
     Args:
         tau: initial τ, from 0.01.
         rho: initial ρ, of at most 0.49995 in absolute value.
-        rate: factor on γ's learning rate, the paper's κ.
+        rate: factor on γ's learning rate, the paper's κ; with 0, ρ stays as given.
 
     Raises:
         InputError: for τ or ρ outside these ranges.
@@ -63,8 +63,8 @@ class Tridiagonal(Posterior):
             raise InputError(f"Tridiagonal: expected tau of at least {least:.4g} and finite, got {tau!r}")
         if not abs(rho) <= largest:
             raise InputError(f"Tridiagonal: expected rho of at most {largest:.6g} in absolute value, got {rho!r}")
-        if not 0 < rate < math.inf:
-            raise InputError(f"Tridiagonal: expected a positive rate, got {rate!r}")
+        if not 0 <= rate < math.inf:
+            raise InputError(f"Tridiagonal: expected a rate of at least 0, got {rate!r}")
         self._tau, self._rho = tau, rho
         self.LEARNING_RATES = {"gamma": rate}
 
@@ -72,7 +72,7 @@ class Tridiagonal(Posterior):
         delta = math.log(math.expm1(self._tau)) if self._tau < 30 else self._tau
         gamma = math.log((0.5 + self._rho) / (0.5 - self._rho))
         for name, value in (("delta", delta), ("gamma", gamma)):
-            setattr(self, name, torch.nn.Parameter(self.mean.new_tensor(value)))
+            setattr(self, name, torch.nn.Parameter(self.mean.new_tensor(value), self.LEARNING_RATES.get(name, 1.0) > 0))
 
     def extra_repr(self) -> str:
         return "" if "mean" in self._parameters else f"tau={self._tau}, rho={self._rho}"

@@ -15,6 +15,7 @@ from momentgen.laws.activations import missing as _missing
 from momentgen.laws.border import set_method
 from momentgen.nn import functional as functional
 from momentgen.nn.layers import LAYERS, Add, Cat, Module, Mul, Sequential, set_variant
+from momentgen.nn.modules import moments
 from momentgen.nn.normalize import (
     AnalyticNormalization,
     Normalize,
@@ -41,6 +42,7 @@ __all__ = [
     "Sequential",
     "functional",
     "initialise_analytically",
+    "moments",
     "propagate_statistics",
     "set_method",
     "set_variant",

@@ -8,14 +8,16 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.activations import ACTIVATIONS, Activation, generated_op, missing
 from momentgen.laws.border import Border
+from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.dispatch import dispatch
 from momentgen.laws.law import Law
 from momentgen.laws.table import Entry, names
@@ -116,6 +118,10 @@ class ActivationLayer(Layer):
         name = self.row.alternatives.get(getattr(self, "approximate", None), self.row.op)
         return generated_op(name, type(self).__name__)
 
+    def variants(self) -> tuple[str, ...]:
+        """Names of the op's variants."""
+        return tuple(self.op().variants)
+
     def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:
         """Torch's own forward; with a variant, the op's."""
         if self.variant is not None and hasattr(args[0], "by_moments"):
@@ -124,8 +130,37 @@ class ActivationLayer(Layer):
         return super()._forward_inside(*args, **kwargs)
 
 
+class MaxPoolLayer(Layer):
+    """What the max pools share.
+
+    Attributes:
+        variant: ``identity_delta`` passes the unit of the largest mean on, with its *variance*; None is the maximum.
+            Source: Haussmann, Hamprecht & Kandemir 2019, proposition 3.
+    """
+
+    variant: str | None = None
+
+    def variants(self) -> tuple[str, ...]:
+        """The one variant, besides the maximum."""
+        return ("identity_delta",)
+
+    def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:
+        """Torch's own forward, or the variant's."""
+        if self.variant is not None and isinstance(args[0], Diagonal) and not getattr(self, "return_indices", False):
+            return args[0].by_moments(self._of_largest_mean)
+        return super()._forward_inside(*args, **kwargs)
+
+    def _of_largest_mean(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        dims, own = int(type(self).__name__[-2]), cast(Any, self)
+        pool = getattr(F, f"max_pool{dims}d")
+        out, places = pool(mean, own.kernel_size, own.stride, own.padding, own.dilation, own.ceil_mode, True)
+        return out, var.flatten(-dims).gather(-1, places.flatten(-dims)).view_as(out)
+
+
 def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module:
     """Set the variant (``exact``, ``tight``, ``fitted``, ...) of every activation in ``module`` that has it.
+
+    Max pools have ``identity_delta``: the unit of the largest mean passes.
 
     Args:
         module: layers over moments, or a converted or Bayesian network whose activations are modules of torch.nn.
@@ -142,8 +177,8 @@ def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module
         own = LAYERS.get(type(part).__name__)
         if own is not None and type(part) is getattr(torch.nn, own.__name__, None):
             part.__class__ = own  # a converted network's modules are its own
-    layers = [part for part in module.modules() if isinstance(part, ActivationLayer)]
-    having = [part for part in layers if variant is None or variant in part.op().variants]
+    layers = [part for part in module.modules() if isinstance(part, ActivationLayer | MaxPoolLayer)]
+    having = [part for part in layers if variant is None or variant in part.variants()]
     if not having and variant is not None:
         raise InputError(f"set_variant: no activation of {type(module).__name__} has a variant {variant!r}")
     for part in having:
@@ -202,7 +237,8 @@ def _activation(row: Activation) -> type[torch.nn.Module]:
 def _layer(name: str) -> type[torch.nn.Module]:
     twin = getattr(torch.nn, name)
     text = f":class:`torch.nn.{name}` over moments."
-    return type(name, (Layer, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
+    base = MaxPoolLayer if name.startswith("MaxPool") else Layer
+    return type(name, (base, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
 
 
 class _Joining(Border, torch.nn.Module):

@@ -174,7 +174,7 @@ def monte_carlo(
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices, enabled=seed is not None),
-        _each_layer(model, take),
+        each_layer(model, take),
         method("sample"),
         progress_bar("Monte Carlo", n, progress) as advance,
     ):
@@ -271,15 +271,15 @@ def _value(out: Any) -> Tensor:
     raise InputError(f"monte_carlo: expected a network with one output, got {type(out).__name__}")
 
 
-def _names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
-    """The modules whose outputs are looked at: those without children."""
-    found = {part: name for name, part in model.named_modules() if not any(part.children())}
+def _names(model: torch.nn.Module, parents: bool) -> dict[torch.nn.Module, str]:
+    """The modules whose outputs are looked at: those without children, or all inside the model."""
+    found = {part: name for name, part in model.named_modules() if (parents and name) or not any(part.children())}
     # A converted network has the qualified name of the plain one.
     return {part: name or type(part).__qualname__.rpartition(".")[2] for part, name in found.items()}
 
 
 @contextlib.contextmanager
-def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Iterator[None]:
+def each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parents: bool = False) -> Iterator[None]:
     """Within it ``take`` gets every layer's output by its name; that of a later call in a pass is ``NAME:1``, ..."""
     calls: Counter[str] = Counter()
 
@@ -293,7 +293,7 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Ite
 
         return hook
 
-    handles = [part.register_forward_hook(hook_of(name)) for part, name in _names(model).items()]
+    handles = [part.register_forward_hook(hook_of(name)) for part, name in _names(model, parents).items()]
     handles.append(model.register_forward_pre_hook(lambda *_: calls.clear()))
     try:
         yield
@@ -305,6 +305,6 @@ def _each_layer(model: torch.nn.Module, take: Callable[[str, Any], None]) -> Ite
 def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:
     """One pass by the method in force: the output, and every layer's output under the names of ``monte_carlo``."""
     found: dict[str, Moments] = {}
-    with torch.no_grad(), _each_layer(model, lambda name, out: found.update({name: lower(out)})):
+    with torch.no_grad(), each_layer(model, lambda name, out: found.update({name: lower(out)})):
         out = model(x)
     return out if isinstance(out, Moments) else certain(_value(out)), found

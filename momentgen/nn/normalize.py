@@ -147,13 +147,16 @@ class AnalyticNormalization(Module):
         network: layers over moments.
         mean: the data's mean a channel, shape ``(C,)`` or a float for one channel.
         var: the data's variance, likewise.
+
+    Both become buffers of the dtype and on the device of the network's parameters.
     """
 
     def __init__(self, network: torch.nn.Module, mean: Tensor | float, var: Tensor | float) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("data_mean", torch.as_tensor(mean, dtype=torch.get_default_dtype()).reshape(-1))
-        self.register_buffer("data_var", torch.as_tensor(var, dtype=torch.get_default_dtype()).reshape(-1))
+        own = next(filter(torch.is_floating_point, network.parameters()), torch.empty(0))
+        self.register_buffer("data_mean", torch.as_tensor(mean).to(own).reshape(-1))
+        self.register_buffer("data_var", torch.as_tensor(var).to(own).reshape(-1))
         self.refresh()
 
     def refresh(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from momentgen.errors import InputError
-from momentgen.inference import Normal, Tridiagonal
+from momentgen.inference import Normal, Tridiagonal, randomise
 from momentgen.inference.tridiagonal import _LARGEST_GAMMA, _LEAST_DELTA
 
 Array = NDArray[np.float64]
@@ -300,3 +300,11 @@ def test_divergence_from_one_normal_law_is_that_of_its_sums(count: int, rho: flo
     for found, expected in zip(own, value_and_gradients(lambda: prior.kl(one), one), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     assert own[0] > 0
+
+
+def test_a_rate_of_0_keeps_the_correlation() -> None:
+    bayes = randomise(torch.nn.Linear(3, 2), Tridiagonal(rho=0.0, rate=0.0)).set_method("sample")
+    sgd = torch.optim.SGD(bayes.parameters(), 0.1)
+    (bayes(torch.ones(4, 3)).mean.square().sum() + bayes.kl()).backward()
+    sgd.step()
+    assert [(one.rho.item(), one.tau.item() == 0.05) for one in bayes.posteriors.values()] == [(0.0, False)] * 2

@@ -245,3 +245,18 @@ def test_one_variance_for_all_inputs_costs_a_linear_map_no_second_product() -> N
         flops[name] = counter.get_total_flops()
         torch.testing.assert_close(found.var, 0.1 * layer.weight.square().sum(1).expand(5, 4))
     assert flops == {"one": 2 * 5 * 8 * 4, "each": 4 * 5 * 8 * 4}
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_the_unit_of_the_largest_mean_passes_a_pool_by_identity_delta(dims: int):
+    torch.manual_seed(dims)
+    x = Moments(torch.randn(2, 3, *[5] * dims).double(), torch.rand(2, 3, *[5] * dims).double())
+    x.mean.requires_grad_()
+    pool = nn.set_variant(getattr(nn, f"MaxPool{dims}d")(3, 2, padding=1), "identity_delta")
+    found = pool(x)
+    assert torch.equal(found.mean, getattr(torch.nn, f"MaxPool{dims}d")(3, 2, padding=1)(x.mean))
+    of = dict(zip(x.mean.flatten().tolist(), x.var.flatten().tolist(), strict=True))
+    assert found.var.flatten().tolist() == [of[value] for value in found.mean.flatten().tolist()]
+    found.mean.sum().backward()
+    assert x.mean.grad is not None
+    assert not torch.equal(nn.set_variant(pool, None)(x).var, found.var)

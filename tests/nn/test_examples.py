@@ -9,7 +9,7 @@ import pytest
 from other_processes import noise_images, run_example
 
 QUICK = {
-    "dropout_training.py": ("networks", "analytic 0.3 | 0", 7),
+    "dropout_training.py": ("networks", "analytic 0.3 | 0", 9),
     "stability.py": ("networks", "Bernoulli, AP2", 6),
     "nine_layer.py": ("table3", "LReLU, dropout 0.2 | trained", 8),
 }
@@ -25,6 +25,14 @@ def test_quick_runs_write_every_row_a_picture_and_what_the_paper_says(name: str,
     assert key in results[section]
     assert "paper" in text
     assert (tmp_path / "results.png").stat().st_size > 1000
+
+
+def test_belief_networks_come_near_their_exact_sums(tmp_path: Path):
+    settings = ["--networks", "2", "--draws", "100", "--train", "200", "--epochs", "1"]
+    found, _ = run_example("belief_network.py", noise_images(tmp_path), tmp_path / "out.json", *settings)
+    for layer in ("hidden 2", "output"):
+        off = found["accuracy"]["0.5"][layer]
+        assert off["AP2"][0] < 1e-3 < off["AP1"][0] < off["draws"][0]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path):

@@ -202,6 +202,33 @@ def test_training_differentiates_through_the_statistics():
     assert gradient.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_data_statistics_have_the_dtype_of_the_network(dtype: torch.dtype):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Normalize(4)).to(dtype)
+    model = nn.AnalyticNormalization(net, torch.zeros(3), torch.ones(3))
+    assert model(torch.zeros(2, 3, dtype=dtype)).mean.dtype is dtype
+    assert {buffer.dtype for buffer in model.buffers()} == {dtype}
+
+
+def test_moments_of_every_module_by_each_method():
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(3, 3), nn.LogisticBernoulli())
+    net = nn.Sequential(block, nn.Linear(3, 2)).eval()
+    x = torch.randn(4, 3)
+    probability = block[0](x).mean.sigmoid()
+    for method, atol in (("ap1", 1e-6), ("ap2", 1e-6), ("controlled", 0.3)):
+        found = nn.moments(net, x, method=method)
+        assert set(found) == {"0", "0.0", "0.1", "1", "output"}
+        torch.testing.assert_close(found["0.1"].mean, probability, rtol=0, atol=atol)
+        assert torch.equal(found["1"].mean, found["output"].mean)
+    torch.testing.assert_close(nn.moments(net, x, method="ap2")["0"].var, probability * (1 - probability))
+    assert set(nn.moments(net, x, method="sample")["0.1"].mean.unique().tolist()) <= {0.0, 1.0}
+    twice = Of(lambda net, x: net.layer(net.layer(x)), layer=torch.nn.Linear(3, 3))
+    found = nn.moments(twice, Moments(x, torch.ones(4, 3)), method="ap2")
+    assert torch.equal(found["layer:1"].var, found["output"].var)
+    assert not torch.equal(found["layer"].var, found["output"].var)
+
+
 def test_normalised_networks_are_transformed_by_torch_func():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Normalize(2), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8, 1))
