@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.extras import require
 from momentgen.laws.context import within
 from momentgen.laws.controlled.shares import BY_DRAWS, Contributions, Shares
 from momentgen.laws.convert import convert
@@ -137,7 +138,11 @@ class Budget:
         Args:
             at: index of the value; None for the first one.
             image: height and width, where groups are pixels or blocks of them in order.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
         """
+        require("report", "Budget.plot")
         from matplotlib.figure import Figure
 
         place = self._place(at)

@@ -149,6 +149,7 @@ class Summary:
             axes[2].axhline(1, color="black", linewidth=0.8)
             axes[2].plot(places, [math.nan if row.ratio is None else row.ratio for row in self.rows], "o-", color="C1")
             axes[2].set_ylabel("σ by ap2 / σ of draws")
+        axes[0].set_title("Ranges over each layer's values")
         axes[-1].set_xticks(list(places), [row.name for row in self.rows], rotation=60, ha="right")
         figure.savefig(path, dpi=110)
 

@@ -19,22 +19,24 @@ REFUSED = {
     "reciprocal": "the second moment diverges for every v > 0: f has a pole at x = 0",
     "double_exponential": "the second moment diverges for every v > 0",
 }
+#: functions that quadrature takes and misses: outputs grow beyond the numbers that hold them
+MISSED = {"call"}
 #: of some functions that are quick to look at, the strategy that is tried first
 FIRST = {
     "snake": "elementary",
     "gcu": "elementary",
     "crossing": "homogeneous",
-    "root_relu": "roots on either side of 0",
+    "root_relu": "quadrature",
     "pinball": "homogeneous",
     "sign_step": "homogeneous",
     "put": "halves",
-    "starrelu": "polynomials between kinks, in closed form",
-    "quantised": "polynomials between kinks, in closed form",
-    "ternary": "polynomials between kinks, in closed form",
-    "call": "elementary beside a kink",
-    "xielu": "elementary beside a kink",
-    "relu_sine": "elementary beside a kink",
-    "sine_relu": "elementary beside a kink",
+    "starrelu": "quadrature",
+    "quantised": "with kinks, by power series",
+    "ternary": "with kinks, by power series",
+    "call": "quadrature",
+    "xielu": "quadrature",
+    "relu_sine": "quadrature",
+    "sine_relu": "quadrature",
     "clipped_sine": "with kinks, by power series",
     "srelu": "with kinks, by power series",
     "smu": "smooth, by polynomials",
@@ -74,7 +76,7 @@ def test_the_strategy_tried_first(name: str) -> None:
 @pytest.mark.parametrize("foreign", FOREIGN, ids=lambda f: f.name)
 def test_what_builds_holds_and_what_does_not_says_so(foreign: Foreign) -> None:
     found = built(foreign.name)
-    assert ("refused" in found) == (foreign.name in REFUSED), found
+    assert ("refused" in found) == (foreign.name in {*REFUSED, *MISSED}), found
     if "errors" in found:
         assert found["errors"].pop("mean") < 3e-6
         assert found["errors"].pop("var") < 1e-4

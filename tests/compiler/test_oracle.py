@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from quadrature_truth import moments, partials
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.exact import ClosedFormTruth, RealPart, ball_function, evaluate
+from momentgen.compiler.exact import ClosedFormTruth, ball_function, evaluate
 from momentgen.compiler.fit.special import midpoint
-from momentgen.compiler.strategies.homogeneous.roots import Kummer
 from momentgen.rule import Phi, Rule, S, mu, phi, v, x
 
 RELU = derive(Rule("relu", f=sympy.Max(x, 0)))
@@ -149,23 +148,6 @@ def test_bits_that_served_one_point_are_as_good_as_those_that_the_next_would_fin
     together = evaluated(ALL, mu=at_mu, v=at_v)
     alone = np.array([evaluated(ALL, mu=m, v=w) for m, w in zip(at_mu, at_v, strict=True)]).T
     assert np.all(np.abs(together - alone) <= np.spacing(np.abs(alone)))
-
-
-def test_a_function_may_say_itself_what_it_is_of_balls():
-    z = sympy.Symbol("z", real=True)
-    kummer = Kummer(sympy.Rational(-1, 4), sympy.Rational(1, 2), z)
-    turned = RealPart(sympy.exp(z + 2 * sympy.I * z) * sympy.erfc(sympy.I * z))
-    exprs = [kummer, sympy.diff(kummer, z), turned, sympy.diff(turned, z)]
-    found = evaluate(pickle.loads(pickle.dumps(ball_function(exprs, ["z"]))), {"z": -1.5})
-
-    def of(z: mpmath.mpf) -> mpmath.mpf:
-        return mpmath.re(mpmath.exp(z + 2j * z) * mpmath.erfc(1j * z))
-
-    with mpmath.workdps(30):
-        at = mpmath.mpf(-1.5)
-        want = [mpmath.hyp1f1(a, b, at) for a, b in ((-0.25, 0.5), (0.75, 1.5))]
-        want = [want[0], want[1] * -0.5, of(at), mpmath.diff(of, at)]
-    np.testing.assert_allclose(found, [float(value) for value in want], rtol=1e-15)
 
 
 def test_where_the_measure_does_not_look_nothing_is_evaluated():

@@ -103,7 +103,7 @@ def test_a_float64_form_that_misses_the_goal_stops_the_build(monkeypatch: pytest
         wrong = Graph(("mean", "var"))
         wrong.output("mean", wrong.input("mean"))  # right on one side only
         wrong.output("var", wrong.input("var"))
-        return [Way("spoiled", (), lambda: (replace(stable, forward64=wrong),))]
+        return [Way("spoiled", lambda: (replace(stable, forward64=wrong),))]
 
     monkeypatch.setattr(pipeline, "plans", spoiled)
     with pytest.raises(BuildError, match="float64 form's mean misses the goal"):

@@ -9,7 +9,6 @@ import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,14 +21,10 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import logistic_input, stabilise
-from momentgen.compiler.strategies.homogeneous import roots
-from momentgen.compiler.strategies.kinks import growing
-from momentgen.compiler.strategies.smooth import gaussians
 from momentgen.errors import BuildError
 from momentgen.rule import LogisticInput, Phi, Rule, x
 
 HALF = sp.Rational(1, 2)
-BELL, BRANCH = "Gaussians, in closed form", "elementary beside a kink"
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,6 @@ class Case:
         fine, coarse: largest errors of the float64 graphs and of double-floats there, of what ``measure`` allows.
         far: the same of points far out, against the variant's own exact values; None where others look there.
         truth: largest relative error of the exact values.
-        wide: whether they are to hold over all of float32, and not in the box of the calibration alone.
     """
 
     f: sp.Expr
@@ -54,7 +48,6 @@ class Case:
     coarse: float = 0.1
     far: tuple[float, float] | None = None
     truth: float = 1e-10
-    wide: bool = False
     setting: Mapping[str, float] = field(default_factory=dict)
     input: str = "normal"
 
@@ -78,18 +71,9 @@ def at_setting(case: Case, name: str, setting: Mapping[str, float]) -> Case:
     return replace(case, f=f, setting=setting)
 
 
-BELLS = ((0.3, 1.0), (-0.7, 0.001), (1.5, 30.0))
-BESIDE = ((0.3, 1.0), (-2.0, 0.25), (1.5, 9.0), (0.4, 0.01))
 GATES = ((0.3, 1.0), (-2.0, 0.25), (7.0, 2.0), (-1e-3, 1e4))
 SLOW_TAIL = ((0.3, 1e-6), (-2.5, 4.0), (0.0, 1e-20), (3.0, 1e4))
 CASES = {
-    "Morlet": of(sp.exp(-(x**2) / 2) * sp.cos(5 * x), BELL, *BELLS, far=(1e-6, 0.2), wide=True),
-    "a sine under a bell off its centre": of(sp.exp(-(x**2) + x) * sp.sin(2 * x), BELL, *BELLS),
-    "bells of two widths": of(x * sp.exp(-(x**2)) * sp.sin(x) + sp.exp(-3 * x**2), BELL, *BELLS),
-    "call": of(sp.Max(sp.exp(x) - 1, 0), BRANCH, *BESIDE, far=(1e-6, 0.1), truth=1e-13),
-    "a jump": of(
-        sp.Piecewise((sp.cos(2 * x), x > HALF), (-sp.exp(x), True)), BRANCH, *BESIDE, far=(1e-6, 0.1), truth=1e-13
-    ),
     "snake": of(x + sp.sin(x) ** 2, fine=0.01),
     "x exp(x)": of(x * sp.exp(x), fine=0.01),
     "exp(-x) + x²": of(sp.exp(-x) + x**2, fine=0.2),
@@ -98,12 +82,6 @@ CASES = {
     "square": of(x**2, "", (0.8, 3.0)),
     "shrink": of(sp.Piecewise((x, x > HALF), (x, x < -HALF), (0, True)), "", (-4.42, 0.241), (2.7, 0.65), coarse=1.0),
     "huber": of(sp.sqrt(1 + x**2) - 1, "", *SLOW_TAIL, fine=0.2, coarse=1.0, truth=1e-7),
-    "root": of(sp.sqrt(sp.Max(x, 0)), far=(0.01, 0.3), wide=True),
-    "leaky root": of(
-        sp.Piecewise((3 * x ** sp.Rational(3, 4), x > 0), (-((-x) ** sp.Rational(3, 4)), True)),
-        far=(0.01, 0.3),
-        wide=True,
-    ),
 }
 GATED = Case(x, lambda: logistic("heaviside"), GATES, 1e-7, 2.0, (1e-6, 2.0), 1e-12, input="logistic")
 CASES |= {
@@ -128,9 +106,8 @@ for _name, _settings in UNITS.items():
         _points = [(p + a * s * _width, (s * _width) ** 2) for p in _places for s, a in ((1e-4, -1.3), (0.7, 0.4))]
         _case = Case(x, functools.partial(exact_variant, _name), _points, 1e-2, 1.0, truth=1e-7)
         CASES[f"{_name} {_number}"] = at_setting(_case, _name, _setting)
-NO_ROOTS = (sp.Max(x, 0), sp.Abs(x) ** sp.Rational(1, 3), sp.sqrt(sp.Max(x - 1, 0)), sp.sqrt(1 + x**2), x * sp.Abs(x))
 #: what takes more than some seconds
-SLOW = {"bells of two widths", "exp(-x) + x²", "exp(x) sin(x)", "huber"}
+SLOW = {"exp(-x) + x²", "exp(x) sin(x)", "huber"}
 SLOW |= {name for name in CASES if name.split()[0] in UNITS and "threshold" not in name}
 NAMED = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
 
@@ -143,7 +120,7 @@ def check_at_variance_0(name: str) -> None:
     assert np.abs(found["var"]).max() < 1e-300
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if "root" not in str(name)])  # whose slopes quadrature misses
+@pytest.mark.parametrize("name", NAMED)
 def test_exact_values_and_both_forms_are_those_of_quadrature_and_at_variance_0_f_is_given(name: str) -> None:
     check_at_variance_0(name)
     case, stable = CASES[name], CASES[name].stable()
@@ -166,13 +143,8 @@ def test_exact_values_and_both_forms_are_those_of_quadrature_and_at_variance_0_f
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].far])
 def test_far_out_both_forms_are_near_the_exact_values_that_float32_holds(name: str) -> None:
     check_at_variance_0(name)
-    case, stable, rng = CASES[name], CASES[name].stable(), np.random.default_rng(0)
+    case, stable = CASES[name], CASES[name].stable()
     mean, var, *_ = calibration_points(stable.box, 200, 3)
-    if case.wide:
-        variances = np.exp2(rng.uniform(-120, 120, 200))
-        ratio = np.concatenate([rng.uniform(-12, 12, 100), np.sinh(rng.uniform(-20, 20, 100))])
-        mean = np.concatenate([mean, (np.sqrt(variances) * ratio).clip(-3e38, 3e38).astype(np.float32)])
-        var = np.concatenate([var, variances.astype(np.float32)])
     exact, measure = stable.truth(mean, var, case.setting), stable.at(case.setting).measure
     assert case.far is not None
     for form, most in zip((in_float64, in_float32), case.far, strict=True):
@@ -180,23 +152,6 @@ def test_far_out_both_forms_are_near_the_exact_values_that_float32_holds(name: s
             # Beyond range the largest number stands for a result: that of float32 is what is measured.
             held = np.abs(exact[output]) <= (1e38 if form is in_float64 else np.inf)
             assert measure(output, values, exact[output], mean, var)[held].max() <= most, (form.__name__, output)
-
-
-@pytest.mark.parametrize(
-    ("module", "f", "reason"),
-    [
-        (gaussians, sp.exp(-(x**2)), "expected Gaussians times polynomials and a sine or cosine"),
-        (gaussians, sp.exp(-(x**2)) + sp.sin(x), "expected Gaussians times polynomials and a sine or cosine"),
-        (growing, sp.Max(x, 0) ** 2, "expected an exponential, a sine or a cosine, got polynomials"),
-        (growing, sp.Max(x, 0) ** 4 * sp.sin(x), "expected powers of x up to 3, got x^4"),
-        (growing, sp.Abs(sp.tanh(x)), "expected one kink, at a rational number, and sums of"),
-        (growing, sp.Piecewise((sp.sin(x), x > sp.pi), (x, True)), "expected one kink, at a rational number, and sums"),
-        *((roots, f, "expected roots on either side of 0") for f in NO_ROOTS),
-    ],
-    ids=str,
-)
-def test_what_a_strategy_does_not_serve_is_said(module: ModuleType, f: sp.Expr, reason: str) -> None:
-    assert str(module.why_not(derive(Rule("mine", f=f)))).startswith(reason)
 
 
 def test_a_logistic_input_is_for_a_step_or_lines() -> None:

@@ -10,7 +10,6 @@ from momentgen.compiler.exact.balls import (
     BallForm,
     BallFunction,
     ClosedFormTruth,
-    RealPart,
     ball_function,
     evaluate,
 )
@@ -19,7 +18,6 @@ __all__ = [
     "BallForm",
     "BallFunction",
     "ClosedFormTruth",
-    "RealPart",
     "ball_function",
     "evaluate",
 ]

@@ -39,20 +39,6 @@ class BallForm(sympy.Function):
         raise NotImplementedError
 
 
-class RealPart(BallForm):
-    """The real part of a complex expression of real numbers."""
-
-    nargs = 1
-
-    def _eval_derivative(self, s: Symbol) -> Expr:
-        return RealPart(self.args[0].diff(s))
-
-    @staticmethod
-    def ball(*args: Any) -> arb:
-        """The real part of a complex ball."""
-        return acb(*args).real
-
-
 def ball_function(expr: Expr | Sequence[Expr], names: Iterable[str | Symbol]) -> BallFunction:
     """Compile ``expr`` (one or several) as a function of ``names``, in that order.
 
@@ -291,7 +277,6 @@ _NAMESPACE: Mapping[str, Any] = {
     "_q": _rational,
     "_whole": _whole,
     "_pi": arb.pi,
-    "acb": acb,
     "arb": arb,
 }
 _METHODS = {
@@ -359,8 +344,6 @@ class _Writer:
             return "_pi()"
         if expr is sympy.E:
             return "arb(1).exp()"
-        if expr is sympy.I:
-            return "acb(0, 1)"
         if isinstance(expr, sympy.Pow):
             return self.power(expr.base, expr.exp)
         if isinstance(expr, sympy.Mul) and expr.args[0] == -1:

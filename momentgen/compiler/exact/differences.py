@@ -8,7 +8,7 @@ follow by the score of the normal density, d/dmu = E[. z]/sigma and d/dv = E[. (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,6 @@ def from_expectations(here: Any, expectations: Iterable[Any], sigma: Any, var: A
         "dvar_dmu": (square1 - 2 * one * first) / sigma,
         "dvar_dvar": (square2 / 2 - one * second) / var,
     }
-
-
-def from_moments(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Mean, variance and the partials, of E f, E f² and two derivatives of either in mu: arrays or balls."""
-    (e, e1, e2), (s, s1, s2) = first, second
-    return [e, s - e * e, e1, e2 / 2, s1 - 2 * e * e1, s2 / 2 - e * e2]
 
 
 _TERMS = 22

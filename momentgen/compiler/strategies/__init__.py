@@ -18,17 +18,15 @@ The strategies:
 
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
-                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation); ``roots``, whose slope
-                 at 0 has no bound
+                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation)
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
-                 a draw of 0 or 1; ``gaussians``, times sines and cosines, in closed form
+                 a draw of 0 or 1
 ``surfaces``     polynomials of two variables: ``surface``, ``surface_search`` (in which frame) and ``surface_graph``
                  (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs (``fine_output``) in cells
                  (``fine_cells``), and ``fine_surface_graph``
-``kinks``        f with kinks or jumps: ``local``, steps and polynomials that outgrow lines, in closed form;
-                 ``piecewise``, power series about the kinks and another form above v*, on ``branch_series``;
-                 ``halves``, a line right of a kink and an exponential or a constant left of it (ELU);
-                 ``growing``, elementary branches of any growth beside one kink, in closed form; each with its graph
+``kinks``        f with kinks or jumps: ``piecewise``, power series about the kinks and another form above v*, on
+                 ``branch_series``; ``halves``, a line right of a kink and an exponential or a constant left of it
+                 (ELU); each with its graph
 ``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
 ``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
@@ -56,13 +54,13 @@ from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.elementary import entire
 from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
-from momentgen.compiler.strategies.homogeneous import kink, roots
+from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
-from momentgen.compiler.strategies.kinks import growing, halves, local, piecewise
+from momentgen.compiler.strategies.kinks import halves, piecewise
 from momentgen.compiler.strategies.quadrature import strategy as quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.settled import Settled
-from momentgen.compiler.strategies.smooth import gaussians, polynomials
+from momentgen.compiler.strategies.smooth import polynomials
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled
 
@@ -161,7 +159,6 @@ _STRATEGIES = (
         _unless(kink.applies, "polynomials of one degree on either side of a kink at 0"),
         kink.stable_variants,
     ),
-    _Strategy("roots on either side of 0", roots.why_not, roots.stable_variants),
     _Strategy(
         "draw of 0 or 1",
         _unless(formula.applies, "a draw of 0 or 1 with a mean in closed form"),
@@ -178,8 +175,6 @@ _STRATEGIES = (
         _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
         entire.stable_variants,
     ),
-    _Strategy("polynomials between kinks, in closed form", local.why_not, local.stable_variants, sized=True),
-    _Strategy("Gaussians, in closed form", gaussians.why_not, gaussians.stable_variants),
     _Strategy(
         "smooth, by polynomials",
         polynomials.why_not,
@@ -205,7 +200,6 @@ _STRATEGIES = (
         absolute=True,
         sized=True,
     ),
-    _Strategy("elementary beside a kink", growing.why_not, growing.stable_variants),
     _Strategy("quadrature", quadrature.why_not, quadrature.stable_variants, relative=True),
 )
 

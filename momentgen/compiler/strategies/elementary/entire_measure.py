@@ -76,44 +76,32 @@ class Power:
 
     Attributes:
         rows: (b, n, c²).
-        beyond: whether over X > 0 alone, bounded.
     """
 
     rows: tuple[tuple[float, int, float], ...]
-    beyond: bool = False
 
     @staticmethod
-    def of(terms: Terms, side: int = 0) -> Power:
-        """Of all x, or of those to the right of 0 or to the left, in -X."""
+    def of(terms: Terms) -> Power:
+        """Of f."""
         rows = []
         with mpmath.workdps(30):
             for (b, n), c in terms.coefficients.items():
                 turn = sp.im(b)
                 if turn >= 0:  # the other of a pair is its conjugate
                     size = float(abs(number(c))) * (math.sqrt(2) if turn > 0 else 1)
-                    rows.append(((side or 1) * float(sp.re(b)), n, size**2))
-        return Power(tuple(rows), beyond=side != 0)
+                    rows.append((float(sp.re(b)), n, size**2))
+        return Power(tuple(rows))
 
     def __call__(self, mean: F64, var: F64) -> F64:
         total = np.zeros_like(mean)
         for b, n, c in self.rows:
             moved, inner = mean + 2 * b * var, np.zeros_like(mean)
             exponent = 2 * b * mean + 2 * b**2 * var
-            if self.beyond:
-                exponent, moved = exponent + log_tail(moved / np.sqrt(var)), np.maximum(moved, 0.0)
             for j in range(n + 1):  # E (m + sigma Z)^(2n): all terms are positive
                 factor = math.comb(2 * n, 2 * j) * math.prod(range(1, 2 * j, 2))
                 inner = inner + factor * moved ** (2 * (n - j)) * var**j
             total = total + c * inner * np.exp(exponent)
         return total
-
-
-def log_tail(z: F64) -> F64:
-    """log Phi(z)."""
-    far = z < -5
-    near = np.array([math.log(math.erfc(-w / math.sqrt(2)) / 2) for w in np.where(far, 0.0, z).ravel()])
-    size = np.where(far, -z, 5.0)
-    return np.where(far, -size * size / 2 - np.log(size * math.sqrt(2 * math.pi)), near.reshape(z.shape))
 
 
 @dataclass(frozen=True)

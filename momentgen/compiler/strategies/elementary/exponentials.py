@@ -31,12 +31,6 @@ class Terms:
 
     coefficients: Mapping[tuple[sp.Expr, int], sp.Expr]
 
-    def __sub__(self, other: Terms) -> Terms:
-        total = dict(self.coefficients)
-        for key, c in other.coefficients.items():
-            total[key] = total.get(key, sp.Integer(0)) - c
-        return Terms({key: w for key, c in total.items() if (w := sp.expand(c)) != 0})
-
     def derivative(self) -> Terms:
         """f'."""
         total: dict[tuple[sp.Expr, int], sp.Expr] = {}
@@ -63,11 +57,6 @@ class Terms:
             for key, value in _hermite(b, n).items():
                 row[key] = row.get(key, sp.Integer(0)) + c * value
         return Moment.of(total)
-
-    @property
-    def at_zero(self) -> sp.Expr:
-        """f(0)."""
-        return sp.expand(sp.Add(*(c for (_, n), c in self.coefficients.items() if n == 0)), complex=True)
 
     @property
     def rates(self) -> tuple[sp.Expr, ...]:
@@ -171,13 +160,13 @@ def number(value: sp.Expr) -> Any:
     return mpmath.mpc(*parts) if parts[1] else parts[0]
 
 
-def factored_terms(f: sp.Expr) -> list[tuple[sp.Expr, int, sp.Poly]] | None:
-    """(c, n, p) of each term c x^n e^(p(x)) of f, p a polynomial without constant; None if f is no sum of such.
+def exponential_terms(f: sp.Expr) -> Terms | None:
+    """f as such a sum with exact numbers; None if it is none.
 
-    >>> factored_terms(x * sp.exp(1 - x**2))
-    [(E, 1, Poly(-x**2, x, domain='ZZ'))]
+    >>> exponential_terms(sp.tanh(x)) is None
+    True
     """
-    found = []
+    total: dict[tuple[sp.Expr, int], sp.Expr] = {}
     for term in sp.Add.make_args(sp.expand(f.rewrite([sp.sinh, sp.cosh, sp.sin, sp.cos], sp.exp))):
         c, n, exponent = sp.Integer(1), 0, sp.Integer(0)
         for factor in sp.Mul.make_args(sp.powsimp(term)):
@@ -193,26 +182,11 @@ def factored_terms(f: sp.Expr) -> list[tuple[sp.Expr, int, sp.Poly]] | None:
             else:
                 return None
         exponent = sp.expand(exponent)
-        if not exponent.is_polynomial(x):
+        if not exponent.is_polynomial(x) or sp.degree(exponent, x) > 1:
             return None
-        poly = sp.Poly(exponent, x)
-        found.append((c * sp.exp(poly.nth(0)), n, poly - poly.nth(0)))
-    return found
-
-
-def exponential_terms(f: sp.Expr) -> Terms | None:
-    """f as such a sum with exact numbers; None if it is none.
-
-    >>> exponential_terms(sp.tanh(x)) is None
-    True
-    """
-    total: dict[tuple[sp.Expr, int], sp.Expr] = {}
-    factored = factored_terms(f)
-    if factored is None:
-        return None
-    for c, n, poly in factored:
-        b = sp.expand(poly.nth(1))
-        if poly.degree() > 1 or not (c.is_number and b.is_number):
+        b = sp.expand(exponent.coeff(x, 1))
+        c *= sp.exp(exponent.coeff(x, 0))
+        if not (c.is_number and b.is_number):
             return None
         total[b, n] = total.get((b, n), sp.Integer(0)) + c
     return Terms({key: w for key, c in total.items() if (w := sp.expand(c, complex=True)) != 0})
