@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 62_550,
+    "momentgen": 62_600,
     "momentgen/compiler": 23_550,
     "momentgen/compiler/strategies": 10_900,
     "momentgen/laws": 18_050,
