@@ -24,7 +24,7 @@ __all__ = ["SENTENCES", "TABLES", "unfounded", "written"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "results"
-sys.path.insert(0, str(ROOT / "examples"))
+EXAMPLES = ROOT / "examples"
 
 
 def read(name: str) -> Any:
@@ -32,9 +32,19 @@ def read(name: str) -> Any:
     return json.loads((ROOT / "examples" / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
+@functools.cache
 def example(name: str) -> Any:
-    """A script of the examples, as a module."""
-    return importlib.import_module(name)
+    """A script of the examples, as a module; names of its folder stay free, since benchmarks have the same ones."""
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    aside = {other: sys.modules.pop(other) for other in names & sys.modules.keys()}
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXAMPLES))
+        for other in names & sys.modules.keys():
+            del sys.modules[other]
+        sys.modules.update(aside)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
