@@ -11,8 +11,13 @@ Formulas are those of ``_formulas.py``.  Figures of a formula and a quantity, ov
     held        share within two stated errors
 
 ``formulas_first.json`` is the first run on the list; no run writes it again.  Passes are those of the answer.  Shares
-of inputs take further ones.  ``linear`` is the error of σ, in σ, by the package ``uncertainties``, where it is
-installed.  Results are on disk after each formula.
+of inputs take further ones.  Results are on disk after each formula.  Other packages stand beside, where they are
+installed (``pip install uncertainties soerp mcerp SALib``):
+
+    linear      error of σ, in σ, by ``uncertainties``
+    soerp       the same by its moments of second order, from our derivatives
+    mcerp       the same by its 10,000 draws, and the largest error of the ends of the interval, in σ
+    salib       largest error of the first-order shares by SALib's Sobol sequence, 1,024 (inputs + 2) passes
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from _common import RESULTS, console, environment, write
 from _formulas import FORMULAS, Formula
@@ -33,8 +39,12 @@ import momentgen
 from momentgen import Moments, noisy
 
 try:
+    import mcerp
+    import SALib.analyze.sobol
+    import SALib.sample.sobol
+    import soerp
     import uncertainties
-except ImportError:  # it is no dependency
+except ImportError:  # they are no dependencies
     uncertainties = None
 
 DRAWS = 10**6
@@ -113,6 +123,53 @@ def linear(formula: Formula, std: float) -> float | None:
     return float(f"{uncertainties.wrap(plain)(*values).std_dev / std - 1:.4g}")
 
 
+def beside(formula: Formula, known: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """What ``soerp``, ``mcerp`` and SALib are off by."""
+    if uncertainties is None:
+        return {}
+    mean, std = (float(known[name][0]) for name in ("mean", "std"))
+    given = formula.inputs.values()
+    spread = np.array([one.std if one.law is None else float(one.law.stddev) for one in given])
+    moments = [
+        [1, 0, 1, 0, 3, 0, 15, 0, 105] if one.law is None else [1, 0, 1, 0, 1.8, 0, 27 / 7, 0, 9] for one in given
+    ]
+
+    def whole(x: Tensor) -> Tensor:
+        return formula.function(*x)
+
+    at = torch.tensor([one.mean for one in given], dtype=torch.float64)
+    slopes = torch.func.grad(whole)(at).numpy() * spread
+    bends = torch.func.hessian(whole)(at).numpy() * spread[:, None] * spread
+    off = bends - np.diag(bends.diagonal())
+    of_moments = soerp.method_of_moments.soerp_numeric(
+        slopes, bends.diagonal() / 2, off, np.array(moments), float(whole(at)), silent=True
+    )
+    np.random.seed(0)  # noqa: NPY002 - mcerp draws by it
+    drawn = [
+        mcerp.N(one.mean, one.std) if one.law is None else mcerp.U(float(one.law.low), float(one.law.high))
+        for one in given
+    ]
+    y = formula.function(*(torch.from_numpy(one._mcpts) for one in drawn)).numpy()
+    ends = np.quantile(y, (0.025, 0.975)) - [float(known[name][0]) for name in ("lower", "upper")]
+    problem = {
+        "num_vars": len(formula.inputs),
+        "names": list(formula.inputs),
+        "bounds": [
+            [one.mean, one.std] if one.law is None else [float(one.law.low), float(one.law.high)] for one in given
+        ],
+        "dists": ["norm" if one.law is None else "unif" for one in given],
+    }
+    points = SALib.sample.sobol.sample(problem, 1024, calc_second_order=False, seed=0)
+    values = formula.function(*torch.from_numpy(points).T).numpy()
+    first = SALib.analyze.sobol.analyze(problem, values - mean, calc_second_order=False, seed=0)["S1"]
+    exact = [float(known[f"share of {name}"][0]) for name in formula.inputs]
+    return {
+        "soerp": float(of_moments[1] ** 0.5 / std - 1),
+        "mcerp": [float(y.std() / std - 1), float(np.abs(ends).max() / std)],
+        "salib": float(np.abs(first - exact).max()),
+    }
+
+
 def judged(formula: Formula, seeds: int) -> dict[str, Any]:
     """The row of a formula."""
     known = truth(formula)
@@ -126,6 +183,7 @@ def judged(formula: Formula, seeds: int) -> dict[str, Any]:
     std = known["std"][0]
     passes = float(torch.stack([value for value, _ in found.pop("passes")]).mean())
     row: dict[str, Any] = {"source": formula.source, "passes": passes, "linear": linear(formula, float(std))}
+    row |= beside(formula, known)
     for name, pairs in found.items():
         value, error = (torch.stack([pair[part].detach().double().reshape(()) for pair in pairs]) for part in (0, 1))
         exact, own = known[name]
@@ -145,6 +203,8 @@ def judged(formula: Formula, seeds: int) -> dict[str, Any]:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
     return float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
@@ -186,18 +246,24 @@ def table() -> str:
         json.loads((RESULTS / name).read_text())["rows"] for name in ("formulas_first.json", "formulas.json")
     )
     lines = ["The first run:", "", *summary(first), "", "The present code:", "", *summary(rows)]
-    lines += [
-        "",
-        "| formula | passes | error of σ, stated | ends of the interval | probabilities | shares | linear σ off by |",
-    ]
-    lines.append("|" + " --- |" * 7)
+    heads = ["formula", "passes", "error of σ, stated", "ends of the interval", "probabilities", "shares"]
+    others = ["formula", "σ: uncertainties", "soerp", "mcerp", "momentgen", "ends: mcerp", "momentgen"]
+    others += ["shares: SALib", "momentgen"]
+    beside = ["", *(f"| {' | '.join(others)} |", "|" + " --- |" * len(others))]
+    lines += ["", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for name, row in rows.items():
-        texts = [f"{row['std']['error']:.1g}, {row['std']['stated']:.1g}"]
+        texts, worst = [f"{row['std']['error']:.1g}, {row['std']['stated']:.1g}"], {}
         for which in ("interval", "events", "shares"):
             cells = [cell for key, cell in row.items() if isinstance(cell, dict) and kind(key) == which]
-            texts.append(f"{max(cell['error'] for cell in cells):.1g}, {max(cell['stated'] for cell in cells):.1g}")
-        of_linear = "" if row["linear"] is None else f"{row['linear']:+.1%}"
-        lines.append(f"| {name} ({row['source']}) | {row['passes']:.0f} | {' | '.join(texts)} | {of_linear} |")
+            worst[which] = max(cell["error"] for cell in cells)
+            texts.append(f"{worst[which]:.1g}, {max(cell['stated'] for cell in cells):.1g}")
+        lines.append(f"| {name} ({row['source']}) | {row['passes']:.0f} | {' | '.join(texts)} |")
+        if "mcerp" in row:
+            shown = [f"{row['linear']:+.1%}", f"{row['soerp']:+.2%}", f"{row['mcerp'][0]:+.2%}"]
+            shown += [f"{row['std']['error']:.2%}", f"{row['mcerp'][1]:.1g}", f"{worst['interval']:.1g}"]
+            shown += [f"{row['salib']:.1g}", f"{worst['shares']:.1g}"]
+            beside.append(f"| {name} | {' | '.join(shown)} |")
+    lines += beside
     return "\n".join(lines) + "\n"
 
 

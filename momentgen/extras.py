@@ -21,6 +21,7 @@ EXTRAS = {
     "compiler": ("flint", "mpmath", "rich", "sympy", "typer"),
     "estimators": ("scipy", "sklearn"),
     "gpu": ("triton",),
+    "plot": ("matplotlib",),
     "report": ("matplotlib",),
 }
 

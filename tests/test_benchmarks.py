@@ -48,6 +48,8 @@ def test_a_quick_run_measures_methods_beside_each_other_keeps_what_it_drew_and_a
         ("answers", "the-default"),
         ("truth", "truth"),
         ("formulas", "formulas"),
+        ("after_sigma", "after-sigma"),
+        ("gum", "../tutorials/measured-formula"),
         ("tables", "tables"),
         ("failures", "tables"),
         ("blind", "functions"),

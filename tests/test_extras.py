@@ -121,6 +121,7 @@ def test_a_missing_extra_is_one_sentence_with_the_line_to_type() -> None:
         ("from momentgen.inference import PBPRegressor", "scipy and sklearn", "estimators"),
         ("from momentgen.progress import progress_bar\nwith progress_bar('x', 1, True): pass", "flint", "compiler"),
         ("from momentgen.extras import require\nrequire('report', 'it')", "matplotlib", "report"),
+        ("import momentgen, torch\nmomentgen.Moments(torch.zeros(1), 1.0).plot()", "matplotlib", "plot"),
         ("import momentgen.__main__; momentgen.__main__.main()", "flint", "compiler"),
     ]
     tried = f"""

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.extras import require
 from momentgen.laws.context import within
 from momentgen.laws.controlled.shares import BY_DRAWS, Contributions, Shares
 from momentgen.laws.convert import convert
 from momentgen.laws.functions import Function
 from momentgen.laws.nests import leaves_of
+from momentgen.pictures import of_shares
 from momentgen.runtime import JointMoments, Moments, terms_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from jaxtyping import Shaped
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 __all__ = ["Budget", "budget"]
 
@@ -132,35 +132,22 @@ class Budget:
 
         return pd.DataFrame(self.rows(at)).set_index("input")
 
-    def plot(self, at: int | tuple[int, ...] | None = None, *, image: tuple[int, int] | None = None) -> Figure:
-        """A picture of the shares: bars, or an image of one group per pixel.
+    def plot(self, at: int | tuple[int, ...] | None = None, *, image: tuple[int, int] | None = None) -> Axes:
+        """A picture of the shares, total ones where they are known: bars, or an image of one group per pixel.
 
         Args:
             at: index of the value; None for the first one.
             image: height and width, where groups are pixels or blocks of them in order.
 
         Raises:
+            InputError: for an image of another number of groups.
             MissingExtraError: if matplotlib is not installed.
         """
-        require("report", "Budget.plot")
-        from matplotlib.figure import Figure
-
         place = self._place(at)
-        chosen: Any = (slice(None), *place)
-        shares = (self.first if self.total is None else self.total)[chosen]
-        figure = Figure(figsize=(5, 4 if image else 0.6 + 0.3 * len(self.names)), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set_title(f"Share of the variance of output{list(place) if place else ''}, %")
-        if image is not None:
-            figure.colorbar(axes.imshow(100 * shares.reshape(image).numpy(), cmap="viridis"))
-            axes.set_axis_off()
-            return figure
-        order = shares.argsort().tolist()
-        error = (self.first_error if self.total_error is None else self.total_error)[chosen]
-        axes.barh(
-            [self.names[group] for group in order], (100 * shares)[order].numpy(), xerr=(100 * error)[order].numpy()
-        )
-        return figure
+        known = (self.total, self.total_error) if self.total is not None else (self.first, self.first_error)
+        shares, errors = (part.movedim(0, -1)[place] for part in known if part is not None)
+        title = f"what makes the variance of output{list(place) if place else ''}"
+        return of_shares(self.names, shares, errors, title, image)
 
     def _place(self, at: int | tuple[int, ...] | None) -> tuple[int, ...]:
         if at is None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.extras import require
 from momentgen.laws.activations import ACTIVATIONS
 from momentgen.laws.border import method
 from momentgen.laws.by_default import by_flag
@@ -27,7 +25,11 @@ from momentgen.laws.propagations import DEFAULT
 from momentgen.laws.values import as_moments, lower
 from momentgen.nn.monte_carlo import drawn_layers, propagated
 from momentgen.nn.tables import Table, range_of, shown
+from momentgen.pictures import of_layers
 from momentgen.runtime import Moments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Row", "Summary", "summary"]
 
@@ -125,33 +127,19 @@ class Summary:
             parts += ["", "taken approximately:", *(f"- {note}" for note in self.notes)]
         return "\n".join(parts)
 
-    def plot(self, path: str | Path) -> None:
-        """Write a picture of the ranges, layer by layer; needs matplotlib.
+    def plot(self, path: str | Path | None = None) -> list[Axes]:
+        """A picture of the ranges, layer by layer, in panels below each other; needs matplotlib.
+
+        Args:
+            path: of a file to write it to; None for none.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
         """
-        require("report", "Summary.plot")
-        from matplotlib.figure import Figure
-
-        panels = 3 if self.draws else 2
-        figure = Figure(figsize=(max(6, 0.7 * len(self.rows) + 2), 2.5 * panels), layout="constrained")
-        axes = figure.subplots(panels, 1, sharex=True)
-        places = range(len(self.rows))
-        for axis, ranges, label in (
-            (axes[0], [row.mean for row in self.rows], "mean"),
-            (axes[1], [row.std for row in self.rows], "standard deviation"),
-        ):
-            axis.vlines(places, [r[0] for r in ranges], [r[2] for r in ranges], color="C0")
-            axis.plot(places, [r[1] for r in ranges], "o", color="C0")
-            axis.set_ylabel(label)
-        if self.draws:
-            axes[2].axhline(1, color="black", linewidth=0.8)
-            axes[2].plot(places, [math.nan if row.ratio is None else row.ratio for row in self.rows], "o-", color="C1")
-            axes[2].set_ylabel("σ by ap2 / σ of draws")
-        axes[0].set_title("Ranges over each layer's values")
-        axes[-1].set_xticks(list(places), [row.name for row in self.rows], rotation=60, ha="right")
-        figure.savefig(path, dpi=110)
+        panels = of_layers(self.rows, self.draws)
+        if path is not None:
+            cast(Any, panels[0].figure).savefig(path, dpi=110)
+        return panels
 
 
 def summary(

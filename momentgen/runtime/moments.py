@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -12,6 +12,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.pictures import of_answer
 from momentgen.runtime.inputs import has_elements, kind, readable
 from momentgen.runtime.predicted import Predicted, Predictive
 from momentgen.runtime.shown import Arrays, hint, shown
@@ -19,6 +20,7 @@ from momentgen.runtime.variances import changed_source, completed, converted, in
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+    from matplotlib.axes import Axes
 
 __all__ = ["DistributedMoments", "JointMoments", "Moments", "NoisyMoments", "VarianceWarning"]
 
@@ -134,6 +136,31 @@ class Moments(NamedTuple):
     def numpy(self) -> Arrays:
         """Means and standard deviations as arrays of NumPy, without gradients; they unpack as ``mean, std``."""
         return Arrays(self.mean.detach().cpu().numpy(), self.std.detach().cpu().numpy())
+
+    def plot(
+        self,
+        *,
+        example: int | None = None,
+        labels: str | Sequence[str] | None = None,
+        level: float = 0.95,
+        classes: bool = False,
+    ) -> list[Axes]:
+        """A picture of one example: histograms of up to four values with draws, else means with error bars.
+
+        Args:
+            example: its index in the batch; None where the answer is one example, or for all values of the batch.
+            labels: a name for each value, with its unit, as ``"flow, l/s"``; or one text for the axis.
+            level: probability of the intervals.  Moments without draws have error bars of one standard deviation.
+            classes: the probability that each value is the largest of the last dimension, in the place of values.
+
+        Returns:
+            Axes of matplotlib, one for each panel; ``axes[0].figure.savefig(path)`` writes them, notebooks show them.
+
+        Raises:
+            InputError: for a wrong number of labels, and for classes of moments without draws.
+            MissingExtraError: if matplotlib is not installed.
+        """
+        return of_answer(self if example is None else self[example], labels, level, classes)
 
     @property
     def std(self) -> Float[Tensor, "*shape"]:

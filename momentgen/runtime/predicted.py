@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -15,7 +15,6 @@ from momentgen.errors import InputError
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.figure import Figure
 
 __all__ = ["Estimated", "Interval", "Predicted", "Predictive"]
 
@@ -161,39 +160,6 @@ class Predicted:
         are no special case.
         """
         return self._found("distribution").torch_distribution()
-
-    def plot(
-        self,
-        *,
-        example: int | None = None,
-        labels: Sequence[str] | None = None,
-        level: float = 0.95,
-        classes: bool = False,
-    ) -> Figure:
-        """A picture of one example: histograms of up to four values, else means with their intervals.
-
-        Args:
-            example: its index in the batch; None where the answer is one example, or for all values of the batch.
-            labels: names of the values, with their units, as ``"flow, l/s"``.
-            level: probability of the intervals.
-            classes: the probability that each value is the largest of the last dimension, in the place of values.
-
-        Returns:
-            A matplotlib figure; ``figure.savefig(path)`` writes it, notebooks show it.
-
-        Raises:
-            MissingExtraError: if matplotlib is not installed.
-            InputError: for a wrong number of labels, and for moments without draws.
-
-        >>> import torch, momentgen
-        >>> out = momentgen.convert(torch.nn.Linear(2, 1).eval())(momentgen.noisy(torch.zeros(1, 2), std=1.0))
-        >>> figure = out.plot(labels=["flow, l/s"])
-        """
-        from momentgen.runtime.pictures import picture
-
-        self._found("plot")
-        _between("plot", "level", level)
-        return picture(self if example is None else self[example], labels, level, classes)  # type: ignore[index]
 
     @property
     def correlation(self) -> Tensor:

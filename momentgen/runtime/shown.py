@@ -83,7 +83,7 @@ _NAMES: Final = {
 
 #: what answers of the default method have, and other moments have not
 _OF_ANSWERS: Final = frozenset(
-    ("covariance", "correlation", "quantile", "interval", "probability", "skewness", "sample", "distribution", "plot")
+    ("covariance", "correlation", "quantile", "interval", "probability", "skewness", "sample", "distribution")
 )
 
 

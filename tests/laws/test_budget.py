@@ -121,10 +121,12 @@ def test_rows_tables_and_frames_have_the_same_numbers() -> None:
 
 
 def test_pictures_show_each_group() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib").use("Agg")
     found = budget(lambda x: x.sum(), noisy(torch.zeros(4), std=1.0))
-    assert len(found.plot().axes[0].patches) == 4
-    assert len(found.plot(image=(2, 2)).axes[0].images) == 1
+    assert [bar.get_width() for bar in found.plot().patches] == pytest.approx([25] * 4)
+    assert found.plot(image=(2, 2)).images[0].get_array().shape == (2, 2)
+    with pytest.raises(InputError, match="an image of 4 groups, got 3 × 2"):
+        found.plot(image=(3, 2))
 
 
 def test_mistakes_say_what_is_expected() -> None:

@@ -81,6 +81,17 @@ def test_an_interval_holds_as_much_as_it_says(shortest: bool) -> None:
         assert abs(law.pdf(float(upper)) / law.pdf(float(lower)) - 1) < 0.2
 
 
+def test_three_values_at_few_nodes_have_a_polynomial_of_fewer_terms_than_nodes() -> None:
+    """35 nodes do not tell the 56 terms of fifth degree."""
+    given = [noisy(mean, std=std) for mean, std in ((4.999, 0.0032), (19.661e-3, 9.5e-6), (1.04446, 0.00075))]
+    out = momentgen.propagate(lambda u, i, phi: u / i * torch.cos(phi), *given)
+    assert out.rows == 35
+    lower, upper, *errors = ((part - out.mean) / out.std for part in out.interval(0.95))
+    assert (lower + 1.96).abs() < 0.02
+    assert (upper - 1.96).abs() < 0.02
+    assert max(error + out.mean / out.std for error in errors) < 0.02
+
+
 def test_probabilities_of_a_linear_network_are_those_of_its_normal_law() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(12, 3).eval()
@@ -254,22 +265,3 @@ def test_rare_events_take_few_draws_where_the_linear_part_knows_the_direction() 
     off = (found.value - 0.001) / (found.error.square() + 0.001 / len(plain)).sqrt()
     assert bool((off.abs() < 3).all())
     assert out._predictive._further(0) < 2_500
-
-
-def test_pictures_show_histograms_intervals_and_classes() -> None:
-    pytest.importorskip("matplotlib")
-    torch.manual_seed(0)
-    few, many = nn.Sequential(nn.Linear(3, 2), nn.Tanh()), nn.Sequential(nn.Linear(3, 10), nn.Softmax(-1))
-    x = noisy(torch.zeros(2, 3), std=0.5)
-    out, scores = momentgen.convert(few.eval())(x), momentgen.convert(many.eval())(x)
-    figure = out.plot(example=1, labels=["flow, l/s", "head, m"])
-    assert [axes.get_xlabel() for axes in figure.axes] == ["flow, l/s", "head, m"]
-    assert len(scores.plot(example=0).axes[0].containers) == 1
-    (axes,) = scores.plot(example=0, classes=True).axes
-    heights = [bar.get_height() for bar in axes.patches]
-    assert len(heights) == 10
-    assert abs(sum(heights) - 1) < 0.02
-    with pytest.raises(InputError, match="expected 2 labels, one for each value, got 1"):
-        out.plot(example=0, labels=["flow"])
-    with pytest.raises(AttributeError, match="answers of the default method have it"):
-        momentgen.convert(few.train())(x).plot()

@@ -144,7 +144,7 @@ def test_a_summary_names_every_layer_and_its_ratio(tmp_path):
     assert found.rows[0].ratio == pytest.approx(1, abs=0.02)
     assert found.rows[2].saturation is not None
     assert "LeakyReLU" in str(found)
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib").use("Agg")
     found.plot(tmp_path / "summary.png")
     assert (tmp_path / "summary.png").stat().st_size > 1000
 

@@ -37,8 +37,8 @@ _BESIDE: Final = 32
 _STEPS: Final = 3
 #: part of chance that counts as an error where rows and surrogate agree
 _AGREE: Final = 0.5
-#: lower tails that are tried for the shortest interval
-_TAILS: Final = 33
+#: lower tails that are tried for the shortest interval, and those on each side that tell where it is
+_TAILS, _NEAR = 35, 4
 #: rows that an accuracy asked for may take
 _ROWS: Final = 2**15
 
@@ -103,17 +103,16 @@ class OfOutput:
 
         def ends(made: Made) -> tuple[Tensor, ...]:
             lower: Tensor | float = (1 - level) / 2
-            drawn = self._draws(made)
+            drawn, off = self._draws(made), torch.zeros(())
             if shortest:
-                lower = _lower_tail(drawn.main, level)
-            found = [self._quantile(made, tail, drawn) for tail in (lower, lower + level)]
+                lower, off = _lower_tail(drawn, level, made.factor)
+            found = [self._quantile(made, tail, drawn, off) for tail in (lower, lower + level)]
             return found[0][0], found[1][0], found[0][1], found[1][1]
 
-        def both() -> Interval:
-            return Interval(*self._each(ends))
+        def found() -> tuple[Interval, None]:
+            return Interval(*self._each(ends)), None
 
-        found = self._until(rtol, lambda: (both(), None), self._std, lambda one: torch.maximum(*one[0][2:]))
-        return found[0]
+        return self._until(rtol, found, self._std, lambda one: torch.maximum(*one[0][2:]))[0]
 
     def probability(self, event: Function, rtol: float | None) -> Estimated:
         """See :meth:`momentgen.JointMoments.probability`."""
@@ -212,8 +211,10 @@ class OfOutput:
         order = torch.rand(values.shape[:2], generator=generator).argsort(0)
         return values.gather(0, order[:, :, None].expand_as(values))
 
-    def _quantile(self, made: Made, probability: float | Tensor, drawn: _Draws) -> tuple[Tensor, Tensor]:
-        """Quantiles, shape ``(b, K)``, and their errors."""
+    def _quantile(
+        self, made: Made, probability: float | Tensor, drawn: _Draws, off: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Quantiles, shape ``(b, K)``, and their errors; ``off`` is that of the probability."""
         values = drawn.main
         ordered = values.sort(0).values
         asked = torch.as_tensor(probability, dtype=torch.float64).expand(values.shape[1:])
@@ -222,6 +223,7 @@ class OfOutput:
             place = _at(ordered, p)
             found, error = self._expectation(made, functools.partial(_below, place), drawn)
             p = p - (found - asked)
+        error = error if off is None else error.hypot(off)
         return _at(ordered, p), (_at(ordered, p + error) - _at(ordered, p - error)) / 2
 
     def _draws(self, made: Made, apart: bool = False) -> _Draws:
@@ -247,21 +249,19 @@ class OfOutput:
             sets = [_by_sets(every)]
             share = main.share if value.shape == main.share.shape else main.share.max()
             jackknife = _least_variance(every, values, share) / len(main.rows)
-            square = torch.zeros_like(value)
             if drawn.others:
                 beside = torch.stack([function(one).double().mean(0) for one in drawn.others])
                 jackknife = jackknife.maximum(made.factor * (beside - beside.mean(0)).square().mean(0))
             apart_by, chance = self._against(main, function)
             weight = torch.where(apart_by.square() > chance, 1 - chance / apart_by.square().clamp_min(1e-300), 0)
             value = value + weight * apart_by
-            square = square + weight * chance + (1 - weight) * _AGREE * torch.minimum(chance, apart_by.square())
-            unseen = share * (every.amax(0) - every.amin(0)).clamp_min(1) / len(main.rows)
-            square = square + jackknife.maximum(unseen.square())
+            square = weight * chance + (1 - weight) * _AGREE * torch.minimum(chance, apart_by.square())
+            reach = every.amax(0) - every.amin(0)
+            square = square + jackknife.maximum((share * reach.clamp_min(1) / len(main.rows)).square())
             # more draws where their own error would count, as that of rare events does
-            step = (every.amax(0) - every.amin(0)).square() / count**2
             while True:
-                means = torch.cat(sets)
-                own = means.var(0) * (len(means) - 1) / (len(means) - 3) / len(means) + step / len(sets) ** 2
+                means, n = torch.cat(sets), _SETS * len(sets)
+                own = means.var(0) * (n - 1) / (n - 3) / n + (reach / count / len(sets)).square()
                 enough = (square / 4).maximum((_ENOUGH * means.mean(0)).square())
                 if len(sets) >= _PARTS or bool((own <= enough).all()):
                     break
@@ -348,20 +348,33 @@ def _below(place: Tensor, values: Tensor) -> Tensor:
 
 def _at(ordered: Tensor, probability: Tensor) -> Tensor:
     """Quantiles of ordered draws, between which they are interpolated."""
-    place = (probability * len(ordered) - 0.5).clamp(0, len(ordered) - 1)
+    place = (probability.expand(ordered.shape[1:]) * len(ordered) - 0.5).clamp(0, len(ordered) - 1)
     below = place.long()
     lower = ordered.gather(0, below[None])[0]
     upper = ordered.gather(0, (below + 1).clamp_max(len(ordered) - 1)[None])[0]
     return lower + (place - below) * (upper - lower)
 
 
-def _lower_tail(values: Tensor, level: float) -> Tensor:
-    """The probability below the shortest interval of each output."""
-    ordered = values.sort(0).values
-    tails = torch.linspace(0, 1 - level, _TAILS + 2, dtype=torch.float64)[1:-1]
-    shape = values.shape[1:]
-    widths = [_at(ordered, (tail + level).expand(shape)) - _at(ordered, tail.expand(shape)) for tail in tails]
-    return tails[torch.stack(widths).argmin(0)]
+def _lower_tail(drawn: _Draws, level: float, factor: float) -> tuple[Tensor, Tensor]:
+    """The probability below the shortest interval of each output, and its error; widths are a parabola nearby."""
+    near = torch.arange(-_NEAR, _NEAR + 1, dtype=torch.float64)[:, None, None]
+    square = near.square() - near.square().mean()
+
+    def smooth(part: Tensor) -> Tensor:  # tails are denser near the ends, where widths are steep
+        return (1 - level) * part.square() * (3 - 2 * part)
+
+    def found(values: Tensor) -> Tensor:
+        ordered, at = values.sort(0).values, smooth(torch.linspace(0, 1, _TAILS, dtype=torch.float64))
+        every = torch.stack([_at(ordered, tail + level) - _at(ordered, tail) for tail in at])
+        middle = every.argmin(0).clamp(_NEAR, _TAILS - 1 - _NEAR)
+        some = every.gather(0, middle + near.long())
+        bend, slope = (some * square).sum(0) / square.square().sum(), (some * near).sum(0) / near.square().sum()
+        lowest = torch.where(bend > 0, -slope / (2 * bend), 0).clamp(-_NEAR, _NEAR)
+        return smooth((middle + lowest) / (_TAILS - 1))
+
+    own = torch.stack([found(part) for part in drawn.main.chunk(_SETS)]).var(0) / _SETS
+    apart = torch.stack([found(one) for one in drawn.others]).var(0, correction=0) if drawn.others else own
+    return found(drawn.main), (own + factor * apart).sqrt()
 
 
 def of_each(event: Function, values: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ __all__ = ["Surrogate", "merged", "of_nodes", "of_rows", "without_groups"]
 _GROUPS: Final = 8
 #: total degree of the polynomials, by the number of noisy values
 _DEGREES: Final = {2: 8, 3: 5}
+#: terms of a polynomial, at most, per node
+_TERMS: Final = 0.9
 
 
 class Surrogate(NamedTuple):
@@ -58,12 +60,13 @@ class Surrogate(NamedTuple):
         return self.smooth(points, uniform[:, 1]) + self.rest[chosen]
 
 
-def of_rows(rows: Rows, drawn: Tensor | None) -> Surrogate:
+def of_rows(rows: Rows, drawn: Tensor | None, shrunk: bool = True) -> Surrogate:
     """The surrogate of draws.
 
     Args:
         rows: outputs, their linear parts, and the root of the covariance of those parts that are normal.
         drawn: draws of the others, shape ``(M, B, K)``.
+        shrunk: whether the bend is smaller where chance explains it.  A jackknife needs it as it was found.
     """
     outputs, linear, root = (part.detach().double() for part in rows[:3])
     rows = Rows(outputs, linear, root, rows.fresh)
@@ -75,10 +78,11 @@ def of_rows(rows: Rows, drawn: Tensor | None) -> Surrogate:
     rest = kept - found.mean - linear
     rest = rest - rest.mean(0)
     terms = torch.stack(_hermite(t))
+    terms = terms - terms.mean(1, keepdim=True)
     bend = (terms * rest).mean(1) / terms.square().mean(1).clamp_min(0.5)
-    # as far as chance does not explain it (the garotte), of a smooth part that there is
-    chance = rest.square().mean(0) / len(kept)
-    bend = bend * torch.where(bend.square() > chance, 1 - chance / bend.square().clamp_min(1e-300), 0)
+    if shrunk:  # as far as chance does not explain it (the garotte); pairs have the second term in common
+        chance = rest.square().mean(0) / len(kept)
+        bend = bend * torch.where(bend.square() > chance, 1 - chance / bend.square().clamp_min(1e-300), 0)
     bend = torch.where(var > 0, bend, 0)
     rest = rest - _bent(t, bend)
     left = (found.rest - bend.square().sum(0)).clamp_min(0)
@@ -106,7 +110,7 @@ def without_groups(rows: Rows, drawn: Tensor | None) -> list[Surrogate]:
     found = []
     for group in range(groups if groups > 2 else 0):
         kept = ((place < 0) | (place % groups != group)).repeat_interleave(2)
-        made = of_rows(Rows(rows.outputs[kept], rows.linear[kept], rows.root, rows.fresh), drawn)
+        made = of_rows(Rows(rows.outputs[kept], rows.linear[kept], rows.root, rows.fresh), drawn, shrunk=False)
         counted = kept[rows.fresh :]
         found.append(made._replace(order=torch.where(counted, counted.cumsum(0) - 1, -1)))
     return found
@@ -125,9 +129,9 @@ def of_nodes(nodes: Tensor, outputs: Tensor, weight: Tensor, less: int = 0) -> S
     if nodes.shape[1] == 1:
         order = nodes[:, 0].argsort()
         smooth = _interpolation(nodes[order, 0], outputs[order], less == 0)
-
     else:
-        degree = _DEGREES[nodes.shape[1]] - less
+        few, most = _TERMS * len(nodes), _DEGREES[nodes.shape[1]]
+        degree = max(k for k in range(1, most + 1) if math.comb(k + nodes.shape[1], k) <= few) - less
         size = weight.sqrt()[:, None]
         solved = torch.linalg.lstsq(size * _basis(nodes, degree), size * outputs.flatten(1)).solution
 
