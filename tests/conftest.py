@@ -37,6 +37,14 @@ def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_figures() -> Iterator[None]:
+    """Figures that a test draws are closed: pyplot keeps them for whoever asks next, as the pages of the site do."""
+    yield
+    if plt := sys.modules.get("matplotlib.pyplot"):
+        plt.close("all")
+
+
+@pytest.fixture(autouse=True)
 def _moments_are_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """``torch.testing.assert_close`` compares sequences by index, which chooses examples of moments."""
     torch = sys.modules.get("torch")

@@ -14,12 +14,6 @@ matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
 
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    matplotlib.pyplot.close("all")
-
-
 def network() -> nn.Module:
     torch.manual_seed(0)
     return momentgen.convert(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 5)).eval())
