@@ -193,12 +193,14 @@ def budget(
     (['a', 'b'], tensor([0.3600, 0.6400], dtype=torch.float64))
     """
     network = convert(f, "controlled", **options)
-    with within(BY_DRAWS, True):
-        out = network(*inputs)
-    contributions = getattr(getattr(out, "_predictive", None), "contributions", None)
-    if not isinstance(out, JointMoments) or contributions is None:
+    out = network(*inputs)
+    contributions = _contributions(out)
+    if contributions is None:  # as of nodes, which have no linear part
+        with within(BY_DRAWS, True):
+            contributions = _contributions(network(*inputs))
+    if contributions is None:
         raise InputError(f"budget: expected a function that returns one random tensor, got {type(out).__name__}")
-    known: Contributions = contributions()
+    known = contributions()
     labels, made = _labels(known, groups, list(_values(f, inputs)))
     if names is not None and len(names) != len(made):
         raise InputError(f"budget: expected {len(made)} names of groups, got {len(names)}")
@@ -208,6 +210,13 @@ def budget(
     wanted = (few if len(made) <= _GROUPS and bool((left > _SMALL).any()) else 0) if draws is None else draws
     found = known.shares(labels, len(made), wanted) if wanted else linear
     return Budget(out, list(names) if names is not None else made, found, known.correlated)
+
+
+def _contributions(out: Any) -> Callable[[], Contributions] | None:
+    """What groups contribute to an answer by draws; None of anything else."""
+    made = getattr(out, "_predictive", None) if isinstance(out, JointMoments) else None
+    found: Callable[[], Contributions] | None = getattr(made, "contributions", None)
+    return found
 
 
 def _values(f: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[list[str]]:
