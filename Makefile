@@ -21,7 +21,7 @@ help:
 	@echo "make verify  the committed certificates, measured again"
 	@echo "make report  all rules as one page, report.html"
 	@echo "make accuracy the certificates as tables, into docs/accuracy.md"
-	@echo "make wheels  into dist/: a wheel of this platform with compiled kernels; into dist/any/: one for all platforms"
+	@echo "make wheels  into dist/: a wheel of this platform with compiled kernels; into dist/any/: the sources, and one for all platforms"
 	@echo "make docs    the site, into site/; runs the code of every page and checks every link"
 	@echo "make bench   timings, into benchmarks/results/"
 
@@ -114,6 +114,7 @@ wheels: $(READY)
 	rm -rf build dist
 	$(BIN)/python -m build --outdir dist/any
 	MOMENTGEN_KERNELS=1 $(BIN)/python -m build --wheel --outdir dist
+	$(BIN)/twine check --strict dist/*.whl dist/any/*
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict  # threads would wait for each other: networks are small

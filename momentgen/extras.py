@@ -13,7 +13,7 @@ from momentgen.errors import MomentgenError
 __all__ = ["EXTRAS", "SITE", "MissingExtraError", "has", "require"]
 
 #: where messages send readers; an installed package has no docs/
-SITE = "https://momentgen.readthedocs.io/en/latest"
+SITE = "https://momentgen.github.io/momentgen"
 
 #: extra of pyproject.toml -> the modules it is needed for
 EXTRAS = {

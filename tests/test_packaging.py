@@ -6,8 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -19,22 +22,35 @@ from momentgen.extras import SITE
 ROOT = Path(__file__).parents[1]
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def tracked() -> list[str]:
+    """The files of the repository; the test is skipped in an unpacked source distribution."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of git")
+    found = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in found.split("\0") if name and (ROOT / name).is_file()]
+
+
 @pytest.mark.slow
-def test_a_wheel_holds_every_module_rule_and_generated_file(tmp_path: Path) -> None:
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    files = [name for name in tracked.split("\0") if name and (ROOT / name).exists()]
-    copy = tmp_path / "copy"
+def test_the_sources_hold_every_file_and_a_wheel_every_module_rule_and_generated_file(tmp_path: Path) -> None:
+    files, copy = tracked(), tmp_path / "copy"
     for name in files:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, copy / name)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(copy)]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(copy)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "is absent from the `packages`" not in done.stdout + done.stderr
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        sources = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in files if not name.startswith(".") or name.startswith((".ci", ".github"))} <= sources
     installed = {"momentgen/": "momentgen/", "rules/": "momentgen/rules/", "generated/": "momentgen/generated/"}
     expected = {
         name.replace(top, inside, 1)
         for top, inside in installed.items()
         for name in files
-        if name.startswith(top) and name.endswith((".py", ".c", ".json", ".html.j2", "py.typed"))
+        if name.startswith(top) and name.endswith((".py", ".c", ".h", ".json", ".css", "py.typed"))
     }
     held = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     assert {"momentgen/__init__.py", "momentgen/rules/relu.py", "momentgen/generated/__init__.py"} <= expected
@@ -42,31 +58,59 @@ def test_a_wheel_holds_every_module_rule_and_generated_file(tmp_path: Path) -> N
 
 
 def test_pins_lie_within_the_ranges() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    optional = project["project"]["optional-dependencies"]
-    wanted = [*project["project"]["dependencies"], *(each for extra in optional.values() for each in extra)]
+    optional = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *(each for extra in optional.values() for each in extra)]
     for requirement in map(Requirement, wanted):
         if requirement.name in pins:
             assert requirement.specifier.contains(pins[requirement.name]), requirement
     assert {"sympy", "torch", "triton", "mpmath", "python-flint", "numpy"} <= set(pins)
 
 
-def tracked_texts() -> dict[str, str]:
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [ROOT / name for name in tracked.split("\0") if name.endswith((".py", ".md", ".toml", ".yml", ".cff"))]
-    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths if path.is_file()}
-
-
 def test_the_addresses_of_the_project_stand_in_two_places_that_agree() -> None:
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    urls = PROJECT["urls"]
     assert urls["Documentation"] == SITE
     assert urls["Issues"].startswith(urls["Source"] + "/")
     assert urls["Changelog"].startswith(urls["Source"] + "/")
     hosts = [url.removeprefix("https://") for url in (urls["Source"], urls["Documentation"])]
-    holders = {name for name, text in tracked_texts().items() for host in hosts if host in text}
+    texts = [name for name in tracked() if name.endswith((".py", ".md", ".toml", ".yml", ".cff"))]
+    holders = {name for name in texts for host in hosts if host in (ROOT / name).read_text(encoding="utf-8")}
     assert holders == {"pyproject.toml", "momentgen/extras.py"}
+
+
+@pytest.fixture(scope="module")
+def shown_by_a_registry(tmp_path_factory: pytest.TempPathFactory) -> Message:
+    code = "import sys; from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel(sys.argv[1])"
+    folder = tmp_path_factory.mktemp("metadata")
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    return message_from_string(next(folder.rglob("METADATA")).read_text(encoding="utf-8"))
+
+
+def test_a_registry_says_what_readme_says_and_its_links_are_absolute(shown_by_a_registry: Message) -> None:
+    text, readme = shown_by_a_registry.get_payload(), (ROOT / "README.md").read_text(encoding="utf-8")
+    purpose = "how uncertain a PyTorch network's output is when its inputs or weights are"
+    assert purpose in readme
+    assert purpose in shown_by_a_registry["Summary"]
+    links, shown = (re.findall(r"\]\((?!#)([^)]*)\)", page) for page in (readme, text))
+    at = rf"{PROJECT['urls']['Source']}/(?:blob|raw)/v{momentgen.__version__}/"
+    assert [re.sub(at, "", link) for link in shown] == links
+    assert [link for link in shown if not link.startswith("https://")] == []
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
+    assert pictures
+    assert all(f"/raw/v{momentgen.__version__}/" in picture for picture in pictures)
+
+
+def test_a_registry_names_systems_and_pythons_on_which_something_has_run() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("## What has run")[2]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| ")]
+    run = " ".join(what for what, how in rows if how.strip())
+    kinds = ("Operating System :: POSIX :: ", "Operating System :: ", "Programming Language :: Python :: 3.")
+    for classifier in PROJECT["classifiers"]:
+        for kind in kinds:
+            if classifier.startswith(kind):
+                assert classifier.removeprefix(kind.removesuffix("3.")) in run, classifier
+                break
 
 
 def test_every_place_that_names_the_version_names_the_same() -> None:
