@@ -20,7 +20,7 @@ help:
 	@echo "make exhaust all float32 means through the kernels (half an hour on 2 cores), into rules/evidence/"
 	@echo "make verify  the committed certificates, measured again"
 	@echo "make report  all rules as one page, report.html"
-	@echo "make accuracy the certificates as tables, into docs/accuracy.md"
+	@echo "make accuracy the certificates as tables, into docs/accuracy.md and docs/relative-errors.md"
 	@echo "make wheels  into dist/: a wheel of this platform with compiled kernels; into dist/any/: the sources, and one for all platforms"
 	@echo "make docs    the site, into site/; runs the code of every page and checks every link"
 	@echo "make bench   timings, into benchmarks/results/"

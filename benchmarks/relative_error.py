@@ -3,7 +3,7 @@
 The float32 ops are compared with rigorous balls of f itself (:class:`BallTruth`, 256 bits) on a grid of means and
 variances: a map for a few rules, docs/relative_error.png, and for all of them the means at which an output is off by
 1 %, 10 % or all of itself, benchmarks/results/relative_error.json, which benchmarks/accuracy.py puts into
-docs/accuracy.md.  Takes some minutes.
+docs/relative-errors.md.  Takes some minutes.
 
     python benchmarks/relative_error.py
 """

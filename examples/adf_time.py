@@ -1,4 +1,4 @@
-"""What a pass of density filtering costs beside an epoch of plain torch training of the same network.
+"""The cost of density filtering: a pass beside an epoch of plain torch training of the same network.
 
 Processor time of one thread for each datum, the median of several rounds in which all take turns:
 

@@ -5,7 +5,7 @@ LeNet with dropout after every activation is trained on few images, where overfi
     plain                  no dropout
     dropout p              noise drawn in training, validated without it (AP1), the usual way
     analytic p             noise propagated (AP2), in training and in validation
-    analytic p, normalised the same with the paper's analytic normalisation
+    analytic p, normalised  the same with the paper's analytic normalisation
 
 All but the last start from one point, rescaled by batch statistics, and learn by Adam at 1e-3·0.96^epoch, batch 128.
 The paper trains its 9-layer network on CIFAR-10; this is LeNet on MNIST, sized for one core.

@@ -1,4 +1,4 @@
-"""Posteriors that other libraries trained, and what a network then says of its σ, beside draws of the plain network.
+"""Posteriors that other libraries trained: what a network then says of its σ, beside draws of the plain network.
 
     python examples/trained_posteriors.py       # SWAG alone; with laplace-torch, ivon-opt and vbll where installed
 

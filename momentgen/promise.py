@@ -1,4 +1,4 @@
-"""What a certificate promises, in words: for docstrings, printed certificates, the report and docs/accuracy.md.
+"""What a certificate promises, in words: for docstrings, printed certificates, the report and the site.
 
 The words come from the certificate's data alone, so that they say what was measured.  Standard library only.
 """

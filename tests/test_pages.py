@@ -107,6 +107,13 @@ def test_the_figures_of_the_page_on_networks_are_those_of_the_results() -> None:
     assert f"off by {min(off):.2f} to {max(off):.2f} σ" in page
 
 
+def test_the_page_on_accuracy_has_the_rules_that_have_bounds() -> None:
+    certificates = [path for path in (ROOT / "generated").glob("*/*.json") if path.name != "manifest.json"]
+    rules = {path.parent.name for path in certificates if json.loads(path.read_text(encoding="utf-8"))["bounds"]}
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\(\.\./generated/(\w+)\)", page)) == rules
+
+
 def test_each_item_of_the_papers_names_its_file_its_reason_and_a_command_that_its_script_takes() -> None:
     papers = example("papers")
     for item in papers.ITEMS:

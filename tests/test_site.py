@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from api_pages import MODULES, api_pages, public_names
+from api_pages import MODULES, api_pages, public_names, uri_of
 from page_code import PageError, run_page
 from site_pages import MOVED, is_made
+
+from momentgen.extras import SITE
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,8 +37,8 @@ def pages(nav: Any) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_has_an_entry(module: str) -> None:
-    page = api_pages()[f"api/{module}.md"]
     for name in public_names(module):
+        page = api_pages()[uri_of(module, name)]
         entry, row = f"::: {module}.{name}\n", f'<a id="{module}.{name}"></a>'
         assert page.count(entry) + page.count(row) == 1
 
@@ -63,6 +66,10 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    html = {str(page.relative_to(tmp_path)): page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")}
     for module in MODULES:
-        html = (tmp_path / "api" / module / "index.html").read_text(encoding="utf-8")
-        assert [name for name in public_names(module) if f'id="{module}.{name}"' not in html] == []
+        for name in public_names(module):
+            assert f'id="{module}.{name}"' in html[uri_of(module, name).replace(".md", "/index.html")]
+    assert f'<link rel="canonical" href="{SITE}/networks/">' in html["networks/index.html"]
+    texts = {name: re.sub(r"<script.*?</script>|<[^>]+>", " ", text, flags=re.S) for name, text in html.items()}
+    assert [name for name, text in texts.items() if len(text.split()) > 10_000] == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["result_pages"]
+__all__ = ["result_files", "result_pages"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, BENCHMARKS = ROOT / "examples", ROOT / "benchmarks" / "results"
@@ -24,15 +25,59 @@ def result_pages() -> dict[str, str]:
     }
 
 
-def _about(script: Path) -> list[str]:
-    """The docstring of a script: its first paragraph, and the rest."""
+def result_files() -> list[Path]:
+    """What the examples left: pictures, which pages show, and figures, to which they lead."""
+    return sorted(path for path in (EXAMPLES / "results").iterdir() if path.suffix in (".png", ".json"))
+
+
+def _about(script: Path) -> tuple[str, str, list[str]]:
+    """The docstring of a script: its title, the rest of its first paragraph, and the other paragraphs."""
     text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
-    first, _, rest = text.partition("\n\n")
-    return [first.replace("\n", " "), rest]
+    first, *others = text.split("\n\n")
+    title, sign, rest = re.split(r"(: |\? | (?=\()|\.$)", first.replace("\n", " "), maxsplit=1)
+    rest = rest.strip()
+    return title + sign.strip(" :."), rest[:1].upper() + rest[1:], others
 
 
 def _results(script: Path, kind: str) -> list[Path]:
     return sorted((EXAMPLES / "results").glob(f"{script.stem.removesuffix('_figure')}*{kind}"))
+
+
+def _caption(script: Path, picture: Path) -> str:
+    """What a picture shows, in words: the title, and what its name has more than the script's.
+
+    >>> _caption(EXAMPLES / "vi_vbp.py", Path("vi_vbp_mlp-400_seed-0.png"))
+    'Variance back-propagation against sampling: mlp 400, seed 0'
+    """
+    more = picture.stem.removeprefix(script.stem.removesuffix("_figure")).strip("_").replace("_", ", ")
+    return ": ".join(part for part in (_about(script)[0], more.replace("-", " ")) if part)
+
+
+def _shown(paragraph: str) -> list[str]:
+    r"""A paragraph of a docstring as Markdown: commands and formulas as blocks, keys and texts as a list.
+
+    >>> _shown("    AP1    means\n    AP2    means and\n           variances")
+    ['- **AP1**: means', '- **AP2**: means and variances', '']
+    """
+    lines = paragraph.splitlines()
+    if not all(line.startswith("    ") for line in lines):
+        return [_plain(paragraph), ""]
+    entries = [re.match(r"    (\S.*?[^\s,])\s{2,}([^\s=].*)", line) for line in lines]
+    if lines[0].startswith("    python ") or not entries[0]:
+        kind = "sh" if lines[0].startswith("    python ") else "text"
+        return [f"```{kind}", *(line[4:] for line in lines), "```", ""]
+    items: list[str] = []
+    for line, entry in zip(lines, entries, strict=True):
+        if entry:
+            items.append(f"- **{_plain(entry[1])}**: {_plain(entry[2])}")
+        else:
+            items[-1] += f" {_plain(line.strip())}"
+    return [*items, ""]
+
+
+def _plain(text: str) -> str:
+    """Text without code in which nothing is Markdown."""
+    return re.sub(r"(`+[^`]+`+)|([*_<])", lambda found: found[1] or f"\\{found[2]}", text)
 
 
 def _gallery(scripts: Iterable[Path]) -> str:
@@ -46,20 +91,35 @@ def _gallery(scripts: Iterable[Path]) -> str:
     ]
     for script in sorted(scripts, key=lambda script: not _results(script, ".png")):
         pictures = _results(script, ".png")
-        shown = f"[![{script.stem}](../examples/results/{pictures[0].name})]({script.stem}.md)" if pictures else ""
-        title = f"### [{script.stem.replace('_', ' ')}]({script.stem}.md)"
-        lines += ["<div markdown>", "", title, "", shown, "", _about(script)[0], "", "</div>", ""]
+        title, rest, _ = _about(script)
+        shown = f"[![{title}](../examples/results/{pictures[0].name})]({script.stem}.md)" if pictures else ""
+        lines += [
+            "<div markdown>",
+            "",
+            f"### [{title}]({script.stem}.md)",
+            "",
+            shown,
+            "",
+            _plain(rest),
+            "",
+            "</div>",
+            "",
+        ]
     return "\n".join([*lines, "</div>", ""])
 
 
 def _example(script: Path) -> str:
-    first, rest = _about(script)
-    lines = [f"# {script.stem.replace('_', ' ')}", "", first, ""]
+    title, rest, paragraphs = _about(script)
+    lines = [f"# {title}", "", _plain(rest), ""]
     for picture in _results(script, ".png"):
-        lines += [f"![{picture.stem}](../examples/results/{picture.name})", ""]
-    lines += ["```text", rest.rstrip(), "```", ""]
-    for result in _results(script, ".json"):
-        lines += _folded(result.name, "json", result.read_text(encoding="utf-8"))
+        caption = _caption(script, picture)
+        lines += ['<figure markdown="span">', f"![{caption}](../examples/results/{picture.name})"]
+        lines += [f"<figcaption>{caption}</figcaption>", "</figure>", ""]
+    for paragraph in paragraphs:
+        lines += _shown(paragraph)
+    if results := _results(script, ".json"):
+        links = [f"[{result.name}](../examples/results/{result.name})" for result in results]
+        lines += [f"Results: {', '.join(links)}.", ""]
     source = script.read_text(encoding="utf-8")
     return "\n".join([*lines, *_folded(f"examples/{script.name}", "python", source), ""])
 

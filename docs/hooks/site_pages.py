@@ -1,9 +1,10 @@
-"""Hooks of mkdocs: the pages that are made (home, ops, gallery, benchmarks, API), links, and code that runs."""
+"""Hooks of mkdocs: addresses, pages that are made (home, ops, gallery, benchmarks, API), links, and code that runs."""
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from op_pages import op_pages, op_uris
 from page_code import PageError, run_page
-from result_pages import result_pages
+from result_pages import result_files, result_pages
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: files of the repository that are pages of the site
 MOVED = {
     "README.md": "index.md",
@@ -38,17 +40,21 @@ def is_made(uri: str) -> bool:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages that are made for each op and module into the navigation."""
+    """Take addresses and description from pyproject.toml, and put the pages that are made into the navigation."""
+    config.site_url = PROJECT["urls"]["Documentation"] + "/"
+    config.site_description = PROJECT["description"]
+    config.repo_url = PROJECT["urls"]["Source"]
+    config.repo_name = config.repo_url.removeprefix("https://github.com/")
     config.nav = _filled(config.nav)
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, and the pictures that pages show."""
+    """Add the pages that are made, and the pictures and results that pages show or lead to."""
     for source, uri in MOVED.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
-    for picture in sorted((ROOT / "examples" / "results").glob("*.png")):
-        files.append(File.generated(config, f"examples/results/{picture.name}", abs_src_path=str(picture)))
+    for path in result_files():
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     for uri, content in (op_pages() | result_pages() | api_pages()).items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -77,6 +83,8 @@ def _uri(target: str, source: str, uri: str) -> str:
     """Where a link of the repository's file ``source`` leads, from the site's page ``uri``."""
     path = os.path.normpath(os.path.join(os.path.dirname(source), target))
     goal = MOVED.get(path, path.removeprefix("docs/"))
+    if path.split(os.sep)[0] == "generated":  # an op's certificates: its page shows them
+        goal = f"ops/{os.path.basename(path) if path != 'generated' else 'index'}.md"
     return os.path.relpath(goal, os.path.dirname(uri) or ".").replace(os.sep, "/")
 
 

@@ -288,8 +288,9 @@ def certificate_table(built: Built) -> TableData:
     rows = []
     for name, bound in built.certificate["bounds"].items():
         at = ", ".join(f"{key} = {shown(value)}" for key, value in bound.get("at", {}).items())
-        rows.append([name, shown(float(bound[built.unit])), shown(built.goal), at])
-    return TableData(["output", f"bound, {built.unit}", "goal", "worst at"], rows)
+        below = shown(float(bound["absolute_below_normal"]))
+        rows.append([name, shown(float(bound[built.unit])), shown(built.goal), at, below])
+    return TableData(["output", f"bound, {built.unit}", "goal", "worst at", "largest error below 2⁻¹²⁶"], rows)
 
 
 def _method(built: Built) -> list[str]:
