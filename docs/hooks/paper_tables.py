@@ -1,4 +1,4 @@
-"""Tables and sentences of the papers' pages, computed from the result files that they cite.
+"""Tables and sentences of the papers' pages and docs/momentgen-and.md, computed from the result files that they cite.
 
     python docs/hooks/paper_tables.py        # writes the tables anew into docs/*.md and docs/results/*.md
 
@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import package_tables
 
 __all__ = ["SENTENCES", "TABLES", "unfounded", "written"]
 
@@ -580,6 +582,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "belief accuracy": belief_accuracy,
     "missing pixels": missing_pixels,
     **{f"overview {k}": functools.partial(overview, k) for k in ("ff", "vbp", "correlated", "adf", "bow-tie")},
+    **package_tables.TABLES,
 }
 
 
@@ -687,6 +690,7 @@ SENTENCES: dict[str, Callable[[], list[str]]] = {
     "assumed-density-filtering": adf_sentences,
     "feedforward-uncertainty-propagation": ff_sentences,
     "belief-networks": belief_sentences,
+    **package_tables.SENTENCES,
 }
 
 _PLACE = re.compile(r"(<!-- table: (?P<name>[^>]*) -->\n\n).*?(\n\n<!-- end of table -->)", re.DOTALL)

@@ -165,11 +165,11 @@ def _networks() -> list[str]:
         ],
         *[
             "",
-            *_table(["method", *networks], rows),
+            *table(["method", *networks], rows),
             "",
             "With random weights:",
             "",
-            *_table(["step", "over plain"], vi),
+            *table(["step", "over plain"], vi),
             "",
         ],
     ]
@@ -187,7 +187,7 @@ def _ops() -> list[str]:
     ]
     said = f"Time over a copy of the same bytes, {largest:,} elements ({_where(data['environment'])})."
     meaning = "`kernel` is the C alone, `op` the call from torch, `eager` the same formula in PyTorch."
-    return ["## Ops", "", said, meaning, "", *_table(["op", "variant", "pass", *ways], rows), ""]
+    return ["## Ops", "", said, meaning, "", *table(["op", "variant", "pass", *ways], rows), ""]
 
 
 def _builds() -> list[str]:
@@ -198,9 +198,9 @@ def _builds() -> list[str]:
         ["nothing to do", f"{data['idle_seconds']:.1f} s"],
     ]
     said = f"`momentgen build` of {len(data['rules'])} rules on {data['cores']} cores ({data['environment']['cpu']})."
-    return ["## Builds", "", said, "", *_table(["build", "time"], rows), ""]
+    return ["## Builds", "", said, "", *table(["build", "time"], rows), ""]
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return [lines[0], "|" + " --- |" * len(head), *lines[1:]]
