@@ -1,4 +1,4 @@
-"""momentgen: a compiler from symbolic activation rules to certified moment kernels.
+"""momentgen tells you how uncertain a PyTorch network's output is when its inputs or weights are.
 
 The names here are the public ones.  They load on first use, so that the
 compiler's processes never import torch and the runtime's never import sympy.
