@@ -57,7 +57,9 @@ class Budget:
         shape, var = out.mean.shape, out.var.detach().double()
         relative = 2 * (out.std_error / out.std).detach().double() if out.std_error is not None else torch.zeros(shape)
         if found.var is not None and found.var_error is not None:
-            var, relative = found.var.reshape(shape), (found.var_error / found.var).reshape(shape)
+            by_draws = (found.var_error / found.var).reshape(shape)
+            better = by_draws < relative
+            var, relative = torch.where(better, found.var.reshape(shape), var), torch.minimum(by_draws, relative)
 
         def share(value: Tensor) -> Tensor:
             return value.reshape(-1, *shape) / var
