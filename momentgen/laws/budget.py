@@ -209,7 +209,7 @@ def budget(
     few = _OF_FORMULA if isinstance(network, Function) and not len(network.parts) else _OF_NETWORK
     linear = known.shares(labels, len(made), 0)
     left = 1 - (linear.linear.sum(0) + linear.own).reshape(out.mean.shape) / out.var.double()
-    wanted = (few if len(made) <= _GROUPS and bool((left > _SMALL).any()) else 0) if draws is None else draws
+    wanted = (few if len(made) <= _GROUPS and bool((left.abs() > _SMALL).any()) else 0) if draws is None else draws
     found = known.shares(labels, len(made), wanted) if wanted else linear
     return Budget(out, list(names) if names is not None else made, found, known.correlated)
 
