@@ -155,6 +155,20 @@ console.print(
     highlight=False,
 )
 
+# -------------------------------------------------------- what follows from σ
+
+with torch.no_grad():
+    image = momentgen.noisy(x_test[:1], std=arguments.noise)
+    first = momentgen.convert(net)(image)
+    low, high = (end[0] for end in first.interval(0.95)[:2])
+    right = first.probability(lambda logits: logits.argmax(-1) == y_test[0])
+    rows_of_pixels = torch.arange(8).repeat_interleave(8).view(1, 8, 8)
+    budget = momentgen.budget(net, image, groups=rows_of_pixels, names=[f"row {row} of pixels" for row in range(8)])
+best = int(first.mean.argmax())
+console.print(f"\nThe first image is a {y_test[0]}. With probability {right.value.item():.3f} it is taken for one.")
+console.print(f"Its largest logit is between {low[best]:.2f} and {high[best]:.2f} with 95 % probability, by", highlight=False)
+console.print(budget.table((0, best)), highlight=False, markup=False)
+
 # --------------------------------------------------------------------- picture
 
 SHOWN = 100  # units per panel

@@ -46,7 +46,7 @@ __all__ = [
     "support",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: public name -> the module that defines it.
 _HOMES = {

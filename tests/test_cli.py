@@ -80,13 +80,13 @@ def test_a_second_build_says_that_all_is_fresh(rules: Path, said: Command) -> No
 def test_a_failing_rule_gives_one_line_and_exit_code_1(rules: Path, said: Command) -> None:
     (rules / "abs.py").write_text("fail")
     code, out, err = said("build", "rules", "--jobs", "1")
-    assert (code, err) == (1, "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n")
+    assert (code, err) == (1, "Error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n")
     assert "generated: 1 built, 0 fresh" in out
 
 
 def test_verbose_gives_the_reason_of_every_strategy(rules: Path, said: Command) -> None:
     (rules / "abs.py").write_text("fail twice")
-    first = "error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
+    first = "Error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
     hint = "  2 other strategies were tried: momentgen build --verbose says why they do not serve\n"
     reasons = "  halves: expected a line\n  smooth: expected no kink\n"
     for arguments, more in (((), hint), (("--verbose",), reasons)):
@@ -108,7 +108,7 @@ def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(rules: Path, sai
         "missing generated/relu/exact.json: the build wrote it, it is gone",
         "orphan  generated/gelu: no rule produces it",
     ]
-    assert (code, err) == (1, "error: generated is not what `momentgen build rules` would write (4 finding(s))\n")
+    assert (code, err) == (1, "Error: generated is not what `momentgen build rules` would write (4 findings)\n")
 
 
 def test_check_writes_nothing(rules: Path, said: Command) -> None:
@@ -119,9 +119,9 @@ def test_check_writes_nothing(rules: Path, said: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("rules", "--only", "gelu"), "error: rule gelu: no such rule in rules; there are: abs, relu\n"),
-        (("rules", "--out", "rules"), "error: output directory rules: expected another directory"),
-        (("rules", "--out", "rules/abs.py"), "error: output directory rules/abs.py: cannot be made: File exists\n"),
+        (("rules", "--only", "gelu"), "Error: rule gelu: no such rule in rules; there are: abs, relu\n"),
+        (("rules", "--out", "rules"), "Error: output directory rules: expected another directory"),
+        (("rules", "--out", "rules/abs.py"), "Error: output directory rules/abs.py: cannot be made: File exists\n"),
     ],
 )
 def test_expected_errors_are_one_line_on_stderr(
@@ -141,7 +141,7 @@ def test_near_names_are_suggested(rules: Path, said: Command) -> None:
 
 def test_a_function_over_an_axis_is_no_unknown_rule(said: Command) -> None:
     installed = str(Path(momentgen.__file__).parents[1] / "rules")
-    expected = "error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
+    expected = "Error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
     for name in ("report", "verify"):
         code, _, err = said(name, installed, "--only", "softmax")
         assert (code, err) == (1, expected)
@@ -164,6 +164,13 @@ def test_tables_on_a_narrow_terminal_are_whole(rules: Path, monkeypatch: pytest.
     assert "mean 2.5 ulp, var 3 ulp, partials 10 ulp" in out
     assert "operations 120 / 150" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 60
+
+
+def test_help_on_a_narrow_terminal_has_whole_names(monkeypatch: pytest.MonkeyPatch, said: Command) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = said("build", "--help")
+    assert "bool" not in out
+    assert {"--out", "--jobs", "--check", "--only", "--timeout", "--no-cache", "--verbose"} <= set(out.split())
 
 
 @pytest.mark.parametrize("arguments", [("build", "rules", "--jobs", "0"), ("bild",)])

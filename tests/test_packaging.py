@@ -119,5 +119,10 @@ def test_every_place_that_names_the_version_names_the_same() -> None:
     assert re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[0] == version
 
 
+def test_what_is_not_released_fits_on_a_screen() -> None:
+    waiting = (ROOT / "CHANGELOG.md").read_text().split("## [Unreleased]\n")[1].split("\n## [")[0].splitlines()
+    assert len(waiting) <= 40, "move what users need not know to docs/history.md"
+
+
 def test_the_package_is_typed() -> None:
     assert (Path(momentgen.__file__).parent / "py.typed").exists()

@@ -38,6 +38,7 @@ app = typer.Typer(
     help="Compile symbolic rules into certified kernels for the moments of neural activations.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help keeps names whole on narrow terminals
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -93,7 +94,8 @@ def build(
     rules: Rules = None,
     out: Out = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Rules compiled at a time. Default: one per core.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Rules compiled at a time. Default: one per core.", show_default=False),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a build would.")] = False,
     only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
@@ -131,7 +133,8 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
     for finding in findings:
         line = f"{finding.kind:8}{where}/{finding.path}: {finding.cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    _fail(f"{where} is not what `momentgen build {rules}` would write ({len(findings)} finding(s))")
+    count = f"{len(findings)} finding{'s' if len(findings) != 1 else ''}"
+    _fail(f"{where} is not what `momentgen build {rules}` would write ({count})")
 
 
 @app.command()
@@ -161,7 +164,10 @@ def new(
 @app.command(name="derive")
 def derive_command(
     what: Annotated[
-        str, typer.Argument(metavar="NAME|EXPR", help="A rule, or an expression in x.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME|EXPR", help="A rule, or an expression in x such as 'x*Phi(x)'.", show_default=False
+        ),
     ],
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Print all of it, however long.")] = False,
@@ -174,7 +180,7 @@ def derive_command(
         ),
     ] = None,
 ) -> None:
-    """Print the mean, the variance and their partials of a rule, or of an expression such as 'x*Phi(x)'."""
+    """Print mean, variance and partials of a rule or expression."""
     from momentgen.commands.derive_text import derived, find_rule
 
     console = Console()
@@ -190,9 +196,9 @@ def verify(
     rules: Rules = None,
     out: Out = None,
     only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Another seed measures at other points.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Another seed measures at other points.")] = 0,
 ) -> None:
-    """Measure the certificates again: run the built C at fresh points and compare with exact values."""
+    """Run the built C at fresh points; compare with exact values."""
     import momentgen.commands.verify
 
     console, rules = Console(), _rules(rules)
@@ -204,7 +210,8 @@ def verify(
     measured = sum(not check.skipped for check in checks)
     console.print(f"{measured} variants measured at {points:,} points", highlight=False, soft_wrap=True)
     if broken:
-        _fail(f"{len(broken)} certified bound(s) do not hold: " + "; ".join(broken))
+        count = "1 certified bound does" if len(broken) == 1 else f"{len(broken)} certified bounds do"
+        _fail(f"{count} not hold: " + "; ".join(broken))
 
 
 @app.command()
@@ -214,10 +221,11 @@ def report(
     page: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
     only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Rules measured at a time. Default: one per core.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Rules measured at a time. Default: one per core.", show_default=False),
     ] = None,
 ) -> None:
-    """Write one HTML page about all rules: formulas, certificates, pictures, errors, variants, times."""
+    """Write one HTML page about all rules."""
     require("report", "`momentgen report`")
     from momentgen.commands.report.write import write_report
 
@@ -273,7 +281,7 @@ def _errors() -> Console:
 
 
 def _print_error(error: Exception) -> None:
-    _errors().print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    _errors().print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _fail(message: str) -> NoReturn:

@@ -11,9 +11,7 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from momentgen import __version__
-
-#: besides momentgen itself
+#: what the compiler's numbers and expressions come from
 LIBRARIES = ("sympy", "mpmath", "python-flint", "numpy")
 #: what compiling a rule may run, in momentgen's folder; a test holds it to what is loaded
 PARTS = ("compiler", "native", "rule", "errors.py", "sign_change.py")
@@ -22,8 +20,8 @@ _SUFFIXES = frozenset({".py", ".c", ".h"})
 
 @lru_cache
 def library_versions() -> Mapping[str, str]:
-    """Version of momentgen and of each of :data:`LIBRARIES`."""
-    return {"momentgen": __version__} | {name: metadata.version(name) for name in LIBRARIES}
+    """Version of each of :data:`LIBRARIES`."""
+    return {name: metadata.version(name) for name in LIBRARIES}
 
 
 def code_files(root: Path) -> list[Path]:

@@ -57,7 +57,9 @@ class Budget:
         shape, var = out.mean.shape, out.var.detach().double()
         relative = 2 * (out.std_error / out.std).detach().double() if out.std_error is not None else torch.zeros(shape)
         if found.var is not None and found.var_error is not None:
-            var, relative = found.var.reshape(shape), (found.var_error / found.var).reshape(shape)
+            by_draws = (found.var_error / found.var).reshape(shape)
+            better = by_draws < relative
+            var, relative = torch.where(better, found.var.reshape(shape), var), torch.minimum(by_draws, relative)
 
         def share(value: Tensor) -> Tensor:
             return value.reshape(-1, *shape) / var
@@ -207,7 +209,7 @@ def budget(
     few = _OF_FORMULA if isinstance(network, Function) and not len(network.parts) else _OF_NETWORK
     linear = known.shares(labels, len(made), 0)
     left = 1 - (linear.linear.sum(0) + linear.own).reshape(out.mean.shape) / out.var.double()
-    wanted = (few if len(made) <= _GROUPS and bool((left > _SMALL).any()) else 0) if draws is None else draws
+    wanted = (few if len(made) <= _GROUPS and bool((left.abs() > _SMALL).any()) else 0) if draws is None else draws
     found = known.shares(labels, len(made), wanted) if wanted else linear
     return Budget(out, list(names) if names is not None else made, found, known.correlated)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,8 @@ from momentgen.promise import promise
 
 __all__ = ["Certificate", "CertificateError"]
 
-_SHOWN = 8  # numbers of a list; attributes have them all
+#: unit of a bound -> how it is printed
+_UNITS = {"tolerance": "of the tolerance"}
 _REQUIRED = ("rule", "variant", "bounds", "domain", "method")
 
 
@@ -110,26 +111,13 @@ class Certificate:
     def __repr__(self) -> str:
         lines = [f"Certificate of {self.rule}, variant {self.variant}"]
         lines += [textwrap.fill(said, 110, initial_indent="  ", subsequent_indent="  ") for said in self.words]
-        lines += [f"  {name:<10} {_show(bound)}" for name, bound in self.bounds.items()]
-        lines += [f"  {name:<10} {_show(getattr(self, name))}" for name in ("domain", "method", "operations")]
-        lines += [f"  {name:<10} {_show(value)}" for name, value in self.facts.items()]
+        unit = next(iter(self.goal), "ulp")
+        for name, bound in self.bounds.items():
+            size = bound.get(unit, "unknown")
+            shown = f"{size:.2g}" if isinstance(size, float) else size
+            place = ", ".join(f"{key} {value:.6g}" for key, value in bound.get("at", {}).items())
+            lines.append(f"  {name:<11} {shown:>7} {_UNITS.get(unit, unit)}" + (f", at {place}" if place else ""))
+        counts = [f"{sum(found.values())} {way}" for way, found in self.operations.items()]
+        lines += [f"  operations  {', '.join(counts)}"] if counts else []
+        lines.append("Attributes have the rest: bounds, domain, method, facts.")
         return "\n".join(lines)
-
-
-def _show(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_show(item)}" for key, item in value.items())
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list) and sum(1 for _ in _numbers(value)) > _SHOWN:
-        return f"{sum(1 for _ in _numbers(value))} numbers"
-    return str(value)
-
-
-def _numbers(value: object) -> Iterator[float]:
-    """The numbers in lists within lists."""
-    if isinstance(value, list):
-        for one in value:
-            yield from _numbers(one)
-    elif isinstance(value, int | float):
-        yield value

@@ -222,7 +222,7 @@ def test_a_missing_extra_is_named_with_the_command_that_brings_it(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name))
     assert command("report", RULES) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: `momentgen report` needs matplotlib")
+    assert error.startswith("Error: `momentgen report` needs matplotlib")
     assert "pip install 'momentgen[report]'" in error
 
 

@@ -55,12 +55,15 @@ def test_damaged_certificate_is_one_clear_error(case: str, package: Callable[[st
         Certificate.read(package(text), "square", "exact")
 
 
-@pytest.mark.parametrize("more", [{}, {"digest": "0123abcd", "operations": {"forward": 8, "backward": 12}}])
+@pytest.mark.parametrize(
+    "more", [{}, {"digest": "0123abcd", "operations": {"forward": {"add": 8}, "backward": {"add": 9, "mul": 3}}}]
+)
 def test_certificate_says_what_is_known(more: dict[str, Any], package: Callable[[str | None], str]) -> None:
     bounds = {"mean": {"ulp": 4.0}, "dvar_dvar": {"ulp": 2.0}}
     certificate = Certificate.read(package(json.dumps(GOOD | {"bounds": bounds} | more)), "square", "exact")
     assert certificate.bounds == bounds
-    assert "mean       ulp 4" in repr(certificate)
+    assert "  mean              4 ulp\n" in repr(certificate)
+    assert ("  operations  8 forward, 12 backward\n" in repr(certificate)) is bool(more)
     assert (certificate.rule, certificate.variant, certificate.method) == ("square", "exact", "exhaustive")
     assert (certificate.digest, certificate.operations) == (more.get("digest", ""), more.get("operations", {}))
     assert certificate.facts == {}

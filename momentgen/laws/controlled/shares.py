@@ -37,7 +37,7 @@ class Shares(NamedTuple):
     """*Variances* that groups of noisy values contribute, shape ``(G, *shape)``, and standard errors.
 
     Attributes:
-        linear: by the linear part; exact.
+        linear: by the linear part; exact, except where draws mend it.
         first: of the output's mean given the group's values; None where draws do not tell.
         first_error: standard error.
         total: what remains when all other values are known; None likewise.
@@ -120,7 +120,7 @@ class Contributions:
             linear, own, slope = self._of_linear(labels, count)
             if not rows or self.correlated or self._facts.draws:
                 return Shares(linear, None, None, None, None, None, None, own, slope)
-            first, total, var = self._by_draws(labels, count, rows, linear)
+            linear, (first, total, var) = self._by_draws(labels, count, rows, linear)
         return Shares(linear, *first, *total, *var, own, slope)
 
     # ---------------------------------------------------------------- linear
@@ -154,12 +154,19 @@ class Contributions:
 
     # ----------------------------------------------------------------- draws
 
-    def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> list[_Known]:
-        """First-order and total contributions, and the *variance*."""
+    def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> tuple[Tensor, list[_Known]]:
+        """The linear part's contributions; first-order and total ones, and the *variance*."""
         noise = [one.unpaired() for one in self._noise]
         one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (BESIDE, BESIDE + rows))
         left_linear, right_linear = (self._parts(given, labels, count) for given in (one, other))
         left, right = (self._rest(given, own.sum(0)) for given, own in ((one, left_linear), (other, right_linear)))
+        # A is of fewer draws than these: what it misses of a group's linear part is added
+        met = (left_linear * left).sum(1) + (right_linear * right).sum(1)
+        size = left_linear.square().sum(1) + right_linear.square().sum(1)
+        missed = torch.where(size > 0, met / size, 0.0)[:, None]
+        left, right = left - (missed * left_linear).sum(0), right - (missed * right_linear).sum(0)
+        left_linear, right_linear = ((1 + missed) * own for own in (left_linear, right_linear))
+        linear = (1 + missed[:, 0]).square() * linear
         pairs = ((left, left_linear.sum(0)), (right, right_linear.sum(0)))
         var = torch.cat([linear.sum(0) + 2 * moved * rest + rest.square() for rest, moved in pairs])
         firsts, totals = list[Tensor](), list[Tensor]()
@@ -174,7 +181,7 @@ class Contributions:
             firsts.append(linear[group] + own + left * both)
             # all else in common, the group differs
             totals.append(linear[group] + own + (right - both).square() / 2)
-        return [
+        return linear, [
             (every.mean(0), every.std(0) / len(every) ** 0.5)
             for every in (torch.stack(firsts, 1), torch.stack(totals, 1), var)
         ]
