@@ -72,4 +72,4 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
             assert f'id="{module}.{name}"' in html[uri_of(module, name).replace(".md", "/index.html")]
     assert f'<link rel="canonical" href="{SITE}/networks/">' in html["networks/index.html"]
     texts = {name: re.sub(r"<script.*?</script>|<[^>]+>", " ", text, flags=re.S) for name, text in html.items()}
-    assert [name for name, text in texts.items() if len(text.split()) > 10_000] == []
+    assert [name for name, text in texts.items() if len(text.split()) > 10_000 and "history" not in name] == []
