@@ -1,6 +1,6 @@
 """What other packages make of the same numbers: the unscented transform, GTC, and bounds by auto_LiRPA.
 
-    python benchmarks/others.py    # needs: pip install filterpy GTC auto_LiRPA
+    python benchmarks/others.py    # pip install filterpy GTC git+https://github.com/Verified-Intelligence/auto_LiRPA
 
 The figures are those of docs/momentgen-and.md, into ``results/others.json``:
 
