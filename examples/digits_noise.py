@@ -166,7 +166,8 @@ with torch.no_grad():
     budget = momentgen.budget(net, image, groups=rows_of_pixels, names=[f"row {row} of pixels" for row in range(8)])
 best = int(first.mean.argmax())
 console.print(f"\nThe first image is a {y_test[0]}. With probability {right.value.item():.3f} it is taken for one.")
-console.print(f"Its largest logit is between {low[best]:.2f} and {high[best]:.2f} with 95 % probability, by", highlight=False)
+ends = f"between {low[best]:.2f} and {high[best]:.2f}"
+console.print(f"Its largest logit is {ends} with 95 % probability. What makes it uncertain:", highlight=False)
 console.print(budget.table((0, best)), highlight=False, markup=False)
 
 # --------------------------------------------------------------------- picture

@@ -61,8 +61,8 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
         f"{min(passes):.0f} to {max(passes):.0f} calls",
         f"{min(gains):.1f} to {float(f'{max(gains):.2g}'):,.0f} times as long to the same error, "
         f"{median(gains):.0f} times in the median",
-        f"other people wrote it takes {min(gains_elsewhere):.1f} to {float(f'{max(gains_elsewhere):.2g}'):,.0f} times as long, "
-        f"{median(gains_elsewhere):.1f} times in the median",
+        f"other people wrote it takes {min(gains_elsewhere):.1f} to "
+        f"{float(f'{max(gains_elsewhere):.2g}'):,.0f} times as long, {median(gains_elsewhere):.1f} times in the median",
         f"costs {min(row['after']['cost'] for row in small):.0f} to {float(f'{max(short):.2g}'):,.0f} forward passes",
         f"{min(costs):.0f} to {float(f'{max(costs):.2g}'):.0f} forward passes",
         f"{min(ap2):.0f} to {max(ap2):.0f} forward passes",
