@@ -84,11 +84,9 @@ class Tolerance:
     """A measure of error by what is allowed; survives pickling.
 
     Attributes:
-        of_terms: whether terms of an output may be beyond float32 where what they leave is not.
         with_slopes: whether partials of the variance contain v times one of the mean: (1 + v) 2^-126 is allowed them.
     """
 
-    of_terms = False
     with_slopes = False
 
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
@@ -117,9 +115,6 @@ class Tolerance:
         """The same as a function of what was computed: infinite where that is not finite."""
         at, target = (mean.astype(np.float64), var.astype(np.float64)), held(exact)
         allowed, counted = self.allowed(output, target, *at), self.counted(*at)
-        if self.of_terms:  # what surely is beyond float32 has no such excuse
-            with np.errstate(all="ignore"):
-                allowed = np.where(np.abs(exact) - allowed > LARGEST, PARTIAL * LARGEST, allowed)
 
         def errors(computed: F32) -> F64:
             with np.errstate(all="ignore"):

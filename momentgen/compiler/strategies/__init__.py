@@ -28,7 +28,7 @@ The strategies:
                  ``branch_series``; ``halves``, a line right of a kink and an exponential or a constant left of it
                  (ELU); each with its graph
 ``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
-``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
+``elementary``   x, x², exp(b x), sin(b x) and cos(b x), times and plus constants: ``entire``
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
                  ``functions`` (sympy to graph)
@@ -172,7 +172,7 @@ _STRATEGIES = (
     ),
     _Strategy(
         "elementary",
-        _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
+        _unless(entire.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"),
         entire.stable_variants,
     ),
     _Strategy(
