@@ -26,8 +26,8 @@ from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, measure_for
+from momentgen.compiler.strategies.elementary.entire import RelativeMeasure
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
-from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.errors import BuildError

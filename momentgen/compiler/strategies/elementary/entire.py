@@ -37,6 +37,7 @@ from momentgen.compiler.measure.moments import (
     measure_for,
 )
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, Writer
+from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.compiler.strategies.kit import like
 from momentgen.compiler.strategies.settled import closed_form_truth
 from momentgen.compiler.strategies.tolerated import four_graphs
@@ -48,10 +49,11 @@ def _parts(expr: sp.Expr) -> tuple[type[sp.Expr], sp.Expr, sp.Expr, sp.Expr] | N
     """kind, a, b, c with f = a·kind(b x) + c; None for other functions."""
     c, rest = sp.expand(expr).as_independent(x, as_Add=True)
     a, inner = rest.as_independent(x, as_Add=False)
-    if not isinstance(inner, (sp.exp, sp.sin, sp.cos)):
+    exponent = exponent_of(inner)
+    if exponent is None and not isinstance(inner, (sp.sin, sp.cos)):
         return None
-    b = sp.cancel(inner.args[0] / x)
-    return None if b.has(x) else (type(inner), a, b, c)
+    b = sp.cancel((inner.args[0] if exponent is None else exponent) / x)
+    return None if b.has(x) else (type(inner) if exponent is None else sp.exp, a, b, c)
 
 
 def _is_power(expr: sp.Expr) -> bool:

@@ -29,7 +29,7 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
+from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.strategies.kinks.branch_series import with_fitted_branches
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
@@ -49,7 +49,6 @@ _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35, 1.0, 1.4, 2.0, 2.8)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45, 0.35, 0.27, 0.2)
 _BENT = 1.4  # lengths, of a sigma that power series about the kinks of an f that bends between them serve
 _SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
-_CLOSER = Limits(mean=MEAN / 2, partial=PARTIAL / 2)
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
 #: tolerances of float32
 _USUAL = {"mean": MEAN, "var": VARIANCE}
@@ -261,7 +260,7 @@ class _Chosen:
         return _by_cells(first, self.switch * _CUT, *rest) if rest else first
 
 
-def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
+def _choose(f: Activation, rule_f: sp.Expr) -> _Chosen:
     """The largest switch that both forms serve.
 
     Raises:
@@ -285,14 +284,14 @@ def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
         for cuts in ((), (_CUT * switch,)) if f.algebraic else ((),):
             ends = (switch, *cuts, math.inf)
             try:
-                cells = tuple(_surfaces(f, limits, *cell) for cell in itertools.pairwise(ends))
+                cells = tuple(_surfaces(f, *cell) for cell in itertools.pairwise(ends))
                 return _Chosen(switch, branches, local, cells)
             except BuildError as error:
                 tried[-1] = f"v* = {switch:.4g}: {error.cause}"
     raise BuildError(f.name, "strategies", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
 
 
-def _surfaces(f: Activation, limits: Limits, start: float, stop: float) -> Mapping[str, Mapping[str, Surface]]:
+def _surfaces(f: Activation, start: float, stop: float) -> Mapping[str, Mapping[str, Surface]]:
     """By graph, the polynomials from one variance to another.
 
     Raises:
@@ -300,7 +299,7 @@ def _surfaces(f: Activation, limits: Limits, start: float, stop: float) -> Mappi
     """
     truth, known = _exact(f).truth, Targets()
     return {
-        name: find_surfaces(f, truth, outputs, known, limits, start, stop=stop) for name, outputs in _GRAPHS.items()
+        name: find_surfaces(f, truth, outputs, known, start=start, stop=stop) for name, outputs in _GRAPHS.items()
     }
 
 
@@ -308,20 +307,15 @@ def _said(cell: Mapping[str, Mapping[str, Surface]]) -> dict[str, Any]:
     return {name: surface_facts(found) for name, found in cell.items()}
 
 
-def closer_variants(derivation: Derivation) -> Iterator[Stable]:
-    """The same where polynomials that are within the tolerance at the nodes of their fit miss it between them."""
-    return stable_variants(derivation, _CLOSER)
-
-
-def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[Stable]:
-    """The variant ``exact``; ``limits`` are those of the polynomials.
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
 
     Raises:
         BuildError: if the two forms cannot be brought within the tolerance.
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
-    chosen = _choose(f, rule.f, limits)
+    chosen = _choose(f, rule.f)
     switch = chosen.switch
     more = _followed(f, rule.f, _ORDER_FINE)
     fine = _find_fine(f, more, switch)

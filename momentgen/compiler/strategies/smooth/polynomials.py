@@ -30,7 +30,6 @@ from momentgen.compiler.measure.moments import (
     limits_for,
     measure_for,
 )
-from momentgen.compiler.strategies.domain import up_to_its_reach
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
@@ -66,15 +65,6 @@ def why_not(derivation: Derivation) -> str | None:
     return unmet(derivation, kinks=False, exponentially=False)
 
 
-def why_not_without_reach(derivation: Derivation) -> str | None:
-    """The same of frames without a reach, for an f that has others: one that nears its lines exponentially.
-
-    Raises:
-        BuildError: if f cannot be looked at.
-    """
-    return unmet(derivation, kinks=False, exponentially=True)
-
-
 def why_no_draw(derivation: Derivation) -> str | None:
     """Why this strategy cannot handle a draw of 0 or 1 with probability f, or None.
 
@@ -85,13 +75,8 @@ def why_no_draw(derivation: Derivation) -> str | None:
 
 
 # --- strategy --------------------------------------------------------------------
-def without_reach(derivation: Derivation) -> Iterator[Stable]:
-    """The same in frames without a reach, for an f that is a line only far out beside its length."""
-    return stable_variants(derivation, slow=True)
-
-
-def stable_variants(derivation: Derivation, slow: bool = False) -> Iterator[Stable]:
-    """The variant ``exact``; ``slow``: whether in frames without a reach, as of an f that nears its lines slowly.
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
 
     Raises:
         BuildError: if none is within the tolerance.
@@ -103,14 +88,11 @@ def stable_variants(derivation: Derivation, slow: bool = False) -> Iterator[Stab
     surfaces: dict[str, Mapping[str, Surface]] = {}
     known: Targets = {}
     for name, outputs in _ALL.items():
-        surfaces[name] = find_surfaces(f, truth, outputs, known, limits, slow=slow or f.algebraic)
+        surfaces[name] = find_surfaces(f, truth, outputs, known, limits)
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     doc = f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"
-    made = _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
-    if f.algebraic and not rule.domain:
-        made = up_to_its_reach(made)
-    yield made
+    yield _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
 
 
 def mean_alone(derivation: Derivation) -> Stable:
@@ -120,7 +102,7 @@ def mean_alone(derivation: Derivation) -> Stable:
         BuildError: if this strategy cannot handle f, or none is within the tolerance.
     """
     rule = derivation.rule
-    if cause := why_not_without_reach(derivation):
+    if cause := unmet(derivation, kinks=False, exponentially=True):
         raise BuildError(rule.name, "strategies", cause, rule.f)
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
