@@ -116,9 +116,7 @@ _STRATEGIES = (
     ),
     _Strategy(
         "elementary",
-        _unless(
-            entire.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"
-        ),
+        _unless(entire.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"),
         entire.stable_variants,
     ),
     _Strategy(

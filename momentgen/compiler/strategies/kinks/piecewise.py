@@ -30,7 +30,7 @@ from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
-from momentgen.compiler.strategies.kinks.branch_series import with_fitted_branches
+from momentgen.compiler.strategies.kinks.branch_series import unknown_function
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
@@ -67,9 +67,8 @@ def why_not(derivation: Derivation) -> str | None:
         BuildError: if f cannot be looked at.
     """
     cause = unmet(derivation, kinks=True, exponentially=False)
-    if cause is None:
-        with_fitted_branches(analyse(derivation.rule.name, derivation.pieces, {}))
-    return cause
+    names = () if cause else filter(None, (unknown_function(piece.expr) for piece in derivation.pieces))
+    return cause or next((f"expected branches by functions whose series are known here, got {n}" for n in names), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ def _hold(f: Activation) -> float:
 
 
 def _followed(f: Activation, rule_f: sp.Expr, order: int) -> Branches:
-    return branches_of(with_fitted_branches(f), rule_f, order, hold=_hold(f))
+    return branches_of(f, rule_f, order, hold=_hold(f))
 
 
 def _unit(f: Activation) -> float:
@@ -298,9 +297,7 @@ def _surfaces(f: Activation, start: float, stop: float) -> Mapping[str, Mapping[
         BuildError: if there are none.
     """
     truth, known = _exact(f).truth, Targets()
-    return {
-        name: find_surfaces(f, truth, outputs, known, start=start, stop=stop) for name, outputs in _GRAPHS.items()
-    }
+    return {name: find_surfaces(f, truth, outputs, known, start=start, stop=stop) for name, outputs in _GRAPHS.items()}
 
 
 def _said(cell: Mapping[str, Mapping[str, Surface]]) -> dict[str, Any]:
