@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import sympy
 
@@ -162,14 +162,12 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
     Raises:
         BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
-
-    @cache
-    def expected() -> Stable:
-        """The mean of the variance given x: made once, for all ways to f."""
-        return expected_conditional(derivation.conditional)
+    given = derivation.conditional
+    #: the mean of the variance given x, where there is one: made once, for all ways to f
+    expected = None if given is None else cache(partial(expected_conditional, given))
 
     def whole(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
-        if derivation.conditional is not None:
+        if expected is not None:
             stables = tuple(with_conditional_variance(derivation, stable, expected()) for stable in stables)
         return tuple(_on_domain(derivation, stable) for stable in stables)
 
