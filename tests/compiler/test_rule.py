@@ -160,7 +160,6 @@ t = sympy.Symbol("t", positive=True)
         ({"new": Fitted(v * t, free={"t": (1.0, 0.1)})}, "needs an interval"),
         ({"new": Fitted(v * t, free={"t": (0.1, 1.0)}, at={"p": 1.0})}, "unknown parameter 'p'"),
         ({"new": Fitted(v * t, free={"t": (0.1, 1.0)}, domain=("b", 0, 1))}, "domain must be"),
-        ({"new": Fitted(v * t, free={"t": (0.1, 1.0)}, objective="mse")}, "unknown objective"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_variant_is_refused(variants, told):

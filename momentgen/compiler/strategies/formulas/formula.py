@@ -320,7 +320,7 @@ def _fit(derivation: Derivation, variant: Fitted) -> tuple[sp.Expr, dict[str, An
     at = {p.symbol: sp.Rational(float(variant.at.get(p.name, rule.defaults[p.name]))) for p in rule.parameters}
     exact = function(derivation.var.subs(at).subs(v, 1), [mu])
     family = function(variant.var.subs(at).subs(v, 1), [symbol, mu])
-    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
+    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), what=free)
     facts = fit.facts(free, {str(s): float(value) for s, value in at.items()})
     # The number in the certificate is the number in the code.
     return variant.var.subs(symbol, sp.Rational(mpmath.nstr(fit.value, 10))), facts
