@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
@@ -12,9 +12,9 @@ import sympy
 from sympy import Expr, Rational
 
 from momentgen.compiler.derive import logistic, normal
-from momentgen.compiler.derive.proof import check_author, disprove, function, grid
+from momentgen.compiler.derive.proof import check_author, function, grid
 from momentgen.compiler.derive.scaling import check_rescaled, found_units
-from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, rewritten, samples_of, split, vanishes
+from momentgen.compiler.function.pieces import Pieces, PiecesError, rewritten, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 from momentgen.rule.symbols import Phi, mu, v, x
@@ -114,7 +114,7 @@ class Derivation:
 
 
 def derive(rule: Rule) -> Derivation:
-    """Moments of ``rule`` in closed form, checked against Stein's identities and the author's own formulas.
+    """Moments of ``rule`` in closed form, checked against the author's own formulas.
 
     Raises:
         BuildError: if f is outside the algebra and the goals are in ulp, a moment diverges, a formula of the author's
@@ -204,8 +204,6 @@ def _own(rule: Rule) -> Derivation:
         "dvar_dmu": family.differentiate(var, mu),
         "dvar_dvar": family.differentiate(var, v),
     }
-    if rule.input == "normal" and not rule.bernoulli:
-        _check_stein(rule, pieces, mean, second)
     check_author(rule, {"mean": mean, "var": var, **partials}, grid(rule.parameters))
     return Derivation(rule, mean, second, var, partials, **facts)  # type: ignore[arg-type]
 
@@ -232,34 +230,6 @@ def _is_constant(expr: Expr, rule: Rule) -> bool:
     if not all(value.is_number and value.is_finite for value in values):
         return False
     return all(abs(value - values[0]) < 1e-20 for value in values) and vanishes(expr - expr.subs(x, _APART[0]))
-
-
-def _check_stein(rule: Rule, pieces: Pieces, mean: Expr, second: Expr) -> None:
-    """dE g/dmu = E g' and dE g/dv = E g''/2 for g = f and f^2, jumps included."""
-    for name, moment, power in (("mean", mean, 1), ("second", second, 2)):
-        g = pieces.map(lambda e, n=power: sympy.expand(e**n))  # type: ignore[misc]
-        for symbol, order in ((mu, 1), (v, 2)):
-            identity = f"d{name}_d{'mu' if order == 1 else 'var'} by Stein"
-            stein = _expectation_of_derivative(g, order) * Rational(1, order)
-            if found := disprove(sympy.diff(moment, symbol), stein, grid(rule.parameters)):
-                raise BuildError(rule.name, "derive", f"{identity} fails {found}; a defect of derive", moment)
-
-
-def _expectation_of_derivative(g: Pieces, order: int) -> Expr:
-    """E g' (order 1) or E g'' (order 2) in the sense of distributions: jumps at breakpoints weigh the density."""
-    smooth = normal.expectation(g.map(lambda e: sympy.diff(e, x, order)))
-    for left, right in itertools.pairwise(g):
-        jump = _jump(left, right, 0)
-        if order == 1:
-            smooth += jump * normal.density(left.high)
-        else:
-            smooth += _jump(left, right, 1) * normal.density(left.high) - jump * normal.density(left.high, 1)
-    return smooth
-
-
-def _jump(left: Piece, right: Piece, order: int) -> Expr:
-    step: Callable[[Expr], Expr] = lambda e: sympy.diff(e, x, order).subs(x, left.high)  # noqa: E731
-    return sympy.expand(step(right.expr) - step(left.expr))
 
 
 def affine_parameters(rule: Rule) -> tuple[str, ...]:
