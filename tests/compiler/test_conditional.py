@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from pathlib import Path
 
 import mpmath
@@ -163,12 +162,6 @@ def test_the_tolerance_is_that_of_both_terms() -> None:
         off = (exact + measure.allowed(output, exact, *wide)).astype(np.float32)
         np.testing.assert_allclose(measure(output, off, exact, mean, var), 1.0, atol=0.2)
     assert np.isinf(measure("var", np.full(3, np.nan, np.float32), exact, mean, var)).all()
-
-
-def test_truth_and_measure_survive_pickling() -> None:
-    for part in parts():
-        again = pickle.loads(pickle.dumps(part))
-        assert type(again) is type(part)
 
 
 # --- forms ---------------------------------------------------------------------------

@@ -108,16 +108,12 @@ def _below(z: Any) -> Any:
 
 
 class Series:
-    """One piece of f as a power series about any point; survives pickling."""
+    """One piece of f as a power series about any point."""
 
     def __init__(self, expr: sp.Expr) -> None:
-        self.expr = expr
         scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic, "below": _below}
         exec(f"def call(X):\n    return {_source(elementary(expr))}", scope)
         self.call: Callable[[Any], Any] = scope["call"]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.expr,)
 
     def coefficients(self, at: arb, count: int) -> list[arb]:
         """f^(k)(at)/k!, k < count; NaN where f divides by what no number of bits tells from 0."""

@@ -81,7 +81,7 @@ def held(exact: F64) -> F64:
 
 
 class Tolerance:
-    """A measure of error by what is allowed; survives pickling.
+    """A measure of error by what is allowed.
 
     Attributes:
         with_slopes: whether partials of the variance contain v times one of the mean: (1 + v) 2^-126 is allowed them.
@@ -126,7 +126,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class MomentsMeasure(Tolerance):
-    """Errors over what is allowed; survives pickling.
+    """Errors over what is allowed.
 
     Attributes:
         lipschitz, span, jumps: of f.
@@ -251,7 +251,7 @@ ADDED = {"var": "mean", "dvar_dmu": "dmean_dmu", "dvar_dvar": "dmean_dvar"}
 
 @dataclass(frozen=True)
 class ConditionalMeasure(Tolerance):
-    """The tolerance of f, and that of E h in the variance and its partials; survives pickling.
+    """The tolerance of f, and that of E h in the variance and its partials.
 
     Attributes:
         own, expected: the measures of f and of h.
@@ -299,7 +299,7 @@ class ConditionalMeasure(Tolerance):
 
 @dataclass(frozen=True)
 class ConditionalTruth:
-    """The exact values of f, those of E h added; survives pickling."""
+    """The exact values of f, those of E h added."""
 
     own: Truth
     expected: Truth
@@ -311,7 +311,7 @@ class ConditionalTruth:
 
 @dataclass(frozen=True)
 class Inside:
-    """Another measure, where ``edge`` has numbers; survives pickling if both do."""
+    """Another measure, where ``edge`` has numbers."""
 
     measure: Any
     edge: Edge

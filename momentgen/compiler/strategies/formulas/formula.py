@@ -75,7 +75,7 @@ def _of_balls(expr: sp.Expr) -> sp.Expr:
 class FormulaTruth:
     """Exact values of a formula, from rigorous balls; at v = 0 its limits, terms in 1/sigma counting as 0.
 
-    Where ``floored`` says so, a variance below 0 counts as 0, and so do its partials.  Survives pickling.
+    Where ``floored`` says so, a variance below 0 counts as 0, and so do its partials.
     """
 
     def __init__(self, written: Written, parameters: tuple[str, ...], *, floored: bool) -> None:

@@ -50,7 +50,7 @@ def sign_function(side: Side, parameters: tuple[str, ...]) -> str:
 
 
 class SignScalars:
-    """The derived scalars of :mod:`momentgen.sign_change`, computed as generated code does; survives pickling."""
+    """The derived scalars of :mod:`momentgen.sign_change`, computed as generated code does."""
 
     def __init__(self, sources: tuple[str, ...], parameters: tuple[str, ...]) -> None:
         self.sources, self.parameters = sources, parameters

@@ -262,7 +262,7 @@ def _digits(value: Any) -> float:
 
 @dataclass(frozen=True)
 class DrawTruth:
-    """The exact values of a draw, from those of f; survives pickling."""
+    """The exact values of a draw, from those of f."""
 
     own: Truth
 
