@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,8 +82,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """
     rule = derivation.rule
     f = analyse(rule.name, derivation.pieces, {})
-    truth, limits = _truth(f), limits_for(rule.accuracy)
-    fine = fine_surfaces(f)
+    truth, limits = GeneralTruth(f) if f.algebraic else QuadratureTruth(f), limits_for(rule.accuracy)
+    fine = find_fine(f, truth, OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
     surfaces: dict[str, Mapping[str, Surface]] = {}
     known: Targets = {}
     for name, outputs in _ALL.items():
@@ -197,16 +196,6 @@ def _mean_surfaces(
         with contextlib.suppress(BuildError):
             return found(width)
     return found(last)
-
-
-@lru_cache(maxsize=1)
-def fine_surfaces(f: Activation) -> FineSurfaces | None:
-    """The polynomials of mean and *variance* for float64, whatever serves float32; None if there are none."""
-    return find_fine(f, _truth(f), OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
-
-
-def _truth(f: Activation) -> QuadratureTruth | GeneralTruth:
-    return GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
 
 
 def find_fine(
