@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 
 import mpmath
 import sympy
 from sympy import Expr, Rational
 
-from momentgen.compiler.derive import logistic, normal
+from momentgen.compiler.derive import normal
 from momentgen.compiler.derive.proof import check_author, function, grid
 from momentgen.compiler.derive.scaling import check_rescaled, found_units
 from momentgen.compiler.function.pieces import Pieces, PiecesError, rewritten, samples_of, split, vanishes
@@ -74,9 +73,6 @@ def base_rule(rule: Rule, rescaled: Rescaled) -> Rule:
     """
     used = tuple(p for p in rule.parameters if p.symbol in rescaled.of.free_symbols)
     return Rule(rule.name, f=rescaled.of, parameters=used, accuracy=rule.accuracy)
-
-
-_FAMILIES: dict[str, ModuleType] = {"normal": normal, "logistic": logistic}
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,7 @@ def derive_mean(derivation: Derivation) -> Expr | None:
     if derivation.mean is not None:
         return derivation.mean
     try:
-        return _FAMILIES[derivation.rule.input].expectation(derivation.pieces)
+        return normal.expectation(derivation.pieces)
     except normal.DivergentError as error:
         raise BuildError(derivation.rule.name, "derive", error.cause, error.expression) from error
     except normal.AlgebraError:
@@ -178,39 +174,38 @@ def _own(rule: Rule) -> Derivation:
         "is_piecewise_polynomial": pieces.is_polynomial,
         "pieces": pieces,
     }
-    family = _FAMILIES[rule.input]
     try:
-        mean = family.expectation(pieces)
+        mean = normal.expectation(pieces)
         # Y² = Y for a draw of 0 or 1.
-        second = mean if rule.bernoulli else family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
+        second = mean if rule.bernoulli else normal.expectation(pieces.map(lambda e: sympy.expand(e**2)))
     except normal.DivergentError as error:
-        first = _divergence_of_square(rule, pieces) or error  # the second moment diverges before the mean does
+        first = _divergence_of_square(pieces) or error  # the second moment diverges before the mean does
         raise BuildError(rule.name, "derive", first.cause, first.expression) from error
     except normal.AlgebraError as error:
-        if rule.f == Phi(x) and rule.input == "normal":
+        if rule.f == Phi(x):
             # E Phi(X)² has no closed form here.
-            mean = family.expectation(pieces)
+            mean = normal.expectation(pieces)
             check_author(rule, {"mean": mean}, grid(rule.parameters))
             return Derivation(rule, mean, None, None, {}, **facts)  # type: ignore[arg-type]
         goal = rule.accuracy
-        if rule.input != "normal" or (not (goal.moments or goal.relative) and goal.mean_abs is goal.var_abs is None):
-            cause = f"f is {error.cause}, which takes a normal input and the accuracy Accuracy(moments=True)"
+        if not (goal.moments or goal.relative) and goal.mean_abs is goal.var_abs is None:
+            cause = f"f is {error.cause}, which takes the accuracy Accuracy(moments=True)"
             raise BuildError(rule.name, "derive", cause, error.expression) from error
         return Derivation(rule, None, None, None, {}, **facts)  # type: ignore[arg-type]
     var = normal.expanded(second - mean**2)
     partials = {
-        "dmean_dmu": family.differentiate(mean, mu),
-        "dmean_dvar": family.differentiate(mean, v),
-        "dvar_dmu": family.differentiate(var, mu),
-        "dvar_dvar": family.differentiate(var, v),
+        "dmean_dmu": normal.differentiate(mean, mu),
+        "dmean_dvar": normal.differentiate(mean, v),
+        "dvar_dmu": normal.differentiate(var, mu),
+        "dvar_dvar": normal.differentiate(var, v),
     }
     check_author(rule, {"mean": mean, "var": var, **partials}, grid(rule.parameters))
     return Derivation(rule, mean, second, var, partials, **facts)  # type: ignore[arg-type]
 
 
-def _divergence_of_square(rule: Rule, pieces: Pieces) -> normal.DivergentError | None:
+def _divergence_of_square(pieces: Pieces) -> normal.DivergentError | None:
     try:
-        _FAMILIES[rule.input].expectation(pieces.map(lambda e: sympy.powsimp(sympy.expand(e**2))))
+        normal.expectation(pieces.map(lambda e: sympy.powsimp(sympy.expand(e**2))))
     except normal.DivergentError as error:
         return error
     except normal.AlgebraError:
@@ -241,7 +236,7 @@ def affine_parameters(rule: Rule) -> tuple[str, ...]:
     ('slope',)
     """
     plain = len(rule.inputs) == 1 and rule.noise is None and not rule.bernoulli
-    if not rule.parameters or not plain or rule.conditional_var is not None or rule.input != "normal":
+    if not rule.parameters or not plain or rule.conditional_var is not None:
         return ()
     try:
         pieces = split(rule.f, rule.parameters)

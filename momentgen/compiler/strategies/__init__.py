@@ -223,7 +223,7 @@ def _of_size_one(derivation: Derivation) -> Derivation:
     rule, goal = derivation.rule, derivation.rule.accuracy
     itself = derivation.units is None and derivation.conditional is None and derivation.degree is None
     absolute = goal.mean_abs is not None or goal.var_abs is not None
-    if not itself or absolute or rule.bernoulli or rule.input != "normal":
+    if not itself or absolute or rule.bernoulli:
         return derivation
     f = Settled.of(rule).at({})
     if f.left is None or f.right is None:

@@ -62,10 +62,10 @@ def _is_power(expr: sp.Expr) -> bool:
 
 
 def applies(derivation: Derivation) -> bool:
-    """Whether f is such a function, without parameters, of a normal input."""
+    """Whether f is such a function, without parameters."""
     rule = derivation.rule
     pieces = tuple(derivation.pieces)
-    if rule.input != "normal" or rule.parameters or derivation.mean is None or len(pieces) != 1:
+    if rule.parameters or derivation.mean is None or len(pieces) != 1:
         return False
     return _is_power(pieces[0].expr) or _parts(pieces[0].expr) is not None
 

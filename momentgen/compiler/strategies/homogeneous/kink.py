@@ -75,7 +75,6 @@ def applies(derivation: Derivation) -> bool:
     """Whether the rule is homogeneous of a whole degree, polynomial on either side of a kink at 0."""
     return (
         derivation.mean is not None
-        and derivation.rule.input == "normal"
         and derivation.degree is not None
         and sp.sympify(derivation.degree).is_Integer
         and derivation.is_piecewise_polynomial
