@@ -111,7 +111,7 @@ def parts() -> tuple[ConditionalTruth, ConditionalMeasure]:
     rule = gate()
     derivation = derive(rule)
     assert derivation.conditional is not None
-    f, h = (analyse("gate", d.pieces, {}) for d in (derivation, derivation.conditional))
+    f, h = (analyse("gate", d.pieces) for d in (derivation, derivation.conditional))
     truths = QuadratureTruth(f), QuadratureTruth(h)
     scales = {name: (-float(k),) * 89 for k, name in enumerate(PARTIALS)}
     measures = (MomentsMeasure(one.lipschitz, one.span, (), scales) for one in (f, h))

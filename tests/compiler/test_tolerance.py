@@ -139,7 +139,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("var", [1e-6, 1.7, 1e6])
 def test_a_partial_is_allowed_its_share_of_the_largest_over_all_means(name: str, var: float) -> None:
-    f = analyse(name, split(SHAPES[name]), {})
+    f = analyse(name, split(SHAPES[name]))
     measure, sigma = measure_for(f, QuadratureTruth(f)), math.sqrt(var)
     places = [f.centre, *f.kinks]
     means = np.concatenate([place + size * np.linspace(-3, 3, 31) for place in places for size in (f.length, sigma)])

@@ -8,7 +8,7 @@ values range, and the length on which it bends.  Values and derivatives come fro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import sympy as sp
 from flint import arb, arb_series, ctx, fmpq
 
-from momentgen.compiler.function.pieces import Piece, Pieces, rewritten
+from momentgen.compiler.function.pieces import Pieces, rewritten
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
@@ -220,20 +220,13 @@ class Activation:
         return np.array(rows) * np.array(factorials)
 
 
-def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Activation:
-    """Look at f, its parameters set to ``values``.
+@lru_cache(maxsize=64)
+def analyse(name: str, pieces: Pieces) -> Activation:
+    """Look at an f without parameters.
 
     Raises:
         BuildError: if a piece has no power series, or f or its slope is not finite somewhere.
     """
-    return _analysed(name, pieces, tuple(values.items()))
-
-
-@lru_cache(maxsize=64)
-def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], ...]) -> Activation:
-    exact = {s: sp.Rational(w) for s, w in values}
-    pieces = Pieces(tuple(Piece(p.low.subs(exact), p.high.subs(exact), p.expr.subs(exact)) for p in pieces))
-    pieces = Pieces(tuple(p for p in pieces if p.low < p.high))
     try:
         every = [Series(piece.expr) for piece in pieces]
     except ValueError as error:

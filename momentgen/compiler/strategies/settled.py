@@ -61,7 +61,7 @@ class Settled:
 
 @lru_cache(maxsize=64)
 def _activation(name: str, f: sp.Expr) -> Activation:
-    return analyse(name, split(f), {})
+    return analyse(name, split(f))
 
 
 @lru_cache(maxsize=64)

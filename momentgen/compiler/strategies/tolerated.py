@@ -38,7 +38,7 @@ def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: boo
         return "expected kinks"
     if not kinks and derivation.kinks:
         return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     for line, side in ((f.left, "-oo"), (f.right, "oo")):
         if line is None:
             return f"expected f to near a line for x -> {side}, which it does not"

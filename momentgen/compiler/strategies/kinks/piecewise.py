@@ -285,7 +285,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         BuildError: if the two forms cannot be brought within the tolerance.
     """
     rule = derivation.rule
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     search = _Search(f, rule.f)
     chosen = search.chosen()
     switch = chosen.switch

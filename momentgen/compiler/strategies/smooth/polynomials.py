@@ -81,7 +81,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     truth, limits = GeneralTruth(f) if f.algebraic else QuadratureTruth(f), limits_for(rule.accuracy)
     fine = find_fine(f, truth, OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
     surfaces: dict[str, Mapping[str, Surface]] = {}
@@ -103,7 +103,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     rule = derivation.rule
     if cause := unmet(derivation, kinks=False, exponentially=True):
         raise BuildError(rule.name, "strategies", cause, rule.f)
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     truth = QuadratureTruth(f)
     fine = find_fine(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
     surfaces = _mean_surfaces(f, truth, _MEAN_ALONE, USUAL)
@@ -122,7 +122,7 @@ def draw_variants(derivation: Derivation) -> Iterator[Stable]:
         BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     own, limits = QuadratureTruth(f), limits_for(rule.accuracy)
     truth, rigorous = DrawTruth(own), DrawTruth(BallTruth(f))
     fine = find_fine(f, own, ("mean",), _CELLS)
