@@ -44,7 +44,6 @@ def gate(**given: object) -> Rule:
         ({"conditional_var": BUMP * mu}, "unknown symbol mu"),
         ({"accuracy": Accuracy(ulp={"exact": 8.0}, moments=True)}, r"must be Accuracy\(moments=True\)"),
         ({"bernoulli": True}, "without noise or bernoulli"),
-        ({"input": "logistic"}, "one normal input"),
         ({"var": v}, "no var can be given: it would be that of f alone"),
         ({"partials": {"dvar_dmu": mu}}, "no partials can be given"),
     ],

@@ -172,7 +172,6 @@ def test_a_wrong_variant_is_refused(variants, told):
     [
         ({"accuracy": Accuracy()}, "states no goal"),
         ({"accuracy": Accuracy(ulp={"exact": -1})}, "must be positive"),
-        ({"accuracy": Accuracy(mean_abs=1e-6), "input": "logistic"}, "for f of one normal input"),
         ({"accuracy": Accuracy(moments=True, var_abs=1e-6), "rescaled": Rescaled(of=x)}, "for f of one normal input"),
         ({"parameters": (Parameter("p", 1.0), Parameter("p", 2.0))}, "names must differ"),
     ],
