@@ -6,7 +6,7 @@ package raises a bare ``assert`` for a user's mistake.
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "InputError", "MissedError", "MomentgenError", "RuleError", "UnsupportedError"]
+__all__ = ["BuildError", "InputError", "MomentgenError", "RuleError", "UnsupportedError"]
 
 
 class MomentgenError(Exception):
@@ -58,16 +58,6 @@ class BuildError(MomentgenError):
         # Builds run in worker processes: the error must survive pickling.
         said = self.expression and str(self.expression)
         return (type(self), (self.rule, self.stage, self.cause, said, self.others))
-
-
-class MissedError(BuildError):
-    """A goal that a variant misses.
-
-    Attributes:
-        up_to: the largest variance up to which no output misses it; 0 if there is none.
-    """
-
-    up_to = 0.0
 
 
 class InputError(MomentgenError, ValueError):

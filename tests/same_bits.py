@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.certify.points import edge_points, wide_points
-from momentgen.compiler.native import NativeKernel
 from momentgen.errors import BuildError
 from momentgen.native.c_compiler import accepted_flags, find_compiler
 

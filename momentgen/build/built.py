@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from momentgen.build.native_kernel import NativeKernel
 from momentgen.build.output import Output
-from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule

@@ -19,7 +19,7 @@ from sympy.printing.pretty.stringpict import prettyForm
 
 from momentgen.build.choice import no_such_rule
 from momentgen.commands.expression_text import parse
-from momentgen.compiler.derive import Derivation, derive, derive_mean
+from momentgen.compiler.derive import derive, derive_mean
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
@@ -151,47 +151,35 @@ def derived(rule: Rule) -> Derived:
             f"rule {rule.name}: f is outside the closed algebra (piecewise polynomial, exponential, Phi, phi). So "
             f"there is no closed form to print; `momentgen build` says whether it can be compiled, in `{rule.f}`"
         )
-    naming = _Naming(p.name for p in rule.parameters)
-    degree = _whole_degree(derivation)
-    mean = readable(mean_of_f, naming, degree)
-    if derivation.second is None or derivation.var is None or rule.conditional_var is not None:
-        partials = {
-            f"dmean_d{name}": readable(sympy.expand(sympy.diff(mean_of_f, symbol)), naming, lessened)
-            for name, symbol, lessened in (
-                ("mu", mu, None if degree is None else degree - 1),
-                ("var", v, None if degree is None else degree - 2),
-            )
-        }
+    note = ""
+    if rule.conditional_var is not None:
+        note = f"var: the output has a variance given x, {rule.conditional_var}; `momentgen build` computes it"
+    elif derivation.second is None or derivation.var is None:
         note = "var: f**2 is outside the closed algebra; `momentgen build` computes it"
-        if rule.conditional_var is not None:
-            note = f"var: the output has a variance given x, {rule.conditional_var}; `momentgen build` computes it"
-        return Derived(rule, {"mean": mean, **partials}, naming.where, note)
-    second = readable(derivation.second, naming, None if degree is None else 2 * degree)
-    outputs = {
-        "mean": mean,
-        "var": _or_less(readable(derivation.var, naming, None if degree is None else 2 * degree), second, -(_M**2)),
-    }
-    powers = {"dmean_dmu": 1, "dmean_dvar": 2, "dvar_dmu": 1, "dvar_dvar": 2}
-    for name in PARTIALS:
-        moments = 1 if name.startswith("dmean") else 2
-        power = None if degree is None else moments * degree - powers[name]
-        shown = readable(derivation.partials[name], naming, power)
-        if moments == 2:
-            symbol = mu if name.endswith("dmu") else v
-            of_second = readable(sympy.expand(sympy.diff(derivation.second, symbol)), naming, power)
-            shown = _or_less(shown, of_second, -2 * _M * outputs[name.replace("dvar_", "dmean_", 1)])
-        outputs[name] = shown
+    naming = _Naming(p.name for p in rule.parameters)
+    degree = derivation.degree if derivation.degree is not None and derivation.degree.is_Integer else None
+
+    def forms(moment: Expr, factors: int) -> tuple[Expr, Expr, Expr]:
+        """A moment of so many factors f, and its partials by mu and v."""
+        power = None if degree is None else factors * degree
+        return (
+            readable(moment, naming, power),
+            readable(sympy.diff(moment, mu), naming, None if power is None else power - 1),
+            readable(sympy.diff(moment, v), naming, None if power is None else power - 2),
+        )
+
+    mean, *slopes = forms(mean_of_f, 1)
+    if note:
+        return Derived(rule, dict(zip(("mean", *PARTIALS), (mean, *slopes), strict=False)), naming.where, note)
+    off = -(_M**2), *(-2 * _M * slope for slope in slopes)
+    var, *var_slopes = map(_or_less, forms(derivation.var, 2), forms(derivation.second, 2), off)
+    outputs = dict(zip(("mean", "var", *PARTIALS), (mean, var, *slopes, *var_slopes), strict=True))
     return Derived(rule, outputs, naming.where)
 
 
 def _or_less(whole: Expr, second: Expr, rest: Expr) -> Expr:
     """``whole``, or the shorter ``second + rest``, E f^2 and what is taken off it, where Phi keep them from uniting."""
     return _shortest(whole, sympy.Add(second, rest, evaluate=False)) if whole.has(Phi, phi) else whole
-
-
-def _whole_degree(derivation: Derivation) -> int | None:
-    degree = derivation.degree
-    return int(degree) if degree is not None and sympy.sympify(degree).is_Integer else None
 
 
 class _Naming:

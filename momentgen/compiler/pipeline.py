@@ -5,7 +5,6 @@ Nothing is written to disk here; :mod:`momentgen.build` does that.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,9 +32,9 @@ from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable, limits_of
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.measure.ulp import EDGE_LABELS
-from momentgen.compiler.strategies import Way, approximate_ways, joint_way, plans
-from momentgen.compiler.strategies.domain import ENOUGH
-from momentgen.errors import BuildError, MissedError
+from momentgen.compiler.strategies import approximations, ways
+from momentgen.compiler.strategies.joint.joint import stabilise_joint
+from momentgen.errors import BuildError
 from momentgen.rule import Rule
 
 
@@ -75,22 +74,17 @@ def compile_rule(
         BuildError: naming the rule, the stage and the cause.
     """
     evidence = evidence or Evidence(rule.name)
-
-    def compiled_by(way: Way) -> tuple[Certified, ...]:
-        return tuple(certified(rule, stable, progress, evidence) for stable in way.stables())
-
     progress("derive")
     if len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
         progress("strategies")
-        compiled = [*compiled_by(joint_way(joint))]
+        compiled = [certified(rule, stable, progress, evidence) for stable in stabilise_joint(joint)]
     else:
         derivation = derive(rule)
         rule = derivation.rule  # with the units that were found
         progress("strategies")
-        compiled = [*_compile_first(rule, plans(derivation), progress, evidence)]
-        for way in approximate_ways(derivation):
-            compiled += compiled_by(way)
+        compiled = [*_compile_first(rule, ways(derivation), progress, evidence)]
+        compiled += [certified(rule, stable, progress, evidence) for stable in approximations(derivation)]
     files: dict[str, str] = {}
     summaries: list[VariantSummary] = []
     programs_of: dict[str, tuple[Program, Program]] = {}
@@ -137,22 +131,20 @@ def _same_in_float64(one: Stable, other: Stable) -> bool:
     return same and one.scalars_source == other.scalars_source
 
 
-def _compile_first(rule: Rule, tried: Iterable[Way], progress: Progress, evidence: Evidence) -> tuple[Certified, ...]:
+def _compile_first(
+    rule: Rule, tried: Iterable[tuple[Stable, ...]], progress: Progress, evidence: Evidence
+) -> tuple[Certified, ...]:
     """The variants by the first way that reaches the accuracy asked.
 
-    Where none does, but one misses it at variances beyond :data:`ENOUGH` alone, its variants up to there.
     A way that promises less than the first is none, but where the rule takes goals by ``moments`` for those in ulp,
     and the latter are missed: as by the slopes of a mean that falls and rises.
 
     Raises:
         BuildError: if none does; says by how much the last misses it, and among ``others`` by how much each does.
     """
-    misses: list[tuple[Way, BuildError, float]] = []
+    misses: list[tuple[str, BuildError]] = []
     promised: tuple[tuple[str, float], ...] = ()  # unit and goal of each variant, sorted
-    for way in tried:
-        stables = way.stables()
-        if way.refusal:
-            continue
+    for stables in tried:
         goals = tuple(sorted({(stable.unit, stable.goal) for stable in stables}))
         if not promised or (misses and (rule.accuracy.moments or rule.accuracy.relative)):
             promised = goals
@@ -161,21 +153,11 @@ def _compile_first(rule: Rule, tried: Iterable[Way], progress: Progress, evidenc
         try:
             return tuple(certified(rule, stable, progress, evidence) for stable in stables)
         except BuildError as error:
-            misses.append((way, error, error.up_to if isinstance(error, MissedError) else 0.0))
+            misses.append((stables[0].way, error))
         progress("strategies")
-    for way, _, up_to in misses:
-        if up_to >= ENOUGH and not rule.domain:
-            with contextlib.suppress(BuildError):
-                return tuple(certified(rule, stable, progress, evidence) for stable in way.up_to(up_to).stables())
-    *others, (way, last, up_to) = misses
-    cause = last.cause
-    if 0 < up_to < ENOUGH and not rule.domain:  # advice is tried before it is given
-        with contextlib.suppress(BuildError):
-            for stable in way.up_to(up_to).stables():
-                certified(rule, stable, progress, evidence)
-            cause += f"; with `domain={{'var': {up_to:g}}}` it builds"
-    said = tuple((other.what, f"stage {miss.stage}, {miss.cause}") for other, miss, _ in others)
-    named = f"{cause} ({way.what})" if others else cause
+    *others, (way, last) = misses
+    said = tuple((other, f"stage {miss.stage}, {miss.cause}") for other, miss in others)
+    named = f"{last.cause} ({way})" if others else last.cause
     raise BuildError(rule.name, last.stage, named, last.expression, said) from last
 
 

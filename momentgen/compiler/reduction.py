@@ -8,8 +8,7 @@ of a thousand logarithms of tails.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -17,6 +16,7 @@ import sympy as sp
 from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.emit._text import Header, docstring, json_text
+from momentgen.compiler.pipeline import CompiledRule, VariantSummary
 from momentgen.errors import BuildError
 from momentgen.rule import Reduction, Score
 from momentgen.rule.symbols import Phi, mu1, mu2, v1, v2
@@ -24,25 +24,7 @@ from momentgen.rule.symbols import Phi, mu1, mu2, v1, v2
 _NAMES = {mu1: "mean", v1: "var", mu2: "other_mean", v2: "other_var"}
 
 
-@dataclass(frozen=True)
-class _Summary:
-    """A row of the build's closing table."""
-
-    name: str
-    bounds: Mapping[str, str] = field(default_factory=dict)
-    operations: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CompiledReduction:
-    """All that one rule becomes: file name -> text, and what to print."""
-
-    rule: str
-    files: Mapping[str, str]
-    variants: tuple[_Summary, ...]
-
-
-def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lambda stage: None) -> CompiledReduction:
+def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lambda stage: None) -> CompiledRule:
     """Emit a rule over an axis.
 
     Args:
@@ -58,13 +40,13 @@ def compile_reduction(rule: Reduction, *, progress: Callable[[str], None] = lamb
         files[f"{name}_torch.py"] = _module(rule, name, score)
         files[f"{name}.json"] = json_text(_certificate(rule, name, score)) + "\n"
     files["__init__.py"] = _init(rule)
-    return CompiledReduction(rule.name, files, tuple(_Summary(name) for name in rule.variants))
+    return CompiledRule(rule.name, files, tuple(VariantSummary(name, {}, {}) for name in rule.variants))
 
 
 def _module(rule: Reduction, name: str, score: Score) -> str:
     header = Header(rule.name, name, (f"term: {score.term}",))
     arguments = ["mean", "var"] if score.reduce == "none" else ["mean", "var", "other_mean", "other_var"]
-    source = _Torch(rule.name).source(score.term)
+    source = _source(rule.name, score.term)
     return "\n".join(
         [
             header.python(),
@@ -88,42 +70,30 @@ def _module(rule: Reduction, name: str, score: Score) -> str:
     )
 
 
-class _Torch:
-    """Writes an expression as PyTorch source; log(Phi(z)) as one function, which does not underflow."""
-
-    def __init__(self, rule: str) -> None:
-        self.rule = rule
-
-    def source(self, expr: sp.Expr) -> str:
-        if expr.is_number:
-            return repr(float(mpmath.mpf(sp.N(expr, 30))))
-        if isinstance(expr, sp.Symbol):
-            return _NAMES[expr]
-        if isinstance(expr, sp.log) and isinstance(expr.args[0], Phi):
-            return f"torch.special.log_ndtr({self.source(expr.args[0].args[0])})"
-        if isinstance(expr, sp.Add):
-            return " + ".join(self.source(arg) for arg in sorted(expr.args, key=default_sort_key))
-        if isinstance(expr, sp.Mul):
-            return self.product(expr)
-        if isinstance(expr, sp.Pow) and expr.exp == sp.Rational(1, 2):
-            return f"torch.sqrt({self.source(expr.base)})"
-        if isinstance(expr, sp.Pow) and expr.exp == sp.Rational(-1, 2):
-            return f"1.0 / torch.sqrt({self.source(expr.base)})"
-        raise BuildError(self.rule, "emit", "expected sums, products, square roots and log(Phi)", expr)
-
-    def product(self, expr: sp.Expr) -> str:
-        number, rest = expr.as_independent(*_NAMES, as_Add=False)
-        above: list[str] = []
-        below: list[str] = []
-        for factor in sorted(sp.Mul.make_args(rest), key=default_sort_key):
-            base, power = factor.as_base_exp()
-            inverse = bool(power.is_Rational and power < 0)
-            factor = base**-power if inverse else factor
-            text = self.source(factor)
-            (below if inverse else above).append(f"({text})" if factor.is_Add else text)
-        if number not in (1, -1):
-            above.insert(0, self.source(number))
-        return ("-" if number == -1 else "") + " / ".join([" * ".join(above) or "1.0", *below])
+def _source(rule: str, expr: sp.Expr) -> str:
+    """An expression as PyTorch source; log(Phi(z)) as one function, which does not underflow."""
+    if expr.is_number:
+        return repr(float(mpmath.mpf(sp.N(expr, 30))))
+    if isinstance(expr, sp.Symbol):
+        return _NAMES[expr]
+    if isinstance(expr, sp.log) and isinstance(expr.args[0], Phi):
+        return f"torch.special.log_ndtr({_source(rule, expr.args[0].args[0])})"
+    if isinstance(expr, sp.Add):
+        return " + ".join(_source(rule, arg) for arg in sorted(expr.args, key=default_sort_key))
+    if isinstance(expr, sp.Pow) and expr.exp == sp.Rational(1, 2):
+        return f"torch.sqrt({_source(rule, expr.base)})"
+    if not isinstance(expr, sp.Mul) and not (isinstance(expr, sp.Pow) and expr.exp.is_Rational and expr.exp < 0):
+        raise BuildError(rule, "emit", "expected sums, products, square roots and log(Phi)", expr)
+    number, rest = expr.as_independent(*_NAMES, as_Add=False)
+    above: list[str] = [] if number in (1, -1) else [_source(rule, number)]
+    below: list[str] = []
+    for factor in sorted(sp.Mul.make_args(rest), key=default_sort_key):
+        base, power = factor.as_base_exp()
+        inverse = bool(power.is_Rational and power < 0)
+        factor = base**-power if inverse else factor
+        text = _source(rule, factor)
+        (below if inverse else above).append(f"({text})" if factor.is_Add else text)
+    return ("-" if number == -1 else "") + " / ".join([" * ".join(above) or "1.0", *below])
 
 
 def _certificate(rule: Reduction, name: str, score: Score) -> dict[str, Any]:

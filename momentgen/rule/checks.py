@@ -18,7 +18,6 @@ from momentgen.rule.names import check_distinct, check_name, check_parameter_nam
 from momentgen.rule.parts import Accuracy, Fitted, Formula, Rescaled
 from momentgen.rule.symbols import x
 
-INPUTS = ("normal", "logistic")
 #: parameters of one rule: certificates are measured at the ends and inside of the range of each
 MOST_PARAMETERS = 16
 
@@ -48,8 +47,6 @@ class Checker:
         for what in ("covariance", "bernoulli"):
             if not isinstance(getattr(rule, what), bool):
                 raise self.error(f"{what} must be True or False, got {getattr(rule, what)!r}")
-        if not isinstance(rule.input, str) or rule.input not in INPUTS:
-            raise self.error(f"input must be one of {', '.join(INPUTS)}, got {rule.input!r}")
         if not isinstance(rule.inputs, tuple) or rule.inputs not in (("x",), ("x1", "x2")):
             raise self.error(f"inputs must be ('x',) or ('x1', 'x2'), got {rule.inputs!r}")
         self.check_parameters()
@@ -169,8 +166,6 @@ class Checker:
         self.check_expression(f"variant {name}, var", variant.var, [*moments, *free])
         for symbol in sorted(map(str, set(variant.free) - {str(s) for s in free})):
             raise self.error(f"variant {name}: free symbol {symbol} does not occur in var", variant.var)
-        if variant.objective != "max_kl":
-            raise self.error(f"variant {name}: unknown objective {variant.objective!r}, expected max_kl")
         domain = variant.domain
         if not (isinstance(domain, tuple) and domain[:1] == ("a",) and _is_interval(domain[1:])):
             raise self.error(f"variant {name}: domain must be ('a', low, high), got {domain!r}")
@@ -185,7 +180,7 @@ class Checker:
     def check_conditional(self, value: Any, symbols: list[Symbol]) -> None:
         rule = self.rule
         self.check_activation("conditional_var", value, [x, *symbols])
-        if len(rule.inputs) > 1 or rule.noise is not None or rule.bernoulli or rule.input != "normal":
+        if len(rule.inputs) > 1 or rule.noise is not None or rule.bernoulli:
             raise self.error("conditional_var is for outputs of one normal input, without noise or bernoulli", value)
         if rule.accuracy != Accuracy(moments=True):
             raise self.error("beside conditional_var the accuracy must be Accuracy(moments=True)", value)
@@ -198,7 +193,7 @@ class Checker:
         if not isinstance(rescaled, Rescaled):
             raise self.error(f"rescaled must be a Rescaled, got {type(rescaled).__name__}")
         rule = self.rule
-        if len(rule.inputs) > 1 or rule.noise is not None or rule.input != "normal" or rule.bernoulli:
+        if len(rule.inputs) > 1 or rule.noise is not None or rule.bernoulli:
             raise self.error("rescaled is for functions of one normal input, and not for draws of 0 or 1")
         self.check_activation("rescaled, of", rescaled.of, [x, *symbols])
         for what in ("centre", "width", "scale", "offset"):
@@ -228,12 +223,12 @@ class Checker:
             goals[f"ulp[{variant}]"] = ulps
         absolute = {k: getattr(goal, k) for k in ("mean_abs", "var_abs") if getattr(goal, k) is not None}
         rule = self.rule
-        if absolute and (rule.inputs != ("x",) or rule.input != "normal" or rule.noise or rule.rescaled):
+        if absolute and (rule.inputs != ("x",) or rule.noise or rule.rescaled):
             raise self.error("accuracy: mean_abs and var_abs are for f of one normal input, without noise or rescaled")
         goals |= absolute
         if not goals and not goal.moments and not goal.relative:
             raise self.error("accuracy states no goal: give ulp, mean_abs and var_abs, moments, or relative")
-        if goal.relative and (goals or rule.inputs != ("x",) or rule.input != "normal" or rule.noise or rule.bernoulli):
+        if goal.relative and (goals or rule.inputs != ("x",) or rule.noise or rule.bernoulli):
             raise self.error("accuracy: relative is for f of one normal input, and without ulp, mean_abs and var_abs")
         for key, value in goals.items():
             check_number(self.rule.name, f"accuracy: {key}", value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import sympy
 from sympy import Expr
@@ -60,21 +59,19 @@ class Formula:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A variant with free numbers that the compiler fits.
+    """A variant with free numbers, which are fitted: the maximum of KL(N(m, exact var) || N(m, fitted var)) is least.
 
     Args:
         var: the variance, in ``mu``, ``v``, the parameters and the free symbols.
         free: name of each free symbol -> the interval to search.
         mean: the mean; None for the exact one.
-        objective: ``max_kl``: minimise the maximum over ``domain`` of KL(N(m, exact var) || N(m, fitted var)).
-        domain: (variable, low, high); the variable is ``a``.
+        domain: (variable, low, high), over which that is the maximum; the variable is ``a``.
         at: parameter values to fit at (default values for those not named).
     """
 
     var: Expr
     free: Mapping[str, tuple[float, float]] = field(hash=False)
     mean: Expr | None = None
-    objective: Literal["max_kl"] = "max_kl"
     domain: tuple[str, float, float] = ("a", -10.0, 10.0)
     at: Mapping[str, float] = field(default_factory=dict, hash=False)
     citation: str = ""

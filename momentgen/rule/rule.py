@@ -76,7 +76,6 @@ class Rule:
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
         conditional_var: the variance given x of an output that is random beyond its input, with mean f(x) given x.  It
             is a smooth function of ``x`` and the parameters, nowhere negative, in f's units where f is ``rescaled``.
-        input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
         rescaled: f as another function in other units.
@@ -102,7 +101,6 @@ class Rule:
     noise: Noise | None = None
     bernoulli: bool = False
     conditional_var: Expr | None = None
-    input: str = "normal"
     mean: Expr | None = None
     var: Expr | None = None
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)

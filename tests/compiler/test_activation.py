@@ -24,9 +24,9 @@ SHAPES = {
 @pytest.mark.parametrize(("power", "steps"), [(-12, 0), (-3, 700), (3, -40), (11, 5)])
 @pytest.mark.parametrize("name", SHAPES)
 def test_lengths_lines_and_centres_follow_the_units_of_f(name: str, power: int, steps: int) -> None:
-    own = analyse(name, split(SHAPES[name]), {})
+    own = analyse(name, split(SHAPES[name]))
     width = sp.Integer(2) ** power
-    f = analyse(name, split(SHAPES[name].subs(x, (x - steps * width) / width)), {})
+    f = analyse(name, split(SHAPES[name].subs(x, (x - steps * width) / width)))
     assert f.algebraic == own.algebraic
     assert f.length / width == pytest.approx(own.length, rel=0.1)
     assert abs(f.centre / width - steps - own.centre) <= 6 * own.length
@@ -37,7 +37,7 @@ def test_lengths_lines_and_centres_follow_the_units_of_f(name: str, power: int, 
 
 
 def test_a_centre_a_million_lengths_away_is_found() -> None:
-    f = analyse("far", split(sp.tanh(x - 10**6)), {})
+    f = analyse("far", split(sp.tanh(x - 10**6)))
     assert (f.left, f.right) == (Line(0.0, -1.0), Line(0.0, 1.0))
     assert abs(f.centre - 1e6) < 2
     assert f.lipschitz == pytest.approx(1, rel=0.01)
@@ -51,7 +51,7 @@ def test_a_centre_a_million_lengths_away_is_found() -> None:
     ],
 )
 def test_a_line_is_found_beneath_a_ratio_of_tails(f: sp.Expr, left: Line, right: Line) -> None:
-    found = analyse("ratio", split(f), {})
+    found = analyse("ratio", split(f))
     assert (found.left, found.right) == (left, right)
 
 
@@ -64,4 +64,4 @@ def test_a_line_is_found_beneath_a_ratio_of_tails(f: sp.Expr, left: Line, right:
 )
 def test_a_denominator_that_vanishes_at_a_kink_is_no_crash(f: sp.Expr) -> None:
     with suppress(BuildError):
-        analyse("pole", split(f), {})
+        analyse("pole", split(f))

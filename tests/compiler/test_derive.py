@@ -11,7 +11,7 @@ from quadrature_truth import moments, partials
 from real_rules import rules
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.derive.proof import disprove, function, grid, refuted
+from momentgen.compiler.derive.proof import disprove, function, grid
 from momentgen.compiler.exact import ball_function
 from momentgen.compiler.fit.special import midpoint
 from momentgen.compiler.function.pieces import _OTHERS, rewritten
@@ -132,25 +132,6 @@ def test_a_branch_that_changes_within_a_parameter_range_is_refused():
         derive(Rule("leaky", f=Max(x, slope.symbol * x), parameters=(slope,)))
 
 
-@pytest.mark.parametrize("f", [Max(x, x / 100), sympy.Heaviside(x, 1), Abs(x), Max(-1, Min(1, x))], ids=str)
-def test_logistic_input_agrees_with_quadrature(f):
-    derivation = derive(Rule("f", f=f, input="logistic"))
-    for at in ((-4.0, 0.5), (0.0, 1.0), (0.3, 2.0)):
-        mean, var = moments(f, *at, digits=20, input="logistic")
-        assert_close(exact(derivation.mean, *at), mean, relative=1e-15, absolute=1e-16)
-        assert_close(exact(derivation.var, *at), var, relative=1e-15, absolute=1e-16)
-    for name, want in partials(f, *at, digits=20, input="logistic").items():
-        assert_close(exact(derivation.partials[name], *at), want, relative=1e-15, absolute=1e-16)
-
-
-def test_logistic_relu_is_the_scaled_softplus_and_the_dilogarithm():
-    derivation = derive(Rule("relu", f=Max(x, 0), input="logistic"))
-    s = sympy.sqrt(3 * v) / sympy.pi
-    mean = s * sympy.log(1 + exp(mu / s))
-    assert disprove(derivation.mean, mean, grid()) is None
-    assert disprove(derivation.var, -2 * s**2 * sympy.polylog(2, -exp(mu / s)) - mean**2, grid()) is None
-
-
 def test_a_sign_slip_in_the_mean_stops_the_build_with_the_worst_point():
     with pytest.raises(BuildError) as caught:
         derive(Rule("relu", f=Max(x, 0), mean=mu * Phi(a) - sigma * phi(a)))
@@ -171,11 +152,11 @@ def test_any_wrong_closed_form_is_refuted(what, wrong):
         derive(Rule("relu", f=Max(x, 0), **what))
 
 
-def test_a_right_form_in_another_basis_is_proved():
+def test_a_right_form_in_another_basis_is_not_refuted():
     mean = mu * sympy.erfc(-mu / sympy.sqrt(2 * v)) / 2 + sympy.sqrt(v / (2 * sympy.pi)) * exp(-(mu**2) / (2 * v))
     exact = derive(Rule("relu", f=Max(x, 0), mean=mean)).mean
-    assert refuted(mean, exact, {}) is None
-    assert refuted(mu - mu * Phi(-a) + sigma * phi(-a), exact, {}) is None
+    assert disprove(mean, exact, grid()) is None
+    assert disprove(mu - mu * Phi(-a) + sigma * phi(-a), exact, grid()) is None
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def _density(z: np.ndarray) -> np.ndarray:
     return np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
 
 
-@pytest.mark.parametrize("f", [x1 * x2, x1 - x2, Max(x1, x2), 2 * x1 - 3 * Max(x1, x2) + 1], ids=str)
+@pytest.mark.parametrize("f", [x1 * x2, x1 - x2, Max(x1, x2)], ids=str)
 @pytest.mark.parametrize("c", [0.0, -0.2, 0.25])
 @pytest.mark.parametrize("point", POINTS, ids=str)
 def test_closed_forms_are_the_integrals(f: sympy.Expr, c: float, point: tuple[float, ...]) -> None:
@@ -83,10 +83,9 @@ def test_an_author_s_mistake_is_refuted_with_the_point() -> None:
 @pytest.mark.parametrize(
     ("f", "cause"),
     [
-        (sympy.exp(x1 * x2), "a polynomial or Max of linear terms"),
-        (Max(x1, x2, 0), "one Max of two terms"),
-        (Max(x1**2, x2), "linear in the inputs"),
-        (Max(x1, x2) ** 2, "f linear in it"),
+        (sympy.exp(x1 * x2), r"a polynomial or Max\(x1, x2\)"),
+        (Max(x1, x2, 0), r"beside Max\(x1, x2\) itself"),
+        (Max(x1, x2) ** 2, r"beside Max\(x1, x2\) itself"),
     ],
     ids=str,
 )

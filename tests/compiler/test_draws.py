@@ -32,7 +32,7 @@ def test_a_draw_s_variance_is_that_of_its_mean(name: str) -> None:
 
 @pytest.mark.parametrize(("mu", "v"), [(0.7, 2.0), (-3.0, 0.1), (12.0, 40.0)])
 def test_exact_values_of_a_draw_are_those_of_its_probability(mu: float, v: float) -> None:
-    f = analyse("draw", split(S(x)), {})
+    f = analyse("draw", split(S(x)))
     values = DrawTruth(QuadratureTruth(f))(np.float32([mu]), np.float32([v]), {})
     at = float(np.float32(mu)), float(np.float32(v))
     m, _ = moments(S(x), *at, digits=15)

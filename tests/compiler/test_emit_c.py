@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from same_bits import builds
 from threadpoolctl import threadpool_limits
 
+from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c import c_float, render_c
 from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.op import fma
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program
-from momentgen.compiler.native import NativeKernel
 from momentgen.errors import BuildError, InputError
 from momentgen.native.c_compiler import CompilerError, find_compiler
 from momentgen.native.includes import whole

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 
 import flint
 import mpmath
@@ -90,11 +89,6 @@ def test_the_small_tail_on_the_right_costs_no_bits():
 
 def test_what_vanishes_by_symmetry_is_zero():
     assert evaluated(2 * Phi(mu / sympy.sqrt(v)) - 1, mu=0.0, v=3.0) == 0.0
-
-
-def test_compiled_functions_survive_pickling():
-    compiled = pickle.loads(pickle.dumps(ball_function(ALL, ["mu", "v"])))
-    np.testing.assert_array_equal(evaluate(compiled, {"mu": 1.0, "v": 2.0}), evaluated(ALL, mu=1.0, v=2.0))
 
 
 def test_precision_is_left_as_it_was():

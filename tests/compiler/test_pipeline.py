@@ -14,8 +14,9 @@ import sympy
 from momentgen.compiler import pipeline
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
-from momentgen.compiler.strategies import Way, stabilise
+from momentgen.compiler.strategies import stabilise
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Rule, x
 
@@ -98,13 +99,13 @@ def test_what_cannot_be_compiled_names_rule_and_stage(rule: Callable[[], Rule], 
 
 
 def test_a_float64_form_that_misses_the_goal_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiled(derivation: Derivation) -> list[Way]:
+    def spoiled(derivation: Derivation) -> list[tuple[Stable]]:
         (stable,) = stabilise(derivation)
         wrong = Graph(("mean", "var"))
         wrong.output("mean", wrong.input("mean"))  # right on one side only
         wrong.output("var", wrong.input("var"))
-        return [Way("spoiled", lambda: (replace(stable, forward64=wrong),))]
+        return [(replace(stable, forward64=wrong),)]
 
-    monkeypatch.setattr(pipeline, "plans", spoiled)
+    monkeypatch.setattr(pipeline, "ways", spoiled)
     with pytest.raises(BuildError, match="float64 form's mean misses the goal"):
         compile_rule(quick())

@@ -38,7 +38,7 @@ def made(name: str, f: sp.Expr | None = None) -> tuple[Activation, Stable]:
     rule = Rule(name, f=FUNCTIONS[name] if f is None else f, accuracy=Accuracy(moments=True))
     derivation = derive(rule)
     (stable,) = stable_variants(derivation)
-    return analyse(name, derivation.pieces, {}), stable
+    return analyse(name, derivation.pieces), stable
 
 
 def switch_of(name: str) -> float:

@@ -46,7 +46,7 @@ def truth_of(f: Activation) -> QuadratureTruth | GeneralTruth:
 
 @lru_cache
 def made(name: str) -> tuple[Activation, FineSurfaces, Graph, Graph]:
-    f = analyse(name, split(FUNCTIONS[name]), {})
+    f = analyse(name, split(FUNCTIONS[name]))
     surfaces = find_fine_surfaces(f, truth_of(f), OUTPUTS)
     return f, surfaces, build_fine_graph(f, surfaces, OUTPUTS), build_fine_graph(f, surfaces, PARTIALS)
 
@@ -187,7 +187,7 @@ def test_far_beyond_what_squares_hold_the_outermost_cell_is_taken(name: str) -> 
 
 def test_a_function_of_two_lengths_is_less_accurate_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fine_surface, "_TRIED", 1)
-    f = analyse("steep", split(S(x - 5) + S(6 * x)), {})
+    f = analyse("steep", split(S(x - 5) + S(6 * x)))
     truth = QuadratureTruth(f)
     surfaces = find_fine_surfaces(f, truth, ("mean",))
     error = surfaces.error
@@ -202,7 +202,7 @@ def test_a_function_that_bends_too_sharply_is_refused(sharp: bool, monkeypatch: 
     """One that does, or one for which no more terms are allowed than for a line."""
     if not sharp:
         monkeypatch.setattr(fine_surface, "_LARGEST", 4)
-    f = analyse("steep", split(S(x) + S(200 * x) if sharp else sp.tanh(x)), {})
+    f = analyse("steep", split(S(x) + S(200 * x) if sharp else sp.tanh(x)))
     with pytest.raises(BuildError, match="no polynomial in two variables for mean in float64"):
         find_fine_surfaces(f, QuadratureTruth(f), ("mean",))
 
@@ -214,7 +214,7 @@ def test_a_function_that_bends_too_sharply_is_refused(sharp: bool, monkeypatch: 
     ids=["odd powers", "even powers", "between lines of other slopes"],
 )
 def test_slow_tails_of_any_powers_are_within_what_is_allowed(expression: sp.Expr) -> None:
-    f = analyse("f", split(expression), {})
+    f = analyse("f", split(expression))
     found = find_fine_surfaces(f, GeneralTruth(f), OUTPUTS)
     assert found.error <= 1
     assert found.goals == OF_SLOW
@@ -254,7 +254,7 @@ def test_beyond_the_least_q_outputs_are_the_kinks_alone() -> None:
 def test_the_variance_of_a_normal_tail_is_read_off_the_expression(
     expression: sp.Expr, variances: tuple[float, ...]
 ) -> None:
-    assert analyse("f", split(expression), {}).smoothings == pytest.approx(variances)
+    assert analyse("f", split(expression)).smoothings == pytest.approx(variances)
 
 
 @pytest.mark.parametrize("name", ["erf", "gelu"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from functools import lru_cache
 
@@ -185,15 +184,6 @@ def test_tails_are_relatively_accurate() -> None:
         exact = stable.truth(mean, var, {})["mean"]
         computed = run(stable.forward, mean, var, double=True)["mean"]
         assert np.all(np.abs(computed - exact) <= 2.0**-22 * exact), name
-
-
-def test_stable_variants_survive_pickling() -> None:
-    stable = paper("pea")
-    truth, measure = pickle.loads(pickle.dumps((stable.truth, stable.measure)))
-    mean, var = points(3)
-    exact = truth(mean, var, {})
-    assert exact["mean"].tolist() == stable.truth(mean, var, {})["mean"].tolist()
-    assert measure("mean", exact["mean"].astype(np.float32), exact["mean"], mean, var).max() <= 0.5
 
 
 # --- fitted ------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import pytest
 import sympy as sp
 from compiler.forms import in_float32
 
+from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.derive import derive
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.lower.words import lower
-from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.strategies import stabilise
 from momentgen.errors import BuildError, RuleError
 from momentgen.native.c_compiler import find_compiler

@@ -57,13 +57,13 @@ def run(graph: Graph, mean: F32, var: F32) -> dict[str, F32]:
 
 
 def truth_of(f: sp.Expr) -> QuadratureTruth | GeneralTruth:
-    activation = analyse("f", split(f), {})
+    activation = analyse("f", split(f))
     return GeneralTruth(activation) if activation.algebraic else QuadratureTruth(activation)
 
 
 @lru_cache
 def surfaces_of(f: sp.Expr, outputs: tuple[str, ...]) -> dict[str, Surface]:
-    return find_surfaces(analyse("f", split(f), {}), truth_of(f), outputs)
+    return find_surfaces(analyse("f", split(f)), truth_of(f), outputs)
 
 
 def plain(f: sp.Expr, at: float) -> mpmath.mpf:
@@ -120,7 +120,7 @@ def test_an_f_of_other_functions_has_no_form_for_a_point() -> None:
     ids=["erf", "bell", "softplus", "tanhshrink", "silu", "atan", "lorentz", "bent"],
 )
 def test_float32_outputs_are_within_the_tolerance_of_exact_values(f: sp.Expr) -> None:
-    activation = analyse("f", split(f), {})
+    activation = analyse("f", split(f))
     truth = truth_of(f)
     measure, balls = measure_for(activation, truth), BallTruth(activation)
     rng = np.random.default_rng(2)
@@ -137,7 +137,7 @@ def test_float32_outputs_are_within_the_tolerance_of_exact_values(f: sp.Expr) ->
 
 
 def test_bounds_hold_where_polynomials_would_pass_them() -> None:
-    activation = analyse("erf", split(sp.erf(x)), {})
+    activation = analyse("erf", split(sp.erf(x)))
     surfaces = surfaces_of(sp.erf(x), OUTPUTS)
     assert surfaces["mean"].fit.even == ()  # odd in mu
     assert surfaces["var"].fit.odd == ()
@@ -157,7 +157,7 @@ def test_bounds_hold_where_polynomials_would_pass_them() -> None:
 
 
 def test_what_is_left_of_a_mean_changes_sign_with_t_and_w_and_a_variance_has_no_such_symmetry() -> None:
-    level, kinked = analyse("tanh", split(sp.tanh(x)), {}), analyse("silu", split(x * S(x)), {})
+    level, kinked = analyse("tanh", split(sp.tanh(x))), analyse("silu", split(x * S(x)))
     assert [flip_of(level, name) for name in (*OUTPUTS, *PARTIALS)] == [-1, 0, 1, -1, 0, 0]
     assert [flip_of(kinked, name) for name in (*OUTPUTS, *PARTIALS)] == [1, 0, -1, 1, 0, 0]
 
@@ -175,7 +175,7 @@ def test_what_is_left_of_a_mean_changes_sign_with_t_and_w_and_a_variance_has_no_
     ids=str,
 )
 def test_outputs_fall_with_sigma_as_the_power_that_is_divided_out(f: sp.Expr, powers: list[int]) -> None:
-    activation = analyse("f", split(f), {})
+    activation = analyse("f", split(f))
     assert list(decay(activation).values()) == [powers[i] for i in (0, 1, 2, 3, 4, 5)]
     balls, t = BallTruth(activation), np.array([-1.7, -0.6, 0.4, 1.1])
     sizes = []
@@ -201,7 +201,7 @@ def test_outputs_fall_with_sigma_as_the_power_that_is_divided_out(f: sp.Expr, po
 def test_a_mean_whose_coefficients_float32_does_not_hold_is_refused_with_that_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    f = analyse("mine", split(sp.erf(x)), {})
+    f = analyse("mine", split(sp.erf(x)))
     monkeypatch.setattr(surface_search, "_ROUNDED", 1e-3)
     with pytest.raises(BuildError, match=r"coefficients of .* in all, which float32 does not hold to 1e-06"):
         find_surfaces(f, QuadratureTruth(f), ("mean",))
@@ -229,7 +229,7 @@ def test_a_frame_without_a_reach_goes_to_where_nothing_changes_any_more(both: bo
     ids=str,
 )
 def test_the_powers_that_a_slow_f_falls_with_are_seen(f: sp.Expr, powers: list[int]) -> None:
-    found = decay(analyse("f", split(f), {}))
+    found = decay(analyse("f", split(f)))
     assert [found[name] for name in ("mean", "dmean_dmu", "dmean_dvar", "var", "dvar_dmu", "dvar_dvar")] == powers
 
 
@@ -248,5 +248,5 @@ def test_where_the_mean_cancels_the_smoothed_kink_is_right_to_what_is_allowed_to
 
 
 def test_a_function_that_is_nearly_its_lines_ends_at_once() -> None:
-    f = analyse("flat", split(x + sp.Float("1e-12") * sp.tanh(x)), {})
+    f = analyse("flat", split(x + sp.Float("1e-12") * sp.tanh(x)))
     assert end_of(f, 1e-7, 1e-6) == 0.0

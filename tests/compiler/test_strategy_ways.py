@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +14,17 @@ from hypothesis import strategies as st
 from momentgen.compiler import pipeline, strategies
 from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.derive import derive
-from momentgen.compiler.ir.stable import Stable, limits_of
+from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import evaluate_float64
-from momentgen.compiler.strategies import Way, plans, stabilise, ways
-from momentgen.errors import BuildError, MissedError
+from momentgen.compiler.strategies import stabilise, ways
+from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Rule
 from momentgen.rule.symbols import x
 
 SMOOTH = Rule("smooth", f=sp.tanh(x))
 
 
-WAYS = ("smooth, by polynomials", "smooth, by polynomials without a reach")
+WAYS = ("smooth, by polynomials", "quadrature")
 
 
 @pytest.mark.slow
@@ -85,7 +84,6 @@ def first(
     misses: Sequence[str],
     tried: Sequence[str | Made],
     monkeypatch: pytest.MonkeyPatch,
-    certified: Callable[..., str] | None = None,
     rule: Rule = SMOOTH,
 ) -> object:
     """What comes of ways of these names, some of which miss the accuracy."""
@@ -95,12 +93,9 @@ def first(
             raise BuildError(rule.name, "certify", f"the variance is off by {len(stable.way)} tolerances")
         return str(stable.way)
 
-    def way(name: str | Made) -> Way:
-        made: Any = Made(name) if isinstance(name, str) else name
-        return Way(made.way, lambda: (made,))
-
-    monkeypatch.setattr(pipeline, "certified", certified or compiled)
-    return pipeline._compile_first(rule, map(way, tried), lambda stage: None, Evidence(rule.name))
+    made: Any = [(Made(one) if isinstance(one, str) else one,) for one in tried]
+    monkeypatch.setattr(pipeline, "certified", compiled)
+    return pipeline._compile_first(rule, made, lambda stage: None, Evidence(rule.name))
 
 
 def test_a_way_that_misses_the_accuracy_gives_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,47 +121,6 @@ def test_where_all_ways_miss_the_error_says_by_how_much_each(monkeypatch: pytest
         BuildError, match=rf"^rule smooth, stage certify: the variance is off by {len(WAYS[1])} tolerances$"
     ):
         first(WAYS, WAYS[1:], monkeypatch)
-
-
-def test_where_all_ways_miss_far_out_alone_the_first_of_them_is_taken_up_to_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def missed(rule: Rule, stable: Made, *rest: object) -> str:
-        if "up to" in stable.way:
-            return str(stable.way)
-        error = MissedError(rule.name, "lower", "off")
-        error.up_to = {WAYS[0]: 1e3, WAYS[1]: 1e9}[stable.way]
-        raise error
-
-    monkeypatch.setattr(strategies, "restricted", lambda stable, most: stable)
-    assert first([], WAYS, monkeypatch, missed) == (f"{WAYS[1]}, up to var = 1e+09",)
-    stated = Rule("smooth", f=sp.tanh(x), domain={"mean": 10.0})
-    with pytest.raises(BuildError, match="off"):
-        first([], WAYS, monkeypatch, missed, stated)
-
-
-@pytest.mark.parametrize(("builds", "said"), [(True, "; with `domain={'var': 1000}` it builds"), (False, "")])
-def test_a_domain_is_advised_only_where_it_was_tried(builds: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missed(rule: Rule, stable: Made, *rest: object) -> str:
-        if "up to" in stable.way and builds:
-            return str(stable.way)
-        error = MissedError(rule.name, "lower", "off")
-        error.up_to = 1e3
-        raise error
-
-    monkeypatch.setattr(strategies, "restricted", lambda stable, most: stable)
-    with pytest.raises(BuildError, match=rf"^rule smooth, stage lower: off{re.escape(said)}$"):
-        first([], WAYS[:1], monkeypatch, missed)
-
-
-def test_a_way_up_to_a_variance_is_found_again_by_its_name_with_that_domain() -> None:
-    """As `momentgen verify` does, which else would call the NaN beyond it a broken promise."""
-    derivation = derive(Rule("square", f=sp.Max(x, 0) ** 2))
-    (made,) = next(plans(derivation)).up_to(1e8).stables()
-    (found,) = stabilise(derivation, made.way)
-    assert made.way == found.way == "homogeneous, up to var = 1e+08"
-    assert made.edge == found.edge
-    assert limits_of(found)["nan"] == "var > 1e+08"
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, measure_for
+from momentgen.compiler.strategies.elementary.entire import RelativeMeasure
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
-from momentgen.compiler.strategies.elementary.entire_measure import RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.errors import BuildError
@@ -139,7 +139,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("var", [1e-6, 1.7, 1e6])
 def test_a_partial_is_allowed_its_share_of_the_largest_over_all_means(name: str, var: float) -> None:
-    f = analyse(name, split(SHAPES[name]), {})
+    f = analyse(name, split(SHAPES[name]))
     measure, sigma = measure_for(f, QuadratureTruth(f)), math.sqrt(var)
     places = [f.centre, *f.kinks]
     means = np.concatenate([place + size * np.linspace(-3, 3, 31) for place in places for size in (f.length, sigma)])

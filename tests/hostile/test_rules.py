@@ -224,7 +224,7 @@ def test_more_parameters_than_can_be_certified_are_refused_with_the_limit() -> N
 
 ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(x) | st.just(oo)
 ANYTHING |= st.just(sympy.nan) | st.just(sympy.I) | st.just(()) | st.just({}) | st.just((1,)) | st.binary(max_size=2)
-FIELDS = ["name", "f", "parameters", "inputs", "covariance", "noise", "bernoulli", "input", "mean", "var", "partials"]
+FIELDS = ["name", "f", "parameters", "inputs", "covariance", "noise", "bernoulli", "mean", "var", "partials"]
 FIELDS += ["conditional_var", "variants", "rescaled", "accuracy", "citation", "doc"]
 
 

@@ -22,7 +22,7 @@ from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.quadrature.search import FLOAT32, FLOAT64, Sampled, Setting, drawn
 from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_balls, errors, in_float64
 from momentgen.compiler.toolchain.arrays import F32, F64
-from momentgen.errors import MissedError
+from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x
 
@@ -93,7 +93,7 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
         if ulp_of:
             where = {name: bounds[name].at for name in ulp_of}
             cause = f"variant {stable.variant}: expected an error of at most 1 tolerance, got {ulp_of} at {where}"
-            raise MissedError(rule.name, "certify", cause)
+            raise BuildError(rule.name, "certify", cause)
         promises += check_promises(
             rule.name,
             stable,

@@ -6,7 +6,6 @@ What costs a build its time is here and in the strategies of :mod:`momentgen.com
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +42,7 @@ from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
-from momentgen.errors import BuildError, MissedError
+from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols
 
@@ -60,7 +59,6 @@ _PINNED = 5  # attempts at the least aim that a program has, which leave the goa
 _NEAR = 1 << 20  # units in the last place: up to an eighth
 _OVERFLOWS = 2.0**128  # in float32
 _NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
-_TENS = 39  # powers of ten in float32
 #: an error at a point that was searched out may be nearer to the goal than at a random one, the less so where the aim
 #: is the least there is
 _SOUGHT, _SOUGHT_PINNED = 0.88, 0.92
@@ -217,24 +215,21 @@ def _lower(
     calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
     choice = choose(graph, name, calibrations, aim, order)
     if max(choice.error.values()) > stable.goal:
-        place, up_to = _place(graph, choice, calibrations, stable.goal)
-        missed = MissedError(
-            rule.name,
-            "lower",
-            f"variant {stable.variant}: even with double-floats throughout, the error is "
-            f"{_shown(choice.error)} {stable.unit}, expected at most {stable.goal:g}; {place}",
+        cause = (
+            f"variant {stable.variant}: even with double-floats throughout, the error is {_shown(choice.error)} "
+            f"{stable.unit}, expected at most {stable.goal:g}; {_place(graph, choice, calibrations)}"
         )
-        missed.up_to = up_to
-        raise missed
+        raise BuildError(rule.name, "lower", cause)
     _check_float64(rule, stable, stable.forward64 if direction == "forward" else stable.partials64, calibrations)
     return choice, optimise(lower(graph, name, choice.double, choice.orders, backward=direction == "backward"))
 
 
-def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], goal: float) -> tuple[str, float]:
-    """Where an output is furthest off, in words, and up to which variance none is off."""
+def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration]) -> str:
+    """Where an output is furthest off, in words."""
     program = lower(graph, "missed", choice.double, choice.orders)
+    output = max(choice.error, key=lambda name: choice.error[name])
 
-    def error(one: Calibration, where: npt.NDArray[np.int64], output: str) -> float:
+    def error(one: Calibration, where: npt.NDArray[np.int64]) -> float:
         inputs = {name: values[where] for name, values in one.inputs.items()}
         computed = np.zeros_like(next(iter(one.inputs.values())))
         computed[where] = evaluate(program, inputs, one.params)[output]
@@ -242,21 +237,14 @@ def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration], go
         chosen[where] = True
         return one.error(output, computed, chosen)
 
-    output = max(choice.error, key=lambda name: choice.error[name])
     every = [np.arange(next(iter(one.inputs.values())).size) for one in calibrations]
-    worst = max(range(len(every)), key=lambda i: error(calibrations[i], every[i], output))
+    worst = max(range(len(every)), key=lambda i: error(calibrations[i], every[i]))
     one, where = calibrations[worst], every[worst]
     while where.size > 1:
         halves = np.array_split(where, 2)
-        where = max(halves, key=lambda half: error(one, half, output))
+        where = max(halves, key=lambda half: error(one, half))
     at = ", ".join(f"{name} = {float(values[where[0]]):.4g}" for name, values in one.inputs.items())
-
-    def holds(most: float) -> bool:
-        within = [(one, np.flatnonzero(one.inputs["var"] <= most)) for one in calibrations]
-        return all(error(one, at, name) <= goal for one, at in within for name in choice.error)
-
-    ends = [10.0**k for k in range(_TENS)] if {"mean", "var"} <= set(graph.inputs) else []
-    return f"{output} is furthest off at {at}", max(itertools.takewhile(holds, ends), default=0.0)
+    return f"{output} is furthest off at {at}"
 
 
 def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:

@@ -1,8 +1,7 @@
 """Stage derive: a rule becomes closed forms of its moments and their partials.
 
-The algebra lives in :mod:`.normal` and :mod:`.logistic`, that of several inputs in
-:mod:`.joint`; :mod:`.proof` decides equalities.  Nothing here looks at floating point:
-strategies do.
+The algebra lives in :mod:`.normal`, that of several inputs in :mod:`.joint`; :mod:`.proof` decides equalities.  Nothing
+here looks at floating point: strategies do.
 """
 
 from __future__ import annotations

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 
 import mpmath
 import sympy
 from sympy import Expr, Rational
 
-from momentgen.compiler.derive import logistic, normal
-from momentgen.compiler.derive.proof import check_author, disprove, function, grid
+from momentgen.compiler.derive import normal
+from momentgen.compiler.derive.proof import check_author, function, grid
 from momentgen.compiler.derive.scaling import check_rescaled, found_units
-from momentgen.compiler.function.pieces import Piece, Pieces, PiecesError, rewritten, samples_of, split, vanishes
+from momentgen.compiler.function.pieces import Pieces, PiecesError, rewritten, samples_of, split, vanishes
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 from momentgen.rule.symbols import Phi, mu, v, x
@@ -76,9 +75,6 @@ def base_rule(rule: Rule, rescaled: Rescaled) -> Rule:
     return Rule(rule.name, f=rescaled.of, parameters=used, accuracy=rule.accuracy)
 
 
-_FAMILIES: dict[str, ModuleType] = {"normal": normal, "logistic": logistic}
-
-
 @dataclass(frozen=True)
 class Derivation:
     """What derive hands on; all expressions in ``mu``, ``v`` and the parameters' symbols.
@@ -114,7 +110,7 @@ class Derivation:
 
 
 def derive(rule: Rule) -> Derivation:
-    """Moments of ``rule`` in closed form, checked against Stein's identities and the author's own formulas.
+    """Moments of ``rule`` in closed form, checked against the author's own formulas.
 
     Raises:
         BuildError: if f is outside the algebra and the goals are in ulp, a moment diverges, a formula of the author's
@@ -153,7 +149,7 @@ def derive_mean(derivation: Derivation) -> Expr | None:
     if derivation.mean is not None:
         return derivation.mean
     try:
-        return _FAMILIES[derivation.rule.input].expectation(derivation.pieces)
+        return normal.expectation(derivation.pieces)
     except normal.DivergentError as error:
         raise BuildError(derivation.rule.name, "derive", error.cause, error.expression) from error
     except normal.AlgebraError:
@@ -178,41 +174,38 @@ def _own(rule: Rule) -> Derivation:
         "is_piecewise_polynomial": pieces.is_polynomial,
         "pieces": pieces,
     }
-    family = _FAMILIES[rule.input]
     try:
-        mean = family.expectation(pieces)
+        mean = normal.expectation(pieces)
         # Y² = Y for a draw of 0 or 1.
-        second = mean if rule.bernoulli else family.expectation(pieces.map(lambda e: sympy.expand(e**2)))
+        second = mean if rule.bernoulli else normal.expectation(pieces.map(lambda e: sympy.expand(e**2)))
     except normal.DivergentError as error:
-        first = _divergence_of_square(rule, pieces) or error  # the second moment diverges before the mean does
+        first = _divergence_of_square(pieces) or error  # the second moment diverges before the mean does
         raise BuildError(rule.name, "derive", first.cause, first.expression) from error
     except normal.AlgebraError as error:
-        if rule.f == Phi(x) and rule.input == "normal":
+        if rule.f == Phi(x):
             # E Phi(X)² has no closed form here.
-            mean = family.expectation(pieces)
+            mean = normal.expectation(pieces)
             check_author(rule, {"mean": mean}, grid(rule.parameters))
             return Derivation(rule, mean, None, None, {}, **facts)  # type: ignore[arg-type]
         goal = rule.accuracy
-        if rule.input != "normal" or (not (goal.moments or goal.relative) and goal.mean_abs is goal.var_abs is None):
-            cause = f"f is {error.cause}, which takes a normal input and the accuracy Accuracy(moments=True)"
+        if not (goal.moments or goal.relative) and goal.mean_abs is goal.var_abs is None:
+            cause = f"f is {error.cause}, which takes the accuracy Accuracy(moments=True)"
             raise BuildError(rule.name, "derive", cause, error.expression) from error
         return Derivation(rule, None, None, None, {}, **facts)  # type: ignore[arg-type]
     var = normal.expanded(second - mean**2)
     partials = {
-        "dmean_dmu": family.differentiate(mean, mu),
-        "dmean_dvar": family.differentiate(mean, v),
-        "dvar_dmu": family.differentiate(var, mu),
-        "dvar_dvar": family.differentiate(var, v),
+        "dmean_dmu": normal.differentiate(mean, mu),
+        "dmean_dvar": normal.differentiate(mean, v),
+        "dvar_dmu": normal.differentiate(var, mu),
+        "dvar_dvar": normal.differentiate(var, v),
     }
-    if rule.input == "normal" and not rule.bernoulli:
-        _check_stein(rule, pieces, mean, second)
     check_author(rule, {"mean": mean, "var": var, **partials}, grid(rule.parameters))
     return Derivation(rule, mean, second, var, partials, **facts)  # type: ignore[arg-type]
 
 
-def _divergence_of_square(rule: Rule, pieces: Pieces) -> normal.DivergentError | None:
+def _divergence_of_square(pieces: Pieces) -> normal.DivergentError | None:
     try:
-        _FAMILIES[rule.input].expectation(pieces.map(lambda e: sympy.powsimp(sympy.expand(e**2))))
+        normal.expectation(pieces.map(lambda e: sympy.powsimp(sympy.expand(e**2))))
     except normal.DivergentError as error:
         return error
     except normal.AlgebraError:
@@ -234,34 +227,6 @@ def _is_constant(expr: Expr, rule: Rule) -> bool:
     return all(abs(value - values[0]) < 1e-20 for value in values) and vanishes(expr - expr.subs(x, _APART[0]))
 
 
-def _check_stein(rule: Rule, pieces: Pieces, mean: Expr, second: Expr) -> None:
-    """dE g/dmu = E g' and dE g/dv = E g''/2 for g = f and f^2, jumps included."""
-    for name, moment, power in (("mean", mean, 1), ("second", second, 2)):
-        g = pieces.map(lambda e, n=power: sympy.expand(e**n))  # type: ignore[misc]
-        for symbol, order in ((mu, 1), (v, 2)):
-            identity = f"d{name}_d{'mu' if order == 1 else 'var'} by Stein"
-            stein = _expectation_of_derivative(g, order) * Rational(1, order)
-            if found := disprove(sympy.diff(moment, symbol), stein, grid(rule.parameters)):
-                raise BuildError(rule.name, "derive", f"{identity} fails {found}; a defect of derive", moment)
-
-
-def _expectation_of_derivative(g: Pieces, order: int) -> Expr:
-    """E g' (order 1) or E g'' (order 2) in the sense of distributions: jumps at breakpoints weigh the density."""
-    smooth = normal.expectation(g.map(lambda e: sympy.diff(e, x, order)))
-    for left, right in itertools.pairwise(g):
-        jump = _jump(left, right, 0)
-        if order == 1:
-            smooth += jump * normal.density(left.high)
-        else:
-            smooth += _jump(left, right, 1) * normal.density(left.high) - jump * normal.density(left.high, 1)
-    return smooth
-
-
-def _jump(left: Piece, right: Piece, order: int) -> Expr:
-    step: Callable[[Expr], Expr] = lambda e: sympy.diff(e, x, order).subs(x, left.high)  # noqa: E731
-    return sympy.expand(step(right.expr) - step(left.expr))
-
-
 def affine_parameters(rule: Rule) -> tuple[str, ...]:
     """Their names; none of a rule of two inputs, or of an output that is random beyond its input.
 
@@ -271,7 +236,7 @@ def affine_parameters(rule: Rule) -> tuple[str, ...]:
     ('slope',)
     """
     plain = len(rule.inputs) == 1 and rule.noise is None and not rule.bernoulli
-    if not rule.parameters or not plain or rule.conditional_var is not None or rule.input != "normal":
+    if not rule.parameters or not plain or rule.conditional_var is not None:
         return ()
     try:
         pieces = split(rule.f, rule.parameters)

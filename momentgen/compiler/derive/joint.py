@@ -1,21 +1,20 @@
 """Moments of functions of several random inputs, or of one input and a noise, in closed form.
 
 Closed are polynomials in jointly normal inputs (by Stein: E[X_i g] = mu_i E g + sum_j C_ij E dg/dx_j), with a noise
-factor known by two moments; and ``linear + c·Max(linear, linear)``, since Max(p, q) = q + (p - q)_+ and
+factor known by two moments; and Max(x1, x2) = x2 + D_+, since
 
-    E D_+ = d Phi(a) + s phi(a),   E D_+^2 = (d^2 + s^2) Phi(a) + d s phi(a),   Cov(r, D_+) = Cov(r, D) Phi(a)
+    E D_+ = d Phi(a) + s phi(a),   E D_+^2 = (d^2 + s^2) Phi(a) + d s phi(a),   Cov(x2, D_+) = Cov(x2, D) Phi(a)
 
-for D = p - q ~ N(d, s^2), a = d/s (Clark 1961, "The greatest of a finite set of random variables").
+for D = x1 - x2 ~ N(d, s^2), a = d/s (Clark 1961, "The greatest of a finite set of random variables").
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sympy
-from sympy import Expr, Integer, Max, Poly, Symbol
+from sympy import Expr, Integer, Max, Poly
 
 from momentgen.compiler.derive.proof import check_author
 from momentgen.errors import BuildError
@@ -52,11 +51,9 @@ def derive_joint(rule: Rule) -> JointDerivation:
     >>> derive_joint(Rule("product", f=x1 * x2, inputs=("x1", "x2"))).var
     mu1**2*v2 + mu2**2*v1 + v1*v2
     """
-    if rule.input != "normal":
-        raise BuildError(rule.name, "derive", f"expected normal inputs of a rule of several, got {rule.input}", rule.f)
     algebra = _Joint(rule)
     kinks = rule.f.atoms(Max)
-    mean, var = algebra.kinked(*kinks) if kinks else algebra.polynomial()
+    mean, var = algebra.maximum() if kinks else algebra.polynomial()
     partials: dict[str, Expr] = {}
     for name, (of_mean, of_var) in partial_names(tuple(rule.moments)).items():
         symbol = rule.moments[name]
@@ -92,7 +89,7 @@ class _Joint:
         generators = (*self.inputs, *([] if noise is None else [noise.symbol]))
         f = self.rule.f.as_poly(*generators)
         if f is None:
-            raise self.error("of several inputs, a polynomial or Max of linear terms has closed moments", self.rule.f)
+            raise self.error("of several inputs, a polynomial or Max(x1, x2) has closed moments", self.rule.f)
         if noise is not None and f.degree(noise.symbol) > 1:
             raise self.error("only two moments of the noise are known, so f must be linear in it", self.rule.f)
         mean, second = self.expectation(f), self.expectation(f * f)
@@ -122,42 +119,15 @@ class _Joint:
                 total += self.covariance[self.inputs[first], self.inputs[j]] * n * self.monomial(less)
         return sympy.expand(total)
 
-    # --- one Max -----------------------------------------------------------------
-    def kinked(self, *kinks: Max) -> tuple[Expr, Expr]:
-        f = self.rule.f
-        stand_in = sympy.Dummy()
-        outer = f.subs(kinks[0], stand_in).as_poly(stand_in)
-        if len(kinks) > 1 or len(kinks[0].args) != 2 or outer is None or outer.degree() != 1:
-            raise self.error("expected one Max of two terms, and f linear in it", f)
-        upper, lower = kinks[0].args
-        factor = outer.nth(1)
-        gap = self.linear(upper - lower)
-        rest = self.linear(sympy.expand(outer.nth(0) + factor * lower))
-        d, square = self.mean_of(gap), self.bilinear(gap, gap)
+    # --- Max(x1, x2) -------------------------------------------------------------
+    def maximum(self) -> tuple[Expr, Expr]:
+        if self.rule.f != Max(*self.inputs) or self.rule.noise is not None:
+            raise self.error("beside Max(x1, x2) itself, a polynomial has closed moments", self.rule.f)
+        one, two = self.inputs
+        lower, dependent = self.covariance[two, two], self.covariance[one, two]
+        d, square = self.mean[one] - self.mean[two], self.covariance[one, one] + lower - 2 * dependent
         s = sympy.sqrt(square)
-        a = d / s
-        excess = d * Phi(a) + s * phi(a)
-        excess_var = (d**2 + square) * Phi(a) + d * s * phi(a) - excess**2
-        mean = self.mean_of(rest) + factor * excess
-        var = self.bilinear(rest, rest) + 2 * factor * self.bilinear(rest, gap) * Phi(a) + factor**2 * excess_var
-        return mean, var
-
-    def linear(self, expr: Expr) -> Poly:
-        poly = expr.as_poly(*self.inputs)
-        if poly is None or poly.total_degree() > 1 or self.rule.noise is not None:
-            raise self.error("beside a Max all must be linear in the inputs", expr)
-        return poly
-
-    def mean_of(self, poly: Poly) -> Expr:
-        return poly.nth(*(0 for _ in self.inputs)) + sum(
-            (self.slope(poly, x) * self.mean[x] for x in self.inputs), start=Integer(0)
-        )
-
-    def slope(self, poly: Poly, x: Symbol) -> Expr:
-        return poly.nth(*(int(x == y) for y in self.inputs))
-
-    def bilinear(self, p: Poly, q: Poly) -> Expr:
-        """Covariance of two linear forms."""
-        pairs = itertools.product(self.inputs, repeat=2)
-        total = sum((self.slope(p, x) * self.slope(q, y) * self.covariance[x, y] for x, y in pairs), start=Integer(0))
-        return sympy.expand(total)
+        above = Phi(d / s)
+        excess = d * above + s * phi(d / s)
+        excess_var = (d**2 + square) * above + d * s * phi(d / s) - excess**2
+        return self.mean[two] + excess, lower + 2 * (dependent - lower) * above + excess_var

@@ -43,16 +43,6 @@ class _Term:
     argument: Expr | None
 
 
-def density(point: Expr, order: int = 0) -> Expr:
-    """Density of N(mu, v) at ``point``, or (order 1) its derivative there.
-
-    >>> density(Integer(0))
-    phi(mu/sqrt(v))/sqrt(v)
-    """
-    value = phi((mu - point) / sqrt(v)) / sqrt(v)
-    return value if order == 0 else value * (mu - point) / v
-
-
 def differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
     """Derivative of an :func:`expectation`, expanded in the same functions."""
     return expanded(sympy.diff(expr, symbol))

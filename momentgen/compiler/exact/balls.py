@@ -31,7 +31,7 @@ _RELATIVE, _LEAST = 60, 92  # bits of a value; those that are tried first
 
 
 class BallForm(sympy.Function):
-    """A function that says itself what it is of balls; a subclass stands in a module, so that it survives pickling."""
+    """A function that says itself what it is of balls."""
 
     @staticmethod
     def ball(*args: Any) -> Any:
@@ -51,7 +51,7 @@ def ball_function(expr: Expr | Sequence[Expr], names: Iterable[str | Symbol]) ->
 
 
 class BallFunction:
-    """Several expressions of several named numbers, as a function of balls; survives pickling.
+    """Several expressions of several named numbers, as a function of balls.
 
     Args:
         exprs: in Phi, phi, S, exp, log, sqrt, erf, erfc, polylog, Heaviside, trigonometric functions, powers, +, *.
@@ -78,9 +78,6 @@ class BallFunction:
             half = sympy.Rational(1, 2)
             self._middle = _compile(tuple(sympy.expand(e.subs({Phi(z): half, phi(z): phi(0)})) for e in exprs), names)
             self._argument = _compile((z,), names)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.exprs, self.names)
 
     def __call__(self, *values: float | arb) -> list[arb]:
         """Balls at the current precision ``flint.ctx.prec``."""
@@ -155,7 +152,7 @@ def _find(function: BallFunction, points: Mapping[bytes, tuple[float, ...]]) -> 
 
 
 class ClosedFormTruth:
-    """Exact outputs of closed forms, from rigorous balls; survives pickling.
+    """Exact outputs of closed forms, from rigorous balls.
 
     Args:
         outputs: by name, in the inputs' and the parameters' names.

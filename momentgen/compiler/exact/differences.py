@@ -21,14 +21,11 @@ _SETS = 8  # of points whose values are cached
 
 
 class ActivationTruth:
-    """The outputs of an activation at float32 points; survives pickling, without what it has cached."""
+    """The outputs of an activation at float32 points."""
 
     def __init__(self, f: Activation) -> None:
         self.f = f
         self._cache: dict[tuple[bytes, bytes], dict[str, F64]] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.f,)
 
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
         key = (np.asarray(mean).tobytes(), np.asarray(var).tobytes())

@@ -107,9 +107,6 @@ class BallTruth:
     def __init__(self, f: Activation) -> None:
         self.f, self._known = f, _known_of(f)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.f,)
-
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
         rows = [self.at(float(m), float(v)) for m, v in zip(mean, var, strict=True)]
         return {name: np.array([float(row[name]) for row in rows]) for name in _NAMES}

@@ -1,33 +1,31 @@
-"""One-parameter families fitted under a stated objective, as the papers do: R(a) ~ S(a/t), t by minimax.
+"""One-parameter families fitted by the largest divergence, as the papers do: R(a) ~ S(a/t), t by minimax.
+
+Exact and fitted are variances of normals of one mean; the divergence of the fitted from the exact is
+KL(N(m, exact) || N(m, fitted)) = (r - 1 - ln r)/2 with r = exact/fitted.
 
 The objective is a maximum over the argument, so as a function of the parameter it has a kink where two
 maxima trade places; golden section takes that as it comes.  Everything is evaluated in mpmath: the inner
 maxima are located on a grid and then refined, so that the objective reported is the maximum itself.
 
-Facts, for R(a) ~ S(a/t) under ``max_kl`` on |a| <= 10, as alpha^2 + (1 - alpha^2) S(a/t) for leaky ReLU of slope
+Facts, for R(a) ~ S(a/t) on |a| <= 10, as alpha^2 + (1 - alpha^2) S(a/t) for leaky ReLU of slope
 alpha: at 0.01, t = 0.375759 and KL = 0.0334471, a kink between a = -3.3229 and a = 0.1849.  For ReLU itself
 (alpha = 0) the divergence has no bound: R falls like exp(-a^2/2) and S(a/t) like exp(a/t), so KL grows like a^2/4 as
 a -> -infinity.  A range must be chosen with it: on [-3, 10] t = 0.370329 and KL = 0.0351080 (0.3729 in the paper is
-between the two); on [-2, 10] t = 0.418775 and KL = 0.0325096.  ``max_abs`` chooses nothing for either: it is
-S(0) - R(0) = 1/(2 pi) at a = 0 whatever t.  Leaky ReLU's t serves ReLU with KL <= 0.0568 on [-3, 10].
+between the two); on [-2, 10] t = 0.418775 and KL = 0.0325096.  Leaky ReLU's t serves ReLU with KL <= 0.0568 on
+[-3, 10].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from mpmath import mp, mpf, nstr
 
 from momentgen.compiler.fit.remez import Function
 from momentgen.compiler.fit.special import Number, to_mpf
 from momentgen.errors import BuildError
-
-#: ``max_kl``: exact and fitted are variances of normals of one mean; the largest divergence of the fitted from the
-#: exact, KL(N(m, exact) || N(m, fitted)) = (r - 1 - ln r)/2 with r = exact/fitted. ``max_abs``: the largest
-#: |fitted - exact|. ``max_relative``: the largest |fitted/exact - 1|.
-Objective: TypeAlias = Literal["max_kl", "max_abs", "max_relative"]
 
 _GOLDEN = (mp.sqrt(5) - 1) / 2
 
@@ -39,14 +37,12 @@ class ParameterFit:
     Attributes:
         value: the parameter.
         objective: the objective reached, its maximum over the domain.
-        kind: which objective.
         domain: the range of the argument over which the maximum is taken.
         where: the arguments at which it is reached: two at a kink, one elsewhere.
     """
 
     value: mpf
     objective: mpf
-    kind: Objective
     domain: tuple[mpf, mpf]
     where: tuple[mpf, ...]
 
@@ -54,7 +50,7 @@ class ParameterFit:
         """What a certificate says of the fit of the parameter ``what``, where others have these values."""
         return {
             what: float(nstr(self.value, 10)),
-            "objective": self.kind,
+            "objective": "max_kl",
             "objective_reached": float(nstr(self.objective, 6)),
             "reached_at_a": [float(nstr(a, 6)) for a in self.where],
             "domain_a": [float(end) for end in self.domain],
@@ -68,18 +64,16 @@ def fit_parameter(
     *,
     bounds: tuple[Number, Number],
     domain: tuple[Number, Number] = (-10, 10),
-    objective: Objective = "max_kl",
     points: int = 400,
     what: str = "parameter",
 ) -> ParameterFit:
-    """The t in ``bounds`` that minimises the maximum over the domain of the misfit of ``fitted(t, a)`` to ``exact(a)``.
+    """The t in ``bounds`` that minimises the maximum over the domain of the divergence of ``fitted(t, a)``.
 
     Args:
-        exact: mpmath callable of the argument a; positive for ``max_kl``.
+        exact: mpmath callable of the argument a; positive.
         fitted: mpmath callable of the parameter t and the argument a; alike.
         bounds: range of t, searched on a grid of 40 and from the best of it by golden section.
         domain: range of a.
-        objective: see :data:`Objective`.
         points: number of steps of the grid over a; must resolve the maxima.
         what: name of the parameter, for messages.
 
@@ -93,10 +87,9 @@ def fit_parameter(
     Source: Shekhovtsov, Flach and Busta, Feed-forward Uncertainty Propagation in Belief and Neural Networks, appendix
     D.1, for R(a) ~ S(a/t) under the maximal KL divergence.
 
-    >>> fit = fit_parameter(lambda a: mp.ncdf(a), lambda t, a: 1 / (1 + mp.exp(-a / t)), bounds=(0.2, 1),
-    ...                     objective="max_abs")
+    >>> fit = fit_parameter(lambda a: 1 + a * a, lambda t, a: t, bounds=(1, 2), domain=(-1, 1))
     >>> print(mp.nstr(fit.value, 5), mp.nstr(fit.objective, 4))
-    0.58763 0.009457
+    1.4427 0.02983
     """
     with mp.workdps(30):
         low, high = to_mpf(bounds[0]), to_mpf(bounds[1])
@@ -107,7 +100,11 @@ def fit_parameter(
         truth = [exact(a) for a in grid]
 
         def misfit(t: mpf, a: mpf, value: mpf | None = None) -> mpf:
-            return _misfit(objective, exact(a) if value is None else value, fitted(t, a), what, t, a)
+            real, near = exact(a) if value is None else value, fitted(t, a)
+            if not (real > 0 and near > 0):
+                place = f"{mp.nstr(real, 5)} and {mp.nstr(near, 5)} at a = {mp.nstr(a, 6)}, t = {mp.nstr(t, 6)}"
+                raise _error(what, f"expected positive variances, got {place}")
+            return (real / near - 1 - mp.log(real / near)) / 2
 
         def worst(t: mpf) -> tuple[mpf, tuple[mpf, ...]]:
             curve = [misfit(t, a, v) for a, v in zip(grid, truth, strict=True)]
@@ -131,26 +128,11 @@ def fit_parameter(
         value, _ = _golden(lambda t: worst(t)[0], scan[best - 1], scan[best + 1], mpf("1e-11"))
         level, where = worst(value)
         places = tuple(mp.nint(a * 10**8) / 10**8 for a in where)
-        return ParameterFit(mpf(mp.nstr(value, 11)), +level, objective, (first, last), places)
+        return ParameterFit(mpf(mp.nstr(value, 11)), +level, (first, last), places)
 
 
 def _error(what: str, cause: str) -> BuildError:
     return BuildError(what, "approximate", cause)
-
-
-def _misfit(objective: Objective, exact: mpf, fitted: mpf, what: str, t: mpf, a: mpf) -> mpf:
-    if objective == "max_abs":
-        return abs(fitted - exact)
-    if objective == "max_relative" and exact:
-        return abs(fitted / exact - 1)
-    if objective == "max_kl" and exact > 0 and fitted > 0:
-        ratio = exact / fitted
-        return (ratio - 1 - mp.log(ratio)) / 2
-    expected = {"max_kl": "positive variances", "max_relative": "an exact value other than 0"}.get(objective)
-    if expected is None:
-        raise _error(what, f"expected an objective max_kl, max_abs or max_relative, got {objective!r}")
-    place = f"{mp.nstr(exact, 5)} and {mp.nstr(fitted, 5)} at a = {mp.nstr(a, 6)}, t = {mp.nstr(t, 6)}"
-    raise _error(what, f"{objective}: expected {expected}, got {place}")
 
 
 def _golden(function: Function, low: mpf, high: mpf, width: mpf) -> tuple[mpf, mpf]:

@@ -27,6 +27,7 @@ from momentgen.errors import BuildError
 
 Function = Callable[[mpf], mpf]
 
+_DIGITS = 40  # to which the function is evaluated, and the coefficients kept
 _MAX_SERIES = 4096
 _OVERSAMPLING = 128  # grid points an oscillation: the grid's maximum is within 1e-4 of the true one
 _TAIL = 2.0**-46  # where the series may be cut, relative to the part of it that is being fitted
@@ -70,7 +71,6 @@ def remez(
     *,
     weight: Function | None = None,
     centre: Number = 0,
-    digits: int = 40,
     what: str = "f",
 ) -> Polynomial:
     """The polynomial p of a degree that minimises max |weight(x) (p(x) - function(x))| on an interval.
@@ -82,7 +82,6 @@ def remez(
         weight: mpmath callable without zeros on the interval; 1/function (relative error) by default.
             Use ``lambda x: 1`` for the absolute error.
         centre: the polynomial is written in powers of ``x - centre``.
-        digits: decimal digits to which the function is evaluated, and the coefficients kept.
         what: what the function is, for messages.
 
     Returns:
@@ -100,21 +99,21 @@ def remez(
     >>> print(mp.nstr(p.error, 8), mp.nstr(p.coefficients[1], 8))
     0.27880159 1.1752012
     """
-    with mp.workdps(digits + 20):
+    with mp.workdps(_DIGITS + 20):
         low, high, origin = to_mpf(interval[0]), to_mpf(interval[1]), to_mpf(centre)
         if not (mp.isfinite(low) and mp.isfinite(high) and low < high):
             raise _error(what, f"expected an interval (low, high) with low < high, got ({low}, {high})")
         if degree < 0:
             raise _error(what, f"expected a degree of 0 or more, got {degree}")
-        series = _Series(function, low, high, degree, digits, what)
+        series = _Series(function, low, high, degree, what)
         grid = chebyshev_points(max(1024, _OVERSAMPLING * (degree + 2)))
         correction, reference = _exchange(series.tail, lambda y: _weights(series, weight, y, what), grid, degree, what)
         chebyshev = [c + mpf(q) * series.scale for c, q in zip(series.head(), correction, strict=True)]
         coefficients = to_monomials(chebyshev, low, high, origin)
-    with mp.workdps(digits):
+    with mp.workdps(_DIGITS):
         rounded = tuple(+c for c in coefficients)
     fit = Polynomial(rounded, +origin, (low, high), what, mpf(0))
-    with mp.workdps(digits + 10):
+    with mp.workdps(_DIGITS + 10):
         error = mpf(0)
         for y in reference:
             x = series.point(y)
@@ -183,10 +182,10 @@ class _Series:
     The degree is doubled until the coefficients have fallen far below the part beyond ``degree``.
     """
 
-    def __init__(self, function: Function, low: mpf, high: mpf, degree: int, digits: int, what: str) -> None:
+    def __init__(self, function: Function, low: mpf, high: mpf, degree: int, what: str) -> None:
         self._function, self._what, self._degree = function, what, degree
         self._middle, self._half = (low + high) / 2, (high - low) / 2
-        self._bits = int(3.33 * digits) + 32
+        self._bits = int(3.33 * _DIGITS) + 32
         self._values: dict[tuple[int, int], mpf] = {}
         count = 16
         while count < 2 * degree + 8:
@@ -195,7 +194,7 @@ class _Series:
             self._transform(count)
             magnitudes = [abs(c) for c in self._coefficients]
             self._largest_tail = max(magnitudes[degree + 1 :])
-            noise = (max(magnitudes) >> int(3.32 * digits)) + 1
+            noise = (max(magnitudes) >> int(3.32 * _DIGITS)) + 1
             last = max(magnitudes[-max(4, count // 8) :])
             if last <= max(int(self._largest_tail * _TAIL), noise):
                 break

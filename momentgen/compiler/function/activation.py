@@ -8,7 +8,7 @@ values range, and the length on which it bends.  Values and derivatives come fro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import sympy as sp
 from flint import arb, arb_series, ctx, fmpq
 
-from momentgen.compiler.function.pieces import Piece, Pieces
+from momentgen.compiler.function.pieces import Pieces, rewritten
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
@@ -42,23 +42,6 @@ class Line:
     offset: float
 
 
-_REWRITTEN: Mapping[Any, Callable[[sp.Expr], sp.Expr]] = {
-    sp.sinc: lambda z: sp.sin(z) / z,
-    sp.tan: lambda z: sp.sin(z) / sp.cos(z),
-    sp.cot: lambda z: sp.cos(z) / sp.sin(z),
-    sp.sec: lambda z: 1 / sp.cos(z),
-    sp.csc: lambda z: 1 / sp.sin(z),
-    sp.sech: lambda z: 1 / sp.cosh(z),
-    sp.csch: lambda z: 1 / sp.sinh(z),
-    sp.coth: lambda z: sp.cosh(z) / sp.sinh(z),
-    sp.asin: lambda z: sp.atan(z / sp.sqrt(1 - z**2)),
-    sp.acos: lambda z: sp.pi / 2 - sp.atan(z / sp.sqrt(1 - z**2)),
-    sp.acot: lambda z: sp.atan(1 / z),
-    sp.acosh: lambda z: sp.log(z + sp.sqrt(z - 1) * sp.sqrt(z + 1)),
-    sp.atanh: lambda z: sp.log((1 + z) / (1 - z)) / 2,
-}
-
-
 # --- series ----------------------------------------------------------------------
 def elementary(expr: sp.Expr) -> sp.Expr:
     """The special functions by those that series over balls know: exp, log, erf, erfc, sin, cos, atan and S.
@@ -66,9 +49,7 @@ def elementary(expr: sp.Expr) -> sp.Expr:
     >>> elementary(sp.sech(x))
     1/(exp(x)/2 + exp(-x)/2)
     """
-    for function, rewritten in _REWRITTEN.items():
-        expr = expr.replace(function, lambda z, of=rewritten: of(z))
-    expr = expr.replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
+    expr = rewritten(expr).replace(sp.tanh, lambda z: 2 * S(2 * z) - 1)
     expr = expr.replace(phi, lambda z: sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi))
     expr = expr.replace(sp.asinh, lambda z: sp.log(z + sp.sqrt(z**2 + 1)))
     expr = expr.replace(sp.sinh, lambda z: (sp.exp(z) - sp.exp(-z)) / 2)
@@ -127,16 +108,12 @@ def _below(z: Any) -> Any:
 
 
 class Series:
-    """One piece of f as a power series about any point; survives pickling."""
+    """One piece of f as a power series about any point."""
 
     def __init__(self, expr: sp.Expr) -> None:
-        self.expr = expr
         scope: dict[str, Any] = {"arb": arb, "fmpq": fmpq, "logistic": _logistic, "below": _below}
         exec(f"def call(X):\n    return {_source(elementary(expr))}", scope)
         self.call: Callable[[Any], Any] = scope["call"]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.expr,)
 
     def coefficients(self, at: arb, count: int) -> list[arb]:
         """f^(k)(at)/k!, k < count; NaN where f divides by what no number of bits tells from 0."""
@@ -243,20 +220,13 @@ class Activation:
         return np.array(rows) * np.array(factorials)
 
 
-def analyse(name: str, pieces: Pieces, values: Mapping[sp.Symbol, float]) -> Activation:
-    """Look at f, its parameters set to ``values``.
+@lru_cache(maxsize=64)
+def analyse(name: str, pieces: Pieces) -> Activation:
+    """Look at an f without parameters.
 
     Raises:
         BuildError: if a piece has no power series, or f or its slope is not finite somewhere.
     """
-    return _analysed(name, pieces, tuple(values.items()))
-
-
-@lru_cache(maxsize=64)
-def _analysed(name: str, pieces: Pieces, values: tuple[tuple[sp.Symbol, float], ...]) -> Activation:
-    exact = {s: sp.Rational(w) for s, w in values}
-    pieces = Pieces(tuple(Piece(p.low.subs(exact), p.high.subs(exact), p.expr.subs(exact)) for p in pieces))
-    pieces = Pieces(tuple(p for p in pieces if p.low < p.high))
     try:
         every = [Series(piece.expr) for piece in pieces]
     except ValueError as error:

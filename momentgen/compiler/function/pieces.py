@@ -25,14 +25,19 @@ _MOST_BREAKPOINTS = 100  # beyond, deriving takes hours
 _STAIRS = (sympy.floor, sympy.ceiling, sympy.frac, sympy.Mod)
 #: functions by others that all stages know
 _OTHERS: Mapping[type[Expr], Callable[[Expr], Expr]] = {
+    sympy.sinc: lambda z: sympy.sin(z) / z,
+    sympy.tan: lambda z: sympy.sin(z) / sympy.cos(z),
+    sympy.cot: lambda z: sympy.cos(z) / sympy.sin(z),
+    sympy.sec: lambda z: 1 / sympy.cos(z),
+    sympy.csc: lambda z: 1 / sympy.sin(z),
     sympy.sech: lambda z: 1 / sympy.cosh(z),
     sympy.csch: lambda z: 1 / sympy.sinh(z),
     sympy.coth: lambda z: sympy.cosh(z) / sympy.sinh(z),
-    sympy.sec: lambda z: 1 / sympy.cos(z),
     sympy.asin: lambda z: sympy.atan(z / sympy.sqrt(1 - z**2)),
     sympy.acos: lambda z: sympy.pi / 2 - sympy.atan(z / sympy.sqrt(1 - z**2)),
+    sympy.acot: lambda z: sympy.atan(1 / z),
+    sympy.acosh: lambda z: sympy.log(z + sympy.sqrt(z - 1) * sympy.sqrt(z + 1)),
     sympy.atanh: lambda z: sympy.log((1 + z) / (1 - z)) / 2,
-    sympy.sinc: lambda z: sympy.sin(z) / z,
 }
 
 

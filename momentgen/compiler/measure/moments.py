@@ -81,14 +81,12 @@ def held(exact: F64) -> F64:
 
 
 class Tolerance:
-    """A measure of error by what is allowed; survives pickling.
+    """A measure of error by what is allowed.
 
     Attributes:
-        of_terms: whether terms of an output may be beyond float32 where what they leave is not.
         with_slopes: whether partials of the variance contain v times one of the mean: (1 + v) 2^-126 is allowed them.
     """
 
-    of_terms = False
     with_slopes = False
 
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
@@ -117,9 +115,6 @@ class Tolerance:
         """The same as a function of what was computed: infinite where that is not finite."""
         at, target = (mean.astype(np.float64), var.astype(np.float64)), held(exact)
         allowed, counted = self.allowed(output, target, *at), self.counted(*at)
-        if self.of_terms:  # what surely is beyond float32 has no such excuse
-            with np.errstate(all="ignore"):
-                allowed = np.where(np.abs(exact) - allowed > LARGEST, PARTIAL * LARGEST, allowed)
 
         def errors(computed: F32) -> F64:
             with np.errstate(all="ignore"):
@@ -131,7 +126,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class MomentsMeasure(Tolerance):
-    """Errors over what is allowed; survives pickling.
+    """Errors over what is allowed.
 
     Attributes:
         lipschitz, span, jumps: of f.
@@ -256,7 +251,7 @@ ADDED = {"var": "mean", "dvar_dmu": "dmean_dmu", "dvar_dvar": "dmean_dvar"}
 
 @dataclass(frozen=True)
 class ConditionalMeasure(Tolerance):
-    """The tolerance of f, and that of E h in the variance and its partials; survives pickling.
+    """The tolerance of f, and that of E h in the variance and its partials.
 
     Attributes:
         own, expected: the measures of f and of h.
@@ -304,7 +299,7 @@ class ConditionalMeasure(Tolerance):
 
 @dataclass(frozen=True)
 class ConditionalTruth:
-    """The exact values of f, those of E h added; survives pickling."""
+    """The exact values of f, those of E h added."""
 
     own: Truth
     expected: Truth
@@ -316,7 +311,7 @@ class ConditionalTruth:
 
 @dataclass(frozen=True)
 class Inside:
-    """Another measure, where ``edge`` has numbers; survives pickling if both do."""
+    """Another measure, where ``edge`` has numbers."""
 
     measure: Any
     edge: Edge

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -52,26 +51,7 @@ _ROOM = 2.0**-118
 _NEAR_ZERO = 2.0**-18  # a variance so near 0, relative to its terms, may be on the other side of 0 in float32
 
 
-class _BySizes:
-    """A measure that takes errors relative to sizes found by graphs; survives pickling."""
-
-    _last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}
-
-    def sizes_at(self, points: tuple[F32, ...]) -> dict[str, F64]:
-        """The sizes by output."""
-        raise NotImplementedError
-
-    def scales(self, points: tuple[F32, ...]) -> dict[str, F64]:
-        """The same, cached for the points last seen."""
-        if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
-            self._last = points, self.sizes_at(points)
-        return self._last[1]
-
-
-class TermsUlp(_BySizes):
+class TermsUlp:
     """|computed - exact| in ulp of the sum of the magnitudes of an output's terms, which may cancel.
 
     At least 2^-118 stands for that sum; where it is subnormal, errors are 0.
@@ -87,17 +67,20 @@ class TermsUlp(_BySizes):
         self, graph: Graph, params: Mapping[str, float] | None = None, *, held: bool = False, floored: bool = False
     ) -> None:
         self.graph, self.params, self.held, self.floored = graph, dict(params or {}), held, floored
+        self._last: tuple[tuple[F32, ...], dict[str, F64]] | None = None
 
     def at(self, setting: Mapping[str, float]) -> TermsUlp:
         """The measure at other parameters, where it has some."""
         same = not self.params or setting == self.params
         return self if same else TermsUlp(self.graph, setting, held=self.held, floored=self.floored)
 
-    def sizes_at(self, points: tuple[F32, ...]) -> dict[str, F64]:
-        """Sums of magnitudes by output."""
-        named = {n: p.astype(np.float64) for n, p in zip(self.graph.inputs, points, strict=True)}
-        values = outputs_float64(self.graph, {**named, **self.params})
-        return {name: np.abs(value) for name, value in values.items()}
+    def scales(self, points: tuple[F32, ...]) -> dict[str, F64]:
+        """Sums of magnitudes by output; cached for the points last seen."""
+        if self._last is None or any(a is not b for a, b in zip(self._last[0], points, strict=True)):
+            named = {n: p.astype(np.float64) for n, p in zip(self.graph.inputs, points, strict=True)}
+            values = outputs_float64(self.graph, {**named, **self.params})
+            self._last = points, {name: np.abs(value) for name, value in values.items()}
+        return self._last[1]
 
     def __call__(self, output: str, computed: F32, exact: F64, *points: F32) -> F64:
         sizes = self.scales(points)

@@ -28,7 +28,7 @@ The strategies:
                  ``branch_series``; ``halves``, a line right of a kink and an exponential or a constant left of it
                  (ELU); each with its graph
 ``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
-``elementary``   sums of x^k exp(b x), x^k sin(b x), x^k cos(b x): ``entire``, in the algebra of ``exponentials``
+``elementary``   x, x², exp(b x), sin(b x) and cos(b x), times and plus constants: ``entire``
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
                  ``functions`` (sympy to graph)
@@ -41,11 +41,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import NamedTuple
 
 import sympy
 
-from momentgen.compiler.derive import Derivation, JointDerivation, in_units
+from momentgen.compiler.derive import Derivation, in_units
 from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import logistic_input
@@ -55,7 +54,6 @@ from momentgen.compiler.strategies.elementary import entire
 from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
-from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.strategies.kinks import halves, piecewise
 from momentgen.compiler.strategies.quadrature import strategy as quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
@@ -64,10 +62,8 @@ from momentgen.compiler.strategies.smooth import polynomials
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled
 
-__all__ = ["Way", "approximate_ways", "joint_way", "plans", "stabilise", "ways"]
+__all__ = ["approximations", "stabilise", "ways"]
 
-
-_UP_TO = ", up to var = "  # between a strategy's name and the largest variance, in the name of a way
 #: the range of sizes of f that needs no rescaling
 _SIZES = (1 / 16, 4.0)
 
@@ -89,67 +85,15 @@ class _Strategy:
     sized: bool = False
     relative: bool = False
 
+    def made(self, derivation: Derivation) -> Iterator[Stable]:
+        """Its variants, and what is written on after every strategy."""
+        for stable in self.variants(derivation):
+            held = saturated(derivation, stable) if self.lines else stable
+            yield replace(with_jumps(held, derivation), way=self.what)
+
 
 def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
     return lambda derivation: None if applies(derivation) else f"expected {expected}"
-
-
-class Way:
-    """A way to variants of a rule: making them may take long, so it is done when they are asked for.
-
-    Attributes:
-        what: its name.
-        refusal: why it does not serve after all, once that is known; empty as long as it does.
-    """
-
-    def __init__(self, what: str, make: Callable[[], Iterable[Stable]]) -> None:
-        self.what, self.refusal = what, ""
-        self._make = make
-
-    def stables(self) -> tuple[Stable, ...]:
-        """The variants; none where the way does not serve.
-
-        Raises:
-            BuildError: if one cannot be made, and there is no other way to it.
-        """
-        return tuple(self._make())
-
-    def up_to(self, var: float) -> Way:
-        """The same on the domain of variances up to ``var``, a power of ten."""
-        return Way(f"{self.what}{_UP_TO}{var:g}", lambda: _up_to(self.stables(), var))
-
-
-def _up_to(stables: tuple[Stable, ...], var: float) -> tuple[Stable, ...]:
-    return tuple(replace(restricted(one, {"var": var}), way=f"{one.way}{_UP_TO}{var:g}") for one in stables)
-
-
-class _Plan(Way):
-    """A way by one of several strategies: where it does not serve, the next one may."""
-
-    def __init__(
-        self,
-        strategy: _Strategy,
-        asked: _Asked,
-    ) -> None:
-        derivation = asked.derivation
-
-        def held(stable: Stable) -> Stable:
-            return saturated(derivation, stable) if strategy.lines else stable
-
-        super().__init__(
-            strategy.what,
-            lambda: [with_jumps(held(stable), derivation) for stable in strategy.variants(derivation)],
-        )
-        self._finish = asked.finish
-
-    def stables(self) -> tuple[Stable, ...]:
-        try:
-            if made := tuple(replace(stable, way=self.what) for stable in self._make()):
-                return self._finish(made)
-            self.refusal = "the accuracy that the rule asks for is of none of its variants"
-        except BuildError as error:
-            self.refusal = _cause(error)
-        return ()
 
 
 #: tried in this order
@@ -172,7 +116,7 @@ _STRATEGIES = (
     ),
     _Strategy(
         "elementary",
-        _unless(entire.applies, "a sum of x^k exp(b x), x^k sin(b x) and x^k cos(b x), without parameters"),
+        _unless(entire.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"),
         entire.stable_variants,
     ),
     _Strategy(
@@ -185,21 +129,6 @@ _STRATEGIES = (
     ),
     _Strategy("draw, by polynomials", polynomials.why_no_draw, polynomials.draw_variants, absolute=True),
     _Strategy("with kinks, by power series", piecewise.why_not, piecewise.stable_variants, lines=True, sized=True),
-    _Strategy(
-        "with kinks, by power series and closer polynomials",
-        piecewise.why_not,
-        piecewise.closer_variants,
-        lines=True,
-        sized=True,
-    ),
-    _Strategy(
-        "smooth, by polynomials without a reach",
-        polynomials.why_not_without_reach,
-        polynomials.without_reach,
-        lines=True,
-        absolute=True,
-        sized=True,
-    ),
     _Strategy("quadrature", quadrature.why_not, quadrature.stable_variants, relative=True),
 )
 
@@ -210,11 +139,18 @@ def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
     Raises:
         BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
-    what, _, most = way.partition(_UP_TO)
-    stables = next(ways(derivation, what))
-    if most:
-        stables = _up_to(stables, float(most))
-    return (*stables, *(stable for each in approximate_ways(derivation) for stable in each.stables()))
+    return (*next(ways(derivation, way)), *approximations(derivation))
+
+
+def approximations(derivation: Derivation) -> Iterator[Stable]:
+    """The variants of a derived rule that approximate its moments."""
+    yield from (_on_domain(derivation, stable) for stable in formula.stable_variants(derivation))
+    if derivation.base is None:
+        yield from (_on_domain(derivation, stable) for stable in logistic_input.stable_variants(derivation))
+
+
+#: a derivation that strategies are asked for, and what makes of their variants those of the rule
+_Asked = tuple[Derivation, Callable[[tuple[Stable, ...]], tuple[Stable, ...]]]
 
 
 def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
@@ -226,72 +162,57 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
     Raises:
         BuildError: if no strategy covers the rule; with the reason of each among ``others``.
     """
-    for plan in plans(derivation, way):
-        if stables := plan.stables():
-            yield stables
+    given = derivation.conditional
+    #: the mean of the variance given x, where there is one: made once, for all ways to f
+    expected = None if given is None else cache(partial(expected_conditional, given))
 
-
-def approximate_ways(derivation: Derivation) -> list[Way]:
-    """A way to each kind of approximation that a rule may have."""
-    made: list[Callable[[Derivation], Iterable[Stable]]] = [formula.stable_variants]
-    if derivation.base is None:
-        made.append(logistic_input.stable_variants)
-
-    def limited(make: Callable[[Derivation], Iterable[Stable]]) -> Iterable[Stable]:
-        return [_on_domain(derivation, stable) for stable in make(derivation)]
-
-    return [Way(make.__module__, partial(limited, make)) for make in made]
-
-
-def joint_way(derivation: JointDerivation) -> Way:
-    """The way to all variants of a rule of two inputs, or of one and a noise."""
-    return Way("joint", lambda: stabilise_joint(derivation))
-
-
-def plans(derivation: Derivation, way: str = "") -> Iterator[Way]:
-    """The strategies that serve a derived rule by what f is, in their order; nothing is made until it is asked for.
-
-    With ``way``, the strategy of that name alone.
-
-    Raises:
-        BuildError: if no strategy covers the rule; with the reason of each among ``others``.
-    """
-    known: list[Stable] = []
-
-    def all_of_it(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
-        """With the variance given x, where there is one; its mean is made once, for all ways to f."""
-        if derivation.conditional is not None:
-            if not known:
-                known.append(expected_conditional(derivation.conditional))
-            stables = tuple(with_conditional_variance(derivation, stable, known[0]) for stable in stables)
+    def whole(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
+        if expected is not None:
+            stables = tuple(with_conditional_variance(derivation, stable, expected()) for stable in stables)
         return tuple(_on_domain(derivation, stable) for stable in stables)
 
     def asked(of: Derivation) -> _Asked:
-        """The request for f itself, or for its base where it is rescaled."""
+        """For f itself, or for its base where it is rescaled."""
         if of.base is None:
-            return _Asked(of, all_of_it)
+            return of, whole
 
         def mapped_back(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
             (base,) = (stable for stable in stables if stable.variant == "exact")
-            return all_of_it((saturated(of, rescaled_variant(of, base)),))
+            return whole((saturated(of, rescaled_variant(of, base)),))
 
-        return _Asked(of.base, mapped_back)
+        return of.base, mapped_back
 
-    itself = _Asked(derivation, all_of_it)
-    yield from _exact(asked(derivation), cache(lambda: asked(_of_size_one(derivation))), itself, way)
+    usual, sized = asked(derivation), cache(lambda: asked(_of_size_one(derivation)))
+    if usual[0].mean is None or usual[0].second is None:
+        check_second_moment(usual[0])
+    refusals: list[tuple[str, str, bool]] = []
+    served = False
+    for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
+        tried, made = False, tuple[Stable, ...]()
+        try:
+            of, finish = sized() if strategy.sized else (derivation, whole) if strategy.relative else usual
+            cause = _why_not_goals(derivation, strategy) or strategy.why_not(of)
+            if not cause:
+                tried, cause = True, "the accuracy that the rule asks for is of none of its variants"
+                if found := tuple(strategy.made(of)):
+                    made = finish(found)
+        except BuildError as error:
+            cause = error.cause if error.expression is None else f"{error.cause} in `{error.expression}`"
+        if made:
+            served = True
+            yield made
+        else:
+            refusals.append((strategy.what, str(cause), tried))
+    if not served:
+        what, cause = _nearest(derivation, refusals)
+        others = tuple((name, why) for name, why, _ in refusals if name != what)
+        raise BuildError(derivation.rule.name, "strategies", f"{cause} ({what})", derivation.rule.f, others)
 
 
 def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
     """A variant, on the domain that the rule states, if it states one."""
     most = derivation.rule.domain
     return restricted(stable, most) if most else stable
-
-
-class _Asked(NamedTuple):
-    """A request to strategies: the derivation, and what finishes its forms."""
-
-    derivation: Derivation
-    finish: Callable[[tuple[Stable, ...]], tuple[Stable, ...]]
 
 
 def _of_size_one(derivation: Derivation) -> Derivation:
@@ -302,7 +223,7 @@ def _of_size_one(derivation: Derivation) -> Derivation:
     rule, goal = derivation.rule, derivation.rule.accuracy
     itself = derivation.units is None and derivation.conditional is None and derivation.degree is None
     absolute = goal.mean_abs is not None or goal.var_abs is not None
-    if not itself or absolute or rule.bernoulli or rule.input != "normal":
+    if not itself or absolute or rule.bernoulli:
         return derivation
     f = Settled.of(rule).at({})
     if f.left is None or f.right is None:
@@ -313,33 +234,6 @@ def _of_size_one(derivation: Derivation) -> Derivation:
         return derivation
     scale = sympy.Integer(2) ** round(math.log2(size))
     return in_units(derivation, Rescaled(rule.f / scale, scale=scale))
-
-
-def _exact(asked: _Asked, sized: Callable[[], _Asked], itself: _Asked, way: str) -> Iterator[Way]:
-    derivation = asked.derivation
-    if derivation.mean is None or derivation.second is None:
-        check_second_moment(derivation)
-    refusals: list[tuple[str, str, bool]] = []
-    served = False
-    for strategy in (s for s in _STRATEGIES if way in ("", s.what)):
-        try:
-            at = sized() if strategy.sized else itself if strategy.relative else asked
-            cause = _why_not_goals(itself.derivation, strategy) or strategy.why_not(at.derivation)
-        except BuildError as error:
-            cause = _cause(error)
-        tried = not cause
-        if not cause:
-            plan = _Plan(strategy, at)
-            yield plan
-            if not plan.refusal:
-                served = True
-                continue
-            cause = plan.refusal
-        refusals.append((strategy.what, cause, tried))
-    if not served:
-        what, cause = _nearest(derivation, refusals)
-        others = tuple((name, why) for name, why, _ in refusals if name != what)
-        raise BuildError(derivation.rule.name, "strategies", f"{cause} ({what})", derivation.rule.f, others)
 
 
 def _nearest(derivation: Derivation, refusals: list[tuple[str, str, bool]]) -> tuple[str, str]:
@@ -360,7 +254,3 @@ def _why_not_goals(derivation: Derivation, strategy: _Strategy) -> str | None:
     if strategy.absolute or goal.mean_abs is goal.var_abs is None:
         return None
     return "expected goals in ulp or by moments, got mean_abs or var_abs"
-
-
-def _cause(error: BuildError) -> str:
-    return error.cause if error.expression is None else f"{error.cause} in `{error.expression}`"

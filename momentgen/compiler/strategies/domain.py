@@ -1,9 +1,7 @@
-"""A domain that a rule states, or that its strategy cannot pass: beyond it outputs and partials are NaN.
+"""A domain that a rule states, or its strategy: beyond it outputs and partials are NaN.
 
 A goal may be missed only at variances that no network has.  ``Rule(domain={"var": 1e8})`` says up to where goals must
-hold.  A strategy whose form ends at a variance of at least :data:`ENOUGH` states that domain itself.  Where all
-strategies miss a goal, and one of them beyond that variance alone, :mod:`momentgen.compiler.pipeline` takes its
-variants up to there.
+hold.
 """
 
 from __future__ import annotations
@@ -18,15 +16,8 @@ import numpy as np
 
 from momentgen.compiler.ir.graph import Graph, select, sqrt
 from momentgen.compiler.ir.stable import Edge, Stable
-from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import Inside
 from momentgen.compiler.toolchain.arrays import F64, Bools
-
-#: the least variance up to which a form must hold for a domain that no rule asked for
-ENOUGH = 1e6
-_LARGEST_EXPONENT = 38  # of a variance in float32, in tens
-_MEANS = np.concatenate([np.linspace(-6, 6, 49), [-1e4, -100, -20, 20, 100, 1e4]])  # in sigmas
-_NEAR = np.sinh(np.linspace(-12, 12, 41))  # about the centre
 
 
 @dataclass(frozen=True)
@@ -106,28 +97,3 @@ def _end(graph: Graph, edge: DomainEdge) -> None:
         if found.index in graph.suspects:
             graph.suspect(value)
         graph.output(name, value)
-
-
-def up_to_its_reach(stable: Stable) -> Stable:
-    """The variant, on the domain that its form reaches where that ends at a variance of at least :data:`ENOUGH`.
-
-    A form that misses the goal at smaller variances stays as it is: what it misses is then said where it is lowered.
-    """
-    exponents = [k for k in range(round(math.log10(ENOUGH)), _LARGEST_EXPONENT + 1) if not _holds(stable, 10.0**k)]
-    if not exponents or exponents[0] <= math.log10(ENOUGH):
-        return stable
-    return restricted(stable, {"var": 10.0 ** (exponents[0] - 1)})
-
-
-def _holds(stable: Stable, var: float) -> bool:
-    """Whether the float32 form, before it is rounded, keeps the goal at a variance."""
-    mean = np.concatenate([math.sqrt(var) * _MEANS, _NEAR]).clip(-3e38, 3e38).astype(np.float32)
-    at = mean, np.full(mean.shape, var, np.float32)
-    exact = stable.truth(*at, {})
-    inputs = {"mean": at[0].astype(np.float64), "var": at[1].astype(np.float64)}
-    return all(
-        float(stable.measure(name, np.broadcast_to(values, mean.shape).astype(np.float32), exact[name], *at).max())
-        <= stable.goal
-        for graph in (stable.forward, stable.partials)
-        for name, values in outputs_float64(graph, inputs).items()
-    )

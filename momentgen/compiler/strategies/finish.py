@@ -60,7 +60,7 @@ def with_jumps(stable: Stable, derivation: Derivation) -> Stable:
 def _own_values(derivation: Derivation) -> Iterator[tuple[float, mpmath.mpf]]:
     """Breakpoints that are float32 numbers, and f there, where that is not its limit from the right."""
     rule, pieces = derivation.rule, derivation.pieces.pieces
-    if rule.input != "normal" or rule.bernoulli:
+    if rule.bernoulli:
         return
     for left, right in itertools.pairwise(pieces):
         here, limit = (e.subs(x, left.high) for e in (rule.f, right.expr))

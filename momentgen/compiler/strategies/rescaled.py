@@ -123,7 +123,7 @@ class RescaledMeasure(Tolerance):
 
 @dataclass(frozen=True)
 class RescaledTruth:
-    """The base's exact values in f's units; survives pickling.
+    """The base's exact values in f's units.
 
     In float64 (mu - c)/h is right to the digits of sigma where f is smooth, and about a kink at c.
     """

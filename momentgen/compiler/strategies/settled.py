@@ -61,7 +61,7 @@ class Settled:
 
 @lru_cache(maxsize=64)
 def _activation(name: str, f: sp.Expr) -> Activation:
-    return analyse(name, split(f), {})
+    return analyse(name, split(f))
 
 
 @lru_cache(maxsize=64)
@@ -82,7 +82,7 @@ def closed_form_truth(derivation: Derivation, inside: Callable[..., Bools] | Non
 
 @dataclass(frozen=True)
 class SettledTruth:
-    """The six outputs at any setting, in float64 or ``by_balls``; survives pickling."""
+    """The six outputs at any setting, in float64 or ``by_balls``."""
 
     settled: Settled
     by_balls: bool = False

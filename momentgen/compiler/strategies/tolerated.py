@@ -14,28 +14,10 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure
 from momentgen.compiler.toolchain.arrays import F32
-from momentgen.rule import Rule
-
-
-def unmet_by_input(rule: Rule, *, draw: bool = False) -> str | None:
-    """What is expected of a rule's input and parameters and not met: one normal input, no parameters; None if all is.
-
-    Args:
-        rule: the rule.
-        draw: whether the output is to be a draw of 0 or 1 with probability f, or f itself.
-    """
-    if rule.input != "normal":
-        return f"expected a normal input, got {rule.input}"
-    if rule.bernoulli != draw:
-        return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
-    if rule.parameters:
-        names = ", ".join(p.name for p in rule.parameters)
-        return f"expected parameters that only scale f, as `rescaled` can state, got {names}"
-    return None
 
 
 def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: bool = False) -> str | None:
-    """What is expected of f and not met; None if all is: one normal input, no parameters, a line on either side.
+    """What is expected of f and not met; None if all is: no parameters, a line on either side.
 
     Args:
         derivation: the rule, derived.
@@ -47,13 +29,16 @@ def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: boo
         BuildError: if f cannot be looked at.
     """
     rule = derivation.rule
-    if cause := unmet_by_input(rule, draw=draw):
-        return cause
+    if rule.bernoulli != draw:
+        return f"expected {'a draw of 0 or 1, got f itself' if draw else 'f itself, got a draw of 0 or 1'}"
+    if rule.parameters:
+        names = ", ".join(p.name for p in rule.parameters)
+        return f"expected parameters that only scale f, as `rescaled` can state, got {names}"
     if kinks and not derivation.kinks:
         return "expected kinks"
     if not kinks and derivation.kinks:
         return f"expected a smooth f, got kinks at {', '.join(map(str, derivation.kinks))}"
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     for line, side in ((f.left, "-oo"), (f.right, "oo")):
         if line is None:
             return f"expected f to near a line for x -> {side}, which it does not"

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from momentgen.native.c_compiler import accepted_flags, chosen_compiler, compile_library
+from momentgen.native.includes import whole
 
 
 @functools.cache
@@ -43,7 +44,7 @@ def compiled(source: str, flags: Sequence[str] | None = None, compiler: tuple[st
         CompilerError: if there is no compiler, or it fails.
     """
     compiler = compiler or chosen_compiler()
-    return _compile(source, tuple(accepted_flags(compiler) if flags is None else flags), compiler)
+    return _compile(whole(source), tuple(accepted_flags(compiler) if flags is None else flags), compiler)
 
 
 #: (exp(r) - 1 - r)/r² for |r| <= ln(2)/2, from high to low

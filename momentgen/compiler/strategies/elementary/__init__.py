@@ -1,1 +1,1 @@
-"""Sums of x^k exp(b x), x^k sin(b x) and x^k cos(b x): moments in closed form."""
+"""x, x², exp(b x), sin(b x) and cos(b x), times and plus constants: moments in closed form."""

@@ -1,15 +1,15 @@
 r"""Elementary moments: the graphs of real operations that ``entire`` asks for.
 
-One method a kind of f; sums of terms are in ``entire_sums``.  1 - e^-y is y times a fitted polynomial where y is
-small, so that nothing cancels; what overflows is the largest number of its sign.  Where an angle or an exponent is lost
-(:class:`Edge`) the variance is taken as NaN, and with it all outputs and partials are.
+One method a kind of f.  1 - e^-y is y times a fitted polynomial where y is small, so that nothing cancels; what
+overflows is the largest number of its sign.  Where an angle or an exponent is lost (:class:`Edge`) the variance is
+taken as NaN, and with it all outputs and partials are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import mpmath
@@ -37,29 +37,28 @@ from momentgen.rule.symbols import x
 TURNED = 1e6  # angles up to there are reduced, and exponents measured
 _EDGE = mpmath.mpf(1) / 2  # of y, up to where 1 - e^-y is y times a polynomial
 _ROUNDED = 1 + 2.0**-12  # by so much the kernels go beyond TURNED, so that rounding leaves none of it out
-CANCELS = 2.0**-12  # of |p mu|: an exponent below that is what its parts leave when they cancel
+_CANCELS = 2.0**-12  # of |p mu|: an exponent below that is what its parts leave when they cancel
 _LOW, _HIGH = -150, 170  # of an exponent: below it counts as 0, and the largest number times 2^-117 is below the upper
 _LOW64, _HIGH64 = -1400, 1400
 
 
 @dataclass(frozen=True)
 class Edge:
-    """How far the numbers that go into sines and exponentials have digits: to rate·|mean| + rate_var·var = 1e6.
+    """How far the numbers that go into sines and exponentials have digits: to rate·|mean| = 1e6.
 
     Beyond, nothing is left of an angle, and of an exponent p·mean + q·var where it is what large parts leave.
 
     Attributes:
-        rate, rate_var: above; both 0 where there is no edge.
+        rate: above; 0 where there is no edge.
         exponents: (p, q) of the exponents that may cancel; with none of them there are angles.
     """
 
     rate: float = 0.0
-    rate_var: float = 0.0
     exponents: tuple[tuple[float, float], ...] = ()
 
     def inside(self, mean: F64, var: F64) -> Bools:
         """Whether outputs and partials are certainly numbers."""
-        return self.rate * np.abs(mean) + self.rate_var * var <= TURNED
+        return self.rate * np.abs(mean) <= TURNED
 
     @property
     def words(self) -> str:
@@ -68,18 +67,13 @@ class Edge:
         >>> Edge(30.0).words
         '|mean| > 33333.3'
         """
-        if not self.rate and not self.rate_var:
+        if not self.rate:
             return ""
         where = f"|mean| > {TURNED / self.rate:g}"
-        if self.rate_var:
-            where = f"{self.rate:g}·|mean| + {self.rate_var:g}·var > {TURNED:g}"
-        return f"{where}, and exponents or the terms of a sum cancel" if self.exponents else where
+        return f"{where}, and exponents cancel" if self.exponents else where
 
 
-NO_EDGE = Edge()
-
-
-@lru_cache
+@functools.lru_cache
 def _trigonometric(kind: str, goal: float) -> Polynomial:
     """sin(r) = r P(r²) or cos(r) = P(r²), |r| <= pi/4 and a little beyond."""
     top = mpmath.mpf("0.62")
@@ -126,7 +120,7 @@ class Writer:
         edge: beyond which the variance is NaN, and with it all that is written.
     """
 
-    def __init__(self, graph: Graph, float64: bool, edge: Edge = NO_EDGE) -> None:
+    def __init__(self, graph: Graph, float64: bool, edge: Edge) -> None:
         self.g, self.float64 = graph, float64
         self.fits: list[Polynomial] = []
         self.goal = 1e-17 if float64 else 1e-8
@@ -135,25 +129,15 @@ class Writer:
         usable = v >= 0
         if edge.words:
             usable = usable & self._within(edge, v)
-        #: 1, or NaN for a negative variance and beyond the edge
-        self.valid = sqrt(select(usable, 1, -1))
         what = "NaN for a negative variance"
-        self.v = (v * self.valid).named(f"{what}, and for {edge.words}" if edge.words else what)
+        self.v = (v * sqrt(select(usable, 1, -1))).named(f"{what}, and for {edge.words}" if edge.words else what)
 
     def _within(self, edge: Edge, v: Real) -> Real:
         """Whether angles and exponents have digits left: one that is large beside its parts has."""
         size = abs(self.mu)
-        if edge.rate_var:
-            size = madd(edge.rate_var / edge.rate, v, size)
         within = size <= TURNED * _ROUNDED / edge.rate
-        if not edge.exponents:
-            return within
-        clear: Real | None = None
-        for p, q in (pair for pair in edge.exponents if pair[0] != 0):
-            exponent = abs(madd(q, v, p * self.mu))
-            one = abs(self.mu) * (abs(p) * CANCELS) <= exponent
-            clear = one if clear is None else clear & one
-        return within if clear is None else within | clear
+        clear = [size * (abs(p) * _CANCELS) <= abs(madd(q, v, p * self.mu)) for p, q in edge.exponents]
+        return within | functools.reduce(operator.and_, clear) if clear else within
 
     def number(self, value: sp.Expr) -> Real:
         return number(self.g, value)
@@ -194,26 +178,13 @@ class Writer:
         """Beyond the largest number, that number."""
         if value.constant is not None:
             return value
-        g = self.g
-        top = g.const(self.largest)
+        top = self.g.const(largest(not self.float64))
         value = select(top < value, top, value)
         return select(value < -top, -top, value)
 
-    @property
-    def largest(self) -> float:
-        """The largest number."""
-        return largest(not self.float64)
-
-    def guarded(self, value: Real, left: float, right: float) -> Real:
-        """Where terms of both signs overflow their sum is no number: the largest, of sign ``left`` left of 0."""
-        g, value = self.g, self.finite(value)
-        beyond = g.const(right * self.largest)
-        if left != right:
-            beyond = select(self.mu < 0, left * self.largest, beyond)
-        return select(equal(value, value), value, beyond * self.valid)
-
     # --- polynomials ---------------------------------------------------------------
     def polynomial(self, f: sp.Expr) -> dict[str, Real]:
+        """Of a degree of at most 2."""
         g, degree = self.g, int(sp.degree(f, x))
 
         def p(k: int, share: sp.Expr = sp.S.One, sigmas: Real | None = None) -> Real:
@@ -228,25 +199,21 @@ class Writer:
                 total = madd(self.v * (mpmath.mpf(1) / (2 * (j + 1))), total, value)
             return total
 
-        spread = self.series(lambda k, sigmas: p(k, sigmas=sigmas) if k <= degree else g.const(0), degree, self.v)
-        # The half of E f'' is formed as such: it may be a number where E f'' is none.
-        return {"mean": p(0), "dmean_dmu": p(1), "dmean_dvar": p(2, sp.Rational(1, 2)), **spread}
-
-    def series(self, moment: Callable[[int, Real], Real], count: int, v: Real) -> dict[str, Real]:
-        """The variance Σ_{k>=1} v^k/k! (E f^(k))² and its partials, to k = ``count``.
-
-        Args:
-            moment: (k, a power of sigma) -> their product with E f^(k).
-            count: above.
-            v: the variance.
-        """
-        g = self.g
-        var, by_mu, by_v = g.const(0), g.const(0), g.const(0)
-        left, right = self.shares(v, count)
-        for k in range(count, -1, -1):
+        zero, one = g.const(0), g.const(1)
+        var = by_mu = by_v = zero
+        # Two factors of v^k: sigma^k twice; in float64, which autograd differentiates, 1 and v^k.  The root has no
+        # derivative at v = 0, and the variance has one.
+        step = self.v if self.float64 else sqrt(self.v)
+        right = [one]
+        for _ in range(degree):
+            right.append(right[-1] * step)
+        left = [one] * len(right) if self.float64 else right
+        for k in range(degree, -1, -1):
             # Each factor with its own share of v^k: products then overflow only where the result does.
-            shared = [(moment(k + j, left[k]), moment(k + j, right[k])) for j in range(3)]
-            if count > 2 or self.float64:  # infinity times a derivative that is 0 would be no number
+            shared = [
+                (p(n, sigmas=left[k]), p(n, sigmas=right[k])) if n <= degree else (zero, zero) for n in range(k, k + 3)
+            ]
+            if self.float64:  # infinity times a derivative that is 0 would be no number
                 shared = [(self.finite(a), self.finite(b)) for a, b in shared]
             (here, here_too), (after, after_too), (later, _) = shared
             weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
@@ -255,24 +222,9 @@ class Writer:
                 var = madd(weight * here, here_too, var)
                 by_mu = madd(weight * here_too * after, 2, by_mu)
                 by_v = madd(weight * here_too, later, by_v)
-        return {"var": var, "dvar_dmu": by_mu, "dvar_dvar": by_v}
-
-    def shares(self, v: Real, count: int) -> tuple[list[Real], list[Real]]:
-        """Two factors of v^k, k = 0 to ``count``: sigma^k twice; in float64, which autograd differentiates, 1 and v^k.
-
-        The root has no derivative at v = 0, and the variance has one.
-        """
-        one = self.g.const(1)
-        step = v
-        if not self.float64:
-            step = sqrt(v)
-            if count > 2:  # the second word of the root of 0 is no number
-                none = equal(v, 0)
-                step = select(none, 0, sqrt(select(none, one, v)))
-        power = [one]
-        for _ in range(count):
-            power.append(power[-1] * step)
-        return ([one] * len(power) if self.float64 else power), power
+        spread = {"var": var, "dvar_dmu": by_mu, "dvar_dvar": by_v}
+        # The half of E f'' is formed as such: it may be a number where E f'' is none.
+        return {"mean": p(0), "dmean_dmu": p(1), "dmean_dvar": p(2, sp.Rational(1, 2)), **spread}
 
     # --- exp -----------------------------------------------------------------------
     def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:
@@ -299,39 +251,30 @@ class Writer:
         }
 
     # --- sin, cos --------------------------------------------------------------------
-    def angle(self, turned: Real) -> tuple[Real, Real]:
-        """Sine and cosine of an angle that single floats hold exactly."""
-        return self.reduced(turned)
+    def angle(self, rate: sp.Expr) -> tuple[Real, Real]:
+        """Sine and cosine of rate·mu by polynomials, after multiples of pi/2.
 
-    def angle_of(self, by_mu: sp.Expr, by_v: sp.Expr) -> tuple[Real, Real]:
-        """Sine and cosine of by_mu·mu + by_v·v.
-
-        Multiples of 512 pi are taken off first, n and the constant short enough for exact products, and the two words
-        that are left are added up: taken off at once, n·pi/2 would leave a second word as large as the first.
+        Of a rate that is no power of two multiples of 512 pi are taken off first, n and the constant short enough for
+        exact products, and the two words that are left are added up: taken off at once, n·pi/2 would leave a second
+        word as large as the first.
         """
-        turned = self.g.const(0)
-        for rate, value in ((by_mu, self.mu), (by_v, self.v)):
-            if rate != 0:
-                turned = madd(self.number(rate), value, turned)
-        with mpmath.workdps(50):
-            n = -round(turned * (1 / (512 * mpmath.pi)))
-            head = mpmath.nint(512 * mpmath.pi * 4) / 4
-            left = madd(n, 512 * mpmath.pi - head, madd(n, head, turned))
-        return self.reduced(left if self.float64 else first_word(left) + second_word(left))
-
-    def reduced(self, turned: Real) -> tuple[Real, Real]:
-        """Sine and cosine by polynomials, after multiples of pi/2."""
+        turned = self.number(rate) * self.mu
+        if not sp.log(sp.Abs(rate), 2).is_integer:
+            with mpmath.workdps(50):
+                n = -round(turned * (1 / (512 * mpmath.pi)))
+                head = mpmath.nint(512 * mpmath.pi * 4) / 4
+                left = madd(n, 512 * mpmath.pi - head, madd(n, head, turned))
+            turned = left if self.float64 else first_word(left) + second_word(left)
         return sine_and_cosine(self.goal, turned, self.fits)
 
-    def wave(self, kind: str, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:
+    def wave(self, kind: type[sp.Expr], a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:
         half = self.g.const(0.5)
-        exact = sp.log(sp.Abs(b), 2).is_integer
-        sine, cosine = self.angle(self.number(b) * self.mu) if exact else self.angle_of(b, sp.Integer(0))
+        sine, cosine = self.angle(b)
         y = self.number(b**2) * self.v
         e, root = self.decaying(-y), self.decaying(y * -0.5)
         rest = self.rest(y, e)
-        sign = 1 if kind == "sin" else -1
-        value, slope = (sine, cosine) if kind == "sin" else (cosine, -sine)
+        sign = 1 if kind is sp.sin else -1
+        value, slope = (sine, cosine) if kind is sp.sin else (cosine, -sine)
         double = madd(-2 * sine, sine, 1)  # cos 2 b mu
         twice = 2 * sine * cosine
         wave = sign * double

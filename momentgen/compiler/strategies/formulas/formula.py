@@ -75,7 +75,7 @@ def _of_balls(expr: sp.Expr) -> sp.Expr:
 class FormulaTruth:
     """Exact values of a formula, from rigorous balls; at v = 0 its limits, terms in 1/sigma counting as 0.
 
-    Where ``floored`` says so, a variance below 0 counts as 0, and so do its partials.  Survives pickling.
+    Where ``floored`` says so, a variance below 0 counts as 0, and so do its partials.
     """
 
     def __init__(self, written: Written, parameters: tuple[str, ...], *, floored: bool) -> None:
@@ -320,7 +320,7 @@ def _fit(derivation: Derivation, variant: Fitted) -> tuple[sp.Expr, dict[str, An
     at = {p.symbol: sp.Rational(float(variant.at.get(p.name, rule.defaults[p.name]))) for p in rule.parameters}
     exact = function(derivation.var.subs(at).subs(v, 1), [mu])
     family = function(variant.var.subs(at).subs(v, 1), [symbol, mu])
-    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
+    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), what=free)
     facts = fit.facts(free, {str(s): float(value) for s, value in at.items()})
     # The number in the certificate is the number in the code.
     return variant.var.subs(symbol, sp.Rational(mpmath.nstr(fit.value, 10))), facts

@@ -19,11 +19,10 @@ from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, equal, select
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, ErrorMeasure, Stable, settings_of
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.ulp import LARGEST, in_ulp
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, changes_sign, output_forms
+from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph
-from momentgen.compiler.strategies.homogeneous.kink_powers import UlpOfTerms
 from momentgen.compiler.strategies.kit import FLOAT64, Precision, within
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -51,7 +50,7 @@ def sign_function(side: Side, parameters: tuple[str, ...]) -> str:
 
 
 class SignScalars:
-    """The derived scalars of :mod:`momentgen.sign_change`, computed as generated code does; survives pickling."""
+    """The derived scalars of :mod:`momentgen.sign_change`, computed as generated code does."""
 
     def __init__(self, sources: tuple[str, ...], parameters: tuple[str, ...]) -> None:
         self.sources, self.parameters = sources, parameters
@@ -76,7 +75,6 @@ def applies(derivation: Derivation) -> bool:
     """Whether the rule is homogeneous of a whole degree, polynomial on either side of a kink at 0."""
     return (
         derivation.mean is not None
-        and derivation.rule.input == "normal"
         and derivation.degree is not None
         and sp.sympify(derivation.degree).is_Integer
         and derivation.is_piecewise_polynomial
@@ -99,7 +97,6 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
         names = tuple(defaults)
         sides = [forms["mean"].minus, *([forms["mean"].plus] if traits.right else [])]
         scalars = SignScalars(tuple(sign_function(side, names) for side in sides), names)
-    measure, facts = _measure(forms, settings)
     variants = []
     degree = forms["mean"].power
     reach = (_reach_of_powers(degree) if degree > 1 else _REACH)[0]
@@ -124,7 +121,7 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
                 forward64=forward64,
                 partials64=build_graph(forms, defaults, FLOAT64, PARTIALS)[0],
                 truth=truth,
-                measure=measure,
+                measure=in_ulp,
                 goal=goal,
                 aim=goal * _AIM,
                 room=_ROOM,
@@ -132,7 +129,6 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
                 box={"a": (-reach, reach), "log2_var": (-50.0, 50.0)},
                 settings=settings_of(rule),
                 fits=tuple(dict.fromkeys(fits)),
-                facts=facts,
                 **_near_sign_change(scalars),
                 doc="moments in closed form; tails by fitted repeated integrals of the normal distribution",
             )
@@ -153,22 +149,6 @@ def _hold(graph: Graph, slopes: Sequence[float], largest: float) -> None:
         lost = select(equal(found, found), 0, select(far, 1, 0))
         found = select(lost > 0, value, found)
         graph.output(name, within(found, largest))
-
-
-def _measure(forms: Mapping[str, OutputForm], settings: list[dict[str, Any]]) -> tuple[ErrorMeasure, Mapping[str, str]]:
-    """Errors in ulp, and for a degree of 2 what is said of outputs that change sign where no expansion serves them."""
-
-    def changes(name: str, form: OutputForm) -> bool:
-        sides = (form.plus,) if name == "mean" else (form.plus, form.minus)
-        return any(changes_sign(side, setting) for side in sides for setting in settings)
-
-    changing = {name: form for name, form in forms.items() if form.power >= 0 and changes(name, form)}
-    if forms["mean"].power < 2 or not changing:
-        return in_ulp, {}
-    what = (
-        f"{', '.join(changing)}: in ulp of the larger of the value and of its part without phi, which cancel at a zero"
-    )
-    return UlpOfTerms(changing), {"measured": what}
 
 
 def _float32(forms: Mapping[str, OutputForm], outputs: tuple[str, ...], fit: float, lean: bool) -> Precision:

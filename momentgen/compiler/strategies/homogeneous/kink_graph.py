@@ -55,7 +55,7 @@ from momentgen.compiler.strategies.kit import Precision, close_mills_ratio, numb
 from momentgen.errors import BuildError
 
 
-class _Writer:
+class Writer:
     """Writes the shared values once, and then output after output."""
 
     def __init__(self, graph: Graph, precision: Precision, degree: int) -> None:
@@ -408,7 +408,7 @@ def build_graph(
     """
     derived = sign_change.NAMES if precision.scaled and (traits.left or traits.right) else ()
     graph = Graph(("mean", "var"), (*parameters, *derived))
-    writer = _Writer(graph, precision, forms["mean"].power)
+    writer = Writer(graph, precision, forms["mean"].power)
     orders: set[int] = set()
     for name in outputs:
         sides = (forms[name].plus,) if forms[name].parity is not None else (forms[name].plus, forms[name].minus)

@@ -7,62 +7,28 @@ holds:
 - z meets the powers of the variance taken down by a power of two, which it gets back together with its share of 2^n;
 - where C0's part may exceed the result, both are taken 2^-10 times as large and the result 2^10 times;
 - what overflows even so is the largest number.
-
-Partials that change sign beside the kink (leaky forms) are measured by what cancels: :class:`UlpOfTerms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import mpmath
-import numpy as np
 import sympy as sp
 
-from momentgen.compiler.ir.graph import Graph, Real, equal, select
-from momentgen.compiler.measure.ulp import LARGEST, is_normal, unit
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, T
+from momentgen.compiler.ir.graph import Real, equal, select
+from momentgen.compiler.strategies.homogeneous.forms import T
 from momentgen.compiler.strategies.kit import largest
-from momentgen.compiler.toolchain.arrays import F32, F64
+
+if TYPE_CHECKING:
+    from momentgen.compiler.strategies.homogeneous.kink_graph import Writer
 
 _SPARE = mpmath.mpf(2) ** 10
 _SCALE = 72  # binary places that a variance above 2^40 is taken down by; a multiple of the factors over v's power
 
 
-class Scaled(Protocol):
-    """Of a graph's precision, whether it is for float32."""
-
-    @property
-    def scaled(self) -> bool:
-        """Whether exponents are kept apart."""
-
-
-class Shared(Protocol):
-    """What ``kink_graph`` has written: nodes for |mu|, v, sigma and the sign of mu."""
-
-    g: Graph
-    mu: Real
-    size: Real
-    t: Real
-    v: Real
-    s: Real
-    sigma: Real
-    negative: Real
-
-    @property
-    def precision(self) -> Scaled:
-        """What the graph is for."""
-
-    def expression(self, expr: sp.Expr) -> Real:
-        """A polynomial in t and the parameters."""
-
-    def factors(self) -> list[Real]:
-        """The factors of 2^n; none in float64."""
-
-
-def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: Real) -> Real:
+def assemble(shared: Writer, power: int, plains: Sequence[sp.Expr], z: Real) -> Real:
     """sigma^power·(C0 + z·2^n), ``plains`` being C0 right of the kink, and left of it where it differs."""
     one = shared.g.const(1)
     huge = mpmath.mpf(2) ** 40 < shared.v
@@ -87,7 +53,7 @@ def assemble(shared: Shared, power: int, plains: Sequence[sp.Expr], z: Real) -> 
     return select(abs(total) <= top, total, beyond)
 
 
-def _lead(shared: Shared, power: int, plain: sp.Expr, down: Real) -> Real:
+def _lead(shared: Writer, power: int, plain: sp.Expr, down: Real) -> Real:
     """Σ c_k |mu|^k v^((power-k)/2), times ``down``."""
     total = shared.g.const(0)
     large = shared.v > 1
@@ -108,7 +74,7 @@ def _lead(shared: Shared, power: int, plain: sp.Expr, down: Real) -> Real:
     return total
 
 
-def saturated(shared: Shared, value: Real, *, output: bool) -> Real:
+def saturated(shared: Writer, value: Real, *, output: bool) -> Real:
     """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
     top = largest(shared.precision.scaled)
     value = select(value < -top, -top, value)
@@ -117,46 +83,3 @@ def saturated(shared: Shared, value: Real, *, output: bool) -> Real:
         value = select(equal(shared.s, shared.s), value, shared.s)
         value = select(equal(shared.mu, shared.mu), value, shared.mu)
     return value
-
-
-@dataclass(frozen=True)
-class UlpOfTerms:
-    """Errors in ulp; of ``forms``, which change sign, in ulp of the larger of the value and C0's part of it.
-
-    Next to a zero no formula is accurate relatively: there C0's part and the rest cancel, each right to some ulp.
-    """
-
-    forms: Mapping[str, OutputForm]
-    setting: Mapping[str, float] = field(default_factory=dict)
-
-    def at(self, setting: Mapping[str, float]) -> UlpOfTerms:
-        """The same at a setting of the parameters."""
-        return replace(self, setting=setting)
-
-    def __call__(
-        self,
-        output: str,
-        computed: F32,
-        exact: F64,
-        mean: F32,
-        var: F32,
-    ) -> F64:
-        size = np.abs(exact)
-        with np.errstate(all="ignore"):
-            if output in self.forms:
-                mu, v = np.abs(mean.astype(np.float64)), var.astype(np.float64)
-                form = self.forms[output]
-                parts = [self._part(side.plain, form.power, mu, v) for side in (form.plus, form.minus)]
-                size = np.where(
-                    is_normal(exact), np.maximum(size, np.minimum(np.where(mean < 0, *parts[::-1]), LARGEST)), size
-                )
-            error = np.abs(computed.astype(np.float64) - exact) / unit(size)
-        return np.where(is_normal(size), np.where(np.isfinite(computed), error, np.inf), 0.0)
-
-    def _part(self, plain: sp.Expr, power: int, size: F64, v: F64) -> F64:
-        """|C0| sigma^power."""
-        total = np.zeros_like(size)
-        for (k,), c in sp.Poly(plain, T).terms() if plain != 0 else ():
-            value = float(c.subs({s: self.setting[s.name] for s in c.free_symbols}))
-            total = total + value * size**k * v ** ((power - k) // 2)
-        return np.abs(total)

@@ -258,7 +258,7 @@ def _fit(derivation: JointDerivation, name: str, variant: Fitted) -> tuple[sp.Ra
     at = {mu2: 0, v2: 0, v1: 1}
     exact, family = function(derivation.var.subs(at), [mu1]), function(variant.var.subs(at), [symbol, mu1])
     _, low, high = variant.domain
-    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), objective=variant.objective, what=free)
+    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), what=free)
     facts = fit.facts(free, {"mu2": 0.0, "v2": 0.0})
     # The number in the certificate is the number in the code.
     return sp.Rational(mpmath.nstr(fit.value, 10)), facts

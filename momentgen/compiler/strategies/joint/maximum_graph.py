@@ -26,7 +26,7 @@ import mpmath
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
-from momentgen.compiler.strategies.kit import SLACK, Precision, Tails, scaling
+from momentgen.compiler.strategies.kit import SCALE, SLACK, Precision, mills_ratio, scaling
 
 #: exponent at which exp is clamped: 2^-125 a factor, which keeps each normal
 _FLUSH = 87
@@ -46,7 +46,7 @@ def maximum_graph(
     writer = _Maximum(precision, covariance, tau)
     for name in outputs:
         writer.g.output(name, writer.outputs[name]())
-    return writer.g, (writer.tails.fit,)
+    return writer.g, (writer.fit,)
 
 
 def maximum_sizes(precision: Precision, *, covariance: bool, tau: Any | None = None) -> Graph:
@@ -70,7 +70,6 @@ class _Maximum:
         self.swap = self.mean[0] < self.mean[1]
         self.scale()
         self.ratio()
-        self.tails = Tails(g, self.t, goal=precision.fit, reach=precision.reach)
         self.tail()
         self.outputs = {"mean": self.of_mean, "var": self.of_var}
         for i in (1, 2):
@@ -132,8 +131,18 @@ class _Maximum:
         return [exp_factor(exponent, i, count) for i in range(count)] if self.precision.scaled else []
 
     def tail(self) -> None:
-        """g, and E J_0, with the exponent applied: beside numbers of the order of 1 they may underflow."""
-        g, j = self.g, self.tails.j
+        """J_0, J_1 and J_2 over sqrt(2 pi) at t, from J_2 by the recurrence, in which all terms are positive.
+
+        And g, and E J_0, with the exponent applied: beside numbers of the order of 1 they may underflow.
+        """
+        g, t = self.g, self.t
+        u = (1 / madd(t, 1 / mpmath.mpf(SCALE), 1)).named(f"u = 1/(1 + t/{SCALE:g})")
+        j2, self.fit = mills_ratio(self.precision, 2, u)
+        one = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
+        double = j2.named("J_2/sqrt(2 pi)") * 2
+        bottom = 1 / madd(t, t, 1)
+        j1 = (madd(-t, double, one) * bottom).named("J_1/sqrt(2 pi)")
+        self.j = j = {-1: one, 0: madd(t, j1, double).named("Mills ratio/sqrt(2 pi)"), 1: j1, 2: j2}
         whole = g.const(1)
         for factor in self.factors:
             whole = whole * factor
@@ -172,7 +181,7 @@ class _Maximum:
         return p, q
 
     def y(self) -> Real:
-        j = self.tails.j
+        j = self.j
         p, q = self.weights()
         first = p * self.reach_over * j[0]
         return self.minus(first, q * j[1] * (1 - self.upper))
@@ -199,16 +208,16 @@ class _Maximum:
     # --- outputs -------------------------------------------------------------------
     def of_mean(self) -> Real:
         larger = self.sized(select(self.swap, self.mean[1], self.mean[0]))
-        return larger + self.last(self.e * self.tails.j[1], self.factors, self.theta)
+        return larger + self.last(self.e * self.j[1], self.factors, self.theta)
 
     def low(self) -> Real:
         """R(-t)/E."""
-        j = self.tails.j
+        j = self.j
         return madd(-self.excess, j[1], j[2] * 2)
 
     def high(self) -> Real:
         """(1 - R(t))/E."""
-        j = self.tails.j
+        j = self.j
         return madd(j[1], madd(self.t, 2, self.excess), j[2] * 2)
 
     def of_var(self) -> Real:
@@ -220,16 +229,16 @@ class _Maximum:
         small = self.last(self.e * self.low(), self.factors, minus)
         total = madd(plus, share, small)
         if self.cov is not None:
-            twice = self.tails.j[1] * self.reach_over * 2
+            twice = self.j[1] * self.reach_over * 2
             total = total + self.sized(self.last(self.e * twice, self.factors, self.cov))
         return total
 
     def slope(self, i: int) -> Real:
-        smaller = self.last(self.e * self.tails.j[0], self.factors)
+        smaller = self.last(self.e * self.j[0], self.factors)
         return self.choose(i, 1 - self.upper, smaller)
 
     def mean_by_variance(self, factor: float) -> Real:
-        node = self.e * (self.tails.j[-1] * factor)
+        node = self.e * (self.j[-1] * factor)
         half = len(self.factors) // 2
         for step in (*self.factors[:half], self.inverse, *self.factors[half:]):
             node = node * step
@@ -259,5 +268,5 @@ class _Maximum:
         return self.choose(i, larger, smaller)
 
     def var_by_covariance(self) -> Real:
-        inner = madd(self.tails.j[1], self.reach_over, self.t * self.y())
+        inner = madd(self.j[1], self.reach_over, self.t * self.y())
         return self.last(self.e * (inner * 2), self.factors)

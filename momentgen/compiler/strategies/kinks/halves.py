@@ -341,7 +341,7 @@ def build_halves(
 def halves_of(derivation: Derivation) -> Halves | None:
     """f's halves, b x for x > 0 and c (e^x - 1) or c for x < 0; None if it is not made of such."""
     rule, pieces = derivation.rule, tuple(derivation.pieces)
-    if rule.input != "normal" or len(pieces) != 2 or tuple(derivation.kinks) != (0,):
+    if len(pieces) != 2 or tuple(derivation.kinks) != (0,):
         return None
     left, right = (sp.expand(piece.expr) for piece in pieces)
     slope = sp.cancel(right / x)

@@ -15,7 +15,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,8 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.measure.moments import MEAN, PARTIAL, USUAL, VARIANCE, Limits, MomentsMeasure, measure_for
-from momentgen.compiler.strategies.kinks.branch_series import with_fitted_branches
+from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, measure_for
+from momentgen.compiler.strategies.kinks.branch_series import unknown_function
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
@@ -49,7 +48,6 @@ _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35, 1.0, 1.4, 2.0, 2.8)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45, 0.35, 0.27, 0.2)
 _BENT = 1.4  # lengths, of a sigma that power series about the kinks of an f that bends between them serve
 _SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
-_CLOSER = Limits(mean=MEAN / 2, partial=PARTIAL / 2)
 _LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
 #: tolerances of float32
 _USUAL = {"mean": MEAN, "var": VARIANCE}
@@ -68,36 +66,17 @@ def why_not(derivation: Derivation) -> str | None:
         BuildError: if f cannot be looked at.
     """
     cause = unmet(derivation, kinks=True, exponentially=False)
-    if cause is None:
-        with_fitted_branches(analyse(derivation.rule.name, derivation.pieces, {}))
-    return cause
+    names = () if cause else filter(None, (unknown_function(piece.expr) for piece in derivation.pieces))
+    return cause or next((f"expected branches by functions whose series are known here, got {n}" for n in names), None)
 
 
-@dataclass(frozen=True, eq=False)
-class _Exact:
-    """What does not depend on how close the polynomials are to be: exact values, and the measure of errors."""
-
-    truth: QuadratureTruth | GeneralTruth
-    measure: MomentsMeasure
-
-
-@lru_cache(maxsize=1)
-def _exact(f: Activation) -> _Exact:
-    truth = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
-    return _Exact(truth, measure_for(f, truth))
-
-
-@lru_cache(maxsize=8)
-def branches_of(
-    f: Activation, rule_f: sp.Expr, order: int, terms: int | None = None, hold: float = math.inf
-) -> Branches:
+def _branches(f: Activation, rule_f: sp.Expr, order: int, hold: float) -> Branches:
     """f's branches and the power series of their differences about the kinks.
 
     Args:
         f: the activation.
         rule_f: the same as the rule has it, which decides to what branch a kink belongs.
         order: of the power series, but those of polynomials, which are whole.
-        terms: of the Hermite series of the variance; None: half of ``order``.
         hold: |x - centre| beyond which f is taken for its lines.
     """
     expressions = tuple(p.expr for p in f.pieces)
@@ -134,7 +113,7 @@ def branches_of(
         tuple(jumps),
         tuple(tuple(row) for row in squares),
         tuple(closed),
-        max(highest, 1) if polynomial else terms or order // 2,
+        max(highest, 1) if polynomial else order // 2,
         max(highest, 1) if polynomial else order,
         (f.centre - hold, f.centre + hold),
         (f.left.slope if f.left else 0.0, f.right.slope if f.right else 0.0),
@@ -143,16 +122,6 @@ def branches_of(
 
 def _square(series: list[arb]) -> list[arb]:
     return [sum((series[j] * series[n - j] for j in range(n + 1)), arb(0)) for n in range(len(series))]
-
-
-@lru_cache(maxsize=1)
-def _hold(f: Activation) -> float:
-    beyond = max(abs(kink - f.centre) for kink in f.kinks) + f.length
-    return float(np.float32(max(far_out(f, _HELD * ALLOWED["mean"], _HELD * ALLOWED["var"]), beyond)))
-
-
-def _followed(f: Activation, rule_f: sp.Expr, order: int) -> Branches:
-    return branches_of(with_fitted_branches(f), rule_f, order, hold=_hold(f))
 
 
 def _unit(f: Activation) -> float:
@@ -165,52 +134,6 @@ def _switches(f: Activation) -> tuple[float, ...]:
     if _BENT * f.length < min(sigmas):  # a sine turns often between its kinks
         sigmas.append(_BENT * f.length)
     return tuple(float(np.float32(s * s)) for s in sigmas)
-
-
-@dataclass(frozen=True)
-class _Fine:
-    """What float64 has above its v*."""
-
-    surfaces: FineSurfaces
-    switch: float
-
-
-@lru_cache(maxsize=1)
-def _find_fine(f: Activation, branches: Branches, switch: float) -> _Fine | None:
-    """The form of the largest v* whose polynomials and local form are accurate; None if there is none.
-
-    Of branches that are no polynomials, at float32's v*.
-    """
-    switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
-    if not all(p.expr.is_polynomial(x) for p in f.pieces):
-        switches = [switch]
-    served = [v for v in switches if _serves_below(v, f, branches)]
-    for goals, switch in itertools.product((OF_SLOW,) if f.algebraic else (BEYOND, ALLOWED), served):
-        with contextlib.suppress(BuildError):
-            surfaces = find_fine_surfaces(f, _exact(f).truth, OUTPUTS, switch, goals=goals)
-            if surfaces.error <= 1:
-                return _Fine(surfaces, switch)
-    return None
-
-
-def _serves_below(switch: float, f: Activation, branches: Branches) -> bool:
-    """Whether the local form is as accurate as float64's."""
-    errors, goals = _local_errors(f, branches, switch), OF_SLOW if f.algebraic else ALLOWED
-    return all(error * _USUAL.get(name, PARTIAL) <= _LOCAL * goals[name] for name, error in errors.items())
-
-
-@lru_cache(maxsize=64)
-def _local_errors(f: Activation, branches: Branches, switch: float) -> Mapping[str, float]:
-    """The local form's largest errors just below the switch, over the tolerance."""
-    of = _exact(f)
-    sigma = math.sqrt(switch)
-    spread = np.linspace(-6, 6, 61)
-    points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
-    mean = np.tile(points, 2).astype(np.float32)
-    var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
-    return largest_errors(
-        lambda outputs: build_piecewise(branches, NEAR64, outputs, switch)[0], of.truth, of.measure, mean, var
-    )
 
 
 def _by_surfaces(f: Activation, surfaces: Mapping[str, Surface]) -> Far:
@@ -261,95 +184,138 @@ class _Chosen:
         return _by_cells(first, self.switch * _CUT, *rest) if rest else first
 
 
-def _choose(f: Activation, rule_f: sp.Expr, limits: Limits) -> _Chosen:
-    """The largest switch that both forms serve.
+class _Search:
+    """For v*, of float32 and of float64."""
 
-    Raises:
-        BuildError: if there is none, with how far each form was off.
-    """
-    if f.lipschitz == 0:
-        cause = "expected a tolerance that is nowhere 0, as that of steps is far out"
+    def __init__(self, f: Activation, rule_f: sp.Expr) -> None:
+        if f.lipschitz == 0:
+            cause = "expected a tolerance that is nowhere 0, as that of steps is far out"
+            raise BuildError(f.name, "strategies", cause, f.pieces)
+        self.f, self.rule_f = f, rule_f
+        self.truth = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
+        self.measure = measure_for(f, self.truth)
+        beyond = max(abs(kink - f.centre) for kink in f.kinks) + f.length
+        self.hold = float(np.float32(max(far_out(f, _HELD * ALLOWED["mean"], _HELD * ALLOWED["var"]), beyond)))
+
+    def branches(self, order: int) -> Branches:
+        """f's branches by series of an order."""
+        return _branches(self.f, self.rule_f, order, self.hold)
+
+    def local_errors(self, branches: Branches, switch: float) -> Mapping[str, float]:
+        """The local form's largest errors just below the switch, over the tolerance."""
+        sigma = math.sqrt(switch)
+        spread = np.linspace(-6, 6, 61)
+        points = np.unique(np.concatenate([k + sigma * spread for k in self.f.kinks]))
+        mean = np.tile(points, 2).astype(np.float32)
+        var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
+        return largest_errors(
+            lambda outputs: build_piecewise(branches, NEAR64, outputs, switch)[0], self.truth, self.measure, mean, var
+        )
+
+    def chosen(self) -> _Chosen:
+        """The largest switch that both forms serve.
+
+        Raises:
+            BuildError: if there is none, with how far each form was off.
+        """
+        f, tried = self.f, []
+        ladder, long = ([self.branches(order) for order in orders] for orders in (_ORDERS, _LONG))
+        # Long series last: they serve a larger v*, but rounding in them grows with it.
+        attempts = [(v, steps) for steps in (ladder, long) for v in _switches(f)]
+        for switch, steps in attempts:
+            for branches in steps:
+                local = max(self.local_errors(branches, switch).values())
+                if local <= _LOCAL:
+                    break
+            tried.append(f"v* = {switch:.4g}: the local form leaves out {local:.3g} of what is allowed")
+            if local > _LOCAL:
+                continue
+            for cuts in ((), (_CUT * switch,)) if f.algebraic else ((),):
+                ends = (switch, *cuts, math.inf)
+                try:
+                    cells = tuple(self.surfaces(*cell) for cell in itertools.pairwise(ends))
+                    return _Chosen(switch, branches, local, cells)
+                except BuildError as error:
+                    tried[-1] = f"v* = {switch:.4g}: {error.cause}"
+        cause = f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})"
         raise BuildError(f.name, "strategies", cause, f.pieces)
-    ladder, long = ([_followed(f, rule_f, order) for order in orders] for orders in (_ORDERS, _LONG))
-    tried = []
-    # Long series last: they serve a larger v*, but rounding in them grows with it.
-    attempts = [(v, steps) for steps in (ladder, long) for v in _switches(f)]
-    for switch, steps in attempts:
-        for branches in steps:
-            local = max(_local_errors(f, branches, switch).values())
-            if local <= _LOCAL:
-                break
-        tried.append(f"v* = {switch:.4g}: the local form leaves out {local:.3g} of what is allowed")
-        if local > _LOCAL:
-            continue
-        for cuts in ((), (_CUT * switch,)) if f.algebraic else ((),):
-            ends = (switch, *cuts, math.inf)
-            try:
-                cells = tuple(_surfaces(f, limits, *cell) for cell in itertools.pairwise(ends))
-                return _Chosen(switch, branches, local, cells)
-            except BuildError as error:
-                tried[-1] = f"v* = {switch:.4g}: {error.cause}"
-    raise BuildError(f.name, "strategies", f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})", f.pieces)
 
+    def surfaces(self, start: float, stop: float) -> Mapping[str, Mapping[str, Surface]]:
+        """By graph, the polynomials from one variance to another.
 
-def _surfaces(f: Activation, limits: Limits, start: float, stop: float) -> Mapping[str, Mapping[str, Surface]]:
-    """By graph, the polynomials from one variance to another.
+        Raises:
+            BuildError: if there are none.
+        """
+        f, truth, known = self.f, self.truth, Targets()
+        return {
+            name: find_surfaces(f, truth, outputs, known, start=start, stop=stop) for name, outputs in _GRAPHS.items()
+        }
 
-    Raises:
-        BuildError: if there are none.
-    """
-    truth, known = _exact(f).truth, Targets()
-    return {
-        name: find_surfaces(f, truth, outputs, known, limits, start, stop=stop) for name, outputs in _GRAPHS.items()
-    }
+    def fine(self, branches: Branches, switch: float) -> tuple[FineSurfaces, float] | None:
+        """For float64 the polynomials of the largest v* that both forms serve, and v*; None if there is none.
+
+        Of branches that are no polynomials, at float32's v*.
+        """
+        f, own = self.f, OF_SLOW if self.f.algebraic else ALLOWED
+        switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
+        if not all(p.expr.is_polynomial(x) for p in f.pieces):
+            switches = [switch]
+
+        def serves(v: float) -> bool:
+            errors = self.local_errors(branches, v).items()
+            return all(error * _USUAL.get(name, PARTIAL) <= _LOCAL * own[name] for name, error in errors)
+
+        served = [v for v in switches if serves(v)]
+        for goals, v in itertools.product((OF_SLOW,) if f.algebraic else (BEYOND, ALLOWED), served):
+            with contextlib.suppress(BuildError):
+                surfaces = find_fine_surfaces(f, self.truth, OUTPUTS, v, goals=goals)
+                if surfaces.error <= 1:
+                    return surfaces, v
+        return None
 
 
 def _said(cell: Mapping[str, Mapping[str, Surface]]) -> dict[str, Any]:
     return {name: surface_facts(found) for name, found in cell.items()}
 
 
-def closer_variants(derivation: Derivation) -> Iterator[Stable]:
-    """The same where polynomials that are within the tolerance at the nodes of their fit miss it between them."""
-    return stable_variants(derivation, _CLOSER)
-
-
-def stable_variants(derivation: Derivation, limits: Limits = USUAL) -> Iterator[Stable]:
-    """The variant ``exact``; ``limits`` are those of the polynomials.
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
 
     Raises:
         BuildError: if the two forms cannot be brought within the tolerance.
     """
     rule = derivation.rule
-    f = analyse(rule.name, derivation.pieces, {})
-    chosen = _choose(f, rule.f, limits)
+    f = analyse(rule.name, derivation.pieces)
+    search = _Search(f, rule.f)
+    chosen = search.chosen()
     switch = chosen.switch
-    more = _followed(f, rule.f, _ORDER_FINE)
-    fine = _find_fine(f, more, switch)
+    more = search.branches(_ORDER_FINE)
+    surfaces, above = search.fine(more, switch) or (None, switch)
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     for name, outputs in _GRAPHS.items():
         far = chosen.far(f, name)
         graphs[name], made = build_piecewise(chosen.branches, NEAR32, outputs, switch, far)
         fits += made
-        above, far = (fine.switch, _by_fine_surfaces(f, fine.surfaces)) if fine else (switch, far)
+        far = far if surfaces is None else _by_fine_surfaces(f, surfaces)
         graphs[f"{name}64"], _ = build_piecewise(more, NEAR64, outputs, above, far)
-    in_float64 = f"; in float64 below v = {fine.switch:.4g}, and above {in_words(fine.surfaces)}" if fine else ""
+    in_float64 = f"; in float64 below v = {above:.4g}, and above {in_words(surfaces)}" if surfaces else ""
     count = sum(surface.fit.terms for cell in chosen.cells for surface in cell["forward"].values())
     wide = max((40.0 if f.algebraic else 12.0) * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     slow = {"a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)}
     yield exact_variant(
         f,
         graphs,
-        _exact(f).truth,
-        _exact(f).measure,
+        search.truth,
+        search.measure,
         box={"mu": (f.centre - wide, f.centre + wide), **(slow if f.algebraic else {"log2_var": (-40.0, 30.0)})},
         fits=fits,
         facts={
             "switch": switch,
             "local_form_leaves_out": float(f"{chosen.local:.3g}"),
             **dict(zip(("surfaces", "surfaces_farther"), map(_said, chosen.cells), strict=False)),
-            "switch_float64": fine.switch if fine else switch,
-            **fine_facts(fine.surfaces if fine else None),
+            "switch_float64": above,
+            **fine_facts(surfaces),
         },
         doc=(
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, polynomials in mean/w "

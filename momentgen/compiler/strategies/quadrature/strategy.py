@@ -29,8 +29,6 @@ _SETTINGS = 5  # that features are looked for at, and that it is measured at
 def why_not(derivation: Derivation) -> str | None:
     """Why the strategy cannot handle f, or None."""
     rule = derivation.rule
-    if rule.input != "normal":
-        return f"expected a normal input, got {rule.input}"
     if rule.conditional_var is not None:
         return "expected an output that f(x) decides, got a conditional variance"
     return "expected f itself, got a draw of 0 or 1" if rule.bernoulli else None

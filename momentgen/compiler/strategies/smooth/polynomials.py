@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from momentgen.compiler.measure.moments import (
     limits_for,
     measure_for,
 )
-from momentgen.compiler.strategies.domain import up_to_its_reach
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
@@ -66,15 +64,6 @@ def why_not(derivation: Derivation) -> str | None:
     return unmet(derivation, kinks=False, exponentially=False)
 
 
-def why_not_without_reach(derivation: Derivation) -> str | None:
-    """The same of frames without a reach, for an f that has others: one that nears its lines exponentially.
-
-    Raises:
-        BuildError: if f cannot be looked at.
-    """
-    return unmet(derivation, kinks=False, exponentially=True)
-
-
 def why_no_draw(derivation: Derivation) -> str | None:
     """Why this strategy cannot handle a draw of 0 or 1 with probability f, or None.
 
@@ -85,32 +74,24 @@ def why_no_draw(derivation: Derivation) -> str | None:
 
 
 # --- strategy --------------------------------------------------------------------
-def without_reach(derivation: Derivation) -> Iterator[Stable]:
-    """The same in frames without a reach, for an f that is a line only far out beside its length."""
-    return stable_variants(derivation, slow=True)
-
-
-def stable_variants(derivation: Derivation, slow: bool = False) -> Iterator[Stable]:
-    """The variant ``exact``; ``slow``: whether in frames without a reach, as of an f that nears its lines slowly.
+def stable_variants(derivation: Derivation) -> Iterator[Stable]:
+    """The variant ``exact``.
 
     Raises:
         BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
-    f = analyse(rule.name, derivation.pieces, {})
-    truth, limits = _truth(f), limits_for(rule.accuracy)
-    fine = fine_surfaces(f)
+    f = analyse(rule.name, derivation.pieces)
+    truth, limits = GeneralTruth(f) if f.algebraic else QuadratureTruth(f), limits_for(rule.accuracy)
+    fine = find_fine(f, truth, OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
     surfaces: dict[str, Mapping[str, Surface]] = {}
     known: Targets = {}
     for name, outputs in _ALL.items():
-        surfaces[name] = find_surfaces(f, truth, outputs, known, limits, slow=slow or f.algebraic)
+        surfaces[name] = find_surfaces(f, truth, outputs, known, limits)
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     doc = f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"
-    made = _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
-    if f.algebraic and not rule.domain:
-        made = up_to_its_reach(made)
-    yield made
+    yield _stable(rule, f, surfaces, fine, _ALL, doc, truth, BallTruth(f), measure_for(f, truth, limits))
 
 
 def mean_alone(derivation: Derivation) -> Stable:
@@ -120,9 +101,9 @@ def mean_alone(derivation: Derivation) -> Stable:
         BuildError: if this strategy cannot handle f, or none is within the tolerance.
     """
     rule = derivation.rule
-    if cause := why_not_without_reach(derivation):
+    if cause := unmet(derivation, kinks=False, exponentially=True):
         raise BuildError(rule.name, "strategies", cause, rule.f)
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     truth = QuadratureTruth(f)
     fine = find_fine(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
     surfaces = _mean_surfaces(f, truth, _MEAN_ALONE, USUAL)
@@ -141,7 +122,7 @@ def draw_variants(derivation: Derivation) -> Iterator[Stable]:
         BuildError: if none is within the tolerance.
     """
     rule = derivation.rule
-    f = analyse(rule.name, derivation.pieces, {})
+    f = analyse(rule.name, derivation.pieces)
     own, limits = QuadratureTruth(f), limits_for(rule.accuracy)
     truth, rigorous = DrawTruth(own), DrawTruth(BallTruth(f))
     fine = find_fine(f, own, ("mean",), _CELLS)
@@ -217,16 +198,6 @@ def _mean_surfaces(
     return found(last)
 
 
-@lru_cache(maxsize=1)
-def fine_surfaces(f: Activation) -> FineSurfaces | None:
-    """The polynomials of mean and *variance* for float64, whatever serves float32; None if there are none."""
-    return find_fine(f, _truth(f), OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
-
-
-def _truth(f: Activation) -> QuadratureTruth | GeneralTruth:
-    return GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
-
-
 def find_fine(
     f: Activation,
     truth: QuadratureTruth | GeneralTruth,
@@ -280,7 +251,7 @@ def _digits(value: Any) -> float:
 
 @dataclass(frozen=True)
 class DrawTruth:
-    """The exact values of a draw, from those of f; survives pickling."""
+    """The exact values of a draw, from those of f."""
 
     own: Truth
 

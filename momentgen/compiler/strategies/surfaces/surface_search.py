@@ -55,7 +55,6 @@ def find_surfaces(
     known: Targets | None = None,
     limits: Limits = USUAL,
     start: float = 0.0,
-    slow: bool | None = None,
     stop: float = math.inf,
 ) -> dict[str, Surface]:
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
@@ -67,15 +66,14 @@ def find_surfaces(
         known: of an earlier search for the same f; taken from, and added to.
         limits: what the rule asks for beyond the usual tolerance.
         start: the least v that they serve; above 0 where f has kinks.
-        slow: whether in frames without a reach; None: as f asks for.
-        stop: the largest v, of frames without a reach.
+        stop: the largest v, of an f that nears its lines slowly.
 
     Raises:
         BuildError: if no frame reaches the tolerance.
     """
-    slow, known, cause = f.algebraic if slow is None else slow, {} if known is None else known, ""
+    known, cause = {} if known is None else known, ""
     for end in (0.0, _END_OF_LOGARITHMS) if f.algebraic and stop == math.inf else (0.0,):
-        search = _Search(f, truth, outputs, known, limits, start, slow, end, stop)
+        search = _Search(f, truth, outputs, known, limits, start, end, stop)
         shared, *apart = (search.best(group) for group in groups_of(outputs))
         if all(apart) and (not shared or _cost(shared) > sum(map(_cost, apart)) + _FRAME):
             return {name: surface for found in apart for name, surface in found.items()}
@@ -105,7 +103,6 @@ class _Search:
         known: Targets,
         limits: Limits,
         start: float,
-        slow: bool,
         end: float,
         stop: float,
     ) -> None:
@@ -115,11 +112,11 @@ class _Search:
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
         self.least_size = math.inf  # of a mean's coefficients
-        if slow:
+        if f.algebraic:
             for width, bend in itertools.product(_SLOW_WIDTHS, _SLOW_BENDS):
                 c = float(np.float32(width * turning_of(f) ** 2))
-                forms = [_PLAIN, _FADING, _OF_BOTH] if f.algebraic and "mean" in outputs else [_PLAIN]
-                for roots, form in itertools.product(range(2 if end else 0, 3) if f.algebraic else [0], forms):
+                forms = [_PLAIN, _FADING, _OF_BOTH] if "mean" in outputs else [_PLAIN]
+                for roots, form in itertools.product(range(2 if end else 0, 3), forms):
                     least = end or ((start + c) / (stop + c)) ** (1 / (2 << roots))
                     self.look(Frame(c, bend, INFINITY, start, roots, *form, least))
             return

@@ -1,7 +1,6 @@
-"""Running generated C from the compiler: for measuring and for comparing bits.
+"""Running generated C from Python: for measuring, and for comparing bits.
 
-The runtime has its own cached build; this one compiles into a temporary
-directory that lives as long as the process, and serves what looks at a built package, and tests.
+The runtime has its own cached build; this one compiles into a temporary directory that lives as long as the process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 from momentgen.compiler.toolchain.arrays import F32
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import BuildError, InputError
-from momentgen.native.includes import whole
 
 
 class NativeKernel:
@@ -50,8 +48,8 @@ class NativeKernel:
         flags: Sequence[str] | None = None,
         compiler: tuple[str, ...] | None = None,
     ) -> None:
-        self.symbol, self._counts = symbol, (n_inputs, n_params, n_outputs)
-        library = compiled(whole(c_source), flags, compiler)
+        self.symbol, self._counts, self._outputs = symbol, (n_inputs, n_params), n_outputs
+        library = compiled(c_source, flags, compiler)
         try:
             self._function = library[symbol]
         except AttributeError as error:
@@ -59,38 +57,23 @@ class NativeKernel:
         self._function.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * (n_inputs + 1 + n_outputs)
         self._function.restype = None
 
-    def __call__(self, *inputs: F32, params: Sequence[float] = (), out: Sequence[F32] | None = None) -> tuple[F32, ...]:
-        """Evaluate.
+    def __call__(self, *inputs: F32, params: Sequence[float] = ()) -> tuple[F32, ...]:
+        """A float32 array an output, in the program's order.
 
         Args:
             inputs: contiguous float32 arrays of one shape.
             params: one number a parameter, in the program's order; rounded to float32.
-            out: arrays to write, contiguous float32 of that shape and apart from the inputs; made if None.
-
-        Returns:
-            One float32 array an output, in the program's order.
 
         Raises:
-            InputError: if an array has another number, shape, dtype or layout.
+            InputError: if there is another number of them, or an array has another shape, dtype or layout.
         """
-        n_inputs, n_params, n_outputs = self._counts
-        if len(inputs) != n_inputs or len(params) != n_params:
-            raise InputError(
-                f"{self.symbol}: expected {n_inputs} inputs and {n_params} parameters, got {len(inputs)}, {len(params)}"
-            )
         shape = inputs[0].shape if inputs else ()
-        if out is None:
-            out = [np.empty(shape, np.float32) for _ in range(n_outputs)]
-        elif len(out) != n_outputs:
-            raise InputError(f"{self.symbol}: expected {n_outputs} outputs, got {len(out)}")
-        for array in (*inputs, *out):
-            if array.dtype != np.float32 or array.shape != shape or not array.flags.c_contiguous:
-                raise InputError(
-                    f"{self.symbol}: expected contiguous float32 arrays of shape {shape}, "
-                    f"got {array.dtype} of shape {array.shape}"
-                )
+        fits = all(array.dtype == np.float32 and array.shape == shape and array.flags.c_contiguous for array in inputs)
+        if (len(inputs), len(params)) != self._counts or not fits:
+            got = f"{[(str(array.dtype), array.shape) for array in inputs]} and {len(params)} parameters"
+            wanted = "{} contiguous float32 arrays of one shape and {} parameters".format(*self._counts)
+            raise InputError(f"{self.symbol}: expected {wanted}, got {got}")
+        outputs = tuple(np.empty(shape, np.float32) for _ in range(self._outputs))
         scalars = np.asarray(params, np.float64).astype(np.float32)
-        size = inputs[0].size if inputs else 1
-        pointers = [array.ctypes.data for array in (*inputs, scalars, *out)]
-        self._function(size, *pointers)
-        return tuple(out)
+        self._function(outputs[0].size, *(array.ctypes.data for array in (*inputs, scalars, *outputs)))
+        return outputs
