@@ -79,9 +79,11 @@ def compile_rule(
     def compiled_by(way: Way) -> tuple[Certified, ...]:
         return tuple(certified(rule, stable, progress, evidence) for stable in way.stables())
 
+    called = {p.symbol.name: p.name for p in rule.parameters}
     progress("derive")
     if len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
+        rule = joint.rule
         progress("strategies")
         compiled = [*compiled_by(joint_way(joint))]
     else:
@@ -126,7 +128,9 @@ def compile_rule(
         summaries.append(VariantSummary(stable.variant, bounds, operations))
     names = tuple(one.stable.variant for one in compiled)
     affine = affine_parameters(rule)
-    files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike, affine=affine)
+    files["__init__.py"] = render_module(
+        rule, names, header_digest=rule.digest, float64=alike, affine=affine, called=called
+    )
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
 
 

@@ -215,6 +215,28 @@ def test_a_parameter_moves_scale_and_kinks() -> None:
     assert {setting["half"] for setting in certificate["method"]["settings"]} >= {1.0, 0.5, 2.0}
 
 
+def test_parameters_called_as_generated_code_calls_its_own_give_the_same_bits(tmp_path: Path) -> None:
+    found = []
+    sys.path.insert(0, str(tmp_path))
+    for number, names in enumerate((("alpha", "beta"), ("t", "v"), ("exp", "torch"))):
+        given = [Parameter(name, default=1, low=0.5, high=2) for name in names]
+        half, most = (p.symbol for p in given)
+        f = most * Max(x, 0) / (half + Max(x, 0))
+        compiled = compile_rule(Rule("named", f=f, parameters=tuple(given), accuracy=RELATIVE))
+        package = tmp_path / f"named_{number}"
+        package.mkdir()
+        for file, text in compiled.files.items():
+            (package / file).write_text(text, encoding="utf-8")
+        op = importlib.import_module(package.name).named
+        mean, var = torch.tensor([-1.0, 0.25, 3.0]), torch.tensor([0.5, 1.0, 4.0])
+        values = dict(zip(names, (0.75, 1.5), strict=True))
+        results = [*op(mean, var, **values), *op(mean.double(), var.double(), **values)]
+        reference = op.kernel("backward", backend="torch")
+        results += reference(mean.double(), var.double(), mean.double(), var.double(), **values)
+        found.append([values.tolist() for values in results])
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_relative_goal_is_for_one_normal_input_alone() -> None:
     with pytest.raises(RuleError, match="relative is for f of one normal input"):
         Rule("r", f=S(x), accuracy=Accuracy(relative=True, mean_abs=1e-6))

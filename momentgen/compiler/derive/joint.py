@@ -54,6 +54,7 @@ def derive_joint(rule: Rule) -> JointDerivation:
     """
     if rule.input != "normal":
         raise BuildError(rule.name, "derive", f"expected normal inputs of a rule of several, got {rule.input}", rule.f)
+    rule = rule.in_formulas
     algebra = _Joint(rule)
     kinks = rule.f.atoms(Max)
     mean, var = algebra.kinked(*kinks) if kinks else algebra.polynomial()
