@@ -116,6 +116,11 @@ class Truth:
 
         panels = [(a, b, *sums(a, b)) for a, b in itertools.pairwise(edges)]
         size = np.sum([row[3] for row in panels], axis=0) + 1e-300
+        # what rounding of f leaves of its differences: far in a tail these may be smaller
+        noise = 10.0 ** (4 - self.DIGITS) * abs(float(here))
+        of = noise * size[0]
+        floor = np.array([noise, 2 * of, noise, 2 * noise, 2 * of, 4 * of, 3 * noise * size[1], 4 * noise * size[6]])
+        enough = self.AGREE / 30 * size + floor
         total = np.zeros(8)
         stack = [(*panel, 0) for panel in panels]
         while stack:
@@ -123,7 +128,7 @@ class Truth:
             middle = (a + b) / 2
             left, right = sums(a, middle), sums(middle, b)
             both = left[0] + right[0]
-            if depth == self.DEEPEST or np.all(np.abs(both - whole) <= self.AGREE / 30 * size):
+            if depth == self.DEEPEST or np.all(np.abs(both - whole) <= enough):
                 total += both
             else:
                 stack += [(a, middle, *left, depth + 1), (middle, b, *right, depth + 1)]
