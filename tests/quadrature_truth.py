@@ -37,6 +37,12 @@ class _Softplus(sympy.Function):
     nargs = 1
 
 
+class _Sinc(sympy.Function):
+    """sin(z)/z, a number at 0."""
+
+    nargs = 1
+
+
 class _Root(sympy.Function):
     """The power of a base that is no whole number."""
 
@@ -68,6 +74,7 @@ _OF_BALLS: dict[str, Any] = {
     "phi": lambda z: (-z * z / 2).exp() / (2 * acb.pi()).sqrt(),
     "S": lambda z: 1 / (1 + (-z).exp()) if z.real > 0 else z.exp() / (1 + z.exp()),
     "_Softplus": _softplus,
+    "_Sinc": lambda z: acb(z).sinc(),
     "_Root": lambda z, power: acb(z).pow(power, _cut(acb(z))),
 }  # fmt: skip
 
@@ -144,7 +151,7 @@ def _solve(
 
 def _function(expr: Expr) -> Function:
     """An expression in x, of balls."""
-    roots = expr.replace(
+    roots = expr.replace(sympy.sin, lambda z: z * _Sinc(z)).replace(  # so that sin(x)/x is a number at 0
         lambda e: e.is_Pow and e.exp.is_Rational and not e.exp.is_Integer, lambda e: _Root(e.base, e.exp)
     )
     printer = MpmathPrinter({"fully_qualified_modules": False, "allow_unknown_functions": True})

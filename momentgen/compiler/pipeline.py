@@ -74,9 +74,11 @@ def compile_rule(
         BuildError: naming the rule, the stage and the cause.
     """
     evidence = evidence or Evidence(rule.name)
+    called = {p.symbol.name: p.name for p in rule.parameters}
     progress("derive")
     if len(rule.inputs) > 1 or rule.noise is not None:
         joint = derive_joint(rule)
+        rule = joint.rule
         progress("strategies")
         compiled = [certified(rule, stable, progress, evidence) for stable in stabilise_joint(joint)]
     else:
@@ -120,7 +122,9 @@ def compile_rule(
         summaries.append(VariantSummary(stable.variant, bounds, operations))
     names = tuple(one.stable.variant for one in compiled)
     affine = affine_parameters(rule)
-    files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike, affine=affine)
+    files["__init__.py"] = render_module(
+        rule, names, header_digest=rule.digest, float64=alike, affine=affine, called=called
+    )
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
 
 

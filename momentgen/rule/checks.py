@@ -14,7 +14,7 @@ from sympy import Expr, Symbol
 from momentgen.errors import RuleError
 from momentgen.rule.expressions import HIGHEST_POWER, check_expression, check_number, is_number
 from momentgen.rule.inputs import LogisticInput, Noise, Parameter, partial_names
-from momentgen.rule.names import check_distinct, check_name, check_parameter_name, check_text
+from momentgen.rule.names import check_distinct, check_name, check_text, is_taken
 from momentgen.rule.parts import Accuracy, Fitted, Formula, Rescaled
 from momentgen.rule.symbols import x
 
@@ -97,8 +97,10 @@ class Checker:
             return []
         if not isinstance(rule.noise, Noise):
             raise self.error(f"noise must be a Noise, got {type(rule.noise).__name__}")
-        check_parameter_name(rule.noise.name, f"{rule.name}, noise {rule.noise.name}")
-        if rule.noise.symbol.name in (*rule.inputs, *(p.name for p in rule.parameters)):
+        check_name(rule.noise.name, f"{rule.name}, noise {rule.noise.name}")
+        if is_taken(rule.noise.name):
+            raise self.error(f"noise name {rule.noise.name!r} already means something in formulas or in generated code")
+        if rule.noise.symbol.name in (*rule.inputs, *(p.symbol.name for p in rule.parameters)):
             raise self.error(f"noise name {rule.noise.name!r} is taken by an input or a parameter")
         check_text(rule.noise.citation, rule.name, "noise: citation")
         self.check_expression("noise, mean", rule.noise.mean, parameters)
@@ -113,17 +115,14 @@ class Checker:
             raise self.error(f"expected at most {MOST_PARAMETERS} parameters, got {len(given)}")
         for parameter in given:
             self.check_parameter(parameter)
-        names = [p.name for p in given]
-        if len(set(names)) < len(names):
-            raise self.error(f"parameter names must differ, got {', '.join(names)}")
+        if len({p.symbol.name for p in given}) < len(given):
+            raise self.error(f"parameter names must differ, got {', '.join(p.name for p in given)}")
 
     def check_parameter(self, p: Parameter) -> None:
         where = f"{self.rule.name}, parameter {p.name}"
         check_name(p.name, where)
-        taken = {*self.rule.inputs, *self.rule.moments, *map(str, self.rule.moments.values()), "variant"}
-        if p.name in taken:
+        if p.name in {*self.rule.inputs, *self.rule.moments, "self", "variant"}:
             raise self.error(f"parameter name {p.name!r} is taken by the op's own arguments")
-        check_parameter_name(p.name, where)
         check_text(p.doc, self.rule.name, f"parameter {p.name}: doc")
         if p.default is None:
             raise self.error(f"parameter {p.name} has no default")

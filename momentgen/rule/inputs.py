@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr, Symbol
 
+from momentgen.rule.names import free_name
 from momentgen.rule.symbols import cov, mu, v
 
 __all__ = [
@@ -55,12 +56,13 @@ class Parameter:
 
     @property
     def symbol(self) -> Symbol:
-        """The parameter in formulas: real, and as positive as its range says."""
+        """The parameter in formulas: real, and as positive as its range says; ``v`` is written as ``v_``."""
+        name = free_name(self.name)
         if self.low > 0:
-            return Symbol(self.name, positive=True)
+            return Symbol(name, positive=True)
         if self.low == 0:
-            return Symbol(self.name, nonnegative=True)
-        return Symbol(self.name, real=True)
+            return Symbol(name, nonnegative=True)
+        return Symbol(name, real=True)
 
 
 @dataclass(frozen=True)

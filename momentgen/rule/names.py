@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from momentgen.errors import RuleError
 
-__all__ = ["LONGEST_NAME", "LONGEST_TEXT", "check_distinct", "check_name", "check_parameter_name", "check_text"]
+__all__ = ["LONGEST_NAME", "LONGEST_TEXT", "check_distinct", "check_name", "check_text", "free_name", "is_taken"]
 
 #: characters: ``NAME_VARIANT_backward_kernel`` stays a name that every tool takes, and a line
 LONGEST_NAME = 64
@@ -80,20 +80,19 @@ def check_name(name: object, where: str) -> None:
         raise RuleError(where, f"a rule's name must be possible for files: {name!r} is a device's, or the build's own")
 
 
-def check_parameter_name(name: object, where: str) -> None:
-    """Check that ``name`` can name a parameter: as :func:`check_name`, and not what generated code calls its own.
+def is_taken(name: str) -> bool:
+    """Whether a name already means something in formulas or in generated code."""
+    return name in _TAKEN or _TAKEN_PATTERN.fullmatch(name) is not None
 
-    Raises:
-        RuleError: if it cannot.
 
-    >>> check_parameter_name("negative_slope", "here")
+def free_name(name: str) -> str:
+    """What formulas and generated code call a parameter: its name, or a longer one where that is taken.
+
+    >>> free_name("slope"), free_name("v"), free_name("sign_at")
+    ('slope', 'v_', 'parameter_sign_at')
     """
-    check_name(name, where)
-    if isinstance(name, str) and (name in _TAKEN or _TAKEN_PATTERN.fullmatch(name)):
-        raise RuleError(
-            where,
-            f"a parameter cannot be called {name!r}, which already means something in formulas or in generated code",
-        )
+    candidates = (name, f"{name}_", f"parameter_{name}", f"parameter_{name}_")
+    return next(candidate for candidate in candidates if not is_taken(candidate))
 
 
 def check_distinct(names: Iterable[str], where: str, what: str) -> None:

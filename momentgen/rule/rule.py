@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sympy import Expr, Symbol
@@ -120,6 +120,21 @@ class Rule:
     def defaults(self) -> dict[str, float]:
         """Default value of every parameter."""
         return {p.name: float(p.default) for p in self.parameters if p.default is not None}
+
+    @property
+    def in_formulas(self) -> Rule:
+        """The rule with its parameters called as in formulas and generated code, where a name may be taken."""
+        names = {p.name: p.symbol.name for p in self.parameters}
+        if all(name == other for name, other in names.items()):
+            return self
+        variants = {
+            key: replace(one, at={names.get(name, name): value for name, value in one.at.items()})
+            if isinstance(one, Fitted)
+            else one
+            for key, one in self.variants.items()
+        }
+        parameters = tuple(replace(p, name=names[p.name]) for p in self.parameters)
+        return replace(self, parameters=parameters, variants=variants)
 
     @property
     def moments(self) -> dict[str, Symbol]:

@@ -89,7 +89,7 @@ class Op(Generated):
         self._scaling, self._affine = scaling, affine
         #: the tensors it takes, in order
         self.input_names = input_names(inputs, covariance)
-        names = tuple(parameter.name for parameter in self.parameters)
+        names = tuple(parameter.code or parameter.name for parameter in self.parameters)
         self._kernels = {
             variant: Kernel(
                 name,

@@ -30,6 +30,7 @@ class Parameter:
         low: least value allowed; infinite where unbounded.
         high: greatest value allowed; infinite where unbounded.
         doc: one line for the op's documentation.
+        code: what generated code calls it, where that is not its name.
 
     >>> print(Parameter("negative_slope", 0.01, 0.0, 1.0))
     negative_slope in [0, 1], default 0.01
@@ -40,6 +41,7 @@ class Parameter:
     low: float = -math.inf
     high: float = math.inf
     doc: str = ""
+    code: str = ""
 
     @property
     def range(self) -> str:

@@ -82,6 +82,16 @@ def test_certificates_say_what_is_allowed_beyond_the_switch(name: str) -> None:
     assert made(name)[1].facts["allowed_float64"] == BEYOND
 
 
+def test_certificates_do_not_promise_what_the_polynomials_of_float32_miss_in_float64() -> None:
+    limiter = sp.Piecewise((-sp.Rational(2, 3), x < -1), (x - x**3 / 3, x <= 1), (sp.Rational(2, 3), True))
+    f, stable = made("limiter", limiter)
+    assert stable.facts["surfaces_float64"] == {}
+    assert stable.facts["allowed_float64"] == "as in float32, whose polynomials serve"
+    exact = float(BallTruth(f).at(5.0, 1.0)["mean"])
+    at = {"mean": np.array([5.0]), "var": np.array([1.0])}
+    assert 1e-9 < abs(outputs_float64(stable.forward64, at)["mean"][0] - exact) < 1e-6
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_below_the_switch_means_are_exact_but_for_rounding(name: str) -> None:
     f, truth, random = made(name)[0], BallTruth(made(name)[0]), np.random.default_rng(6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,7 +48,13 @@ def op_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[obj
 
     def build(name: str) -> tuple[object, dict[str, object]]:
         if name not in made:
-            compiled = compile_rule(Rule(name, f=(FUNCTIONS | {"rate": x / (1 - exp(-x))})[name], accuracy=RELATIVE))
+            compiled = compile_rule(
+                Rule(
+                    name,
+                    f=(FUNCTIONS | {"rate": x / (1 - exp(-x)), "call": Max(exp(x) - 1, 0)})[name],
+                    accuracy=RELATIVE,
+                )
+            )
             package = folder / f"q_{name}"
             package.mkdir()
             for file, text in compiled.files.items():
@@ -101,6 +108,84 @@ def test_an_f_written_as_0_over_0_has_its_limit_there(op_of: Callable[..., objec
     torch.testing.assert_close(slope, torch.full_like(slope, 0.5), rtol=1e-7, atol=1e-7)
 
 
+def exact_call(m: float, v: float) -> dict[str, mpmath.mpf]:
+    """Moments of max(exp(X) - 1, 0) in closed form, and their slopes."""
+    with mpmath.workdps(60):
+
+        def power(k: int, mu: mpmath.mpf, var: mpmath.mpf) -> mpmath.mpf:
+            s = mpmath.sqrt(var)
+            return mpmath.exp(k * mu + k * k * var / 2) * mpmath.ncdf(mu / s + k * s)
+
+        def mean(mu: mpmath.mpf, var: mpmath.mpf) -> mpmath.mpf:
+            return power(1, mu, var) - power(0, mu, var)
+
+        def variance(mu: mpmath.mpf, var: mpmath.mpf) -> mpmath.mpf:
+            return power(2, mu, var) - 2 * power(1, mu, var) + power(0, mu, var) - mean(mu, var) ** 2
+
+        at = mpmath.mpf(m), mpmath.mpf(v)
+        found = {"mean": mean(*at), "var": variance(*at)}
+        for name, f in (("mean", mean), ("var", variance)):
+            found |= {f"d{name}_dmu": mpmath.diff(f, at, (1, 0)), f"d{name}_dvar": mpmath.diff(f, at, (0, 1))}
+        return found
+
+
+def test_what_grows_like_exp_holds_up_to_where_its_moments_leave_float64(op_of: Callable[..., object]) -> None:
+    op, certificate = op_of("call")
+    assert certificate["domain"]["nan"] == "|mean| > 100 or var > 100"
+    points = [
+        (-99.0, 99.0),
+        (-20.0, 90.0),
+        (-1.0, 0.25),
+        (0.125, 1e-4),
+        (2.0, 4.0),
+        (30.0, 99.0),
+        (99.0, 2.0),
+        (99.0, 99.0),
+    ]
+    want = [exact_call(float(np.float32(m)), float(np.float32(v))) for m, v in points]
+    most = float(np.finfo(np.float32).max)
+    for dtype, close, largest in ((torch.float64, 1e-8, np.inf), (torch.float32, 1e-4, most)):
+        mean, var = (torch.tensor(c, dtype=torch.float32).to(dtype).requires_grad_() for c in zip(*points, strict=True))
+        outputs = dict(zip(("mean", "var"), op(mean, var), strict=True))
+        found = dict(outputs)
+        for name, values in outputs.items():
+            slopes = torch.autograd.grad(values.sum(), (mean, var), retain_graph=True)
+            found |= dict(zip((f"d{name}_dmu", f"d{name}_dvar"), slopes, strict=True))
+        for k, row in enumerate(want):
+            s_y, s = float(mpmath.sqrt(row["var"])), points[k][1] ** 0.5
+            size = {"mean": s_y, "dmean_dmu": s_y / s, "dmean_dvar": s_y / s**2}
+            size |= {"var": s_y**2, "dvar_dmu": s_y**2 / s, "dvar_dvar": s_y**2 / s**2}
+            for name, exact in row.items():
+                got, expected = found[name][k].item(), min(float(exact), largest)
+                assert abs(got - expected) <= close * (abs(float(exact)) + size[name]), (name, points[k])
+    beyond = torch.stack(op(torch.tensor([101.0, 0.0]), torch.tensor([1.0, 101.0])))
+    assert beyond.isnan().all()
+
+
+def test_growth_is_where_a_side_leaves_float64_and_how_fast() -> None:
+    assert Branches("f", split(Max(exp(3 * x), -exp(-x)) * x)).growth.rates == pytest.approx((0, 3), abs=0.05)
+    tame = Branches("f", split(x**3 * Abs(x))).growth
+    assert tame.rates == (0.0, 0.0)
+    assert tame.ends == (-1e6, 1e6)
+
+
+def test_a_rule_s_domain_limits_the_search() -> None:
+    compiled = compile_rule(Rule("logarithm", f=FUNCTIONS["symmetric_log"], domain={"var": 50.0, "mean": 20.0}))
+    assert json.loads(compiled.files["exact.json"])["domain"]["nan"] == "|mean| > 20 or var > 50"
+
+
+def test_a_refusal_says_in_a_sentence_which_output_misses_where_and_what_to_try() -> None:
+    steep = Piecewise((exp(200 * x), x < 5), (0, True))
+    with pytest.raises(BuildError) as refused:
+        compile_rule(Rule("steep", f=steep))
+    said = str(refused.value)
+    assert re.search(
+        r"expected an error of at most 0.5 tolerance, got inf for var at mean = \S+, var = \S+; state a", said
+    )
+    assert "{" not in said
+    assert "\n" not in said
+
+
 def test_triton_in_its_interpreter_has_the_bits_of_c(op_of: Callable[..., object]) -> None:
     pytest.importorskip("triton")
     op_of("symmetric_log")
@@ -128,6 +213,28 @@ def test_a_parameter_moves_scale_and_kinks() -> None:
     certificate = json.loads(compiled.files["exact.json"])
     assert certificate["method"]["way"] == "quadrature"
     assert {setting["half"] for setting in certificate["method"]["settings"]} >= {1.0, 0.5, 2.0}
+
+
+def test_parameters_called_as_generated_code_calls_its_own_give_the_same_bits(tmp_path: Path) -> None:
+    found = []
+    sys.path.insert(0, str(tmp_path))
+    for number, names in enumerate((("alpha", "beta"), ("t", "v"), ("exp", "torch"))):
+        given = [Parameter(name, default=1, low=0.5, high=2) for name in names]
+        half, most = (p.symbol for p in given)
+        f = most * Max(x, 0) / (half + Max(x, 0))
+        compiled = compile_rule(Rule("named", f=f, parameters=tuple(given), accuracy=RELATIVE))
+        package = tmp_path / f"named_{number}"
+        package.mkdir()
+        for file, text in compiled.files.items():
+            (package / file).write_text(text, encoding="utf-8")
+        op = importlib.import_module(package.name).named
+        mean, var = torch.tensor([-1.0, 0.25, 3.0]), torch.tensor([0.5, 1.0, 4.0])
+        values = dict(zip(names, (0.75, 1.5), strict=True))
+        results = [*op(mean, var, **values), *op(mean.double(), var.double(), **values)]
+        reference = op.kernel("backward", backend="torch")
+        results += reference(mean.double(), var.double(), mean.double(), var.double(), **values)
+        found.append([values.tolist() for values in results])
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_relative_goal_is_for_one_normal_input_alone() -> None:

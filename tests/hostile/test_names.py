@@ -26,7 +26,7 @@ from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.reduction import compile_reduction
 from momentgen.errors import RuleError
-from momentgen.rule import Formula, Noise, Parameter, Reduction, Rule, Score, mu, v, x
+from momentgen.rule import Formula, Noise, Parameter, Reduction, Rescaled, Rule, S, Score, mu, v, x
 from momentgen.rule.files import load_rule_sources
 from momentgen.rule.symbols import mu1
 
@@ -98,10 +98,37 @@ def parameter_names() -> Iterator[str]:
     yield from OTHERS
 
 
-def test_a_parameter_cannot_have_a_name_that_generated_code_or_formulas_use() -> None:
-    for name in sorted(set(parameter_names()) - {"fmaf"}):
-        with pytest.raises(RuleError):
-            Rule("r", f=x, parameters=(Parameter(name, default=1.0),))
+def test_a_parameter_has_any_name_and_formulas_and_generated_code_call_it_by_a_free_one() -> None:
+    used = set(parameter_names()) - {"fmaf"}
+    for name in sorted(used):
+        parameter = Parameter(name, default=1.0)
+        if keyword.iskeyword(name) or name[0] == "_" or name in ("self", "x", "mean", "var", "variant"):
+            with pytest.raises(RuleError, match=r"must be a Python identifier, no keyword|the op's own arguments"):
+                Rule("r", f=x, parameters=(parameter,))
+            continue
+        (inner,) = Rule("r", f=x * parameter.symbol, parameters=(parameter,)).in_formulas.parameters
+        assert inner.name == inner.symbol.name == parameter.symbol.name
+        assert inner.name not in used
+        Rule("r", f=x, parameters=(inner,))
+
+
+def test_parameters_whose_names_in_formulas_would_be_one_are_refused() -> None:
+    with pytest.raises(RuleError, match="parameter names must differ, got v, v_"):
+        Rule("r", f=x, parameters=(Parameter("v", default=1.0), Parameter("v_", default=1.0)))
+
+
+def test_the_units_of_f_take_parameters_by_their_own_names() -> None:
+    scale, width = Parameter("lambda_", default=1.0, low=0.5, high=2), Parameter("v", default=1.0, low=0.5, high=2)
+    units = Rescaled(S(x), width=width.symbol, scale=scale.symbol)
+    f = scale.symbol * S(x / width.symbol)
+    rule = Rule("r", f=f, parameters=(scale, width), rescaled=units)
+    called = {p.symbol.name: p.name for p in rule.parameters}
+    source = render_module(rule.in_formulas, ("exact",), header_digest="0", affine=("v_",), called=called)
+    op = executed(source.replace("Op, Parameter, Scaling", "Op, Parameter"), Scaling=_Module)["r"]
+    assert op.kwargs["affine"] == ("v",)
+    assert [p.args[0] for p in op.kwargs["parameters"]] == ["lambda_", "v"]
+    assert [p.kwargs.get("code") for p in op.kwargs["parameters"]] == [None, "v_"]
+    assert op.kwargs["scaling"].kwargs["width"](lambda_=3.0, v=2.0) == 2.0
 
 
 @given(name=st.text(max_size=8) | st.text("aZ_09é", max_size=5) | st.none() | st.integers())
@@ -135,14 +162,14 @@ class _Module:
         self.args, self.kwargs = args, kwargs
 
 
-def executed(source: str) -> dict[str, Any]:
+def executed(source: str, **known: Any) -> dict[str, Any]:
     """The names of a generated ``__init__.py``, run as from its file."""
     stand_in = types.ModuleType("momentgen.runtime")
     stand_in.__dict__.update(Op=_Module, Parameter=_Module, Reduction=_Module)
     before = sys.modules.get("momentgen.runtime")
     sys.modules["momentgen.runtime"] = stand_in
     try:
-        names: dict[str, Any] = {"__name__": "generated.r"}
+        names: dict[str, Any] = {"__name__": "generated.r", **known}
         exec(compile(source.encode(), "__init__.py", "exec"), names)
         return names
     finally:

@@ -74,6 +74,7 @@ def subject_of(rule: Rule, package: Path) -> Subject:
     built = {variant.variant: variant for variant in read_built(package, rule.name)}
     if EXACT not in built or not all(variant.is_univariate for variant in built.values()):
         raise MomentgenError(f"rule {rule.name}: expected a function of one random variable with an exact variant")
+    rule = rule.in_formulas
     return Subject(rule, derive(rule), rule.defaults, built)
 
 

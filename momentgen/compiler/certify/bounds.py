@@ -28,6 +28,7 @@ from momentgen.compiler.ir.interpreter import Interpreter
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, LARGEST, SMALLEST_NORMAL, is_normal, ulp_error
+from momentgen.compiler.measure.words import missed
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import BuildError
@@ -228,6 +229,12 @@ def measure(
             hard.append((setting, joined(missed)))
             break
     return Measured(bounds, count, tuple(hard))
+
+
+def missed_by(bounds: Mapping[str, Bound], stable: Stable) -> str:
+    """By which output a variant misses its goal most, where, and by how much, in words."""
+    name = max(bounds, key=lambda name: bounds[name].error)
+    return missed(bounds[name].error, name, bounds[name].at, stable.goal, stable.unit)
 
 
 def _at(points: Points, index: npt.NDArray[Any]) -> Points:

@@ -24,6 +24,7 @@ from momentgen.compiler.certify.bounds import (
     kernel_params,
     measure,
     measure_at,
+    missed_by,
     tolerance_of,
 )
 from momentgen.compiler.certify.by_sums import measured_by_sums, tolerance_of_sums
@@ -179,14 +180,7 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                 del programs[direction]
         if pinned > _PINNED:
             break
-    where = {name: bound.at for name, bound in bounds.items() if bound.error > stable.goal}
-    found = {name: bound.error for name, bound in bounds.items()}
-    raise BuildError(
-        rule.name,
-        "certify",
-        f"variant {stable.variant}: expected an error of at most {stable.goal:g} {stable.unit}, "
-        f"got {_shown(found)} at {where}",
-    )
+    raise BuildError(rule.name, "certify", f"variant {stable.variant}: {missed_by(bounds, stable)}")
 
 
 def _by_sums(rule: Rule, stable: Stable) -> Certified:

@@ -120,7 +120,7 @@ def derive(rule: Rule) -> Derivation:
     >>> derive(Rule("relu", f=sympy.Max(x, 0))).partials["dmean_dmu"]
     Phi(mu/sqrt(v))
     """
-    rule = replace(rule, f=rewritten(rule.f))
+    rule = replace(rule.in_formulas, f=rewritten(rule.f))
     own = _own(rule)
     if rule.rescaled is not None:
         check_rescaled(rule, rule.rescaled, own.pieces)

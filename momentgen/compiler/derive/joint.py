@@ -51,6 +51,7 @@ def derive_joint(rule: Rule) -> JointDerivation:
     >>> derive_joint(Rule("product", f=x1 * x2, inputs=("x1", "x2"))).var
     mu1**2*v2 + mu2**2*v1 + v1*v2
     """
+    rule = rule.in_formulas
     algebra = _Joint(rule)
     kinks = rule.f.atoms(Max)
     mean, var = algebra.maximum() if kinks else algebra.polynomial()

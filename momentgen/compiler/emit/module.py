@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from sympy import Expr, Float
+from sympy import Expr, Float, Symbol
 from sympy.printing.pycode import pycode
 
 from momentgen.compiler.emit._text import docstring
@@ -21,13 +21,16 @@ def render_module(
     header_digest: str,
     float64: Mapping[str, str] | None = None,
     affine: Sequence[str] = (),
+    called: Mapping[str, str] | None = None,
 ) -> str:
     """Python source that defines ``NAME = Op(...)``.
 
-    ``float64`` are variants that are another one in float64, ``affine`` parameters in which f is affine, all together.
+    ``float64`` are variants that are another one in float64, ``affine`` parameters in which f is affine, all together,
+    ``called`` what parameters are called by callers, where generated code calls them otherwise.
     """
     doc = rule.doc or f"Moments of {rule.name}."
-    scaling = _scaling(rule)
+    names = {p.name: (called or {}).get(p.name, p.name) for p in rule.parameters}
+    scaling = _scaling(rule, names)
     imports = "Op, Parameter" if rule.parameters else "Op"
     imports += ", Scaling" if scaling else ""
     lines = [
@@ -46,7 +49,7 @@ def render_module(
     ]
     if rule.parameters:
         lines.append("    parameters=(")
-        lines += [f"        {_parameter(p)}," for p in rule.parameters]
+        lines += [f"        {_parameter(p, names[p.name])}," for p in rule.parameters]
         lines.append("    ),")
     else:
         lines.append("    parameters=(),")
@@ -55,7 +58,7 @@ def render_module(
         '    default="exact",',
         f"    doc={_quoted(doc)},",
         *([f"    float64={json.dumps(float64)},"] if float64 else []),
-        *([f"    affine={_names(affine)},"] if affine else []),
+        *([f"    affine={_names([names[name] for name in affine])},"] if affine else []),
         *scaling,
         ")",
         "",
@@ -63,7 +66,7 @@ def render_module(
     return "\n".join(lines)
 
 
-def _scaling(rule: Rule) -> list[str]:
+def _scaling(rule: Rule, names: Mapping[str, str]) -> list[str]:
     """The units of f as functions of the parameters; none where these are not all that f depends on them by."""
     units = rule.rescaled
     if (
@@ -72,8 +75,8 @@ def _scaling(rule: Rule) -> list[str]:
         or any(p.symbol in units.of.free_symbols for p in rule.parameters)
     ):
         return []
-    arguments = ", ".join(p.name for p in rule.parameters)
-    lines = [f"        {name}=lambda {arguments}: {_python(getattr(units, name))}," for name in _UNITS]
+    arguments, swap = ", ".join(names.values()), {p.symbol: Symbol(names[p.name]) for p in rule.parameters}
+    lines = [f"        {name}=lambda {arguments}: {_python(getattr(units, name).xreplace(swap))}," for name in _UNITS]
     return ["    scaling=Scaling(", *lines, "    ),"]
 
 
@@ -88,9 +91,10 @@ def _names(names: Sequence[str]) -> str:
     return f"({quoted}{',' if len(names) == 1 else ''})"
 
 
-def _parameter(p: Parameter) -> str:
+def _parameter(p: Parameter, name: str) -> str:
     bounds = f"default={_number(p.default)}, low={_number(p.low)}, high={_number(p.high)}"
-    return f"Parameter({_quoted(p.name)}, {bounds}, doc={_quoted(p.doc)})"
+    code = "" if name == p.name else f", code={_quoted(p.name)}"
+    return f"Parameter({_quoted(name)}, {bounds}, doc={_quoted(p.doc)}{code})"
 
 
 def _quoted(text: str) -> str:

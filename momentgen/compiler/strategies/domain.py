@@ -53,7 +53,10 @@ def restricted(stable: Stable, most: Mapping[str, float]) -> Stable:
         most: ``mean`` -> the largest |mean|, ``var`` -> the largest variance; either may be missing.
     """
     mean, var = (float(np.float32(most.get(name, math.inf))) for name in ("mean", "var"))
-    edge = DomainEdge(mean, var, stable.edge)
+    own = stable.edge
+    if isinstance(own, DomainEdge):
+        mean, var, own = min(mean, own.mean), min(var, own.var), own.own
+    edge = DomainEdge(mean, var, own)
     graphs = (stable.forward, stable.partials, stable.forward64, stable.partials64)
     for graph in {id(graph): graph for graph in graphs}.values():
         _end(graph, edge)

@@ -17,6 +17,7 @@ from momentgen.compiler.function.pieces import Piece, Pieces
 from momentgen.compiler.ir.graph import Graph, Real, horner, select
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.strategies.kit import number
+from momentgen.compiler.strategies.quadrature.growth import Growth, growth
 from momentgen.compiler.strategies.quadrature.writing import Expressions
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
@@ -140,6 +141,11 @@ class Branches:
     def values(self, points: F64, homes: F64 | None = None) -> F64:
         """f in float64, of an f without parameters, by the pieces that hold ``homes``: by default the points' own."""
         return outputs_float64(self._graph, {"x": points, "home": points if homes is None else homes})["f"]
+
+    @cached_property
+    def growth(self) -> Growth:
+        """How fast f grows, of an f without parameters."""
+        return growth(self.values)
 
     @cached_property
     def series(self) -> tuple[Series, ...]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from momentgen.compiler.strategies.quadrature.function import Branches
+from momentgen.compiler.strategies.quadrature.growth import FARTHEST, FOLDS
 from momentgen.compiler.toolchain.arrays import F64, Bools
 
 _DEGREE, _CLOSE, _FLOOR, _ROUNDING = 12, 1e-9, 1e-11, 2e-14
-_FARTHEST, _NEAREST, _MOST = 1e6, 1e-8, 3000  # |x| looked at, the shortest interval, and how many there may be
+_NEAREST, _MOST = 1e-8, 3000  # the shortest interval, and how many there may be
 _SHRINK = 8.0
 _FEATURES, _SPREAD = 10, 40
 
@@ -51,7 +52,7 @@ class Resolution:
 
 def resolved(f: Branches) -> Resolution:
     """The intervals of an f without parameters; fewer decades of x where they were too many (a sine)."""
-    reach = _FARTHEST
+    reach = FARTHEST
     while True:
         found = _within(f, reach)
         if found is not None or reach < 1:
@@ -65,12 +66,14 @@ def _within(f: Branches, reach: float) -> tuple[F64, F64] | None:
     inner = f.kinks[np.abs(f.kinks) < reach]
     # Where f grows, an interval across many scales would be followed as closely as its largest values ask.
     scales = 4.0 ** np.arange(math.log(reach, 4))
-    edges = np.unique(np.concatenate([[-reach, 0.0, reach], -scales, scales, inner]))
+    ends = np.clip(f.growth.ends, -reach, reach)
+    edges = np.unique(np.concatenate([ends, [0.0], -scales, scales, inner]).clip(*ends))
     grid = np.unique(np.concatenate([edges, _EVEN, *(k + _WIDENING for k in {0.0, *inner, *f.centres})]))
-    grid = grid[np.abs(grid) <= reach]
+    grid = grid[(ends[0] <= grid) & (grid <= ends[1])]
     values = f.values(grid)
     known = np.where(np.isfinite(values), values, 0.0)
-    near = np.abs(grid) <= _EVEN[-1]
+    left, right = (min(_EVEN[-1], FOLDS / rate) if rate else _EVEN[-1] for rate in f.growth.rates)
+    near = (-left <= grid) & (grid <= right)
     size = float(known[near].max() - known[near].min())
     low, high = edges[:-1], edges[1:]
     kept: list[tuple[F64, F64]] = []
@@ -151,7 +154,8 @@ def _chosen(low: F64, high: F64, needed: Bools, fixed: F64, coarse: float) -> tu
     """The features, and whether some intervals are left."""
     middle, half = (low + high) / 2, (high - low) / 2
     edges = [np.abs(middle - at) <= 1.001 * half for at in fixed]
-    made = [Feature(float(at), float(half[near].min())) for at, near in zip(fixed, edges, strict=True)]
+    lengths = [float(half[near].min()) if near.any() else 1.0 for near in edges]  # a kink may be beyond all intervals
+    made = [Feature(at, length) for at, length in zip(fixed.tolist(), lengths, strict=True)]
     left = needed.copy()
 
     def covered(at: float, length: float) -> Bools:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import outputs_float64
+from momentgen.compiler.measure.words import missed
 from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.resolution import Resolution, features
 from momentgen.compiler.strategies.quadrature.sums import Kink, Moments, Nodes, rows_of
@@ -26,8 +28,8 @@ _REACH = {FLOAT32: 10.0, FLOAT64: 12.0}
 _EVEN, _ENOUGH = (1, 4, 10), 1e4  # tried in turn, until a domain has such a variance
 _MOST_ROWS = 60
 _SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.5, 0.7, 5
-#: largest |mean| and variance of a domain, in tens
-_MEANS, _VARS = (4, 3, 2), tuple(range(6, -3, -1))
+#: largest |mean| and variance of a domain, in tens; means below 100 where no others hold
+_MEANS, _VARS = ((4, 3, 2), (1, 0)), tuple(range(6, -3, -1))
 _LEAST_SIGMA, _SIGMAS = 1e-4, 20.0  # sigmas that intervals are to be known for
 
 
@@ -48,14 +50,6 @@ class Setting:
     resolution: Resolution
 
 
-@dataclass(frozen=True, eq=False)
-class Sampled:
-    """What a variant is measured by: f at some settings, on a domain."""
-
-    settings: tuple[Setting, ...]
-    domain: Domain
-
-
 def drawn(
     setting: Setting, domain: Domain, draw: np.random.Generator, count: int, *, small: bool = False
 ) -> tuple[F64, F64]:
@@ -72,6 +66,10 @@ def drawn(
     return mean.astype(np.float32).astype(np.float64), var.astype(np.float32).astype(np.float64)
 
 
+#: to the author of an f that sums over nodes miss
+ADVICE = "state a smaller `domain`, or write f without sharp bends and differences of large numbers"
+
+
 class Choice(NamedTuple):
     """How coarse features are, how many nodes each half of an interval has, and into how many each side is cut."""
 
@@ -86,19 +84,26 @@ class Search:
     Args:
         f: its pieces, with parameters.
         settings: f at settings of these.
+        most: ``mean`` -> the largest |mean|, ``var`` -> the largest variance of the domain; either may be missing.
     """
 
-    def __init__(self, f: Branches, settings: Sequence[Setting]) -> None:
+    def __init__(
+        self, f: Branches, settings: Sequence[Setting], most: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         self.f, self.settings = f, tuple(settings)
         self.even = 1
         # Of an f that bends everywhere intervals are known up to there.
         reach = min(setting.resolution.reach for setting in settings)
-        self.vars = tuple(k for k in _VARS if _SIGMAS * 10 ** (k / 2) <= reach)
+        variances = [10.0**k for k in _VARS if _SIGMAS * 10 ** (k / 2) <= reach or k == _VARS[-1]]
+        tried = [(10.0**k, var) for means in _MEANS for var in variances for k in means]
+        most_mean, most_var = (float(np.float32(most.get(name, np.inf))) for name in ("mean", "var"))
+        held = [Domain(min(mean, most_mean), min(var, most_var)) for mean, var in tried]
+        self.domains = list(dict.fromkeys(held))  # from the widest on
 
     @property
     def most(self) -> Domain:
         """The widest domain that is tried."""
-        return Domain(10.0 ** _MEANS[0], 10.0 ** self.vars[0])
+        return self.domains[0]
 
     @cached_property
     def points(self) -> list[tuple[F64, F64, Exact]]:
@@ -126,10 +131,15 @@ class Search:
             for at, one in zip(self.f.pieces.kinks, at_kinks, strict=True)
         ]
         rest = tuple(one for one in made if one not in at_kinks)
-        return Nodes(count, _REACH[share], rest, most, even), kinks
+        rates = [max(rates) for rates in zip(*(setting.f.growth.rates for setting in self.settings), strict=True)]
+        return Nodes(count, _REACH[share], rest, most, (rates[0], rates[1]), even), kinks
 
     def share(self, choice: Choice, share: Shares) -> tuple[int, list[F64]]:
         """Terms of a choice of nodes, and its largest error over what is allowed, at the points of each setting."""
+        terms, found = self._errors(choice, share)
+        return terms, [np.max(list(of.values()), axis=0) for of in found]
+
+    def _errors(self, choice: Choice, share: Shares) -> tuple[int, list[dict[str, F64]]]:
         nodes, kinks = self.nodes(choice, share)
         terms = rows_of(nodes, len(kinks)) * choice.nodes
         if terms > _MOST_ROWS * _COUNTS[-1]:
@@ -141,7 +151,7 @@ class Search:
             got: dict[str, F64] = {}
             for graph in graphs:
                 got |= outputs_float64(graph, {"mean": mean, "var": var, **setting.params})
-            found.append(np.max(list(errors(got, exact, var, share).values()), axis=0))
+            found.append(errors(got, exact, var, share))
         return terms, found
 
     def holds(self, found: Sequence[F64], domain: Domain, most: float) -> bool:
@@ -154,11 +164,7 @@ class Search:
 
     def widest(self, found: Sequence[F64]) -> Domain | None:
         """The widest domain on which errors are small enough: of two with equal variances that of the larger mean."""
-        for var in self.vars:
-            for mean in _MEANS:
-                if self.holds(found, Domain(10.0**mean, 10.0**var), _AIM):
-                    return Domain(10.0**mean, 10.0**var)
-        return None
+        return next((domain for domain in self.domains if self.holds(found, domain, _AIM)), None)
 
     def chosen(self) -> tuple[Nodes, list[Kink], Domain] | None:
         """The cheapest nodes for float32 that reach the widest domain; None where none reaches any.
@@ -188,7 +194,7 @@ class Search:
         return holds
 
     def _best(self) -> tuple[Choice, Domain] | None:
-        best: tuple[tuple[float, float, int], Choice, Domain] | None = None
+        best: tuple[tuple[int, int], Choice, Domain] | None = None
         for even in _EVEN:
             if best is not None and best[2].var >= min(_ENOUGH, self.most.var):
                 break
@@ -199,12 +205,30 @@ class Search:
                     domain = self.widest(found) if found else None
                     if domain is None:
                         continue
-                    rank = (domain.var, domain.mean, -terms)
-                    if best is None or rank > best[0]:
+                    rank = self.domains.index(domain), terms
+                    if best is None or rank < best[0]:
                         best = rank, choice, domain
                     if domain == self.most:
                         break  # more nodes cost more
         return best and best[1:]
+
+    def missed(self) -> str:
+        """Where the most nodes miss most on the smallest domain, in words."""
+        least = self.domains[-1]
+        every = [self._errors(Choice(coarse, _COUNTS[-1], self.even), FLOAT32)[1] for coarse in _COARSE]
+        furthest: list[tuple[float, str, float, float]] = []
+        for found in filter(None, every):
+            rows = []
+            for (means, variances, _), of in zip(self.points, found, strict=True):
+                inside = (np.abs(means) <= least.mean) & (variances <= least.var)
+                for name, error in of.items():
+                    at = int(np.where(inside, error, -1.0).argmax())
+                    rows.append((float(error[at]), name, float(means[at]), float(variances[at])))
+            furthest.append(max(rows))
+        if not furthest:
+            return f"f bends at too many places; {ADVICE}"
+        worst, output, at_mean, at_var = min(furthest)
+        return f"{missed(worst, output, {'mean': at_mean, 'var': at_var}, _AIM, 'tolerance')}; {ADVICE}"
 
     def finer(self, domain: Domain) -> tuple[Nodes, list[Kink]]:
         """The cheapest nodes for float64 that hold on a domain; where none do, those with the least error."""
@@ -250,4 +274,4 @@ def _power_at(f: Branches, at: float) -> float:
     return float(np.clip(np.log10(large / small), 0.0, 2.0).round(2))
 
 
-__all__ = ["FLOAT32", "FLOAT64", "Domain", "Sampled", "Search", "Setting", "drawn"]
+__all__ = ["FLOAT32", "FLOAT64", "Domain", "Search", "Setting", "drawn"]

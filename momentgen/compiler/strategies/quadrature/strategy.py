@@ -17,7 +17,7 @@ from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.resolution import resolved
-from momentgen.compiler.strategies.quadrature.search import Sampled, Search, Setting
+from momentgen.compiler.strategies.quadrature.search import Search, Setting
 from momentgen.compiler.strategies.quadrature.sums import Moments
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.toolchain.arrays import F32, F64
@@ -47,10 +47,9 @@ def stable_variants(derivation: Derivation) -> Iterable[Stable]:
     for params in settings_of(rule)[:_SETTINGS]:
         here = f.at(settled.values(params))
         settings.append(Setting(params, here, resolved(here)))
-    search = Search(f, settings)
+    search = Search(f, settings, rule.domain)
     if (chosen := search.chosen()) is None:
-        cause = "no count of nodes is enough at any variance: f has too many bends, or loses digits as it is written"
-        raise BuildError(rule.name, "strategies", cause, rule.f)
+        raise BuildError(rule.name, "strategies", search.missed())
     nodes, kinks, domain = chosen
     finer, finer_kinks = search.finer(domain)
     moments, moments64 = Moments(f, kinks, nodes), Moments(f, finer_kinks, finer)
@@ -69,7 +68,7 @@ def stable_variants(derivation: Derivation) -> Iterable[Stable]:
         settings=tuple(setting.params for setting in settings),
         slack=MEAN,
         facts={"nodes": {"float32": nodes.count, "float64": finer.count}, "cuts": len(nodes.features) + len(kinks)},
-        by_sums=Sampled(tuple(settings), domain),
+        by_sums=tuple(settings),
         doc="sums over nodes in float64: graded about kinks and bends of f, differences from f(mu); float32 is rounded",
     )
     return [restricted(stable, {"mean": domain.mean, "var": domain.var})]

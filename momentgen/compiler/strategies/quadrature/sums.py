@@ -2,6 +2,7 @@ r"""Moments as sums over nodes x = E ± l sinh(u) of f(x) - f(mu), times the nor
 
 The line from mu - W sigma to mu + W sigma is cut at mu and at the features of f.  Each interval is taken from either
 end to its middle: u runs over the nodes of Gauss and Legendre, and l is the length of f at that end, or 2 sigma.
+On a side where f grows like exp(b |x|) the line is 2 b sigma² longer: f² times the density is centred there.
 
 Where sigma is far below the length, differences of f lose their digits:
 
@@ -57,6 +58,7 @@ class Nodes:
         reach: W.
         features: beside kinks, from left to right.
         most: the largest length there may be.
+        rates: b with f about exp(b |x|) on the left and on the right.
         even: into how many parts of one length each side of mu is cut as well: of an f that bends everywhere.
     """
 
@@ -64,6 +66,7 @@ class Nodes:
     reach: float
     features: tuple[Feature, ...]
     most: float
+    rates: tuple[float, float] = (0.0, 0.0)
     even: int = 1
 
 
@@ -176,14 +179,15 @@ class Moments:
         return m, variance, [by_mu, by_var, var_by_mu, var_by_var]
 
     def _rows(self, mu: Real, sigma: Real) -> list[list[Real]]:
-        g, reach = self.g, self.nodes.reach
-        low, high = mu - sigma * reach, mu + sigma * reach
+        g = self.g
+        down, up = (self._reach(sigma, rate) for rate in self.nodes.rates)
+        low, high = mu - down, mu + up
         every = [(kink_at, None) for kink_at in self.at]
         every += [(g.const(feature.at), None) for feature in self.nodes.features]
         places = self._ordered([at for at, _ in every])
         cuts = [low, *(select(at < low, low, select(at > high, high, at)) for at in places)]
         shares = [k / self.nodes.even for k in range(1 - self.nodes.even, self.nodes.even)]
-        for extra in (mu + sigma * (reach * share) if share else mu for share in shares):
+        for extra in (mu + (up if share > 0 else down) * share if share else mu for share in shares):
             last = extra
             for k in range(1, len(cuts)):
                 before = cuts[k]
@@ -204,6 +208,11 @@ class Moments:
                 step = lengths[end] * sign
                 rows.append([u, cuts[end], step, starts[end], step / sigma, home])
         return rows
+
+    def _reach(self, sigma: Real, rate: float) -> Real:
+        """How far from mu a side ends."""
+        reach = sigma * self.nodes.reach
+        return reach + sigma * sigma * (2 * rate) if rate else reach
 
     def _ordered(self, places: Sequence[Real]) -> list[Real]:
         """Places in ascending order: numbers by what they are, others where kinks have them or by comparing."""

@@ -16,16 +16,18 @@ from flint import arb, ctx
 
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.strategies.quadrature.function import Branches
+from momentgen.compiler.strategies.quadrature.growth import FOLDS
 from momentgen.compiler.strategies.quadrature.resolution import Resolution
 from momentgen.compiler.toolchain.arrays import F64
 
-_REACH, _STEPS = 13.0, 53
+_REACH, _STEP = 13.0, 0.5  # sigmas
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _BITS = 256
 #: sigmas beside a kink where f may have a root
 _GRADED = np.concatenate([-(4.0 ** -np.arange(16)), [0.0], 4.0 ** -np.arange(16)])
 _WINDOW = 8.0  # sigmas that f's size is looked at in
 _NAMES = (*OUTPUTS, *PARTIALS)
+_COLUMNS = len(_NAMES) + 3  # of what is found at a point
 _ABOUT, _SPREAD = 4.0, np.linspace(-1, 1, 65)
 _ROUNDING, _SMALLEST = 2.0**-50, 2.0**-126
 
@@ -36,8 +38,8 @@ class Exact:
 
     Attributes:
         values: by output.
-        fourth: E (f - mean)^4.
-        change: the largest |f - f(mu)| within 13 sigmas.
+        fourth: the root of E (f - mean)^4.
+        change: the largest |f - f(mu)| within 13 sigmas, or fewer where f grows like exp(b x).
         size: the largest |f| there, and within the length on which f bends: what its rounding is relative to.
     """
 
@@ -58,8 +60,8 @@ class Exact:
         if name == "var":
             error = share.sigma * own + floor
             return 2 * own * error + error**2
-        fourth = np.sqrt(np.maximum(self.fourth, 0))
-        bound = {"dmean_dmu": own / s, "dmean_dvar": own / var, "dvar_dmu": fourth / s, "dvar_dvar": fourth / var}
+        bound = {"dmean_dmu": own / s, "dmean_dvar": own / var}
+        bound |= {"dvar_dmu": self.fourth / s, "dvar_dvar": self.fourth / var}
         twice = floor * (1 if name.startswith("dmean") else self.change + floor)
         return share.partial * bound[name] + twice / (s if name.endswith("mu") else var)
 
@@ -83,22 +85,42 @@ class Shares:
 
 def in_float64(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
     """The outputs of an f without parameters, v > 0, where sigma is not far below the lengths of f."""
-    rows = [_row(f, resolution, m, v) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]
-    return _exact(np.array(rows).T, var)
+    with np.errstate(over="ignore", invalid="ignore"):  # moments beyond float64 count as missed
+        rows = [_row(f, resolution, m, v) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]
+        return _exact(np.array(rows).T, var)
+
+
+def _window(f: Branches, s: float) -> tuple[float, float]:
+    """From where to where sums are taken, in sigmas: of f like exp(b x) the fourth power is centred at 4 b sigma."""
+    down, up = f.growth.rates
+    return -_REACH - 4 * down * s, _REACH + 4 * up * s
+
+
+def _steps(low: float, high: float) -> F64:
+    return np.linspace(low, high, round((high - low) / _STEP) + 1)
 
 
 def _row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
     s = float(np.sqrt(var))
+    low, high = _window(f, s)
+    if not f.growth.ends[0] <= mean + low * s <= mean + high * s <= f.growth.ends[1]:
+        return [np.inf] * _COLUMNS
     beside = [(at - mean) / s + _GRADED for at in f.roots if abs(at - mean) <= _REACH * s]
-    cuts = np.concatenate([np.linspace(-_REACH, _REACH, _STEPS), (resolution.edges - mean) / s, *beside])
-    cuts = np.unique(cuts[np.abs(cuts) <= _REACH])
+    cuts = np.concatenate([_steps(low, high), (resolution.edges - mean) / s, *beside])
+    cuts = np.unique(cuts[(low <= cuts) & (cuts <= high)])
     middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
     z = (middle[:, None] + half[:, None] * _NODES).ravel()
     home = mean + s * np.repeat(middle, _NODES.size)
     w = (half[:, None] * _WEIGHTS).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
     (here,) = f.values(np.array([mean]))
     values = f.values(mean + s * z, home)
-    return [*_sums(values - here, z, w / w.sum(), here), _size(f, resolution, mean, s)]
+    return [*_sums(values - here, z, w / w.sum(), here), _change(f, values - here, z, s), _size(f, resolution, mean, s)]
+
+
+def _change(f: Branches, d: F64, z: F64, s: float) -> float:
+    """The largest |d|, where f grows like exp(b x) near enough for sigma_y not to vanish beside it."""
+    low, high = (min(_REACH, b * s + FOLDS / (b * s)) if b else _REACH for b in f.growth.rates)
+    return float(np.abs(d[(-low <= z) & (z <= high)]).max())
 
 
 def _size(f: Branches, resolution: Resolution, mean: float, s: float) -> float:
@@ -115,8 +137,10 @@ def _sums(d: F64, z: F64, w: F64, here: float) -> list[float]:
     m = float(w @ d)
     e = d - m
     h, square = z * z - 1, w * e * e
-    sums = [here + m, square.sum(), (w * e) @ z, (w * e) @ h, square @ z, square @ h, square @ (e * e)]
-    return [*map(float, sums), float(np.abs(d).max())]
+    part = np.sqrt(np.sqrt(w)) * np.abs(e)  # whose fourth power may be beyond float64
+    most = part.max()
+    fourth = most**2 * np.sqrt(((part / most) ** 4).sum()) if most > 0 else 0.0
+    return [*map(float, (here + m, square.sum(), (w * e) @ z, (w * e) @ h, square @ z, square @ h, fourth))]
 
 
 def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
@@ -130,11 +154,12 @@ def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
 
 def _ball_row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
     mu, s = arb(mean), arb(var).sqrt()
-    inner = [(arb(edge) - mu) / s for edge in resolution.edges.tolist() if abs(edge - mean) <= _REACH * float(s)]
+    low, high = _window(f, float(s))
+    inner = [(arb(edge) - mu) / s for edge in resolution.edges.tolist()]
     roots = [(arb(at) - mu) / s for at in f.roots if abs(at - mean) <= _REACH * float(s)]
     inner += [at + step for at in roots for step in map(arb, _GRADED.tolist())]
-    inner = [at for at in inner if abs(at) <= _REACH]
-    cuts = sorted([*map(arb, np.linspace(-_REACH, _REACH, _STEPS).tolist()), *inner], key=float)
+    inner = [at for at in inner if low <= at <= high]
+    cuts = sorted([*map(arb, _steps(low, high).tolist()), *inner], key=float)
     here = f.ball(mu, mean)
     d, z, w = [], [], []
     for a, b in itertools.pairwise(cuts):
@@ -151,7 +176,7 @@ def _ball_row(f: Branches, resolution: Resolution, mean: float, var: float) -> l
     gaps, places = np.array(d), np.array(z)
     weights = np.array(w) * np.exp(-places * places / 2)
     found = _sums(gaps, places, weights / weights.sum(), float(here))
-    return [*found, _size(f, resolution, mean, float(s))]
+    return [*found, _change(f, gaps, places, float(s)), _size(f, resolution, mean, float(s))]
 
 
 def _exact(columns: F64, var: F64) -> Exact:
@@ -161,11 +186,12 @@ def _exact(columns: F64, var: F64) -> Exact:
     return Exact(values, fourth, change, size)
 
 
-def errors(got: Mapping[str, F64], exact: Exact, var: F64, share: Shares) -> dict[str, Any]:
-    """By output, errors over what is allowed; infinite where there is no number."""
+def errors(got: Mapping[str, F64], exact: Exact, var: F64, share: Shares, most: float = np.inf) -> dict[str, Any]:
+    """By output, errors over what is allowed; infinite where one of them is no number; ``most`` is the largest one."""
     found = {}
     for name, values in got.items():
         with np.errstate(all="ignore"):
-            error = np.abs(values - exact.values[name]) / exact.allowed(name, var, share)
-        found[name] = np.where(np.isfinite(exact.values[name]), np.where(np.isnan(error), np.inf, error), 0.0)
+            allowed = exact.allowed(name, var, share)
+            error = np.abs(values - exact.values[name].clip(-most, most)) / allowed
+        found[name] = np.where(np.isfinite(allowed) & ~np.isnan(error), error, np.inf)
     return found
