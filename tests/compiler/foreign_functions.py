@@ -209,7 +209,8 @@ def built(name: str) -> dict[str, Any]:
     """How a build ended: its seconds of the processor, strategy, operations and largest errors, or why there is none.
 
     Errors are those of mean, *variance* and partials against quadrature of f itself, at means and variances of a grid:
-    of max(1, |mean|), and of the others of the largest value that they take over the grid's means at that variance.
+    of max(1, |mean|), and of the others of the largest value that they take over the grid's means at that variance;
+    of partials at least of 1e-9 of the output's own σ, or variance, over that of the input.
     """
     foreign = next(f for f in FOREIGN if f.name == name)
     begun = _seconds()
@@ -234,6 +235,12 @@ def built(name: str) -> dict[str, Any]:
                 continue
             exact = np.array([float(w[output]) for w in want])
             size = np.maximum(1.0, np.abs(exact)) if output == "mean" else np.maximum(np.abs(exact).max(), 1e-30)
+            if "_d" in output:  # of a wave that is averaged out hardly a slope is left
+                std = max(float(w["var"]) for w in want) ** 0.5
+                natural = std ** (2 if output.startswith("dvar") else 1) / float(var) ** (
+                    1 if "dvar" in output[5:] else 0.5
+                )
+                size = np.maximum(size, 1e-9 * natural)
             errors[output] = max(errors.get(output, 0.0), float((np.abs(values - exact) / size).max()))
     return {
         "seconds": round(seconds, 1),

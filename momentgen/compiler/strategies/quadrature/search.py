@@ -27,7 +27,7 @@ _COUNTS = (12, 16, 24, 32, 48, 64)
 _REACH = {FLOAT32: 10.0, FLOAT64: 12.0}
 _EVEN, _ENOUGH = (1, 4, 10), 1e4  # tried in turn, until a domain has such a variance
 _MOST_ROWS = 60
-_SCREENED, _AIM, _AFRESH, _ATTEMPTS = 240, 0.5, 0.7, 5
+_SCREENED, _FRESH, _AIM, _AFRESH, _ATTEMPTS = 240, 800, 0.5, 0.7, 5  # as many fresh points as certificates have
 #: largest |mean| and variance of a domain, in tens; means below 100 where no others hold
 _MEANS, _VARS = ((4, 3, 2), (1, 0)), tuple(range(6, -3, -1))
 _LEAST_SIGMA, _SIGMAS = 1e-4, 20.0  # sigmas that intervals are to be known for
@@ -185,7 +185,7 @@ class Search:
         known = self.points
         fresh = []
         for k, setting in enumerate(self.settings):
-            mean, var = drawn(setting, domain, np.random.default_rng((seed, k)), 2 * _SCREENED)
+            mean, var = drawn(setting, domain, np.random.default_rng((seed, k)), _FRESH)
             fresh.append((mean, var, in_float64(setting.f, setting.resolution, mean, var)))
         self.points = fresh
         _, found = self.share(choice, FLOAT32)
