@@ -11,9 +11,9 @@ class PBPRegressor(FilterRegressor):
     """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).
 
     Args:
-        hidden: widths of the hidden layers of ReLU units.  ``()`` is a linear model with its exact posterior; its noise
-            and prior scale have the largest evidence.  None takes two layers of 50, or none, whichever predicts
-            held-out rows better.
+        hidden: widths of the hidden layers of ReLU units; a number is the width of one.  ``()`` is a linear model with
+            its exact posterior; its noise and prior scale have the largest evidence.  None takes two layers of 50, or
+            none, whichever predicts held-out rows better.
         passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         noise: shape and rate of the gamma law of the noise precision, for targets in standard units; the shape above
             1.
@@ -22,8 +22,9 @@ class PBPRegressor(FilterRegressor):
         learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
         spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
         calibrate: scale σ, and make intervals, by held-out rows.  ``cv`` fits up to five more models, each without a
-            fifth of the rows, until 1,000 rows were held out; ``split`` stops after 200.  None takes the predictive
-            distribution as it is, as do less than 20 rows.
+            fifth of the rows, until 1,000 rows were held out; ``split`` stops after 200.  A splitter of scikit-learn,
+            or a list of pairs (rows to fit, rows to predict), keeps groups or later rows together.  None takes the
+            predictive distribution as it is, as do less than 20 rows.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
         progress: show a bar.
@@ -81,6 +82,7 @@ class PBPClassifier(FilterClassifier):
         likelihood: ``probit`` is for two classes.  ``sampled`` is a softmax with log Z by samples, and ``bound`` one
             with a lower bound of log Z.  ``auto`` is ``probit`` for two classes and ``sampled`` for more.
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
+        class_weight: label -> how often its rows count, or ``balanced``; None for once.
 
     Raises:
         InputError: in ``fit``, for arguments other than these.

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
-from momentgen.inference.estimators.base import BayesianClassifier, parameters
+from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Likelihood
@@ -30,7 +30,7 @@ __all__ = ["CorrelatedClassifier", "CorrelatedRegressor"]
 class _Correlated(Variational):
     """Parameters whose neighbours are correlated, drawn anew at each step."""
 
-    hidden: tuple[int, ...] = (50,)
+    hidden: int | tuple[int, ...] = (50,)
     epochs: int | None = 200
     batch_size: int = 128
     lr: float = 0.01
@@ -96,8 +96,11 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
         return Parts(means.mean(0), means.var(0, correction=0), noise.mean(0))
 
 
+@parameters
 class CorrelatedClassifier(Classification, _Correlated, BayesianClassifier):
-    """Classification with correlated parameters; arguments are those of :class:`CorrelatedRegressor`."""
+    """Classification with correlated parameters; arguments are those of the regressor and of VBPClassifier."""
+
+    class_weight: ClassWeight = None
 
     def _log_posterior(self, x: Tensor) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)

@@ -9,15 +9,12 @@ import copy
 import functools
 import itertools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight, column_or_1d
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -37,8 +34,6 @@ __all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
 _ROWS = 1024
 #: *variance* of noise that training begins with at least, of targets in standard units
 _LEAST_NOISE = 1e-4
-#: rows that weights may add up to without a warning
-_FEWEST = 2
 #: last part of a given number of epochs, over which the learning rate falls
 _FALLING = 0.5
 #: a network, or what makes one for a number of features
@@ -50,7 +45,7 @@ Callback = Callable[[Trainer], bool | None]
 class Variational(Bayesian):
     """A ReLU network with posteriors; subclasses say which, and how they are trained and predict."""
 
-    hidden: tuple[int, ...]
+    hidden: int | tuple[int, ...]
     epochs: int | None
     max_steps: int
     batch_size: int
@@ -87,40 +82,14 @@ class Variational(Bayesian):
         """Log predictive density of each observation, ``(n,)``."""
         raise NotImplementedError
 
-    def _rows(self, rows: Any) -> dict[str, Any]:
-        return {} if self._weights is None else {"sample_weight": self._weights[rows]}
-
     def _held_out_settings(self) -> dict[str, Any]:
         # A callback may have a state, which would end the second training at once.
         return {} if self.callback is None else {"callback": functools.partial(_ended, self.n_iter_)}
 
-    def _take_weights(self, sample_weight: ArrayLike | None, X: Any, *others: Any) -> list[Any]:
-        """Keep the weights, and return X and the others without the rows of weight 0.
-
-        Raises:
-            ValueError: for weights that are negative, all 0, or not one for each row.
-        """
-        self._weights = None
-        if sample_weight is None:
-            return [X, *others]
-        found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        check_consistent_length(X, *others)
-        kept = np.flatnonzero(found)
-        self._weights = found[kept]
-        if self._weights.sum() < _FEWEST < len(found):
-            warnings.warn(
-                f"{type(self).__name__}: the sample_weight of {len(found)} rows adds up to {found.sum():.3g} rows. A "
-                "weight is how often a row counts; divide the weights by their mean to count as many rows as there are",
-                stacklevel=3,
-            )
-        return [
-            _safe_indexing(part, kept) if len(kept) < len(found) and part is not None else part for part in (X, *others)
-        ]
-
     def _network(self, features: int, outputs: int) -> torch.nn.Module:
         """The plain network for so many features."""
         if self.module is None:
-            return relu_network((features, *self.hidden, outputs))
+            return relu_network((features, *(self._widths or ()), outputs))
         made = self.module if isinstance(self.module, torch.nn.Module) else self.module(features)
         if not isinstance(made, torch.nn.Module):
             raise InputError(
@@ -289,7 +258,7 @@ class Regression(Variational):
         """
         X, y, y_std = self._take_weights(sample_weight, X, y, y_std)
         self._take_noise(y, y_std)
-        return super().fit(X, y)
+        return self._fit_rows(X, y)
 
     def partial_fit(
         self,
@@ -319,7 +288,6 @@ class Regression(Variational):
                 f"{type(self).__name__}.partial_fit: expected y_std in all calls or in none; the first had {had}, this "
                 f"one has {now}"
             )
-        self._weights = None
         self._take_noise(y, y_std)
         return super().partial_fit(X, y, passes, n_total)
 
@@ -373,20 +341,6 @@ class Classification(Variational):
     """Labels: one logit for two classes, else one logit for each."""
 
     classes_: Any
-
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit anew to features ``(n, features)`` and labels ``(n,)``; ``sample_weight`` is how often each row counts.
-
-        Raises:
-            ValueError: for data that are not finite, of other shapes, empty, or of one class.
-        """
-        labels = None if sample_weight is None else np.unique(column_or_1d(y))  # those of rows of weight 0 too
-        X, y = self._take_weights(sample_weight, X, y)
-        return self._fit(X, y, None, True, classes=labels)
-
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, *args: Any, **options: Any) -> Self:
-        self._weights = None
-        return super().partial_fit(X, y, *args, **options)
 
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         count = len(self.classes_)

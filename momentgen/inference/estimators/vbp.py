@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.inference.estimators.base import BayesianClassifier, parameters
+from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
 from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
 from momentgen.inference.likelihood import Likelihood
@@ -36,7 +36,7 @@ _PROPAGATIONS: Final = ("controlled", "ap2")
 class _VBP(Variational):
     """Independent normal parameters, moments propagated."""
 
-    hidden: tuple[int, ...] = (50,)
+    hidden: int | tuple[int, ...] = (50,)
     epochs: int | None = None
     batch_size: int = 512
     lr: float = 0.01
@@ -86,7 +86,7 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
     """Regression by variance back-propagation: independent normal parameters, moments propagated.
 
     Args:
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers; a number is the width of one.
         epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
         batch_size: rows per step.
         lr: learning rate of Adam.  It falls to a ninth as the bound settles, or to 0 in the last half of ``epochs``.
@@ -140,8 +140,15 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         return Parts(mean, epistemic, (total - epistemic).clamp_min(0))
 
 
+@parameters
 class VBPClassifier(Classification, _VBP, BayesianClassifier):
-    """Classification by variance back-propagation; arguments are those of :class:`VBPRegressor`."""
+    """Classification by variance back-propagation; other arguments are those of :class:`VBPRegressor`.
+
+    Args:
+        class_weight: label -> how often its rows count, or ``balanced``; None for once.
+    """
+
+    class_weight: ClassWeight = None
 
     def _log_posterior(self, x: Tensor) -> Tensor:
         return torch.cat([self._log_classes(output) for output in self._predicted(x)])
