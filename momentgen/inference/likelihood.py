@@ -53,6 +53,13 @@ class Likelihood(nn.Module):
         """The distribution of a new y: :class:`~momentgen.Moments` of a number, probabilities of classes."""
         raise NotImplementedError
 
+    def expected(self, output: Moments | Tensor) -> Moments:
+        """Mean and *variance* of E(y | F): what of a number's predictive distribution is the output's."""
+        return self._moments("expected", output)
+
+    def begin(self, y: Tensor) -> None:
+        """Set what follows from all targets ``(n, k)`` before training, such as the unit of counts."""
+
     def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """Log p(y | f) of drawn outputs: one number per example."""
         raise NotImplementedError
@@ -88,8 +95,8 @@ class Likelihood(nn.Module):
             )
         return y
 
-    def _independent(self, moments: Moments) -> Moments:
-        """Moments whose values may be taken one by one."""
+    def _independent(self, moments: Any) -> Any:
+        """Moments, or drawn outputs, whose values may be taken one by one."""
         if isinstance(moments, JointMoments) and moments.mean.shape[-1] > 1:
             raise InputError(
                 f"{type(self).__name__}.log_z: several labels need independent outputs, got JointMoments of shape "

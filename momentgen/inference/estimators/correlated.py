@@ -55,10 +55,17 @@ class _Correlated(Variational):
     def _how(self) -> Method:
         return "sample"
 
+    def _evidence(self, output: Any, y: Tensor) -> Tensor:
+        logs: Tensor = self.likelihood_.log_prob(output, y)
+        return logs.logsumexp(0) - math.log(len(logs))
+
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            logs: Tensor = self.likelihood_.log_prob(self._outputs(x), y)
-        return logs.logsumexp(0) - math.log(len(logs))
+            return self._evidence(self._outputs(x), y)
+
+    def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        draws = torch.cat(self._predicted(x), 1)
+        return draws[torch.randint(len(draws), (count,), generator=generator).to(draws.device)]
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         super()._start(x, y)

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
+from momentgen.inference.counts import ByQuadrature, Ordinal
 from momentgen.inference.estimators.base import Bayesian
-from momentgen.inference.heteroscedastic import HeteroscedasticGaussian, KnownNoise
+from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian, KnownNoise
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal
@@ -34,6 +35,8 @@ __all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
 _ROWS = 1024
 #: *variance* of noise that training begins with at least, of targets in standard units
 _LEAST_NOISE = 1e-4
+#: draws of each target by which quantiles of a law that is not normal are found
+_DRAWN = 2000
 #: last part of a given number of epochs, over which the learning rate falls
 _FALLING = 0.5
 #: a network, or what makes one for a number of features
@@ -78,8 +81,16 @@ class Variational(Bayesian):
         """Targets as the likelihood takes them."""
         raise NotImplementedError
 
+    def _evidence(self, output: Any, y: Tensor) -> Tensor:
+        """Log predictive density of each observation, ``(n,)``, for what :meth:`_outputs` returns."""
+        raise NotImplementedError
+
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         """Log predictive density of each observation, ``(n,)``."""
+        raise NotImplementedError
+
+    def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Drawn outputs, ``(count, n, outputs)``."""
         raise NotImplementedError
 
     def _held_out_settings(self) -> dict[str, Any]:
@@ -240,9 +251,16 @@ class Regression(Variational):
     y_scaler_: Any
     #: *standard deviation* of the noise that each target of these data is known to have, in y's unit, ``(n, outputs)``
     _y_std: NDArray[np.float64] | None = None
+    #: 0 for each target that was seen, 1 or -1 for one that is larger or smaller, ``(n, outputs)``
+    _censored: NDArray[np.float64] | None = None
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, y_std: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        y_std: ArrayLike | None = None,
+        censored: ArrayLike | None = None,
     ) -> Self:
         """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.
 
@@ -252,12 +270,14 @@ class Regression(Variational):
             sample_weight: how often each row counts, ``(n,)``; None for once.
             y_std: standard deviation of the measurement of each target, of y's shape.  The noise that is learnt is what
                 there is besides; predictions have this noise only.
+            censored: of y's shape, 0 for targets that were seen.  1 says that the target is larger than y, such as a
+                time of survival that was not over, and -1 that it is smaller.  Predictions are of the target itself.
 
         Raises:
             ValueError: for data that are not finite, of other shapes, or empty.
         """
-        X, y, y_std = self._take_weights(sample_weight, X, y, y_std)
-        self._take_noise(y, y_std)
+        X, y, y_std, censored = self._take_weights(sample_weight, X, y, y_std, censored)
+        self._take_noise(y, y_std, censored)
         return self._fit_rows(X, y)
 
     def partial_fit(
@@ -291,8 +311,16 @@ class Regression(Variational):
         self._take_noise(y, y_std)
         return super().partial_fit(X, y, passes, n_total)
 
-    def _take_noise(self, y: Any, y_std: Any) -> None:
-        self._y_std = None
+    def _take_noise(self, y: Any, y_std: Any, censored: Any = None) -> None:
+        self._y_std = self._censored = None
+        if censored is not None:
+            side = np.asarray(censored, dtype=np.float64)
+            if side.shape != np.shape(y) or self.noise != "constant" or not (self.likelihood is None is y_std):
+                raise InputError(
+                    f"{type(self).__name__}: expected censored of y's shape {np.shape(y)}, got {side.shape}; it takes "
+                    "noise='constant', no y_std and no likelihood of your own"
+                )
+            self._censored = side.reshape(len(side), -1)
         if y_std is None:
             return
         given, shape = np.asarray(y_std, dtype=np.float64), np.shape(y)
@@ -306,8 +334,9 @@ class Regression(Variational):
         self._y_std = given.reshape(len(given), -1)
 
     def _rows(self, rows: Any) -> dict[str, Any]:
-        known = None if self._y_std is None else self._y_std[rows].reshape(-1, *self._y_shape)
-        return super()._rows(rows) | ({} if known is None else {"y_std": known})
+        given = {"y_std": self._y_std, "censored": self._censored}
+        known = {name: part[rows].reshape(-1, *self._y_shape) for name, part in given.items() if part is not None}
+        return super()._rows(rows) | known
 
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         y = y.to(x.device).reshape(len(y), -1)
@@ -316,6 +345,9 @@ class Regression(Variational):
             raise InputError(f"{type(self).__name__}: expected noise of constant or input, got {self.noise!r}")
         if self.likelihood is not None:
             made = copy.deepcopy(self.likelihood).to(y)
+            if isinstance(made, Bernoulli | Categorical | Ordinal | Probit):
+                raise InputError(f"{type(self).__name__}: {type(made).__name__} is of labels, for a classifier")
+            made.begin(y)
             heads = 2 if isinstance(made, HeteroscedasticGaussian) else 1
             if heads == 1 and self.noise == "input":
                 raise InputError(
@@ -326,15 +358,60 @@ class Regression(Variational):
         if self.noise == "input":
             return HeteroscedasticGaussian(), 2 * outputs
         if self._y_std is None:
-            return Gaussian(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
+            kind = Gaussian if self._censored is None else Censored
+            return kind(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
         known = torch.as_tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y).mean(0)
         return KnownNoise(var=(rough_noise(x, y) - known).clamp_min(_LEAST_NOISE), learn=True).to(y.dtype), outputs
 
     def _observed(self, y: Tensor) -> Tensor:
         y = y.reshape(len(y), -1)
-        if self._y_std is None:
-            return y
-        return torch.cat([y, self._tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y)], 1)
+        if self._y_std is not None:
+            return torch.cat([y, self._tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y)], 1)
+        return y if self._censored is None else torch.cat([y, self._tensor(self._censored).to(y)], 1)
+
+    def _unit_of(self, columns: NDArray[Any]) -> tuple[NDArray[Any], Any, Any]:
+        # Targets with a unit of their own stay what they are: -1 and 1 have mean 0 and deviation 1.
+        own = np.array([[-1.0], [1.0]]).repeat(columns.shape[1], 1)
+        return (own, None, None) if self._has_law else super()._unit_of(columns)
+
+    @property
+    def _has_law(self) -> bool:
+        """Whether predictions have the likelihood's own law, which is not that of standardised errors."""
+        return isinstance(self.likelihood, ByQuadrature)
+
+    def _calibrate(self, X: ArrayLike, y: ArrayLike) -> str | None:
+        if not self._has_law:
+            return super()._calibrate(X, y) if self._censored is None else None
+        self._leads: dict[str, float] = {}
+        x, observed = self._features(X), self._observed(self._standard_targets(np.asarray(y), False))
+        with torch.no_grad():
+            constant = self._average(self.likelihood_.log_prob(torch.zeros_like(observed), observed))
+            ahead = float(self._average(self._log_prob(x, observed)) - constant)
+        if ahead > 0:
+            return None
+        return f"their mean predicts its own rows as well or better, by {-ahead:.2g} nats per row; more rows may help"
+
+    def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self._has_law:
+            return super()._log_prob(x, y)
+        parts = zip(x.split(_ROWS), y.to(x).split(_ROWS), strict=True)
+        return torch.cat([self._evidence(self._outputs(rows), own) for rows, own in parts])
+
+    def _sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        if not self._has_law:
+            return super()._sample(x, count, generator)
+        drawn, seed = self._drawn(x, count, generator), torch.randint(2**31, (), generator=generator)
+        with seeded(int(seed), x.device):
+            return cast(Tensor, self.likelihood_.sample(drawn).cpu())
+
+    def _quantile(self, x: Tensor, level: float) -> Tensor:
+        if not self._has_law:
+            return super()._quantile(x, level)
+        found = []
+        for rows in x.split(_ROWS):
+            drawn = self._sample(rows, _DRAWN, torch.Generator().manual_seed(0)).sort(0).values
+            found.append(drawn[min(_DRAWN - 1, math.ceil(level * _DRAWN) - 1)])
+        return torch.cat(found)
 
 
 class Classification(Variational):
@@ -347,11 +424,13 @@ class Classification(Variational):
         if self.likelihood is None:
             return (Bernoulli(), 1) if count == 2 else (Categorical(), count)
         made: Likelihood = copy.deepcopy(self.likelihood).to(x)
-        if not isinstance(made, Categorical) and not (isinstance(made, Bernoulli | Probit) and count == 2):
+        own = {Categorical: count, Bernoulli: 2, Probit: 2, Ordinal: getattr(made, "classes", None)}
+        if own.get(type(made)) != count:
             raise InputError(
-                f"{type(self).__name__}: expected Categorical, or Bernoulli or Probit for two classes, got "
-                f"{type(made).__name__} for {count} classes"
+                f"{type(self).__name__}: expected Categorical, Ordinal({count}), or Bernoulli or Probit for two "
+                f"classes, got {type(made).__name__} for {count} classes"
             )
+        made.begin(y)
         return made, count if isinstance(made, Categorical) else 1
 
     @property

@@ -103,11 +103,15 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         columns = y.reshape(len(y), -1).astype(np.float64)  # half precision cannot hold what is subtracted
         if reset:
             self._y_shape = y.shape[1:]
-            self.y_scaler_ = StandardScaler().fit(columns, sample_weight=self._weights)
+            self.y_scaler_ = StandardScaler().fit(*self._unit_of(columns))
             self._uncalibrated()
         elif y.shape[1:] != self._y_shape:
             raise InputError(f"{type(self).__name__}: expected targets of shape (n, {self._y_shape}), got {y.shape}")
         return self._tensor(self.y_scaler_.transform(columns)).reshape(len(y), *self._y_shape)
+
+    def _unit_of(self, columns: NDArray[Any]) -> tuple[NDArray[Any], Any, Any]:
+        """Numbers, without labels, and their weights, whose mean and deviation are the standard unit of targets."""
+        return columns, None, self._weights
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.

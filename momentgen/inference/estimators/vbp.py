@@ -66,10 +66,21 @@ class _VBP(Variational):
     def _how(self) -> Method:
         return "ap2"
 
+    def _evidence(self, output: Any, y: Tensor) -> Tensor:
+        found: Tensor = self.likelihood_.log_z(output, y)
+        return found
+
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         with method("ap2"), torch.no_grad():
-            found: Tensor = self.likelihood_.log_z(self.network_(x), y)
-            return found
+            return self._evidence(self.network_(x), y)
+
+    def _output(self, x: Tensor) -> Moments:
+        outputs = self._predicted(x)
+        return Moments(*(torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var")))
+
+    def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        mean, var = self._output(x)
+        return mean + var.sqrt() * torch.randn(count, *mean.shape, generator=generator, dtype=mean.dtype).to(mean)
 
     def _outputs(self, x: Tensor) -> Any:
         if self.propagation != "controlled":
@@ -101,6 +112,8 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
             that makes one.  It takes features in standard units.
         likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.  It is
             of targets in standard units, with mean 0 and variance 1, and so is the ``var`` of a ``Gaussian``.
+            ``Poisson()`` and ``NegativeBinomial()`` are of counts as they are; predictions then have its law, without
+            calibration.
         validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
             kept.  It needs ``epochs=None``.
         callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.  Networks
@@ -133,10 +146,9 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         return {"kl_weight": _LIGHT} if self.kl_weight is None else {}
 
     def _parts(self, x: Tensor) -> Parts:
-        outputs = self._predicted(x)
-        output = Moments(*(torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var")))
+        output = self._output(x)
         mean, total = self.likelihood_.predictive(output)
-        epistemic = output.var[:, : mean.shape[1]]
+        epistemic = self.likelihood_.expected(output).var
         return Parts(mean, epistemic, (total - epistemic).clamp_min(0))
 
 
