@@ -20,7 +20,8 @@ class PBPRegressor(FilterRegressor):
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
         learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
-        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
+        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.  Without
+            hidden layers they are 0.
         calibrate: scale σ, and make intervals, by held-out rows.  ``cv`` fits up to five more models, each without a
             fifth of the rows, until 1,000 rows were held out; ``split`` stops after 200.  A splitter of scikit-learn,
             or a list of pairs (rows to fit, rows to predict), keeps groups or later rows together.  None takes the

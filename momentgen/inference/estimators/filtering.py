@@ -80,7 +80,7 @@ class _Filtering(Bayesian):
             replicates=self.members,
             prior=self.prior,
             learn_prior=self.learn_prior,
-            spread=self.spread,
+            spread=self.spread if self.hidden_ else 0.0,  # without symmetric units there is nothing to break
             seed=seed,
             dtype=_DTYPES[self.dtype],
             device=self.device,
