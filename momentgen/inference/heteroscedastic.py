@@ -90,7 +90,19 @@ class HeteroscedasticGaussian(Likelihood):
         return -0.5 * (_LOG_2_PI + g + (y - mean).square() * (-g).exp()).sum(-1)
 
 
-class Censored(Gaussian):
+class _Told(Gaussian):
+    """Normal noise, with observations ``(..., 2k)``: k values, then a number of each that tells more of it."""
+
+    def _pair(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        values, told = self._fitting(y, torch.Size((*shape[:-1], 2 * shape[-1])), y.device).chunk(2, -1)
+        return values, told
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        f = self._moments("log_prob", f).mean
+        return self.log_z(Moments(f, torch.zeros_like(f)), y)
+
+
+class Censored(_Told):
     """Numbers with normal noise, of which some are known as bounds only; logarithms of survival times, for example.
 
     Observations are of shape ``(..., 2k)``: k values, then a number for each.  It is 0 where the value was seen, 1
@@ -104,7 +116,7 @@ class Censored(Gaussian):
     """
 
     def _split(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        values, side = self._fitting(y, torch.Size((*shape[:-1], 2 * shape[-1])), y.device).chunk(2, -1)
+        values, side = self._pair(y, shape)
         if readable(y) and not bool((values.isfinite() & ((side == 0) | (side.abs() == 1))).all()):
             raise InputError("Censored: expected finite values, then 0 for seen, 1 for larger and -1 for smaller")
         return values, side
@@ -121,12 +133,8 @@ class Censored(Gaussian):
         seen = -0.5 * (_LOG_2_PI + total.log() + (y - mean).square() / total)
         return torch.where(side == 0, seen, torch.special.log_ndtr(side * (mean - y) / total.sqrt())).sum(-1)
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        f = self._moments("log_prob", f).mean
-        return self.log_z(Moments(f, torch.zeros_like(f)), y)
 
-
-class KnownNoise(Gaussian):
+class KnownNoise(_Told):
     """Numbers with normal noise, of which each datum tells a part: y_k = f_k + noise + its own noise.
 
     Observations are of shape ``(..., 2k)``: k values, then the *variances* of their own noise.  ``var`` is that of the
@@ -138,8 +146,7 @@ class KnownNoise(Gaussian):
     """
 
     def _split(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        twice = torch.Size((*shape[:-1], 2 * shape[-1]))
-        values, own = self._fitting(y, twice, y.device).chunk(2, -1)
+        values, own = self._pair(y, shape)
         return values, own + self._noise(self.var, values)
 
     def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
@@ -151,7 +158,3 @@ class KnownNoise(Gaussian):
         mean, var = self._moments("log_z", output)
         y, noise = self._split(y, mean.shape)
         return -0.5 * (_LOG_2_PI + (noise + var).log() + (y - mean).square() / (noise + var)).sum(-1)
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        f = self._moments("log_prob", f).mean
-        return self.expected_log_prob(Moments(f, torch.zeros_like(f)), y)

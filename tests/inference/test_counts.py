@@ -61,8 +61,9 @@ def output(mean: float, var: float) -> Moments:
     return Moments(torch.tensor([[mean]]).double(), torch.tensor([[var]]).double())
 
 
-def target(y: Any) -> torch.Tensor:
-    return torch.as_tensor(np.reshape(y, (1, -1))).double()
+def target(y: Any, likelihood: Any = None) -> torch.Tensor:
+    found = torch.as_tensor(np.reshape(y, (1, -1)))
+    return found if isinstance(likelihood, Ordinal) else found.double()
 
 
 def over_normal(function: Any, mean: float, var: float) -> float:
@@ -81,10 +82,10 @@ def test_evidence_and_expectation_are_those_of_a_quadrature(
     for y in observed:
         largest = log_p(y, mean + np.sqrt(var) * np.linspace(-30, 30, 10_001)).max()
         scaled = over_normal(lambda f, y=y, top=largest: np.exp(log_p(y, f) - top), mean, var)
-        evidence = likelihood.log_z(output(mean, var), target(y)).item()
+        evidence = likelihood.log_z(output(mean, var), target(y, likelihood)).item()
         assert evidence == pytest.approx(np.log(scaled) + largest, rel=1e-6, abs=1e-6)
         expected = over_normal(lambda f, y=y: log_p(y, f), mean, var)
-        found = likelihood.expected_log_prob(output(mean, var), target(y)).item()
+        found = likelihood.expected_log_prob(output(mean, var), target(y, likelihood)).item()
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
@@ -92,9 +93,9 @@ def test_evidence_and_expectation_are_those_of_a_quadrature(
 def test_without_variance_all_terms_are_the_log_probability(likelihood: Any, observed: list[Any], log_p: Any) -> None:
     for y in observed:
         truth = pytest.approx(float(log_p(y, np.array(0.7))), rel=1e-6, abs=1e-6)
-        assert likelihood.log_prob(output(0.7, 0).mean, target(y)).item() == truth
-        assert likelihood.log_z(output(0.7, 0), target(y)).item() == truth
-        assert likelihood.expected_log_prob(output(0.7, 0), target(y)).item() == truth
+        assert likelihood.log_prob(output(0.7, 0).mean, target(y, likelihood)).item() == truth
+        assert likelihood.log_z(output(0.7, 0), target(y, likelihood)).item() == truth
+        assert likelihood.expected_log_prob(output(0.7, 0), target(y, likelihood)).item() == truth
 
 
 @cases
@@ -103,7 +104,10 @@ def test_terms_have_their_derivatives(likelihood: Any, observed: list[Any], log_
     for y in observed:
         inputs = [part.requires_grad_() for part in output(0.3, 0.6)]
         assert torch.autograd.gradcheck(
-            lambda mean, var, y=y: getattr(likelihood, term)(Moments(mean, var), target(y)), inputs, eps=1e-4, atol=1e-4
+            lambda mean, var, y=y: getattr(likelihood, term)(Moments(mean, var), target(y, likelihood)),
+            inputs,
+            eps=1e-4,
+            atol=1e-4,
         )
 
 
@@ -130,8 +134,8 @@ def test_observations_that_are_none_are_refused() -> None:
     for y in (-1.0, 0.5, np.nan):
         with pytest.raises(InputError, match="expected counts"):
             Poisson().log_z(output(0, 1), target(y))
-    with pytest.raises(InputError, match="classes from 0 to 2"):
-        Ordinal(3).log_z(output(0, 1), target(3))
+    with pytest.raises(InputError, match="Ordinal: expected class indices from 0 to 2"):
+        Ordinal(3).log_z(output(0, 1), target(3, Ordinal(3)))
     with pytest.raises(InputError, match="0 for seen, 1 for larger"):
         Censored(var=1.0).log_z(output(0, 1), target((0.0, 0.5)))
     with pytest.raises(InputError, match="need independent outputs"):

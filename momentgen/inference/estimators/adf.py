@@ -61,13 +61,6 @@ class EBPRegressor(FilterRegressor):
 
     Arguments, attributes and errors are those of :class:`PBPRegressor`; it differs in how the weights move (see
     :func:`~momentgen.inference.adf.network.ebp_step`).
-
-    >>> import numpy as np
-    >>> x = np.linspace(-2, 2, 100)[:, None]
-    >>> model = EBPRegressor(hidden=(20,), passes=10, random_state=0).fit(x, 3 * x[:, 0])
-    >>> mean, std = model.predict([[1.0]], return_std=True)
-    >>> bool(abs(mean[0] - 3) < 0.2), bool(std[0] < 0.5)
-    (True, True)
     """
 
     _rule = "ebp"
@@ -103,12 +96,6 @@ class EBPClassifier(FilterClassifier):
 
     Arguments, attributes and errors are those of :class:`PBPClassifier`; it differs in how the weights move (see
     :func:`~momentgen.inference.adf.network.ebp_step`).
-
-    >>> from sklearn.datasets import load_iris
-    >>> x, y = load_iris(return_X_y=True)
-    >>> model = EBPClassifier(hidden=(20,), passes=10, random_state=0).fit(x, y)
-    >>> bool(model.score(x, y) > 0.9)
-    True
     """
 
     _rule = "ebp"

@@ -20,7 +20,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.counts import ByQuadrature, Ordinal
-from momentgen.inference.estimators.base import Bayesian
+from momentgen.inference.estimators.base import Bayesian, parameters
 from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian, KnownNoise
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import Posterior
@@ -45,22 +45,24 @@ Module = torch.nn.Module | Callable[[int], torch.nn.Module]
 Callback = Callable[[Trainer], bool | None]
 
 
+@parameters
 class Variational(Bayesian):
     """A ReLU network with posteriors; subclasses say which, and how they are trained and predict."""
 
-    hidden: int | tuple[int, ...]
-    epochs: int | None
-    max_steps: int
-    batch_size: int
-    lr: float
-    prior_std: float
-    kl_weight: float | None
-    module: Module | None
-    likelihood: Likelihood | None
-    validation_fraction: float | None
-    callback: Callback | None
-    progress: bool
-    device: str
+    hidden: int | tuple[int, ...] = (50,)
+    epochs: int | None = None
+    batch_size: int = 512
+    lr: float = 0.01
+    prior_std: float = 1.0
+    kl_weight: float | None = None
+    max_steps: int = 10_000
+    module: Module | None = None
+    likelihood: Likelihood | None = None
+    validation_fraction: float | None = None
+    callback: Callback | None = None
+    device: str = "cpu"
+    progress: bool = False
+    random_state: Any = None
 
     def _family(self) -> Posterior:
         raise NotImplementedError
@@ -288,16 +290,7 @@ class Regression(Variational):
         n_total: int | None = None,
         y_std: ArrayLike | None = None,
     ) -> Self:
-        """Go on with these data; scales of features and targets stay those of the first call.
-
-        Nothing is calibrated: no data are held out.
-
-        Args:
-            X: features, shape ``(n, features)``.
-            y: targets, shape ``(n,)`` or ``(n, outputs)``.
-            passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
-            y_std: as for :meth:`fit`.  All calls have it, or none.
+        """Go on with these data, as :meth:`BayesianRegressor.partial_fit`; all calls have ``y_std``, or none.
 
         Raises:
             InputError: for ``y_std`` where the first call had none, or none where it had one.

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
-from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
+from momentgen.inference.estimators.network import Classification, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
-from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.accuracy import accuracy
 from momentgen.laws.border import Method, method
@@ -36,22 +35,8 @@ _PROPAGATIONS: Final = ("controlled", "ap2")
 class _VBP(Variational):
     """Independent normal parameters, moments propagated."""
 
-    hidden: int | tuple[int, ...] = (50,)
-    epochs: int | None = None
-    batch_size: int = 512
-    lr: float = 0.01
-    prior_std: float = 1.0
-    kl_weight: float | None = None
     initial_std: float = 0.01
     propagation: Literal["controlled", "ap2"] = "controlled"
-    max_steps: int = 10_000
-    module: Module | None = None
-    likelihood: Likelihood | None = None
-    validation_fraction: float | None = None
-    callback: Callback | None = None
-    device: str = "cpu"
-    progress: bool = False
-    random_state: Any = None
 
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         if self.propagation not in _PROPAGATIONS:
@@ -93,7 +78,7 @@ class _VBP(Variational):
 
 
 @parameters
-class VBPRegressor(Regression, _VBP, BayesianRegressor):
+class VBPRegressor(_VBP, Regression, BayesianRegressor):
     """Regression by variance back-propagation: independent normal parameters, moments propagated.
 
     Args:
@@ -153,7 +138,7 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
 
 
 @parameters
-class VBPClassifier(Classification, _VBP, BayesianClassifier):
+class VBPClassifier(_VBP, Classification, BayesianClassifier):
     """Classification by variance back-propagation; other arguments are those of :class:`VBPRegressor`.
 
     Args:
