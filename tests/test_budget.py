@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 62_650,
+    "momentgen": 62_950,
     "momentgen/compiler": 23_550,
     "momentgen/compiler/strategies": 10_900,
     "momentgen/laws": 18_050,
     "momentgen/nn": 1_750,
-    "momentgen/inference": 8_550,
-    "tests": 42_560,
+    "momentgen/inference": 8_850,
+    "tests": 42_700,
     "benchmarks": 8_050,
 }
 

@@ -251,7 +251,7 @@ def test_classifiers_take_a_likelihood_and_weights() -> None:
     weight = np.concatenate([np.ones(100), np.zeros(100)])
     weighted = VBPClassifier(epochs=60, lr=0.03, random_state=0).fit(np.concatenate([x, x]), flipped, weight)
     assert weighted.score(x, labels) > 0.95
-    with pytest.raises(InputError, match="expected Categorical, Ordinal.2., or Bernoulli or Probit"):
+    with pytest.raises(InputError, match=r"expected Categorical, Ordinal\(2\), or Bernoulli or Probit"):
         VBPClassifier(likelihood=HeteroscedasticGaussian()).fit(x, labels)
 
 
