@@ -306,25 +306,20 @@ class Regression(Variational):
 
     def _take_noise(self, y: Any, y_std: Any, censored: Any = None) -> None:
         self._y_std = self._censored = None
-        if censored is not None:
-            side = np.asarray(censored, dtype=np.float64)
-            if side.shape != np.shape(y) or self.noise != "constant" or not (self.likelihood is None is y_std):
+        for name, given, least in (("y_std", y_std, 0), ("censored", censored, -1)):
+            if given is None:
+                continue
+            found, shape = np.asarray(given, dtype=np.float64), np.shape(y)
+            if found.shape != shape or not (np.isfinite(found) & (found >= least)).all():
                 raise InputError(
-                    f"{type(self).__name__}: expected censored of y's shape {np.shape(y)}, got {side.shape}; it takes "
-                    "noise='constant', no y_std and no likelihood of your own"
+                    f"{type(self).__name__}: expected {name} of y's shape {shape}, finite and at least {least}, got "
+                    f"shape {found.shape}, from {found.min(initial=math.inf):.4g} to {found.max(initial=-math.inf):.4g}"
                 )
-            self._censored = side.reshape(len(side), -1)
-        if y_std is None:
-            return
-        given, shape = np.asarray(y_std, dtype=np.float64), np.shape(y)
-        if given.shape != shape or not (np.isfinite(given) & (given >= 0)).all():
-            raise InputError(
-                f"{type(self).__name__}: expected y_std of y's shape {shape}, finite and not negative, got shape "
-                f"{given.shape}, from {given.min(initial=math.inf):.4g} to {given.max(initial=-math.inf):.4g}"
-            )
-        if self.noise != "constant" or self.likelihood is not None:
-            raise InputError(f"{type(self).__name__}: y_std takes noise='constant' and no likelihood of your own")
-        self._y_std = given.reshape(len(given), -1)
+            if self.noise != "constant" or self.likelihood is not None or not (y_std is None or censored is None):
+                raise InputError(
+                    f"{type(self).__name__}: {name} takes noise='constant', no likelihood of your own, and not both"
+                )
+            setattr(self, f"_{name}", found.reshape(len(found), -1))
 
     def _rows(self, rows: Any) -> dict[str, Any]:
         given = {"y_std": self._y_std, "censored": self._censored}
