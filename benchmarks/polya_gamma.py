@@ -58,7 +58,7 @@ def contestants(z: float, n: int, threads: int, pool: ThreadPoolExecutor) -> dic
 
 
 def on_gpu(z: float, n: int) -> dict[str, Callable[[], Any]]:
-    """The Triton kernel, with the wait for its end."""
+    """The PyTorch form there, with the wait for its end."""
     tilts, own = torch.full((n,), z, dtype=torch.float64, device="cuda"), torch.Generator("cuda").manual_seed(0)
     narrow = tilts.float()
 
@@ -66,7 +66,7 @@ def on_gpu(z: float, n: int) -> dict[str, Callable[[], Any]]:
         polya_gamma(1, values, generator=own)
         torch.cuda.synchronize()
 
-    return {"Triton": lambda: run(tilts), "Triton, float32": lambda: run(narrow)}
+    return {"PyTorch": lambda: run(tilts), "PyTorch, float32": lambda: run(narrow)}
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ line.  Estimators load on first use, so that scikit-learn is imported for them o
 
 * Posteriors and priors of parameters, and :func:`randomise`, which puts them into a plain network: ``posterior``,
   ``tridiagonal``, ``affine``, ``prior``, ``bayesian_network``; those that other libraries trained: ``trained``.
-* Likelihoods of data given a random output, shared by all methods: ``likelihood``.
+* Likelihoods of data given a random output, shared by all methods: ``likelihood``, ``heteroscedastic``, ``counts``.
 * Variational inference: ``lower_bound``, ``training``, ``pruning``, ``credible``.
 * Assumed density filtering, probabilistic and expectation backpropagation: ``adf``.
 * Bow tie networks by block Gibbs sampling, and the Pólya-gamma distribution: ``bowtie``,
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from momentgen.inference.adf import DensityFilter
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior
+from momentgen.inference.counts import NegativeBinomial, Ordinal, Poisson
 from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
 from momentgen.inference.gamma import Gamma
-from momentgen.inference.heteroscedastic import HeteroscedasticGaussian
+from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.lower_bound import elbo
 from momentgen.inference.polya_gamma_sampler import polya_gamma
@@ -46,6 +47,7 @@ __all__ = [
     "BowTieModel",
     "BowTieRegressor",
     "Categorical",
+    "Censored",
     "Chains",
     "ConjugatePrior",
     "CorrelatedClassifier",
@@ -60,10 +62,13 @@ __all__ = [
     "Likelihood",
     "LogUniform",
     "MeanField",
+    "NegativeBinomial",
     "Normal",
     "NormalMixture",
+    "Ordinal",
     "PBPClassifier",
     "PBPRegressor",
+    "Poisson",
     "Posterior",
     "Prediction",
     "Prior",

@@ -1,6 +1,7 @@
 """``HeteroscedasticGaussian``: a network with two heads, of which the second says how noisy a target is.
 
-``KnownNoise`` is for targets that were measured with errors of known size.
+``KnownNoise`` is for targets that were measured with errors of known size, ``Censored`` for those of which some are
+bounds.
 
 Outputs f and g of shape ``(..., 2k)``: the first k are means of targets, the others logarithms of the noise's variance,
 log σ² = g.  Both are random where weights are.  With f and g normal, E exp(±g) is known, so that the data term of the
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.likelihood import Gaussian, Likelihood
-from momentgen.inference.normal_expectations import at_nodes
+from momentgen.inference.normal_expectations import at_nodes, mean_log_ndtr
+from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["HeteroscedasticGaussian", "KnownNoise"]
+__all__ = ["Censored", "HeteroscedasticGaussian", "KnownNoise"]
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -74,6 +76,9 @@ class HeteroscedasticGaussian(Likelihood):
         logs = -0.5 * (_LOG_2_PI + total.log() + (y[..., None] - means).square() / total)
         return (logs + weights.log()).logsumexp(-1).sum(-1)
 
+    def expected(self, output: Moments | Tensor) -> Moments:
+        return self._heads("expected", output)[0]
+
     def predictive(self, output: Moments | Tensor) -> Moments:
         """Mean and *variance* of y, noise included: Var F + E exp(G)."""
         (mean, var), (g, spread), _ = self._heads("predictive", output)
@@ -85,7 +90,51 @@ class HeteroscedasticGaussian(Likelihood):
         return -0.5 * (_LOG_2_PI + g + (y - mean).square() * (-g).exp()).sum(-1)
 
 
-class KnownNoise(Gaussian):
+class _Told(Gaussian):
+    """Normal noise, with observations ``(..., 2k)``: k values, then a number of each that tells more of it."""
+
+    def _pair(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        values, told = self._fitting(y, torch.Size((*shape[:-1], 2 * shape[-1])), y.device).chunk(2, -1)
+        return values, told
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        f = self._moments("log_prob", f).mean
+        return self.log_z(Moments(f, torch.zeros_like(f)), y)
+
+
+class Censored(_Told):
+    """Numbers with normal noise, of which some are known as bounds only; logarithms of survival times, for example.
+
+    Observations are of shape ``(..., 2k)``: k values, then a number for each.  It is 0 where the value was seen, 1
+    where the true one is larger, and -1 where it is smaller.  All terms are exact.
+
+    Arguments are those of :class:`Gaussian`; the noise is no Gamma.
+
+    >>> output = Moments(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
+    >>> Censored(var=1.0).log_z(output, torch.tensor([[0.0, 1.0]])).exp()  # Phi(1/2)
+    tensor([0.6915])
+    """
+
+    def _split(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        values, side = self._pair(y, shape)
+        if readable(y) and not bool((values.isfinite() & ((side == 0) | (side.abs() == 1))).all()):
+            raise InputError("Censored: expected finite values, then 0 for seen, 1 for larger and -1 for smaller")
+        return values, side
+
+    def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+        mean, var = self._moments("expected_log_prob", output)
+        (y, side), noise = self._split(y, mean.shape), self._noise(self.var, mean)
+        seen = -0.5 * (_LOG_2_PI + noise.log() + ((y - mean).square() + var) / noise)
+        return torch.where(side == 0, seen, mean_log_ndtr(side * (mean - y) / noise.sqrt(), var / noise)).sum(-1)
+
+    def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
+        mean, var = self._moments("log_z", self._independent(output))
+        (y, side), total = self._split(y, mean.shape), var + self._noise(self.var, mean)
+        seen = -0.5 * (_LOG_2_PI + total.log() + (y - mean).square() / total)
+        return torch.where(side == 0, seen, torch.special.log_ndtr(side * (mean - y) / total.sqrt())).sum(-1)
+
+
+class KnownNoise(_Told):
     """Numbers with normal noise, of which each datum tells a part: y_k = f_k + noise + its own noise.
 
     Observations are of shape ``(..., 2k)``: k values, then the *variances* of their own noise.  ``var`` is that of the
@@ -97,8 +146,7 @@ class KnownNoise(Gaussian):
     """
 
     def _split(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        twice = torch.Size((*shape[:-1], 2 * shape[-1]))
-        values, own = self._fitting(y, twice, y.device).chunk(2, -1)
+        values, own = self._pair(y, shape)
         return values, own + self._noise(self.var, values)
 
     def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
@@ -110,7 +158,3 @@ class KnownNoise(Gaussian):
         mean, var = self._moments("log_z", output)
         y, noise = self._split(y, mean.shape)
         return -0.5 * (_LOG_2_PI + (noise + var).log() + (y - mean).square() / (noise + var)).sum(-1)
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        f = self._moments("log_prob", f).mean
-        return self.expected_log_prob(Moments(f, torch.zeros_like(f)), y)

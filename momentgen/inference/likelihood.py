@@ -53,6 +53,13 @@ class Likelihood(nn.Module):
         """The distribution of a new y: :class:`~momentgen.Moments` of a number, probabilities of classes."""
         raise NotImplementedError
 
+    def expected(self, output: Moments | Tensor) -> Moments:
+        """Mean and *variance* of E(y | F): what of a number's predictive distribution is the output's."""
+        return self._moments("expected", output)
+
+    def begin(self, y: Tensor) -> None:
+        """Set what follows from all targets ``(n, k)`` before training, such as the unit of counts."""
+
     def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """Log p(y | f) of drawn outputs: one number per example."""
         raise NotImplementedError
@@ -88,8 +95,19 @@ class Likelihood(nn.Module):
             )
         return y
 
-    def _independent(self, moments: Moments) -> Moments:
-        """Moments whose values may be taken one by one."""
+    def _of_class(self, values: Tensor, y: Any) -> Tensor:
+        """``values[..., y]``, shape ``(...)``."""
+        y, name = self._fitting(y, values.shape[:-1], values.device, own=0), type(self).__name__
+        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype is torch.bool:
+            raise InputError(f"{name}: expected class indices of integers, such as torch.int64, got {y.dtype}")
+        y = y.long()
+        classes = values.shape[-1]
+        if readable(y) and not bool(((y >= 0) & (y < classes)).all()):
+            raise InputError(f"{name}: expected class indices from 0 to {classes - 1}, got {y.min()} to {y.max()}")
+        return values.gather(-1, y.expand(values.shape[:-1])[..., None])[..., 0]
+
+    def _independent(self, moments: Any) -> Any:
+        """Moments, or drawn outputs, whose values may be taken one by one."""
         if isinstance(moments, JointMoments) and moments.mean.shape[-1] > 1:
             raise InputError(
                 f"{type(self).__name__}.log_z: several labels need independent outputs, got JointMoments of shape "
@@ -388,17 +406,6 @@ class Categorical(Likelihood):
         if not isinstance(points, int) or points < 2 or points % 2:
             raise InputError(f"Categorical: expected an even number of points, got {points!r}")
         self.expectation, self.points, self.posterior = expectation, points, posterior
-
-    def _of_class(self, values: Tensor, y: Any) -> Tensor:
-        """``values[..., y]``, shape ``(...)``."""
-        y = self._fitting(y, values.shape[:-1], values.device, own=0)
-        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype is torch.bool:
-            raise InputError(f"Categorical: expected class indices of integers, such as torch.int64, got {y.dtype}")
-        y = y.long()
-        classes = values.shape[-1]
-        if readable(y) and not bool(((y >= 0) & (y < classes)).all()):
-            raise InputError(f"Categorical: expected class indices from 0 to {classes - 1}, got {y.min()} to {y.max()}")
-        return values.gather(-1, y.expand(values.shape[:-1])[..., None])[..., 0]
 
     def expected_log_prob(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         moments = self._moments("expected_log_prob", output)

@@ -51,14 +51,16 @@ class LinearPosterior:
     """
 
     def __init__(self, prior_var: float | None = None) -> None:
-        self.prior_var, self.rows = prior_var, 0
+        self.prior_var, self.rows = prior_var, 0.0
         self._mean = self._scatter = torch.zeros(0, dtype=torch.float64)
 
-    def add(self, x: Tensor, y: Tensor) -> LinearPosterior:
-        """Take in features ``(n, features)`` and targets ``(n, outputs)``, and return itself."""
+    def add(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> LinearPosterior:
+        """Take in features ``(n, features)`` and targets ``(n, outputs)``, each row as often as its weight says."""
         both = torch.cat([x, y], 1).double().cpu()
-        mean, count = both.mean(0), len(both)
-        scatter = (both - mean).mT @ (both - mean)
+        counts = torch.ones(len(both), dtype=torch.float64) if weights is None else weights
+        count = counts.sum().item()
+        mean = counts @ both / count
+        scatter = (both - mean).mT @ (counts[:, None] * (both - mean))
         if self.rows:
             off, share = mean - self._mean, count / (self.rows + count)
             scatter = self._scatter + scatter + self.rows * share * torch.outer(off, off)

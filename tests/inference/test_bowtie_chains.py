@@ -21,7 +21,6 @@ from momentgen.inference.bowtie import (
     Draws,
     State,
     chains,
-    gather,
     random_start,
     simulate,
 )
@@ -176,12 +175,6 @@ def test_a_bar_shows_the_log_joint(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().err
     assert "25/25" in shown
     assert f"log joint {run.log_joint().mean().item():.1f}" in shown
-
-
-def test_gathering_without_processes_is_an_error() -> None:
-    run = quick(MODEL, X, Y, chains=1, burn_in=0, draws=1).run()
-    with pytest.raises(InputError, match="process group"):
-        gather(run.draws)
 
 
 # ------------------------------------------------------------------- bad input

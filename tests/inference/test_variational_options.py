@@ -25,6 +25,8 @@ from momentgen.inference import (
     Probit,
     VBPClassifier,
     VBPRegressor,
+    credible_prediction,
+    sampled_outputs,
 )
 from momentgen.inference.estimators.network import rough_noise
 from momentgen.inference.heteroscedastic import KnownNoise
@@ -120,12 +122,13 @@ def test_predicted_deviations_cover_held_out_targets(kind: Any) -> None:
 
 def test_credible_intervals_of_a_classifier_hold_its_probabilities() -> None:
     X, y = load_iris(return_X_y=True)
-    model = CorrelatedClassifier(epochs=40, random_state=0).fit(X[:100], y[:100])  # two classes
-    found = model.predict_credible(X[:100])
-    assert found.probabilities.shape == (100, 2)
+    model = CorrelatedClassifier(epochs=40, random_state=0).fit(X, y)
+    draws = sampled_outputs(model.network_, torch.as_tensor(model.x_scaler_.transform(X)))
+    found = credible_prediction(draws.softmax(-1))
+    assert found.probabilities.shape == (150, 3)
     assert bool((found.lower <= found.upper).all())
-    table = found.table(torch.tensor(y[:100]))
-    assert sum(table.values()) == 100
+    table = found.table(torch.tensor(y))
+    assert sum(table.values()) == 150
     assert table["right certain"] > 90
 
 
@@ -248,7 +251,7 @@ def test_classifiers_take_a_likelihood_and_weights() -> None:
     weight = np.concatenate([np.ones(100), np.zeros(100)])
     weighted = VBPClassifier(epochs=60, lr=0.03, random_state=0).fit(np.concatenate([x, x]), flipped, weight)
     assert weighted.score(x, labels) > 0.95
-    with pytest.raises(InputError, match="expected Categorical, or Bernoulli or Probit"):
+    with pytest.raises(InputError, match=r"expected Categorical, Ordinal\(2\), or Bernoulli or Probit"):
         VBPClassifier(likelihood=HeteroscedasticGaussian()).fit(x, labels)
 
 

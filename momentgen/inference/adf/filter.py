@@ -165,6 +165,7 @@ class DensityFilter:
         y: Num[Tensor, "#replicates n *outputs"],
         passes: int,
         progress: bool = False,
+        weights: Float[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "replicates {passes}"]:
         """Go over the data, in a new order each time, and refine the prior's factors between passes if it is learnt.
 
@@ -173,6 +174,8 @@ class DensityFilter:
             y: as in :meth:`update`.
             passes: how often.
             progress: show a bar.
+            weights: how often each datum counts, positive; None for once.  A pass has a datum of weight 2.3 twice or
+                three times, at random, with a mean of 2.3.
 
         Returns:
             The mean log Z of each pass, ``(replicates, passes)``.
@@ -181,18 +184,23 @@ class DensityFilter:
             InputError: as :meth:`update`.
         """
         x, y = self._checked(x, y)
-        n = y.shape[1]
+        ends = torch.arange(1, y.shape[1] + 1) if weights is None else weights.double().cpu().cumsum(0)
+        if ends[-1] < 1:
+            raise InputError(f"DensityFilter: expected weights that add up to 1 row at least, got {ends[-1]:.3g}")
         per_datum = self.replicates * (self.sizes[0] + self._model.samples * self.sizes[-1])
         products = self.weights.mean.numel()
         step = max(1, min(_VALUES // per_datum, _PRODUCTS // products))
         rows = torch.arange(self.replicates, device=self.device)[:, None]
         found = torch.zeros(self.replicates, passes, dtype=torch.float64, device=self.device)
         done = 0
-        with progress_bar(f"{self.rule.upper()}, {passes} passes", passes * n, progress) as advance:
+        with progress_bar(
+            f"{self.rule.upper()}, {passes} passes", round(passes * ends[-1].item()), progress
+        ) as advance:
             for number in range(passes):
                 if self.learn_prior and self.passes:
                     self.refine_prior()  # before a pass, which mends what the new prior disturbs
-                order = torch.rand(self.replicates, n, generator=self.generator).argsort(1).to(self.device)
+                order = self._order(ends).to(self.device)
+                n = order.shape[1]
                 before = self.noise_var
                 for places in order.split(step, 1):
                     log_z = self._update(x[rows if len(x) > 1 else 0, places], y[rows, places], None)
@@ -202,6 +210,14 @@ class DensityFilter:
                 self.passes += 1
                 self.information += 0.5 * n * (1 / before + 1 / self.noise_var)
         return found
+
+    def _order(self, ends: Tensor) -> Tensor:
+        """Data of one pass in a random order, ``(replicates, n)``; ``ends`` are cumulated weights of the data."""
+        places = torch.arange(len(ends))
+        if ends.is_floating_point():  # systematic sampling: as many of each as its weight, up to one
+            at = torch.rand((), generator=self.generator, dtype=torch.float64)
+            places = torch.searchsorted(ends, torch.arange(math.ceil(ends[-1] - at)) + at, right=True)
+        return places[torch.rand(self.replicates, len(places), generator=self.generator).argsort(1)]
 
     def refine_prior(self) -> None:
         """Recompute the prior's factors by one step of expectation propagation."""

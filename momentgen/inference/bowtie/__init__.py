@@ -12,7 +12,7 @@ Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Netwo
 
 from __future__ import annotations
 
-from momentgen.inference.bowtie.chains import Chains, gather
+from momentgen.inference.bowtie.chains import Chains
 from momentgen.inference.bowtie.gibbs import random_start, relu_start, simulate, sweep
 from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint
 from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
@@ -25,7 +25,6 @@ __all__ = [
     "Draws",
     "Predictive",
     "State",
-    "gather",
     "log_joint",
     "predict",
     "random_start",

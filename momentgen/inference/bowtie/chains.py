@@ -23,7 +23,7 @@ from momentgen.inference.bowtie.model import BowTieModel, State, log_joint
 from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
 from momentgen.progress import progress_bar
 
-__all__ = ["STARTS", "Chains", "gather"]
+__all__ = ["STARTS", "Chains"]
 
 #: name -> where chains start
 STARTS = {"relu": relu_start, "random": random_start}
@@ -273,26 +273,3 @@ class Chains:
         found.data, found.done, found.burn_in, found.planned, found._kept = other, 0, 0, 0, []
         found.state = start_at(self.model, other, self.state.weights, self._generator)
         return found
-
-
-def gather(draws: Draws) -> Draws:
-    """The chains of all processes of ``torch.distributed``, in the order of their ranks, on every process.
-
-    Each process runs chains of its own (``seed=seed + rank``) with the same plan.
-
-    Raises:
-        InputError: where no process group is there.
-    """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        raise InputError("gather: expected an initialised torch.distributed process group, got none")
-
-    def everywhere(part: Tensor) -> Tensor:
-        parts = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(parts, part.contiguous())
-        return torch.cat(parts)
-
-    return Draws(
-        tuple(everywhere(part) for part in draws.weights),
-        tuple(everywhere(part) for part in draws.precisions),
-        everywhere(draws.log_joint),
-    )

@@ -11,19 +11,21 @@ class PBPRegressor(FilterRegressor):
     """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).
 
     Args:
-        hidden: widths of the hidden layers of ReLU units.  ``()`` is a linear model with its exact posterior; its noise
-            and prior scale have the largest evidence.  None takes two layers of 50, or none, whichever predicts
-            held-out rows better.
+        hidden: widths of the hidden layers of ReLU units; a number is the width of one.  ``()`` is a linear model with
+            its exact posterior; its noise and prior scale have the largest evidence.  None takes two layers of 50, or
+            none, whichever predicts held-out rows better.
         passes: how often :meth:`fit` goes over the data.  None takes the number that predicts held-out rows best.
         noise: shape and rate of the gamma law of the noise precision, for targets in standard units; the shape above
             1.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.
         learn_prior: whether that law is learnt; labels that a network separates ask for ever larger weights.
-        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.
+        spread: standard deviation of the weights' first means; None, as published, is 1/√(inputs + 1) a layer.  Without
+            hidden layers they are 0.
         calibrate: scale σ, and make intervals, by held-out rows.  ``cv`` fits up to five more models, each without a
-            fifth of the rows, until 1,000 rows were held out; ``split`` stops after 200.  None takes the predictive
-            distribution as it is, as do less than 20 rows.
+            fifth of the rows, until 1,000 rows were held out; ``split`` stops after 200.  A splitter of scikit-learn,
+            or a list of pairs (rows to fit, rows to predict), keeps groups or later rows together.  None takes the
+            predictive distribution as it is, as do less than 20 rows.
         dtype: ``float64`` or ``float32``, of weights and data.
         device: where the networks live; the CPU has compiled updates.
         progress: show a bar.
@@ -59,13 +61,6 @@ class EBPRegressor(FilterRegressor):
 
     Arguments, attributes and errors are those of :class:`PBPRegressor`; it differs in how the weights move (see
     :func:`~momentgen.inference.adf.network.ebp_step`).
-
-    >>> import numpy as np
-    >>> x = np.linspace(-2, 2, 100)[:, None]
-    >>> model = EBPRegressor(hidden=(20,), passes=10, random_state=0).fit(x, 3 * x[:, 0])
-    >>> mean, std = model.predict([[1.0]], return_std=True)
-    >>> bool(abs(mean[0] - 3) < 0.2), bool(std[0] < 0.5)
-    (True, True)
     """
 
     _rule = "ebp"
@@ -81,6 +76,7 @@ class PBPClassifier(FilterClassifier):
         likelihood: ``probit`` is for two classes.  ``sampled`` is a softmax with log Z by samples, and ``bound`` one
             with a lower bound of log Z.  ``auto`` is ``probit`` for two classes and ``sampled`` for more.
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
+        class_weight: label -> how often its rows count, or ``balanced``; None for once.
 
     Raises:
         InputError: in ``fit``, for arguments other than these.
@@ -100,12 +96,6 @@ class EBPClassifier(FilterClassifier):
 
     Arguments, attributes and errors are those of :class:`PBPClassifier`; it differs in how the weights move (see
     :func:`~momentgen.inference.adf.network.ebp_step`).
-
-    >>> from sklearn.datasets import load_iris
-    >>> x, y = load_iris(return_X_y=True)
-    >>> model = EBPClassifier(hidden=(20,), passes=10, random_state=0).fit(x, y)
-    >>> bool(model.score(x, y) > 0.9)
-    True
     """
 
     _rule = "ebp"

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -21,22 +21,27 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.rivals import lead
 
-__all__ = ["Bayesian", "BayesianClassifier", "parameters"]
+__all__ = ["Bayesian", "BayesianClassifier", "ClassWeight", "parameters"]
 
 _Class = TypeVar("_Class")
+#: how often rows of each class count: label -> weight, or so that all classes count alike
+ClassWeight = dict[Any, float] | Literal["balanced"] | None
 
 #: standard deviations within which no half of a column's values may lie, unless most of them are equal
 _SQUEEZED: Final = 0.05
 #: draws of uncertain features, and rows of draws that are predicted at once
 _DRAWS, _AT_ONCE = 256, 2**14
+#: rows that weights may add up to without a warning
+_FEWEST = 2
 #: rows of the fit by which a classifier is compared with a constant
 _COMPARED = 1000
 
@@ -71,6 +76,10 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     _dtype: torch.dtype = torch.float64
     #: how often each row of this fit counts, ``(n,)``; None for once
     _weights: NDArray[np.float64] | None = None
+    #: which of the rows that ``fit`` was given these are; None for all
+    _kept: NDArray[Any] | None = None
+    #: of ``validate_data`` for the targets
+    _checks: ClassVar[dict[str, bool]] = {}
     #: whether there is a model: none before the first fit, and none after one that was broken off
     _ready: bool = False
 
@@ -106,13 +115,58 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._diagnose()
 
-    def _check_widths(self) -> None:
+    @property
+    def _widths(self) -> tuple[int, ...] | None:
+        """Widths of the hidden layers; None where the data choose them."""
         hidden = getattr(self, "hidden", None)
-        if hidden is not None and not (np.iterable(hidden) and all(width == int(width) >= 1 for width in hidden)):
+        if hidden is None:
+            return None
+        widths = tuple(hidden) if np.iterable(hidden) else (hidden,)
+        if not all(isinstance(width, int | np.integer) and width >= 1 for width in widths):
             raise InputError(
-                f"{type(self).__name__}: expected hidden to be the widths of the hidden layers, such as (50,), got "
-                f"{hidden!r}"
+                f"{type(self).__name__}: expected hidden to be the widths of the hidden layers, such as (50,), or the "
+                f"width of one, got {hidden!r}"
             )
+        return tuple(map(int, widths))
+
+    def _take_weights(self, sample_weight: ArrayLike | None, X: Any, *others: Any) -> list[Any]:
+        """Keep the weights, and return X and the others without the rows of weight 0.
+
+        Raises:
+            ValueError: for weights that are negative, all 0, or not one for each row.
+        """
+        self._weights = self._kept = None
+        if sample_weight is None:
+            return [X, *others]
+        found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        check_consistent_length(X, *others)
+        kept = found > 0
+        self._weights = None if (found[kept] == 1).all() else found[kept]
+        if found.sum() < _FEWEST < len(found):
+            warnings.warn(
+                f"{type(self).__name__}: the sample_weight of {len(found)} rows adds up to {found.sum():.3g} rows. A "
+                "weight is how often a row counts; divide the weights by their mean to count as many rows as there are",
+                stacklevel=_level_of_caller(),
+            )
+        if kept.all():
+            return [X, *others]
+        self._kept = kept
+        return [part if part is None else _safe_indexing(part, np.flatnonzero(kept)) for part in (X, *others)]
+
+    def _counts(self, rows: int) -> NDArray[np.float64]:
+        """How often each row of this fit counts."""
+        return np.ones(rows) if self._weights is None else self._weights
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Mean over the rows of this fit, as often as they count, of values ``(n, ...)``."""
+        if self._weights is None:
+            return values.mean(0)
+        weights = torch.as_tensor(self._weights / self._weights.sum()).to(values)
+        return torch.tensordot(weights, values, 1)
+
+    def _rows(self, rows: Any) -> dict[str, Any]:
+        """What ``fit`` was told of these rows besides features and targets."""
+        return {} if self._weights is None else {"sample_weight": self._weights[rows]}
 
     def _seed(self) -> int:
         """A seed from ``random_state``, a number, a ``RandomState`` or None."""
@@ -171,14 +225,13 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         reset: bool,
         n_total: int | None = None,
         classes: ArrayLike | None = None,
-        **options: Any,
     ) -> Self:
         if reset:
             self._ready = False
-        self._check_widths()
+        _ = self._widths
         if passes is not None and passes < 1:
             raise InputError(f"{type(self).__name__}: expected passes of at least 1, got {passes}")
-        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, **options)
+        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, **self._checks)
         if reset:
             self.x_scaler_ = StandardScaler().fit(X, sample_weight=self._weights)
             self._chunks: dict[bytes, int] = {}
@@ -241,6 +294,8 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         classes_: the labels, sorted.
     """
 
+    class_weight: ClassWeight
+
     def _log_posterior(self, x: Tensor) -> Tensor:
         """Log probabilities of the classes, finite for finite outputs: shape ``(n, classes)``."""
         raise NotImplementedError
@@ -261,13 +316,18 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
             raise InputError(f"{type(self).__name__}: expected labels of {self.classes_}, got {unknown}")
         return torch.as_tensor(np.searchsorted(self.classes_, y))
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit anew to features ``(n, features)`` and labels ``(n,)``.
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit anew to features ``(n, features)`` and labels ``(n,)``; ``sample_weight`` is how often each row counts.
 
         Raises:
             ValueError: for data that are not finite, of other shapes, empty, or of one class.
         """
-        return self._fit(X, y, None, True)
+        if self.class_weight is not None:
+            own = compute_sample_weight(self.class_weight, y)
+            sample_weight = own if sample_weight is None else own * _check_sample_weight(sample_weight, X)
+        labels = None if sample_weight is None else np.unique(column_or_1d(y))  # those of rows of weight 0 too
+        X, y = self._take_weights(sample_weight, X, y)
+        return self._fit(X, y, None, True, classes=labels)
 
     def partial_fit(
         self,
@@ -286,6 +346,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
             passes: how often to go over these data.
             n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
         """
+        self._take_weights(None, X)
         return self._fit(X, y, passes, not self._ready, n_total, classes)
 
     def predict_proba(
@@ -317,7 +378,7 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         labels = y[:_COMPARED].cpu().numpy()
         logs = self._log_posterior(x[:_COMPARED]).double().cpu().numpy()[np.arange(len(labels)), labels]
         weights = None if self._weights is None else self._weights[:_COMPARED]
-        ahead, chance = lead(logs, np.log(shares / shares.sum())[labels], weights)
+        ahead, chance = lead(logs, np.log(shares[labels] / shares.sum()), weights)
         return None if ahead > chance else self._no_better(ahead)
 
     def _no_better(self, ahead: float) -> str:

@@ -56,7 +56,7 @@ class BowTieRegressor(BayesianRegressor):
     ((40,), (40,))
     """
 
-    hidden: Sequence[int] = (50,)
+    hidden: int | Sequence[int] = (50,)
     tau: float = 0.1
     chains: int = 2
     burn_in: int = 2000
@@ -75,7 +75,7 @@ class BowTieRegressor(BayesianRegressor):
     def _start(self, x: Tensor, y: Tensor) -> None:
         prior = ConjugatePrior(var=self.weight_var, shape=self.noise_shape, rate=self.noise_rate)
         targets = _columns(y)
-        model = BowTieModel((x.shape[1], *self.hidden, targets.shape[1]), self.tau, prior)
+        model = BowTieModel((x.shape[1], *(self._widths or ()), targets.shape[1]), self.tau, prior)
         self.chains_ = Chains(
             model, x, targets, chains=self.chains, burn_in=self.burn_in, draws=self.draws, thin=self.thin,
             seed=self._seed(), start=self.start, anneal_from=self.anneal_from, collapsed=self.collapsed,
@@ -88,6 +88,10 @@ class BowTieRegressor(BayesianRegressor):
         if not self.chains_.of_data(x, _columns(y)) or not self.chains_.done:
             self.chains_ = self.chains_.with_data(x, _columns(y))
         self.chains_.go_on(passes)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> BowTieRegressor:  # type: ignore[override]
+        """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``; all rows count alike."""
+        return super().fit(X, y)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> BowTieRegressor:
         """Keep the next ``passes`` draws as well.

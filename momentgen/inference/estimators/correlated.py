@@ -9,14 +9,12 @@ import math
 from typing import Any, Literal
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
-from momentgen.inference.estimators.base import BayesianClassifier, parameters
-from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
+from momentgen.inference.credible import sampled_outputs
+from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
+from momentgen.inference.estimators.network import Classification, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
-from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.training import seeded
 from momentgen.inference.tridiagonal import Tridiagonal
@@ -30,24 +28,13 @@ __all__ = ["CorrelatedClassifier", "CorrelatedRegressor"]
 class _Correlated(Variational):
     """Parameters whose neighbours are correlated, drawn anew at each step."""
 
-    hidden: tuple[int, ...] = (50,)
     epochs: int | None = 200
     batch_size: int = 128
-    lr: float = 0.01
-    prior_std: float = 1.0
-    kl_weight: float = 0.1
+    kl_weight: float | None = 0.1
     initial_tau: float = 0.05
     initial_rho: float = 0.01
     rho_rate: float = 10.0
     samples: int = 100
-    max_steps: int = 10_000
-    module: Module | None = None
-    likelihood: Likelihood | None = None
-    validation_fraction: float | None = None
-    callback: Callback | None = None
-    device: str = "cpu"
-    progress: bool = False
-    random_state: Any = None
 
     def _family(self) -> Posterior:
         return Tridiagonal(tau=self.initial_tau, rho=self.initial_rho, rate=self.rho_rate)
@@ -55,10 +42,17 @@ class _Correlated(Variational):
     def _how(self) -> Method:
         return "sample"
 
+    def _evidence(self, output: Any, y: Tensor) -> Tensor:
+        logs: Tensor = self.likelihood_.log_prob(output, y)
+        return logs.logsumexp(0) - math.log(len(logs))
+
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            logs: Tensor = self.likelihood_.log_prob(self._outputs(x), y)
-        return logs.logsumexp(0) - math.log(len(logs))
+            return self._evidence(self._outputs(x), y)
+
+    def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        draws = torch.cat(self._predicted(x), 1)
+        return draws[torch.randint(len(draws), (count,), generator=generator).to(draws.device)]
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         super()._start(x, y)
@@ -71,7 +65,7 @@ class _Correlated(Variational):
 
 
 @parameters
-class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
+class CorrelatedRegressor(_Correlated, Regression, BayesianRegressor):
     """Regression with parameters whose neighbours are correlated, drawn anew at each step.
 
     Arguments without a word here are those of :class:`~momentgen.inference.VBPRegressor`.
@@ -96,23 +90,12 @@ class CorrelatedRegressor(Regression, _Correlated, BayesianRegressor):
         return Parts(means.mean(0), means.var(0, correction=0), noise.mean(0))
 
 
-class CorrelatedClassifier(Classification, _Correlated, BayesianClassifier):
-    """Classification with correlated parameters; arguments are those of :class:`CorrelatedRegressor`."""
+@parameters
+class CorrelatedClassifier(_Correlated, Classification, BayesianClassifier):
+    """Classification with correlated parameters; arguments are those of the regressor and of VBPClassifier."""
+
+    class_weight: ClassWeight = None
 
     def _log_posterior(self, x: Tensor) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)
         return self._log_classes(draws).logsumexp(0) - math.log(len(draws))
-
-    @torch.no_grad()
-    def predict_credible(self, X: ArrayLike, level: float = 0.95) -> Prediction:
-        """Class probabilities with credible intervals, and which predictions are quite certain.
-
-        Args:
-            X: features, shape ``(n, features)``.
-            level: of the intervals.
-
-        Returns:
-            Tensors over ``(n, classes)`` or ``(n,)``; ``label`` indexes ``classes_``.
-        """
-        draws = torch.cat(self._predicted(self._features(X)), 1)
-        return credible_prediction(self._log_classes(draws).exp(), level)

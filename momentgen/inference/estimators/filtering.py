@@ -19,10 +19,10 @@ from torch.distributions import Normal
 from momentgen.errors import InputError
 from momentgen.inference.adf import DensityFilter
 from momentgen.inference.adf.network import count_weights
-from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, parameters
+from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, ClassWeight, parameters
 from momentgen.inference.estimators.passes import Chosen, choose
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
-from momentgen.inference.estimators.rivals import Folds, log_densities, rivals
+from momentgen.inference.estimators.rivals import Folds, Predicted, log_densities, rivals
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
 from momentgen.inference.linear import LinearPosterior
 from momentgen.runtime import Moments
@@ -49,7 +49,7 @@ class _Filtering(Bayesian):
     """What the four share: the networks, their passes over the data, and what was skipped."""
 
     _rule: ClassVar[Literal["pbp", "ebp"]]
-    hidden: Sequence[int] | None = None
+    hidden: int | Sequence[int] | None = None
     passes: int | None = None
     _: KW_ONLY
     members: int = 3
@@ -71,7 +71,7 @@ class _Filtering(Bayesian):
             raise InputError(
                 f"{type(self).__name__}: expected passes and members of at least 1, got {self.passes}, {self.members}"
             )
-        self._updates = 0
+        self._updates = 0.0
         self.filter_ = DensityFilter(
             (features, *self.hidden_, outputs),
             likelihood,
@@ -80,7 +80,7 @@ class _Filtering(Bayesian):
             replicates=self.members,
             prior=self.prior,
             learn_prior=self.learn_prior,
-            spread=self.spread,
+            spread=self.spread if self.hidden_ else 0.0,  # without symmetric units there is nothing to break
             seed=seed,
             dtype=_DTYPES[self.dtype],
             device=self.device,
@@ -103,13 +103,13 @@ class _Filtering(Bayesian):
         raise NotImplementedError
 
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        self.hidden_ = tuple(_WIDTHS[0] if self.hidden is None else self.hidden)
+        self.hidden_ = _WIDTHS[0] if self._widths is None else self._widths
         self.passes_ = _PASSES if self.passes is None else self.passes
         self._chosen: Chosen | None = None
         known = (self.hidden is not None and self.passes is not None) or bool((y == y[:1]).all())
         if known or passes is not None or len(x) < _FEW_ROWS:
             return
-        rows, targets = x.cpu().numpy(), y.cpu().numpy()
+        rows, targets, counts = x.cpu().numpy(), y.cpu().numpy(), self._counts(len(x))
         #: a second call would divide the rows anew where ``random_state`` is None or a ``RandomState``
         parts = self._divided = self._row_parts(targets)
 
@@ -119,16 +119,17 @@ class _Filtering(Bayesian):
 
         def work(hidden: tuple[int, ...]) -> int:
             weights = count_weights((x.shape[1], *hidden, 1)) + _DRAW * getattr(self, "samples", 0)
-            return self.members * (len(rows) + sum(len(train) for train, _ in parts)) * weights
+            return round(self.members * (counts.sum() + sum(counts[train].sum() for train, _ in parts)) * weights)
 
         shortest = min(len(train) for train, _ in parts)
         # The labels here are places in classes_; a part may lack some.
-        labels = {"classes": np.arange(len(self.classes_))} if hasattr(self, "classes_") else {}
+        labels = np.arange(len(self.classes_)) if hasattr(self, "classes_") else None
 
         def predict(networks: list[Any], more: int) -> list[Any]:
             found = []
             for network, (train, test) in zip(networks, parts, strict=True):
-                network.partial_fit(rows[train], targets[train], passes=more, **labels)
+                network._weights = None if self._weights is None else self._weights[train]
+                network._fit(rows[train], targets[train], more, not network._ready, classes=labels)
                 found.append(network._told(rows, targets, test))
             return found
 
@@ -147,12 +148,18 @@ class _Filtering(Bayesian):
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         passes = self.passes_ if passes is None else passes
-        log_z = self.filter_.fit(x[None], y[None], passes, self.progress)
-        self._updates += passes * len(x)
+        counts = None if self._weights is None else torch.as_tensor(self._weights)
+        log_z = self.filter_.fit(x[None], y[None], passes, self.progress, counts)
+        self._updates += passes * self._counts(len(x)).sum()
         self._log_z = log_z.mean(0)[-1].item()
         #: of what the data say, the part by which they say it once, per member
-        self._power = torch.full_like(self.filter_.information, min(1.0, self._size / self._updates))
+        self._power = torch.full_like(self.filter_.information, min(1.0, self._all / self._updates))
         self._check_fit(log_z[:, -1], y)
+
+    @property
+    def _all(self) -> float:
+        """How many rows the whole data set counts for."""
+        return self._size * (1.0 if self._weights is None else float(self._weights.mean()))
 
     def _diagnose(self) -> dict[str, Any]:
         return {
@@ -190,13 +197,13 @@ class _Left(NamedTuple):
     """What the last pass over a chunk left.
 
     Attributes:
-        rows: of the chunk.
+        rows: of the chunk, as often as they count.
         log_z: per row, ``(members,)``.
         least: what ``log_z`` should exceed.
         noise: *variance* of the targets about the outputs, in standard units, ``(members, outputs)``.
     """
 
-    rows: int
+    rows: float
     log_z: Tensor
     least: float
     noise: Tensor
@@ -224,12 +231,15 @@ class FilterRegressor(_Filtering, BayesianRegressor):
         pairs = list(zip(predictions, parts, strict=True))
         off = np.concatenate([(y[test] - mean[test]).reshape(len(test), -1) for (mean, _), (_, test) in pairs])
         std = np.concatenate([std[test].reshape(len(test), -1) for (_, std), (_, test) in pairs])
-        return float(log_densities((off, std)).mean()) / off.shape[1]
+        return self._density((off, std), parts, len(y))
+
+    def _density(self, predicted: Predicted, parts: Folds, rows: int) -> float:
+        weights = self._counts(rows)[np.concatenate([test for _, test in parts])]
+        return float(np.average(log_densities(predicted, weights), weights=weights)) / predicted[0].shape[1]
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
-        targets = y.reshape(len(y), -1)
-        found = rivals(x, targets, parts).values()
-        return max(float(log_densities(one).mean()) / targets.shape[1] for one in found)
+        found = rivals(x, y.reshape(len(y), -1), parts, self._counts(len(y))).values()
+        return max(self._density(one, parts, len(y)) for one in found)
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         if self._chosen is None:
@@ -261,7 +271,7 @@ class FilterRegressor(_Filtering, BayesianRegressor):
             self._recount(x, y)
         elif (key := next(reversed(self._chunks))) not in self._known:  # a further pass is no more data
             self._known.add(key)
-            self.line_.add(x, y)
+            self.line_.add(x, y, torch.as_tensor(self._counts(len(x))))
 
     def _recount(self, x: Tensor, y: Tensor) -> None:
         """The noise that the last pass left, and the power of the data at which the posterior counts them once.
@@ -271,17 +281,18 @@ class FilterRegressor(_Filtering, BayesianRegressor):
         independent weights exceed this where weights outnumber rows; then the power that meets it is taken.
         """
         mean, var = self.filter_.output(x[None])
-        found = ((y.to(mean) - mean).square() + var).mean(1).double()
+        found = self._average(((y.to(mean) - mean).square() + var).double().transpose(0, 1))
         key = next(reversed(self._chunks))
         self._left[key] = self._left[key]._replace(noise=found)
-        self._errors = self._errors + len(y) * found
+        self._errors = self._errors + self._left[key].rows * found
         self._noise = self._errors / sum(left.rows for left in self._left.values())
         noise = self._noise.mean(1)
-        self._power = (self._size / noise / self.filter_.information).clamp(max=1)
-        some = x[None, :_LEVERAGE_ROWS]
+        self._power = (self._all / noise / self.filter_.information).clamp(max=1)
+        some, shares = x[None, :_LEVERAGE_ROWS], torch.as_tensor(self._counts(len(x))[:_LEVERAGE_ROWS])
+        shares = (shares / shares.sum() / y.shape[1]).to(mean.device)
 
         def leverage(power: Tensor) -> Tensor:
-            return (self.filter_.output(some, power).var.double() / self._noise[:, None]).mean((1, 2))
+            return shares @ (self.filter_.output(some, power).var.double() / self._noise[:, None]).sum(2).mT
 
         if bool((leverage(self._power) <= 1).all()):
             return
@@ -294,12 +305,13 @@ class FilterRegressor(_Filtering, BayesianRegressor):
 
     def _check_fit(self, log_z: Tensor, y: Tensor) -> None:
         # Per datum, less what a standard normal distribution has, which knows no features.
-        least = Normal(0.0, 1.0).log_prob(y.double()).sum(1).mean().item() - y.shape[1]
+        least = self._average(Normal(0.0, 1.0).log_prob(y.double()).sum(1)).item() - y.shape[1]
         key = next(reversed(self._chunks))
         if (before := self._left.pop(key, None)) is not None:
             self._errors = self._errors - before.rows * before.noise
-        self._left[key] = _Left(len(y), log_z, least, log_z.new_zeros(len(log_z), y.shape[1], dtype=torch.float64))
-        rows, log_z, least = 0, torch.zeros_like(log_z), 0.0
+        rows = float(self._counts(len(y)).sum())
+        self._left[key] = _Left(rows, log_z, least, log_z.new_zeros(len(log_z), y.shape[1], dtype=torch.float64))
+        rows, log_z, least = 0.0, torch.zeros_like(log_z), 0.0
         for left in reversed(self._left.values()):  # a single row may be far off
             rows, log_z, least = rows + left.rows, log_z + left.rows * left.log_z, least + left.rows * left.least
             if rows >= _JUDGED_ROWS:
@@ -340,6 +352,7 @@ class FilterClassifier(_Filtering, BayesianClassifier):
     samples: int = 100
     learn_prior: bool = False
     spread: float | None = 1.0
+    class_weight: ClassWeight = None
 
     def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         return list(KFold(5, shuffle=True, random_state=self._seed()).split(y))
@@ -348,11 +361,13 @@ class FilterClassifier(_Filtering, BayesianClassifier):
         return self.log_prob(x[test], y[test])
 
     def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
-        return float(np.concatenate(predictions).mean())
+        held_out = np.concatenate([test for _, test in parts])
+        return float(np.average(np.concatenate(predictions), weights=self._counts(len(y))[held_out]))
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
-        shares = y.bincount(minlength=len(self.classes_)).double() / len(y)
-        return float(shares.log()[y].mean())
+        counts = torch.as_tensor(self._counts(len(y)))
+        shares = y.bincount(counts, len(self.classes_)) / counts.sum()
+        return float(self._average(shares.log()[y]))
 
     def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
         if self._chosen is None:

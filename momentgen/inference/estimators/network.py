@@ -9,21 +9,19 @@ import copy
 import functools
 import itertools
 import math
-import warnings
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight, column_or_1d
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
-from momentgen.inference.estimators.base import Bayesian
-from momentgen.inference.heteroscedastic import HeteroscedasticGaussian, KnownNoise
+from momentgen.inference.counts import ByQuadrature, Ordinal
+from momentgen.inference.estimators.base import Bayesian, parameters
+from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian, KnownNoise
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal
@@ -37,8 +35,8 @@ __all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
 _ROWS = 1024
 #: *variance* of noise that training begins with at least, of targets in standard units
 _LEAST_NOISE = 1e-4
-#: rows that weights may add up to without a warning
-_FEWEST = 2
+#: draws of each target by which quantiles of a law that is not normal are found
+_DRAWN = 2000
 #: last part of a given number of epochs, over which the learning rate falls
 _FALLING = 0.5
 #: a network, or what makes one for a number of features
@@ -47,22 +45,24 @@ Module = torch.nn.Module | Callable[[int], torch.nn.Module]
 Callback = Callable[[Trainer], bool | None]
 
 
+@parameters
 class Variational(Bayesian):
     """A ReLU network with posteriors; subclasses say which, and how they are trained and predict."""
 
-    hidden: tuple[int, ...]
-    epochs: int | None
-    max_steps: int
-    batch_size: int
-    lr: float
-    prior_std: float
-    kl_weight: float | None
-    module: Module | None
-    likelihood: Likelihood | None
-    validation_fraction: float | None
-    callback: Callback | None
-    progress: bool
-    device: str
+    hidden: int | tuple[int, ...] = (50,)
+    epochs: int | None = None
+    batch_size: int = 512
+    lr: float = 0.01
+    prior_std: float = 1.0
+    kl_weight: float | None = None
+    max_steps: int = 10_000
+    module: Module | None = None
+    likelihood: Likelihood | None = None
+    validation_fraction: float | None = None
+    callback: Callback | None = None
+    device: str = "cpu"
+    progress: bool = False
+    random_state: Any = None
 
     def _family(self) -> Posterior:
         raise NotImplementedError
@@ -83,44 +83,26 @@ class Variational(Bayesian):
         """Targets as the likelihood takes them."""
         raise NotImplementedError
 
+    def _evidence(self, output: Any, y: Tensor) -> Tensor:
+        """Log predictive density of each observation, ``(n,)``, for what :meth:`_outputs` returns."""
+        raise NotImplementedError
+
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         """Log predictive density of each observation, ``(n,)``."""
         raise NotImplementedError
 
-    def _rows(self, rows: Any) -> dict[str, Any]:
-        return {} if self._weights is None else {"sample_weight": self._weights[rows]}
+    def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Drawn outputs, ``(count, n, outputs)``."""
+        raise NotImplementedError
 
     def _held_out_settings(self) -> dict[str, Any]:
         # A callback may have a state, which would end the second training at once.
         return {} if self.callback is None else {"callback": functools.partial(_ended, self.n_iter_)}
 
-    def _take_weights(self, sample_weight: ArrayLike | None, X: Any, *others: Any) -> list[Any]:
-        """Keep the weights, and return X and the others without the rows of weight 0.
-
-        Raises:
-            ValueError: for weights that are negative, all 0, or not one for each row.
-        """
-        self._weights = None
-        if sample_weight is None:
-            return [X, *others]
-        found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        check_consistent_length(X, *others)
-        kept = np.flatnonzero(found)
-        self._weights = found[kept]
-        if self._weights.sum() < _FEWEST < len(found):
-            warnings.warn(
-                f"{type(self).__name__}: the sample_weight of {len(found)} rows adds up to {found.sum():.3g} rows. A "
-                "weight is how often a row counts; divide the weights by their mean to count as many rows as there are",
-                stacklevel=3,
-            )
-        return [
-            _safe_indexing(part, kept) if len(kept) < len(found) and part is not None else part for part in (X, *others)
-        ]
-
     def _network(self, features: int, outputs: int) -> torch.nn.Module:
         """The plain network for so many features."""
         if self.module is None:
-            return relu_network((features, *self.hidden, outputs))
+            return relu_network((features, *(self._widths or ()), outputs))
         made = self.module if isinstance(self.module, torch.nn.Module) else self.module(features)
         if not isinstance(made, torch.nn.Module):
             raise InputError(
@@ -271,9 +253,16 @@ class Regression(Variational):
     y_scaler_: Any
     #: *standard deviation* of the noise that each target of these data is known to have, in y's unit, ``(n, outputs)``
     _y_std: NDArray[np.float64] | None = None
+    #: 0 for each target that was seen, 1 or -1 for one that is larger or smaller, ``(n, outputs)``
+    _censored: NDArray[np.float64] | None = None
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, y_std: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        y_std: ArrayLike | None = None,
+        censored: ArrayLike | None = None,
     ) -> Self:
         """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.
 
@@ -283,13 +272,15 @@ class Regression(Variational):
             sample_weight: how often each row counts, ``(n,)``; None for once.
             y_std: standard deviation of the measurement of each target, of y's shape.  The noise that is learnt is what
                 there is besides; predictions have this noise only.
+            censored: of y's shape, 0 for targets that were seen.  1 says that the target is larger than y, such as a
+                time of survival that was not over, and -1 that it is smaller.  Predictions are of the target itself.
 
         Raises:
             ValueError: for data that are not finite, of other shapes, or empty.
         """
-        X, y, y_std = self._take_weights(sample_weight, X, y, y_std)
-        self._take_noise(y, y_std)
-        return super().fit(X, y)
+        X, y, y_std, censored = self._take_weights(sample_weight, X, y, y_std, censored)
+        self._take_noise(y, y_std, censored)
+        return self._fit_rows(X, y)
 
     def partial_fit(
         self,
@@ -299,16 +290,7 @@ class Regression(Variational):
         n_total: int | None = None,
         y_std: ArrayLike | None = None,
     ) -> Self:
-        """Go on with these data; scales of features and targets stay those of the first call.
-
-        Nothing is calibrated: no data are held out.
-
-        Args:
-            X: features, shape ``(n, features)``.
-            y: targets, shape ``(n,)`` or ``(n, outputs)``.
-            passes: how often to go over these data.
-            n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
-            y_std: as for :meth:`fit`.  All calls have it, or none.
+        """Go on with these data, as :meth:`BayesianRegressor.partial_fit`; all calls have ``y_std``, or none.
 
         Raises:
             InputError: for ``y_std`` where the first call had none, or none where it had one.
@@ -319,27 +301,30 @@ class Regression(Variational):
                 f"{type(self).__name__}.partial_fit: expected y_std in all calls or in none; the first had {had}, this "
                 f"one has {now}"
             )
-        self._weights = None
         self._take_noise(y, y_std)
         return super().partial_fit(X, y, passes, n_total)
 
-    def _take_noise(self, y: Any, y_std: Any) -> None:
-        self._y_std = None
-        if y_std is None:
-            return
-        given, shape = np.asarray(y_std, dtype=np.float64), np.shape(y)
-        if given.shape != shape or not (np.isfinite(given) & (given >= 0)).all():
-            raise InputError(
-                f"{type(self).__name__}: expected y_std of y's shape {shape}, finite and not negative, got shape "
-                f"{given.shape}, from {given.min(initial=math.inf):.4g} to {given.max(initial=-math.inf):.4g}"
-            )
-        if self.noise != "constant" or self.likelihood is not None:
-            raise InputError(f"{type(self).__name__}: y_std takes noise='constant' and no likelihood of your own")
-        self._y_std = given.reshape(len(given), -1)
+    def _take_noise(self, y: Any, y_std: Any, censored: Any = None) -> None:
+        self._y_std = self._censored = None
+        for name, given, least in (("y_std", y_std, 0), ("censored", censored, -1)):
+            if given is None:
+                continue
+            found, shape = np.asarray(given, dtype=np.float64), np.shape(y)
+            if found.shape != shape or not (np.isfinite(found) & (found >= least)).all():
+                raise InputError(
+                    f"{type(self).__name__}: expected {name} of y's shape {shape}, finite and at least {least}, got "
+                    f"shape {found.shape}, from {found.min(initial=math.inf):.4g} to {found.max(initial=-math.inf):.4g}"
+                )
+            if self.noise != "constant" or self.likelihood is not None or not (y_std is None or censored is None):
+                raise InputError(
+                    f"{type(self).__name__}: {name} takes noise='constant', no likelihood of your own, and not both"
+                )
+            setattr(self, f"_{name}", found.reshape(len(found), -1))
 
     def _rows(self, rows: Any) -> dict[str, Any]:
-        known = None if self._y_std is None else self._y_std[rows].reshape(-1, *self._y_shape)
-        return super()._rows(rows) | ({} if known is None else {"y_std": known})
+        given = {"y_std": self._y_std, "censored": self._censored}
+        known = {name: part[rows].reshape(-1, *self._y_shape) for name, part in given.items() if part is not None}
+        return super()._rows(rows) | known
 
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         y = y.to(x.device).reshape(len(y), -1)
@@ -348,6 +333,9 @@ class Regression(Variational):
             raise InputError(f"{type(self).__name__}: expected noise of constant or input, got {self.noise!r}")
         if self.likelihood is not None:
             made = copy.deepcopy(self.likelihood).to(y)
+            if isinstance(made, Bernoulli | Categorical | Ordinal | Probit):
+                raise InputError(f"{type(self).__name__}: {type(made).__name__} is of labels, for a classifier")
+            made.begin(y)
             heads = 2 if isinstance(made, HeteroscedasticGaussian) else 1
             if heads == 1 and self.noise == "input":
                 raise InputError(
@@ -358,15 +346,60 @@ class Regression(Variational):
         if self.noise == "input":
             return HeteroscedasticGaussian(), 2 * outputs
         if self._y_std is None:
-            return Gaussian(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
+            kind = Gaussian if self._censored is None else Censored
+            return kind(var=rough_noise(x, y), learn=True).to(y.dtype), outputs
         known = torch.as_tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y).mean(0)
         return KnownNoise(var=(rough_noise(x, y) - known).clamp_min(_LEAST_NOISE), learn=True).to(y.dtype), outputs
 
     def _observed(self, y: Tensor) -> Tensor:
         y = y.reshape(len(y), -1)
-        if self._y_std is None:
-            return y
-        return torch.cat([y, self._tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y)], 1)
+        if self._y_std is not None:
+            return torch.cat([y, self._tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y)], 1)
+        return y if self._censored is None else torch.cat([y, self._tensor(self._censored).to(y)], 1)
+
+    def _unit_of(self, columns: NDArray[Any]) -> tuple[NDArray[Any], Any, Any]:
+        # Targets with a unit of their own stay what they are: -1 and 1 have mean 0 and deviation 1.
+        own = np.array([[-1.0], [1.0]]).repeat(columns.shape[1], 1)
+        return (own, None, None) if self._has_law else super()._unit_of(columns)
+
+    @property
+    def _has_law(self) -> bool:
+        """Whether predictions have the likelihood's own law, which is not that of standardised errors."""
+        return isinstance(self.likelihood, ByQuadrature)
+
+    def _calibrate(self, X: ArrayLike, y: ArrayLike) -> str | None:
+        if not self._has_law:
+            return super()._calibrate(X, y) if self._censored is None else None
+        self._leads: dict[str, float] = {}
+        x, observed = self._features(X), self._observed(self._standard_targets(np.asarray(y), False))
+        with torch.no_grad():
+            constant = self._average(self.likelihood_.log_prob(torch.zeros_like(observed), observed))
+            ahead = float(self._average(self._log_prob(x, observed)) - constant)
+        if ahead > 0:
+            return None
+        return f"their mean predicts its own rows as well or better, by {-ahead:.2g} nats per row; more rows may help"
+
+    def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self._has_law:
+            return super()._log_prob(x, y)
+        parts = zip(x.split(_ROWS), y.to(x).split(_ROWS), strict=True)
+        return torch.cat([self._evidence(self._outputs(rows), own) for rows, own in parts])
+
+    def _sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        if not self._has_law:
+            return super()._sample(x, count, generator)
+        drawn, seed = self._drawn(x, count, generator), torch.randint(2**31, (), generator=generator)
+        with seeded(int(seed), x.device):
+            return cast(Tensor, self.likelihood_.sample(drawn).cpu())
+
+    def _quantile(self, x: Tensor, level: float) -> Tensor:
+        if not self._has_law:
+            return super()._quantile(x, level)
+        found = []
+        for rows in x.split(_ROWS):
+            drawn = self._sample(rows, _DRAWN, torch.Generator().manual_seed(0)).sort(0).values
+            found.append(drawn[min(_DRAWN - 1, math.ceil(level * _DRAWN) - 1)])
+        return torch.cat(found)
 
 
 class Classification(Variational):
@@ -374,30 +407,18 @@ class Classification(Variational):
 
     classes_: Any
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit anew to features ``(n, features)`` and labels ``(n,)``; ``sample_weight`` is how often each row counts.
-
-        Raises:
-            ValueError: for data that are not finite, of other shapes, empty, or of one class.
-        """
-        labels = None if sample_weight is None else np.unique(column_or_1d(y))  # those of rows of weight 0 too
-        X, y = self._take_weights(sample_weight, X, y)
-        return self._fit(X, y, None, True, classes=labels)
-
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, *args: Any, **options: Any) -> Self:
-        self._weights = None
-        return super().partial_fit(X, y, *args, **options)
-
     def _likelihood(self, x: Tensor, y: Tensor) -> tuple[Likelihood, int]:
         count = len(self.classes_)
         if self.likelihood is None:
             return (Bernoulli(), 1) if count == 2 else (Categorical(), count)
         made: Likelihood = copy.deepcopy(self.likelihood).to(x)
-        if not isinstance(made, Categorical) and not (isinstance(made, Bernoulli | Probit) and count == 2):
+        own = {Categorical: count, Bernoulli: 2, Probit: 2, Ordinal: getattr(made, "classes", None)}
+        if own.get(type(made)) != count:
             raise InputError(
-                f"{type(self).__name__}: expected Categorical, or Bernoulli or Probit for two classes, got "
-                f"{type(made).__name__} for {count} classes"
+                f"{type(self).__name__}: expected Categorical, Ordinal({count}), or Bernoulli or Probit for two "
+                f"classes, got {type(made).__name__} for {count} classes"
             )
+        made.begin(y)
         return made, count if isinstance(made, Categorical) else 1
 
     @property

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, check_cv
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from torch import Tensor
@@ -31,8 +31,15 @@ from momentgen.runtime import Moments
 
 __all__ = ["BayesianRegressor", "Calibration", "Parts"]
 
-#: how predictions are calibrated: by five folds, by the first of them, or not
-Calibration = Literal["cv", "split"]
+
+class Splitter(Protocol):
+    """Divides rows, as the splitters of scikit-learn do."""
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterable[Any]: ...
+
+
+#: how predictions are calibrated: by five folds, by the first of them, or as scikit-learn's ``cv`` argument says
+Calibration = Literal["cv", "split"] | int | Splitter | Iterable[tuple[Any, Any]]
 _FOLDS, _LEAST_ROWS = 5, 20
 #: held-out rows that are enough: no further fold is fitted then
 _ENOUGH = {"cv": 1000, "split": 200}
@@ -64,16 +71,13 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
     """
 
     calibrate: Calibration | None
+    _checks = {"multi_output": True, "y_numeric": True}  # noqa: RUF012
     #: what to try where a fit predicts no better than a line
     _advice: ClassVar[str] = "PBPRegressor(), which compares networks with a line,"
 
     def _parts(self, x: Tensor) -> Parts:
         """Mean and *variances* in standard units, before calibration: each ``(n,)`` or ``(n, outputs)``."""
         raise NotImplementedError
-
-    def _rows(self, rows: Any) -> dict[str, Any]:
-        """What ``fit`` was told of these rows besides features and targets."""
-        return {}
 
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         """Log density of y ``(n, outputs)`` in standard units, before calibration, ``(n,)``: of a normal here."""
@@ -99,21 +103,33 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         columns = y.reshape(len(y), -1).astype(np.float64)  # half precision cannot hold what is subtracted
         if reset:
             self._y_shape = y.shape[1:]
-            self.y_scaler_ = StandardScaler().fit(columns, sample_weight=self._weights)
+            self.y_scaler_ = StandardScaler().fit(*self._unit_of(columns))
             self._uncalibrated()
         elif y.shape[1:] != self._y_shape:
             raise InputError(f"{type(self).__name__}: expected targets of shape (n, {self._y_shape}), got {y.shape}")
         return self._tensor(self.y_scaler_.transform(columns)).reshape(len(y), *self._y_shape)
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def _unit_of(self, columns: NDArray[Any]) -> tuple[NDArray[Any], Any, Any]:
+        """Numbers, without labels, and their weights, whose mean and deviation are the standard unit of targets."""
+        return columns, None, self._weights
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``.
+
+        Args:
+            X: features.
+            y: targets.
+            sample_weight: how often each row counts, ``(n,)``; None for once.
 
         Raises:
             ValueError: for data that are not finite, of other shapes, or empty.
         """
-        if self.calibrate not in ("cv", "split", None):
-            raise InputError(f"{type(self).__name__}: expected calibrate of cv, split or None, got {self.calibrate!r}")
-        self._fit(X, y, None, True, multi_output=True, y_numeric=True)
+        X, y = self._take_weights(sample_weight, X, y)
+        return self._fit_rows(X, y)
+
+    def _fit_rows(self, X: Any, y: Any) -> Self:
+        self._splitter()
+        self._fit(X, y, None, True)
         try:
             doubt = self._calibrate(X, y)
             if doubt is not None and self._retreat and "a line" in self._leads:
@@ -142,7 +158,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
             passes: how often to go over these data.
             n_total: rows of the whole data set.  None counts the rows of all calls; a repeated chunk counts once.
         """
-        self._fit(X, y, passes, not self._ready, n_total, multi_output=True, y_numeric=True)
+        self._take_weights(None, X)
+        self._fit(X, y, passes, not self._ready, n_total)
         self._uncalibrated()
         return self
 
@@ -162,10 +179,28 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         """Parameters left to the data with which to try again where the mean or a line predicts rows better."""
         return {}
 
+    def _splitter(self) -> Any:
+        """What divides rows, if it is the user's own."""
+        if self.calibrate is None or (isinstance(self.calibrate, str) and self.calibrate in _ENOUGH):
+            return None
+        try:
+            return check_cv(self.calibrate)
+        except ValueError as reason:
+            raise InputError(
+                f"{type(self).__name__}: expected calibrate of cv, split, a splitter, pairs of rows to fit and to "
+                f"predict, a number of folds, or None, got {self.calibrate!r}"
+            ) from reason
+
     def _folds(self, rows: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Rows to fit and rows to predict, of each fold that is needed."""
+        splitter = self._splitter()
+        if splitter is not None:  # of the rows that fit was given
+            kept = np.ones(rows, bool) if self._kept is None else self._kept
+            place = np.where(kept, np.cumsum(kept) - 1, -1)
+            pairs = [(place[train], place[test]) for train, test in splitter.split(place)]
+            return [(train[train >= 0], test[test >= 0]) for train, test in pairs]
         every = list(KFold(_FOLDS, shuffle=True, random_state=self._seed()).split(np.empty(rows)))
-        wanted = math.ceil(_ENOUGH[self.calibrate or "split"] / (rows / _FOLDS))
+        wanted = math.ceil(_ENOUGH[str(self.calibrate or "split")] / (rows / _FOLDS))
         return every[:wanted]
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -211,10 +246,10 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
                 )
             error, std, centre = (np.concatenate(part) for part in zip(*parts, strict=True))
         places = standard.double().cpu().numpy()[held_out]
-        weights = np.ones(len(held_out)) if self._weights is None else self._weights[held_out]
+        weights = self._counts(len(targets))[held_out]
         known = self._rows(held_out).get("y_std")
         noise = None if known is None else known.reshape(len(known), -1)
-        self._compare(standard, targets, folds, error, std if noise is None else np.hypot(std, noise), weights)
+        self._compare(standard, targets, folds, error, std if noise is None else np.hypot(std, noise), held_out)
         if self.calibrate is not None:
             columns = zip(error.T, std.T, centre.T, repeat(None) if noise is None else noise.T, strict=False)
             self._laws = [self._law(places, weights, *column) for column in columns]
@@ -236,12 +271,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         law = fit_error_law(error / np.hypot(factor * std, noise), places, centre, counts)
         return law._replace(size=factor * law.size, root_mean_square=factor * law.root_mean_square)
 
-    def _compare(self, x: Tensor, y: Any, folds: Folds, off: Any, std: Any, weights: Any) -> None:
+    def _compare(self, x: Tensor, y: Any, folds: Folds, off: Any, std: Any, held_out: Any) -> None:
         """By how many nats per row errors ``off`` and ``std`` are better than those of rivals."""
+        counts = self._counts(len(y))
+        weights = counts[held_out]
         targets = self._tensor(self.y_scaler_.transform(y.reshape(len(y), -1).astype(np.float64)))
         own = log_densities((off / self.y_scaler_.scale_, std / self.y_scaler_.scale_), weights)
         self._leads = {"own score": float(np.average(own, weights=weights))}
-        for name, rival in rivals(x, targets, folds).items():
+        for name, rival in rivals(x, targets, folds, counts).items():
             ahead, chance = lead(own, log_densities(rival, weights), weights)
             self._leads |= {name: ahead, f"chance beside {name}": chance}
 

@@ -27,23 +27,26 @@ Predicted = tuple[NDArray[Any], NDArray[Any]]
 _AHEAD = 2.0
 
 
-def rivals(x: Tensor, y: Tensor, folds: Folds) -> dict[str, Predicted]:
+def rivals(x: Tensor, y: Tensor, folds: Folds, counts: NDArray[np.float64]) -> dict[str, Predicted]:
     """Errors and σ of the rivals, at the rows that each of the folds leaves out: name -> errors and σ.
 
     Args:
         x: features in standard units, ``(n, features)``.
         y: targets in standard units, ``(n, outputs)``.
         folds: rows to fit and rows to predict.
+        counts: how often each row counts, ``(n,)``.
     """
-    x, y = x.double().cpu(), y.double().cpu()
+    x, y, every = x.double().cpu(), y.double().cpu(), torch.as_tensor(counts)
     found: dict[str, list[Tensor]] = {"their mean": [], "a line": []}
     for train, test in folds:
-        own = y[train]
+        own, weights = y[train], every[train]
         basis = torch.linalg.qr(x[train].mT).Q if x.shape[1] > len(own) else torch.eye(x.shape[1], dtype=x.dtype)
-        line = LinearPosterior().add(x[train] @ basis, own)
+        line = LinearPosterior().add(x[train] @ basis, own, weights)
         mean, var = line(x[test] @ basis)
-        centre, std = own.mean(0).expand_as(mean), own.std(0, correction=0).expand_as(mean)
-        found["their mean"].append(torch.stack([y[test] - centre, std]))
+        shares = weights / weights.sum()
+        centre = shares @ own
+        std = (shares @ (own - centre).square()).sqrt()
+        found["their mean"].append(torch.stack([y[test] - centre, std.expand_as(mean)]))
         found["a line"].append(torch.stack([y[test] - mean, (var + line.noise).sqrt()]))
     return {name: tuple(torch.cat(parts, 1).numpy()) for name, parts in found.items()}
 

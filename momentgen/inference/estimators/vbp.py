@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.inference.estimators.base import BayesianClassifier, parameters
-from momentgen.inference.estimators.network import Callback, Classification, Module, Regression, Variational
+from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
+from momentgen.inference.estimators.network import Classification, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
-from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.accuracy import accuracy
 from momentgen.laws.border import Method, method
@@ -36,22 +35,8 @@ _PROPAGATIONS: Final = ("controlled", "ap2")
 class _VBP(Variational):
     """Independent normal parameters, moments propagated."""
 
-    hidden: tuple[int, ...] = (50,)
-    epochs: int | None = None
-    batch_size: int = 512
-    lr: float = 0.01
-    prior_std: float = 1.0
-    kl_weight: float | None = None
     initial_std: float = 0.01
     propagation: Literal["controlled", "ap2"] = "controlled"
-    max_steps: int = 10_000
-    module: Module | None = None
-    likelihood: Likelihood | None = None
-    validation_fraction: float | None = None
-    callback: Callback | None = None
-    device: str = "cpu"
-    progress: bool = False
-    random_state: Any = None
 
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         if self.propagation not in _PROPAGATIONS:
@@ -66,10 +51,21 @@ class _VBP(Variational):
     def _how(self) -> Method:
         return "ap2"
 
+    def _evidence(self, output: Any, y: Tensor) -> Tensor:
+        found: Tensor = self.likelihood_.log_z(output, y)
+        return found
+
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         with method("ap2"), torch.no_grad():
-            found: Tensor = self.likelihood_.log_z(self.network_(x), y)
-            return found
+            return self._evidence(self.network_(x), y)
+
+    def _output(self, x: Tensor) -> Moments:
+        outputs = self._predicted(x)
+        return Moments(*(torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var")))
+
+    def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        mean, var = self._output(x)
+        return mean + var.sqrt() * torch.randn(count, *mean.shape, generator=generator, dtype=mean.dtype).to(mean)
 
     def _outputs(self, x: Tensor) -> Any:
         if self.propagation != "controlled":
@@ -82,11 +78,11 @@ class _VBP(Variational):
 
 
 @parameters
-class VBPRegressor(Regression, _VBP, BayesianRegressor):
+class VBPRegressor(_VBP, Regression, BayesianRegressor):
     """Regression by variance back-propagation: independent normal parameters, moments propagated.
 
     Args:
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers; a number is the width of one.
         epochs: passes over the data that ``fit`` makes; None trains until the bound stays where it is.
         batch_size: rows per step.
         lr: learning rate of Adam.  It falls to a ninth as the bound settles, or to 0 in the last half of ``epochs``.
@@ -101,6 +97,8 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
             that makes one.  It takes features in standard units.
         likelihood: in the place of normal noise, such as :class:`~momentgen.inference.HeteroscedasticGaussian`.  It is
             of targets in standard units, with mean 0 and variance 1, and so is the ``var`` of a ``Gaussian``.
+            ``Poisson()`` and ``NegativeBinomial()`` are of counts as they are; predictions then have its law, without
+            calibration.
         validation_fraction: the part of the rows to hold out for early stopping: the network that predicts them best is
             kept.  It needs ``epochs=None``.
         callback: called with the :class:`~momentgen.inference.Trainer` after each epoch; True ends training.  Networks
@@ -133,15 +131,21 @@ class VBPRegressor(Regression, _VBP, BayesianRegressor):
         return {"kl_weight": _LIGHT} if self.kl_weight is None else {}
 
     def _parts(self, x: Tensor) -> Parts:
-        outputs = self._predicted(x)
-        output = Moments(*(torch.cat([getattr(part, name) for part in outputs]) for name in ("mean", "var")))
+        output = self._output(x)
         mean, total = self.likelihood_.predictive(output)
-        epistemic = output.var[:, : mean.shape[1]]
+        epistemic = self.likelihood_.expected(output).var
         return Parts(mean, epistemic, (total - epistemic).clamp_min(0))
 
 
-class VBPClassifier(Classification, _VBP, BayesianClassifier):
-    """Classification by variance back-propagation; arguments are those of :class:`VBPRegressor`."""
+@parameters
+class VBPClassifier(_VBP, Classification, BayesianClassifier):
+    """Classification by variance back-propagation; other arguments are those of :class:`VBPRegressor`.
+
+    Args:
+        class_weight: label -> how often its rows count, or ``balanced``; None for once.
+    """
+
+    class_weight: ClassWeight = None
 
     def _log_posterior(self, x: Tensor) -> Tensor:
         return torch.cat([self._log_classes(output) for output in self._predicted(x)])

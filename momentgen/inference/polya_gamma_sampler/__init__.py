@@ -27,8 +27,8 @@ No series loop is needed.  Two envelopes, by h, are accepted with probability 0.
 
 Random numbers come from Philox 4x32-10, a function of a key and a counter (Salmon et al., 2011).  The key is 64 bits of
 the caller's generator.  The counter has the element's number, the number of the draw among its b, and the attempt.  So
-the draws do not depend on threads, devices or strides.  The compiled C (``native``), the Triton kernel
-(``triton_kernel``) and the PyTorch code (``portable``) make the same draws up to rounding.
+the draws do not depend on threads, devices or strides.  The compiled C (``native``) and the PyTorch code
+(``portable``) make the same draws up to rounding.
 """
 
 from __future__ import annotations

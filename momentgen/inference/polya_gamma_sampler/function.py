@@ -4,7 +4,7 @@
 tensors              served by
 ==================== =======================================================================
 CPU                  the compiled C; without a compiler the PyTorch code, with a warning
-CUDA/HIP             the Triton kernel; without Triton the PyTorch code, with a warning
+CUDA/HIP             the PyTorch code
 other devices        copied to the CPU and back, with a warning
 ==================== =======================================================================
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -155,19 +154,11 @@ def _draws(z: Tensor, counts: Tensor | None, draws: int, key: Tensor) -> Tensor:
         )
         return _draws(z.cpu(), None if counts is None else counts.cpu(), draws, key.cpu()).to(z.device)
     _check_values(z, counts)
-    try:
-        if z.is_cpu:
-            if isinstance(native := _native(), Unavailable):
-                raise native
+    if z.is_cpu:
+        if not isinstance(native := _native(), Unavailable):
             return native(z, counts, draws, key)
-        with torch.cuda.device(z.device):  # Triton launches on the current device
-            return _triton()(z, counts, draws, key)
-    except Unavailable as reason:
-        warn_once(
-            f"polya_gamma {z.device.type}",
-            f"the slower PyTorch code draws Pólya-gamma variables on {z.device.type}: {reason}",
-        )
-        return portable_draws(z, counts, draws, key)
+        warn_once("polya_gamma cpu", f"the slower PyTorch code draws Pólya-gamma variables on cpu: {native}")
+    return portable_draws(z, counts, draws, key)
 
 
 @_draws.register_fake
@@ -194,16 +185,3 @@ def _native() -> NativeSampler | Unavailable:
         return NativeSampler()
     except Unavailable as error:
         return error
-
-
-def _triton() -> Callable[..., Tensor]:
-    """The Triton form.
-
-    Raises:
-        Unavailable: if Triton is not installed.
-    """
-    try:
-        from momentgen.inference.polya_gamma_sampler.triton_kernel import triton_draws
-    except ImportError as error:
-        raise Unavailable(f"Triton does not import ({error})") from error
-    return triton_draws
