@@ -74,8 +74,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    instead = "; use momentgen.convert(network)(x).covariance" if name == "output_covariance" else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -178,9 +178,9 @@ def test_the_compiler_needs_no_torch() -> None:
 
 #: parts of momentgen.laws from the lowest up; what is not named here stands between ``law`` and ``rules``
 LOWEST = (
-    "context", "table", "unsupported", "notes", "precision", "debug", "accuracy", "activations",
+    "context", "table", "unsupported", "notes", "debug", "accuracy", "activations",
 )  # fmt: skip
-HIGHEST = ("rules", "border", "convert", "controlled", "budget")
+HIGHEST = ("rules", "draws", "methods", "border", "convert", "controlled", "budget")
 
 
 def upward(package: str, floor: Callable[[str], int]) -> list[str]:

@@ -12,7 +12,7 @@ Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 from __future__ import annotations
 
 from momentgen.laws import rules as rules  # registers the rules
-from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
+from momentgen.laws.activations import ACTIVATIONS
 from momentgen.laws.border import Border, inside, method, run, set_method
 from momentgen.laws.by_default import TrainingModeWarning
 from momentgen.laws.controlled import propagate as _controlled  # noqa: F401 - registers the method
@@ -32,7 +32,6 @@ __all__ = [
     "Border",
     "Diagonal",
     "Law",
-    "MissingRuleError",
     "Point",
     "TrainingModeWarning",
     "activation",
@@ -41,7 +40,6 @@ __all__ = [
     "convert",
     "diagonal",
     "draw",
-    "generated_op",
     "inside",
     "joint",
     "listening",

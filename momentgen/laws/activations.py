@@ -1,7 +1,7 @@
 """Functions of one value at a time: which generated op has the moments of each function of torch.
 
 Each row of :data:`ACTIVATIONS` names a class of torch.nn, the op, the functions that compute the same and their
-parameters.  A row whose op is not built yet serves nothing, and asking for it names the rule that is missing.
+parameters.
 """
 
 from __future__ import annotations
@@ -9,25 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import momentgen.generated
-from momentgen.errors import MomentgenError
 from momentgen.laws.table import names
-from momentgen.runtime import Op
 
-__all__ = [
-    "ACTIVATIONS",
-    "BY_FUNCTION",
-    "INTEGRATED",
-    "UNDEFINED",
-    "Activation",
-    "MissingRuleError",
-    "generated_op",
-    "missing",
-]
-
-
-class MissingRuleError(MomentgenError, AttributeError):
-    """An activation was asked for whose rule has not been built."""
+__all__ = ["ACTIVATIONS", "BY_FUNCTION", "INTEGRATED", "UNDEFINED", "Activation"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +71,6 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Atan", "atan", ("atan",)),
     Activation("PseudoHuber", "pseudo_huber", ("pseudo_huber",)),
 )
-_BY_LAYER = {row.layer: row for row in ACTIVATIONS}
 #: name of a function -> its row
 BY_FUNCTION: dict[str, Activation] = {name: row for row in ACTIVATIONS for name in row.functions}
 
@@ -95,31 +78,3 @@ BY_FUNCTION: dict[str, Activation] = {name: row for row in ACTIVATIONS for name 
 INTEGRATED = names("expm1 exp2 sinh cosh asinh erfc sinc")
 #: functions that are not defined for every value of a normal variable: refused
 UNDEFINED = names("log log2 log10 log1p acos asin acosh atanh tan lgamma digamma logit erfinv")
-
-
-def generated_op(name: str, wanted_by: str) -> Op:
-    """The generated op ``name``.
-
-    Raises:
-        MissingRuleError: if it has not been built; says by what it was wanted.
-    """
-    op = getattr(momentgen.generated, name, None)
-    if not isinstance(op, Op):
-        built = ", ".join(momentgen.generated.__all__)
-        raise MissingRuleError(
-            f"{wanted_by} needs the rule {name!r}, which is not built (built: {built}); write rules/{name}.py and run "
-            "`momentgen build rules/`"
-        )
-    return op
-
-
-def missing(layer: str) -> MissingRuleError | None:
-    """The error for a class of torch.nn that is in the table without a built op, else None."""
-    row = _BY_LAYER.get(layer)
-    if row is None or isinstance(getattr(momentgen.generated, row.op, None), Op):
-        return None
-    try:
-        generated_op(row.op, f"momentgen.nn.{layer}")
-    except MissingRuleError as error:
-        return error
-    return None

@@ -7,25 +7,16 @@ arguments, by their names in torch.  Exact where the inputs are independent (She
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws.numerics.dust import gradient_of_weight, product, without_dust
 from momentgen.laws.unsupported import place
-from momentgen.runtime.autograd import transformed
-from momentgen.runtime.inputs import transforming
 
-__all__ = [
-    "VARIANCE", "bind", "bind_norm", "check", "for_each", "linear", "linear_variance", "once_a_batch",
-    "squared", "window_starts",
-]  # fmt: skip
-
-#: a weight of more values than this has its squares made in parts: 8 MB of float32, which stay in a cache
-_PART: Final = 2**21
+__all__ = ["VARIANCE", "bind", "bind_norm", "check", "for_each", "squared", "window_starts"]
 
 _CONV = ("weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -99,87 +90,29 @@ def squared(value: Tensor) -> Tensor:
     return value.square()
 
 
-def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear``, forward and backward without values that are nothing beside the largest."""
-    if _is_plain(values, weight):
-        return cast(Tensor, _Linear.apply(values, weight, bias))
-    return product(F.linear, values, weight, bias)
-
-
-def _is_plain(values: Tensor, weight: Tensor) -> bool:
-    """Whether the weight needs a gradient, in eager mode, without autocast and outside of ``torch.func``."""
-    return (
-        torch.is_grad_enabled()
-        and weight.requires_grad
-        and not torch.compiler.is_compiling()
-        and not transformed()
-        and not torch.is_autocast_enabled(values.device.type)
-    )
-
-
-class _Linear(torch.autograd.Function):
-    """See :func:`linear`."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(values, weight)
-        return F.linear(without_dust(values), weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        values, weight = ctx.saved_tensors
-        grad = without_dust(grads[0])
-        of_values = grad @ weight if ctx.needs_input_grad[0] else None
-        of_weight = gradient_of_weight(grad, values) if ctx.needs_input_grad[1] else None
-        of_bias = grad.reshape(-1, weight.shape[0]).sum(0) if ctx.needs_input_grad[2] else None
-        return of_values, of_weight, of_bias
-
-
-def once_a_batch(run: Callable[[Tensor], Tensor], var: Tensor) -> Tensor:
-    """``run(var)``, computed once where the whole batch has one variance, expanded."""
-    n = var.shape[0] if var.dim() > 1 else 1
-    if n > 1 and var.stride(0) == 0:
-        result = run(var[:1])
-        return result.expand(n, *result.shape[1:])
-    return run(var)
-
-
 # ------------------------------------------------------- variances, by function
 
 
-def _by_squares(var: Tensor, weight: Tensor) -> Tensor:
-    """``var @ (weight∘weight)ᵀ``; of large weights without gradients part by part, so that squares take no memory."""
-    recorded = torch.is_grad_enabled() and (weight.requires_grad or var.requires_grad)
-    traced = torch.compiler.is_compiling() or transforming()
-    if weight.numel() <= _PART or weight.dim() != 2 or weight.layout is not torch.strided or recorded or traced:
-        return linear(var, squared(weight))
-    values, parts = without_dust(var), weight.split(max(_PART // weight.shape[1], 1))
-    room = torch.empty_like(parts[0])
-    return torch.cat([F.linear(values, torch.square(part, out=room[: len(part)])) for part in parts], -1)
-
-
-def linear_variance(var: Tensor, weight: Tensor) -> Tensor:
+def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; what ``var`` repeats by expansion, in rows or columns, is computed once."""
     if 0 not in var.stride():
-        return _by_squares(var, weight)
+        return F.linear(var, squared(weight))
     shape = (*var.shape[:-1], weight.shape[0])
     for dim in range(var.dim() - 1):
         if var.stride(dim) == 0 and var.shape[dim] > 1:
             var = var.narrow(dim, 0, 1)
     if var.stride(-1) == 0 and var.shape[-1] > 1:
         return (var[..., :1] * squared(weight).sum(dim=1)).expand(shape)
-    return _by_squares(var, weight).expand(shape)
+    return F.linear(var, squared(weight)).expand(shape)
 
 
-def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return linear_variance(var, weight)
-
-
-def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **options: Any) -> Tensor:
+def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
+    """By the squares of the weight; computed once where the whole batch has one variance, expanded."""
     squares = squared(weight)
-    if var.dim() < weight.dim():  # without a batch: dimension 0 is that of channels
-        return product(call, var, squares, None, **options)
-    return once_a_batch(lambda part: product(call, part, squares, None, **options), var)
+    if var.dim() == weight.dim() and var.stride(0) == 0 and var.shape[0] > 1:
+        found = call(var[:1], squares, None, **options)
+        return cast(Tensor, found.expand(var.shape[0], *found.shape[1:]))
+    return cast(Tensor, call(var, squares, None, **options))
 
 
 def _mean(call: Any, var: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:

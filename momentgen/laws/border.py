@@ -19,22 +19,22 @@ from typing import Any, ClassVar, Final, Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from momentgen.errors import InputError, MomentgenError
+from momentgen.errors import InputError, MomentgenError, UnsupportedError
+from momentgen.extras import SITE
 from momentgen.laws import by_default, einops, lost, out_of_range
 from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.context import seen_by_compiler, within
 from momentgen.laws.draws import STARTED, Draws, TracedDraws
 from momentgen.laws.eager import Eagerly
-from momentgen.laws.law import Law, laws_in
+from momentgen.laws.law import laws_in
 from momentgen.laws.methods import ALL, Propagation
 from momentgen.laws.nests import hidden, mapped
-from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
 from momentgen.laws.sources import remembered, with_sources
 from momentgen.laws.twins import check_flags
 from momentgen.laws.values import check, described, lower
 from momentgen.laws.weights import RUN
 from momentgen.runtime import Moments
-from momentgen.runtime.dynamo import keep_order_of_products
+from momentgen.runtime.dynamo import graph_break, keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = [
@@ -52,12 +52,18 @@ __all__ = [
 Method = Literal["ap1", "ap2", "sample", "local", "controlled"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
-#: methods of earlier versions
-_GONE: Final = ("adjoint", "covariance")
-#: what stands in their place
-USE_CONTROLLED: Final = (
-    'use "controlled", the default in evaluation, whose result has `.covariance`, or "ap2" in training'
+#: of a network for which no method is said; users say None
+DEFAULT: Final = "default"
+
+#: methods that run a network several times, in eager mode: of the network (for errors), its code, and its arguments
+PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
+
+_NOT_COMPILED: Final = (
+    "momentgen's method controlled, the default of networks in evaluation, runs a network several times, and cannot be "
+    'compiled in full or exported; method="ap2" can, with all values of a layer taken as independent '
+    f"({SITE}/networks/ says what that loses)"
 )
+
 _method: ContextVar[str] = ContextVar("momentgen_method")
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
 
@@ -144,8 +150,6 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
 
 def _known(name: str) -> None:
-    if name in _GONE:
-        raise InputError(f"method: {name!r} is no method any more; {USE_CONTROLLED}")
     if name not in METHODS:
         raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
 
@@ -213,11 +217,28 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     remember = remembered(name, forward, args, kwargs)
     forward, args, kwargs = with_sources(name, forward, args, kwargs)
     if name in PROPAGATIONS:
-        return remember(propagated_by(name, where, forward, args, kwargs))
+        return remember(_propagated(name, where, forward, args, kwargs))
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)
     return lower(_in_range(where, forward, args, kwargs, out), wide=True)
+
+
+@graph_break(_NOT_COMPILED)
+def _propagated(
+    name: str, where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Moments of what ``forward`` returns, by one of :data:`PROPAGATIONS`; a graph break where code is compiled."""
+    if torch.compiler.is_exporting():
+        name = type(where).__name__ if isinstance(where, torch.nn.Module) else str(where)
+        raise UnsupportedError(f"torch.export of {name}: {_NOT_COMPILED}")
+
+    # Wrapped here, since torch.compiler.disable imports torch._dynamo.
+    run = torch.compiler.disable(PROPAGATIONS[name])
+    if not torch.is_inference_mode_enabled():
+        return run(where, forward, args, kwargs)
+    with torch.inference_mode(False), torch.no_grad():  # it differentiates, which inference mode rules out
+        return run(where, forward, args, kwargs)
 
 
 def _in_range(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -318,8 +339,6 @@ class Border:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Moments of the output, by the method in force."""
-        if args and isinstance(args[0], Law):
-            return self._forward_inside(*args, **kwargs)
         return self._cross_border(self._forward_inside, args, kwargs)
 
     def __repr__(self) -> str:

@@ -96,30 +96,23 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 @rule(Channels, *(f"{name}{d}d" for name in ("conv", "avg_pool", "max_pool") for d in (1, 2, 3)))
 def _over_window(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Every place of a window has the same statistics; where windows stand does not count."""
-    dims = int(entry.name[-2])
-    rest: tuple[Any, ...]
-    named: dict[str, Any] = {}
     if entry.name.startswith("conv"):
         bound = affine.bind(entry.name, args[1:], kwargs)
-        rest, named = (bound["weight"], bound.get("bias")), {"groups": bound.get("groups", 1)}
-        window = rest[0].shape[2:]
+        rest: dict[str, Any] = {name: bound[name] for name in ("weight", "bias", "groups") if name in bound}
+        window = rest["weight"].shape[2:]
     else:
-        rest = (kwargs.get("kernel_size", args[1] if len(args) > 1 else None),)
-        window = rest[0] if isinstance(rest[0], tuple | list) else [rest[0]] * dims
-    places = diagonal(*(part.view(1, -1, *[1] * dims).expand(-1, -1, *window) for part in args[0].moments()))
-    return _as_diagonal(entry, places, *rest, **named)
+        window = affine.for_each(kwargs.get("kernel_size", args[1] if len(args) > 1 else None), int(entry.name[-2]))
+        rest = {"kernel_size": window}
+    places = (part.view(1, -1, *[1] * len(window)).expand(-1, -1, *window) for part in args[0].moments())
+    return _as_diagonal(entry, diagonal(*places), **rest)
 
 
-@rule(Channels, "movement")
-def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    joined = entry.name == "cat"
-    if joined and not all(isinstance(part, Channels) for part in args[0]):
-        raise unsupported(entry, laws_in(args)[0], "statistics join with statistics only")
-    x = args[0][0] if joined else args[0]
-    found = _by_value(entry, args, kwargs)
-    count = sum(len(part.moments().mean) for part in args[0]) if joined else x.shape[1]
-    if not isinstance(found, Channels) or found.ndim < 2 or tuple(found.shape[:2]) != (1, count):
-        raise unsupported(entry, x, "channels do not stay what they are")
+@rule(Channels, "movement", "pointwise", "arithmetic", "noise", "query")
+def _by_value(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions of each value by itself, and movements that leave channels where they are."""
+    found = _as_diagonal(entry, *args, **kwargs)
+    if entry.kind != "query" and (not isinstance(found, Channels) or found.shape[:2] != (1, found.numel())):
+        raise unsupported(entry, laws_in(args)[0], "channels do not stay what they are")
     return found
 
 
@@ -128,16 +121,6 @@ def _pad(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("mode", args[2] if len(args) > 2 else "constant") == "constant":
         raise unsupported(entry, args[0], "a constant has other statistics than the channel")
     return args[0]
-
-
-@rule(Channels, "pointwise", "arithmetic", "noise")
-def _by_value(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions of each value by itself."""
-    for value in args:
-        if isinstance(value, Tensor) and value.dim():
-            why = "a tensor of several numbers has places, and channels have none"
-            raise unsupported(entry, laws_in(args)[0], why)
-    return _as_diagonal(entry, *args, **kwargs)
 
 
 @rule(Channels, "batch_norm")
@@ -152,8 +135,3 @@ def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 @rule(Channels, "softmax")
 def _same(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0]  # statistics of logits are what a normalisation wants
-
-
-@rule(Channels, "query")
-def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _as_diagonal(entry, *args, **kwargs)

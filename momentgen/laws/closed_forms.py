@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.activations import UNDEFINED, generated_op
+import momentgen.generated
+from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.analysis import (
     CLOSED,
     CUTS_AT_MOST,
@@ -26,7 +27,7 @@ from momentgen.laws.analysis import (
 )
 from momentgen.laws.law import Law
 from momentgen.laws.movement import moved_part
-from momentgen.laws.notes import note
+from momentgen.laws.notes import are_heard, note
 from momentgen.laws.numerics.quadrature import GRADED, quadrature
 from momentgen.laws.table import Entry
 
@@ -116,7 +117,7 @@ def moments(function: Function, mean: Tensor, var: Tensor) -> tuple[Tensor, Tens
     scale, shift, inner = numbers
     if kind == "itself":
         return scale * mean + shift, scale * scale * var
-    op = generated_op(kind, "an activation written by hand")
+    op = getattr(momentgen.generated, kind)
     m, v = op(mean * inner, var * (inner * inner)) if inner != 1 else op(mean, var)
     return (m if scale == 1 and shift == 0 else m * scale + shift), (v if scale == 1 else v * (scale * scale))
 
@@ -135,7 +136,7 @@ def _bell(steepness: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def _bent(numbers: tuple[float, ...], mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Moments of a line up to a kink and another from there: slopes before and after, and the value at the kink."""
     kink, before, after, height = numbers
-    relu = generated_op("relu", "two lines that meet")
+    relu = momentgen.generated.relu
     (up, up_var), (down, down_var) = relu(mean - kink, var), relu(kink - mean, var)
     # nothing cancels: the terms keep three quarters of their absolute sum
     total = after * after * up_var + before * before * down_var + 2 * after * before * up * down
@@ -163,7 +164,7 @@ def _cuts(function: Function, mean: Tensor) -> Iterator[Tensor]:
 
 
 def _note(function: Function) -> None:
-    if torch.compiler.is_compiling():
+    if not are_heard():
         return
     rule = _text(function.steps) if len(function.steps) <= 12 else f"{function.steps[-1][0]}(…)"
     name = f"my_{function.steps[-1][0]}"

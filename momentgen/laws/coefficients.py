@@ -19,11 +19,9 @@ from torch import Tensor
 from momentgen.errors import UnsupportedError
 from momentgen.laws.affine import for_each
 from momentgen.laws.numerics.bounds import at_least
-from momentgen.laws.numerics.dust import product
+from momentgen.runtime.inputs import HALVES
 
 __all__ = ["is_linear_map", "neighbours", "noise_of_weight"]
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def is_linear_map(name: str) -> bool:
@@ -61,12 +59,12 @@ def noise_of_weight(
     kind = mean.device.type
     cast = torch.is_autocast_enabled(kind)
     half = neighbour is not None or torch.get_autocast_dtype(kind) is torch.float16
-    if (cast and half) or (neighbour is not None and mean.dtype in _HALF):
+    if (cast and half) or (neighbour is not None and mean.dtype in HALVES):
         with torch.autocast(kind, enabled=False):
             var, neighbour = (None if part is None else part.float() for part in (var, neighbour))
             return noise_of_weight(call, name, mean.float(), var, weight_var.float(), neighbour, options)
     second = mean.square() if var is None else mean.square() + var
-    own = product(call, second, weight_var, None, **options)
+    own: Tensor = call(second, weight_var, None, **options)
     if neighbour is None:
         return own
     pairs = neighbours(call, name, mean, neighbour, **options)

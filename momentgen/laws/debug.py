@@ -5,7 +5,8 @@ Off by default: to look at values stops a GPU, and compiled code has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -42,20 +43,11 @@ class debug(within):  # noqa: N801 - a context manager, named as it is used
         super().__init__(_on, True)
 
 
-class looking(within):  # noqa: N801 - a context manager, named as it is used
+@contextlib.contextmanager
+def looking(function: Callable[..., None]) -> Iterator[None]:
     """Within the context a function looks at every rule's result, in place of that of :class:`debug`."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        super().__init__(_on, True)
-        self._function = within(_function, function)
-
-    def __enter__(self) -> Any:
-        self._function.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._function.__exit__(*error)
+    with within(_function, function), within(_on, True):
+        yield
 
 
 def inspect(entry: Any, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Any]) -> None:

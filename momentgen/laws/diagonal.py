@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws import half, precision
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.law import Law, MomentsOf, new_law
 from momentgen.laws.point import Point
 from momentgen.laws.pytrees import register_pytree
 from momentgen.runtime import Moments
+from momentgen.runtime.inputs import HALVES
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -39,8 +39,7 @@ class Diagonal(Law):
 
     def moments(self) -> Moments:
         """Mean and variance."""
-        found = Moments(*pair(self))
-        return found if self._dtype is None else half.narrowed(found, self.dtype)
+        return Moments(*pair(self))
 
     def _form(self) -> Tensor:
         if self._view is not None:
@@ -51,21 +50,18 @@ class Diagonal(Law):
         if self._view is not None:
             self._refresh()
         if self._mean is None:
-            self._mean, self._var = precision.internally(cast(Any, self._history).later.moments)
+            self._mean, self._var = cast(Any, self._history).later.moments()
         return (self._mean, self._var)
 
     def by_moments(self, function: MomentsOf) -> Diagonal:
         """A function of one value at a time, given by its mean and variance from those of the value."""
         return made(*function(*self._parts()))
 
-    @classmethod
-    def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
-        parts = law._parts()
-        return parts if len(parts) == 2 else (parts[0], torch.zeros_like(parts[0]))
-
 
 def diagonal(mean: Float[Tensor, "*shape"], var: Float[Tensor, "*shape"]) -> Diagonal:
-    """Independent values of that mean and variance, two tensors of one shape, dtype and device."""
+    """Independent values of that mean and variance, two tensors of one shape, dtype and device; halves as float32."""
+    if mean.dtype in HALVES:
+        mean, var = mean.float(), var.float()
     law: Diagonal = new_law(Diagonal, mean, var)
     law._noise = Diagonal
     return law

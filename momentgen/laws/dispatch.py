@@ -3,6 +3,9 @@
 torch hands ``Law.__torch_function__`` a function and its arguments; methods and operators of a tensor are given to
 ``Law`` here and go the same way.  The law of highest rank among the arguments has the rule, by the function's name or
 else by its kind.  Dispatch also does what all laws share: half precision, writes in place, ``debug``.
+
+Random values are never of half precision, which has too few digits for a variance, a difference of squares.  Tensors of
+half precision that meet them are taken in float32.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws import debug, half, lost, precision
+from momentgen.laws import debug, lost
 from momentgen.laws.law import Law, laws_in, rule_of
 from momentgen.laws.reads import Reads
 from momentgen.laws.table import METHODS, TABLE, Entry
 from momentgen.laws.unsupported import unsupported
+from momentgen.runtime.inputs import HALVES
 
 __all__ = ["OVERWRITTEN", "call", "dispatch"]
 
@@ -45,25 +49,23 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         lost.refuse(func if entry is None else entry.name)
     law: Law | None = None
-    is_half = False
+    is_half = entry is not None and entry.name in _HALVING
     for value in args if not kwargs else (*args, *kwargs.values()):
         # Written out, not by laws_in: this is the way of every function.
         for item in value if type(value) in (tuple, list) else (value,):
             if isinstance(item, Law):
                 if item._view is not None:
                     item._refresh()  # it may become another law
-                if item._dtype is not None:
-                    is_half = True
                 if law is None or item.RANK > law.RANK:
                     law = item
+            elif isinstance(item, Tensor | torch.dtype) and getattr(item, "dtype", item) in HALVES:
+                is_half = True
     if law is None:
         raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
     if entry is None:
         raise unsupported(func, law)
-    if not is_half and entry.name in _CASTS and law._noise is not None:
-        is_half = half.is_cast(entry, args, kwargs)
-    if is_half and not precision.is_internal():
-        return half.computed(dispatch, entry, func, args, kwargs)
+    if is_half and law._noise is not None:
+        return _in_float32(entry, func, args, kwargs)
     rule = rule_of(type(law), entry.name, entry.kind)
     if rule is None:
         raise unsupported(entry, law)
@@ -94,8 +96,29 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     return result
 
 
-#: functions that may make a value one of half precision
-_CASTS = frozenset(["to", "half", "bfloat16", "type", "type_as"])
+def _in_float32(entry: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with tensors and dtypes of half precision, which are float32 in their places."""
+    copies: list[tuple[Tensor, Tensor]] = []
+
+    def wide(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dtype in HALVES:
+            copies.append((value, value.float()))
+            return copies[-1][1]
+        if type(value) in (tuple, list):
+            return type(value)([wide(item) for item in value])
+        return torch.float32 if isinstance(value, torch.dtype) and value in HALVES else value
+
+    entry = TABLE[Tensor.float] if entry.name in _HALVING else entry
+    found = dispatch(entry, func, tuple([wide(value) for value in args]), {key: wide(kwargs[key]) for key in kwargs})
+    if entry.name == "batch_norm":
+        for statistics, copy in copies:
+            if not copy.requires_grad:
+                statistics.copy_(copy)
+    return found
+
+
+#: functions that make a value one of half precision
+_HALVING = frozenset(["half", "bfloat16"])
 
 #: names of numpy that torch takes for its own
 _NUMPY = {"axis": "dim", "keepdims": "keepdim"}

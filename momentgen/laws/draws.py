@@ -22,17 +22,17 @@ from torch.distributions.utils import _standard_normal
 from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws import noise as moments_of_noise
+from momentgen.laws.diagonal import diagonal
 from momentgen.laws.dispatch import call, dispatch
-from momentgen.laws.half import marked, widened
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.point import Point, point
+from momentgen.laws.point import point
+from momentgen.laws.rules import noise as moments_of_noise
 from momentgen.laws.table import TABLE, list_for_compile
 from momentgen.laws.unsupported import place, unsupported
 
 __all__ = ["STARTED", "Draws", "TracedDraws"]
 
-#: what noise makes of a certain value: a class of laws; None to take noise at its mean
+#: what noise makes of a certain value: ``Diagonal``, or None to take noise at its mean
 Noise = type[Law] | None
 
 #: the state of torch's generator when a network began to run
@@ -182,13 +182,9 @@ def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     """The arguments with a law in the place of the first tensor."""
     for index, value in enumerate(args):
         if isinstance(value, Tensor):
-            return (*args[:index], _point(value, noise), *args[index + 1 :]), kwargs
+            return (*args[:index], point(value, noise), *args[index + 1 :]), kwargs
     name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
-    return args, {**kwargs, name: _point(kwargs[name], noise)}
-
-
-def _point(value: Tensor, noise: Noise) -> Point:
-    return point(value) if noise is None else marked(point(widened(value), noise), value.dtype)
+    return args, {**kwargs, name: point(kwargs[name], noise)}
 
 
 def _value(noise: Noise, found: Any) -> Any:
@@ -196,22 +192,6 @@ def _value(noise: Noise, found: Any) -> Any:
     if noise is None and isinstance(found, tuple):
         return tuple([_value(noise, item) for item in found])
     return found._form() if noise is None and isinstance(found, Law) else found
-
-
-class _Known:
-    """A unit that draws numbers of a known variance about its input; a :class:`momentgen.laws.noise.Unit`."""
-
-    def __init__(self, var: Tensor) -> None:
-        self._var = var
-
-    def plain(self, x: Tensor) -> Tensor:
-        return x
-
-    def drawn(self, x: Tensor) -> Tensor:
-        return x + self._var.sqrt() * torch.randn_like(x)
-
-    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        return mean, self._var if var is None else var + self._var
 
 
 def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]]) -> Rule:
@@ -222,9 +202,8 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
             return func(*args, **kwargs)
         _check(func.__name__, noise, kwargs)
         named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
-        mean, var = moments(args, named)
-        unit = _Known(var.detach() if noise is None else widened(var.detach()))
-        return _value(noise, dispatch(moments_of_noise.UNIT, func, (_point(mean.detach(), noise), unit), {}))
+        mean, var = (part.detach() for part in moments(args, named))
+        return mean if noise is None else diagonal(mean, var)
 
     return rule
 

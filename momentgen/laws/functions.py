@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from momentgen.errors import InputError
-from momentgen.laws.nests import hidden, leaves_of
+from momentgen.laws.nests import held_by_function, hidden, leaves_of
 from momentgen.runtime import Moments
 
 __all__ = ["Function", "name_of", "parameters"]
@@ -87,10 +87,9 @@ def _modules(function: Any) -> list[torch.nn.Module]:
 def _held(value: Any) -> Iterable[Any]:
     """What a function, bound method, partial, container, or callable object holds."""
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
         named = [value.__globals__.get(name) for name in _names(value.__code__)]
         own = [one for one in named if isinstance(one, torch.nn.Module) or _is_beside(one, value)]
-        return *cells, *own, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()
+        return *own, *held_by_function(value)
     if isinstance(value, types.MethodType):
         return value.__self__, value.__func__
     if isinstance(value, functools.partial):

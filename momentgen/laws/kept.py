@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -116,12 +117,8 @@ def _alike(one: Any, other: Any) -> bool:
     if len(one) != len(other):
         return False
     if isinstance(one, Mapping):
-        return all(map(_is, one, other)) and all(map(_is, one.values(), other.values()))
-    return one == other if isinstance(one, set) else all(map(_is, one, other))
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
+        return all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))
+    return one == other if isinstance(one, set) else all(map(is_, one, other))
 
 
 def same(one: Any, other: Any) -> bool:

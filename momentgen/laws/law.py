@@ -16,15 +16,15 @@ and writes through to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws import precision
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import COMPLEX_INSTEAD, DEFAULT_INSTEAD, place, unsupported
+from momentgen.laws.unsupported import COMPLEX_INSTEAD, place, unsupported
 
 __all__ = [
     "History",
@@ -32,8 +32,6 @@ __all__ = [
     "Law",
     "MomentsOf",
     "Rule",
-    "chain",
-    "law_of_parts",
     "laws_in",
     "new_law",
     "remember",
@@ -88,7 +86,7 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_dtype", "_history", "_mean", "_noise", "_var", "_version", "_view",
+        "__weakref__", "_history", "_mean", "_noise", "_var", "_version", "_view",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -102,8 +100,6 @@ class Law:
     _var: Any
     #: how it was made, where that is worth remembering
     _history: History | None
-    #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
-    _dtype: torch.dtype | None
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
     _view: tuple[Law, Entry, tuple[Any, ...], dict[str, Any], int | None, int] | None
     #: how often it has been written to
@@ -127,13 +123,7 @@ class Law:
     def shape(self) -> torch.Size:
         return self._form().shape
 
-    @property
-    def dtype(self) -> torch.dtype:
-        if self._dtype is not None and not precision.is_internal():
-            return self._dtype
-        return self._form().dtype
-
-    device, ndim, layout = _of_form("device"), _of_form("ndim"), _of_form("layout")
+    dtype, device, ndim, layout = _of_form("dtype"), _of_form("device"), _of_form("ndim"), _of_form("layout")
     is_cuda, is_cpu, is_meta = _of_form("is_cuda"), _of_form("is_cpu"), _of_form("is_meta")
     is_mps, is_xpu, itemsize = _of_form("is_mps"), _of_form("is_xpu"), _of_form("itemsize")
     is_leaf = is_sparse = is_nested = is_quantized = is_mkldnn = False
@@ -191,7 +181,7 @@ class Law:
         return id(self)
 
     def __reduce__(self) -> Any:
-        return law_of_parts, (self._parts(), (type(self), self._noise))
+        return new_law, (type(self), *self._parts()), (None, {"_noise": self._noise})
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -202,11 +192,6 @@ class Law:
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
 
     # -------------------------------------------------------------- history
-
-    @property
-    def _call(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
-        """The call of which this is the result."""
-        return None if self._history is None else self._history.call
 
     @property
     def _of(self) -> Law | None:
@@ -251,12 +236,9 @@ class Law:
 
     # ------------------------------------------------------ writing in place
 
-    def _assign(self, new: Any) -> None:
-        """Become ``new``, a law or a tensor; a view writes through to its base."""
-        if isinstance(new, Law):
-            new._written_into(self)
-        else:
-            new = self._like(*(new if index == 0 else torch.zeros_like(new) for index in range(len(self._parts()))))
+    def _assign(self, new: Law) -> None:
+        """Become ``new``; a view writes through to its base."""
+        new._written_into(self)
         new_parts = new._parts()
         shape, dtype = self._form().shape, self._form().dtype
         if new_parts[0].shape != shape:
@@ -265,9 +247,8 @@ class Law:
             base, entry, args, kwargs, place, _ = self._view
             if len(new_parts) > len(base._parts()):
                 _become(base, type(new), (*base._parts(), torch.zeros_like(base._mean)))
-            cast = type(base)._promoted(new)
             written = []
-            for part, value in zip(base._parts(), cast, strict=True):
+            for part, value in zip_longest(base._parts(), new_parts, fillvalue=torch.zeros(())):
                 whole = part.clone(memory_format=torch.contiguous_format)
                 view = whole if entry.name == "detach" else _view_of(whole, entry, args, kwargs, place)
                 view.copy_(value)
@@ -281,15 +262,11 @@ class Law:
     def _written_into(self, target: Law) -> None:
         """Raise where ``target`` cannot become this law, since its parts are not all of it."""
 
-    def _earlier(self) -> Law:
-        """What this has been until now, as a law of its own."""
-        return self._like(*self._parts())
-
-    def _overwrite(self, new: Any) -> None:
+    def _overwrite(self, new: Law) -> None:
         """Become ``new``, a function of what this has been, and remember that."""
-        if not isinstance(new, Law) or new is self or new._made is None or torch.compiler.is_compiling():
+        if new is self or new._made is None or torch.compiler.is_compiling():
             return self._assign(new)
-        old = self._earlier()
+        old = self._like(*self._parts())
         old._history = self._history
         (entry, args, kwargs), of, depth = cast(History, new._history)[:3]
         self._assign(new)
@@ -299,16 +276,11 @@ class Law:
 
     def _reshape(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], new: Law) -> None:
         """Become a view of what this has been, as ``unsqueeze_`` makes it."""
-        old = self._earlier()
+        old = self._like(*self._parts())
         old._view, old._version = self._view, self._version
         _become(self, type(self), new._parts())
         self._view = (old, entry, args, kwargs, None, old._version)
         self._history = None
-
-    @classmethod
-    def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
-        """The parts of ``law`` as those of a law of this class."""
-        return law._parts()
 
     def _refresh(self) -> None:
         """Take a view again, if what it was taken from has been written to."""
@@ -377,7 +349,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = law._dtype = None
+    law._history = law._view = law._noise = None
     law._version = 0
     return law
 
@@ -393,14 +365,6 @@ def remember(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, An
         seen = ((of, of._version),) if len(args) == 1 and args[0] is of else versions(args)
         law._history = History((entry, args, kwargs), of, depth + 1, seen)
     return law
-
-
-def chain(law: Law) -> list[Law]:
-    """The law, the law that it is a function of, and so on."""
-    found: list[Law] = [law]
-    while found[-1]._source is not None:
-        found.append(found[-1]._source)
-    return found
 
 
 def versions(args: tuple[Any, ...]) -> tuple[tuple[Law | Tensor, int], ...]:
@@ -430,18 +394,3 @@ def laws_in(args: Any) -> list[Law]:
         elif type(value) in (tuple, list):
             found.extend([item for item in value if isinstance(item, Law)])
     return found
-
-
-def law_of_parts(parts: Any, context: tuple[type[Law], Any]) -> Law:
-    """A law of its class and what noise makes of it, from its parts.
-
-    Raises:
-        UnsupportedError: where ``torch.vmap`` puts axes in the place of tensors.
-    """
-    if any(isinstance(part, int) for part in parts):
-        raise UnsupportedError(
-            f"vmap of a random value{place()}: the deterministic methods have no rule for it; {DEFAULT_INSTEAD}"
-        )
-    law: Law = new_law(context[0], *parts)
-    law._noise = context[1]
-    return law

@@ -42,7 +42,7 @@ class Local(Law):
             self.sample = self.draw()
         return self.sample
 
-    def _assign(self, new: Any) -> None:
+    def _assign(self, new: Law) -> None:
         raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
 
     def _written_into(self, target: Law) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws import half
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
@@ -73,7 +72,7 @@ def _independent(value: Moments) -> Law:
         note(f"ap2: noise of the distribution {noise} is taken for normal{alone}; controlled and sample draw from it")
     if isinstance(value, JointMoments):
         note("ap2: the values of an input are correlated, and taken as independent; controlled knows better")
-    return half.marked(diagonal(*half.widened(value)), value.mean.dtype)
+    return diagonal(value.mean, value.var)
 
 
 def _local(
@@ -97,7 +96,7 @@ ALL: Final[dict[str, Propagation]] = {
         Propagation(
             "ap2",
             _independent,
-            lambda value: half.marked(point(half.widened(value), Diagonal), value.dtype),
+            lambda value: point(value, Diagonal),
             lambda mean, var, neighbour, _: independent_weight(mean, var(), neighbour()),
             Draws(Diagonal),
             is_distribution=True,

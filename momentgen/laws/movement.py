@@ -10,7 +10,6 @@ from torch import Tensor
 
 from momentgen.laws.arguments import tensors_of
 from momentgen.laws.law import Law, Rule, remember
-from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 
 __all__ = ["RESHAPES", "moved", "moved_part", "of_numbers", "shares_memory"]
@@ -53,10 +52,6 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(first, Tensor):
         if first is law._mean:
             return law
-        if first.dtype in HALVES and law._noise is not None and not law._mean.is_floating_point():  # embedded
-            made = law._like(*[part.float() for part in results])
-            made._dtype = first.dtype
-            return made
         made = law._like(*results)
         _remember_view(made, law, entry, rest, named, None, first)
         return made

@@ -24,9 +24,9 @@ from torch._ops import OperatorBase
 from torch.nn.utils.rnn import PackedSequence
 
 from momentgen.laws.law import Law
-from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime import Moments
 
-__all__ = ["Nest", "each_part", "flattened", "held_by_objects", "hidden", "leaves_of", "mapped", "tensors_in"]
+__all__ = ["Nest", "flattened", "held_by_function", "held_by_objects", "hidden", "leaves_of", "mapped", "tensors_in"]
 
 #: a function of one value of a nest
 Function = Callable[[Any], Any]
@@ -171,12 +171,16 @@ def hidden(values: Iterable[Any]) -> list[Any]:
     return found
 
 
+def held_by_function(function: types.FunctionType) -> tuple[Any, ...]:
+    """What is in a function's closure and defaults."""
+    kept = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    return *kept, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+
+
 def _held_by(value: Any) -> Iterable[Any]:
     """What a value holds that is no container."""
     if isinstance(value, types.FunctionType):
-        cells = value.__closure__ or ()
-        kept = [cell.cell_contents for cell in cells if cell != types.CellType()]
-        return *kept, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()
+        return held_by_function(value)
     if isinstance(value, torch.nn.Module):
         return tuple(vars(value).values())
     if isinstance(value, types.MethodType):
@@ -184,15 +188,6 @@ def _held_by(value: Any) -> Iterable[Any]:
     if isinstance(value, (type, types.ModuleType, Enum, OperatorBase)):
         return ()
     return gc.get_referents(value)
-
-
-def each_part(function: Function, value: Any) -> Any:
-    """``function`` of a tensor, or of each tensor of moments; anything else as it is."""
-    if isinstance(value, JointMoments):
-        return JointMoments.of(function(value.mean), function(value.var), function(value.factor))
-    if isinstance(value, Moments):
-        return Moments(function(value.mean), function(value.var))
-    return function(value) if isinstance(value, Tensor) else value
 
 
 class _Walk:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 
 from momentgen.laws.context import within
 from momentgen.laws.unsupported import place
 
-__all__ = ["AccuracyWarning", "listening", "note", "note_and_warn", "note_fast_path", "overheard"]
+__all__ = ["AccuracyWarning", "are_heard", "listening", "note", "note_and_warn", "note_fast_path", "overheard"]
 
 
 class AccuracyWarning(UserWarning):
@@ -23,12 +26,15 @@ _warned: set[str] = set()
 _listener: ContextVar[dict[str, int] | None] = ContextVar("momentgen_notes", default=None)
 
 
+def are_heard() -> bool:
+    """Whether anybody listens to notes."""
+    return not torch.compiler.is_compiling() and _listener.get() is not None
+
+
 def note(text: str, where: bool = False) -> None:
     """Say that something was taken approximately, and in which line; heard by :func:`listening`, in eager mode."""
-    if torch.compiler.is_compiling():
-        return
-    found = _listener.get()
-    if found is not None:
+    if are_heard():
+        found: Any = _listener.get()
         text += place() if where else ""
         found[text] = found.get(text, 0) + 1
 
@@ -41,20 +47,17 @@ def note_and_warn(reason: str, text: str) -> None:
         warnings.warn(text, AccuracyWarning, stacklevel=2)
 
 
-class overheard:  # noqa: N801 - a context manager, named as it is used
+@contextlib.contextmanager
+def overheard() -> Iterator[dict[str, int]]:
     """Collects the notes of what runs within, as :func:`listening`; who listens outside hears them too."""
-
-    def __enter__(self) -> dict[str, int]:
-        self._own: dict[str, int] = {}
-        self._set = within(_listener, self._own)
-        self._set.__enter__()
-        return self._own
-
-    def __exit__(self, *_: object) -> None:
-        self._set.__exit__()
+    own: dict[str, int] = {}
+    try:
+        with within(_listener, own):
+            yield own
+    finally:
         outer = _listener.get()
         if outer is not None:
-            for text, count in self._own.items():
+            for text, count in own.items():
                 outer[text] = outer.get(text, 0) + count
 
 

@@ -20,10 +20,10 @@ from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum import maximum_of
-from momentgen.laws.programs import IDENTITIES, affine_in, function_of, reshapes, same_value
+from momentgen.laws.programs import IDENTITIES, affine_in, is_curved, reshapes, same_value
 from momentgen.laws.table import Entry
 
-__all__ = ["CASTS", "exp_of_sum", "made_by", "pattern", "scaled", "variance"]
+__all__ = ["CASTS", "exp_of_sum", "made_by", "operation", "pattern", "scaled", "variance"]
 
 #: functions that change a dtype
 CASTS = frozenset(("to", "float", "double", "half", "bfloat16", "type_as", "type"))
@@ -53,6 +53,17 @@ def scaled(law: Law) -> Law:
 def made_by(law: Any) -> str:
     """The function of which ``law`` is the result; empty if that is not known."""
     return "" if not isinstance(law, Law) or law._made is None else law._made[0].name
+
+
+def operation(law: Law) -> tuple[str, Law, Any] | None:
+    """The sum, difference, product or quotient that ``law`` is, of a law of its shape and a certain value in order."""
+    if made_by(law) not in ("add", "sub", "mul", "div"):
+        return None
+    entry, (first, second, *_), kwargs = law._made  # type: ignore[misc]
+    inner, other = (first, second) if isinstance(first, Law) else (second, first)
+    if kwargs.get("alpha", 1) != 1 or not isinstance(inner, Law) or isinstance(other, Law) or inner.shape != law.shape:
+        return None
+    return None if inner is second and entry.name in ("sub", "div") else (entry.name, inner, other)
 
 
 def _dims(law: Law, given: Any) -> tuple[int, ...]:
@@ -248,13 +259,8 @@ def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
     """What a product with certain factors is a product of, and the factors as functions."""
     factors: list[Callable[[Any], Any]] = []
     law = scaled(law)
-    while made_by(law) in ("mul", "div"):
-        name, (first, second, *_) = law._made[0].name, law._made[1]  # type: ignore[index]
-        inner, factor = (first, second) if isinstance(first, Law) else (second, first)
-        if not isinstance(inner, Law) or isinstance(factor, Law) or inner.shape != law.shape:
-            break
-        if name == "div" and inner is second:
-            break
+    while (found := operation(law)) is not None and found[0] in ("mul", "div"):
+        name, inner, factor = found
         factors.append(_by(factor, name == "div"))
         law = scaled(inner)
     return law, factors
@@ -308,7 +314,7 @@ def exp_of_sum(x: Law) -> Any:
         return None
     total, scale, shift = found
     entry, (summed, *rest), kwargs = total._made  # type: ignore[misc]
-    if function_of(summed) is None:
+    if not is_curved(summed):
         return None
     dims = kwargs.get("dim", rest[0] if rest else None)
     dims = _dims(summed, range(summed.ndim) if dims is None else dims)

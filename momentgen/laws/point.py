@@ -11,6 +11,7 @@ from torch import Tensor
 
 from momentgen.laws.law import Law, new_law
 from momentgen.laws.pytrees import register_pytree
+from momentgen.runtime.inputs import HALVES
 
 __all__ = ["Point", "point"]
 
@@ -31,7 +32,7 @@ class Point(Law):
     @property
     def value(self) -> Tensor:
         """The value itself."""
-        return self._form().to(self.dtype)
+        return self._form()
 
 
 def point(value: Tensor, noise: type[Law] | None = None) -> Point:
@@ -39,8 +40,11 @@ def point(value: Tensor, noise: type[Law] | None = None) -> Point:
 
     Args:
         value: any tensor.
-        noise: the class of laws that noise of the network's own makes of it; None takes noise at its mean.
+        noise: the class of laws that noise of the network's own makes of it; None takes noise at its mean.  With a
+            class, half precision becomes float32.
     """
+    if noise is not None and value.dtype in HALVES:
+        value = value.float()
     law: Point = new_law(Point, value)
     law._noise = noise
     return law

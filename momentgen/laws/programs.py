@@ -20,9 +20,9 @@ from torch import Tensor
 from momentgen.laws import closed_forms
 from momentgen.laws.analysis import CLOSED
 from momentgen.laws.closed_forms import Function, Move, number_of
-from momentgen.laws.law import DEPTH, History, Later, Law, chain, laws_in, new_law, versions
+from momentgen.laws.law import DEPTH, History, Later, Law, laws_in, new_law, versions
 from momentgen.laws.movement import RESHAPES
-from momentgen.laws.notes import note
+from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
@@ -31,8 +31,8 @@ __all__ = [
     "affine_in",
     "alike",
     "applied",
-    "function_of",
     "integrated",
+    "is_curved",
     "note_if_related",
     "reshapes",
     "same_value",
@@ -81,13 +81,11 @@ def alike(*laws: Law) -> bool:
     return all(program.place(law, ()) is not None for law in laws)
 
 
-def function_of(law: Law) -> Function | None:
-    """The curved function of one value that a law is; None if it is affine, or a value of its own."""
+def is_curved(law: Law) -> bool:
+    """Whether a law is a function of one value that is not affine."""
     program = _Program(False)
     program.place(law, ())
-    steps = program.steps
-    is_curved = any(not (len(_places(step)) == 1 and _is_affine(step, _places(step)[0][1])) for step in steps)
-    return program.trimmed() if is_curved else None
+    return any(not (len(_places(step)) == 1 and _is_affine(step, _places(step)[0][1])) for step in program.steps)
 
 
 def affine_in(law: Law) -> tuple[Law, Tensor, Tensor] | None:
@@ -146,7 +144,6 @@ class _Program:
     def __init__(self, closed: bool) -> None:
         self.closed = closed
         self.leaf: tuple[Law, tuple[Move, ...]] | None = None
-        self.known: list[tuple[Law, tuple[Move, ...], Any]] = []
         self.steps: list[Any] = []
         self.calls: list[Callable[..., Any]] = []
         self.laws: list[tuple[Law, tuple[Move, ...]] | None] = []
@@ -154,15 +151,9 @@ class _Program:
 
     def place(self, law: Law, moves: tuple[Move, ...]) -> Any:
         """Where the value of ``law``, moved so, is among the steps; None if it is a function of another value."""
-        for known, own, place in self.known:
-            if known is law and _same_moves(own, moves):
-                return place
-        found = self._followed(law, moves)
-        if found is not None:
-            self.known.append((law, moves, found))
-        return found
-
-    def _followed(self, law: Law, moves: tuple[Move, ...]) -> Any:
+        for number, known in enumerate((self.leaf, *self.laws)):
+            if known is not None and known[0] is law and _same_moves(known[1], moves):
+                return "value", number
         made = law._made
         if made is None:
             return self._is_leaf(law, moves)
@@ -185,15 +176,13 @@ class _Program:
                 return found
             self.leaf = before[0]  # it is a function of several values: one of its own
             del self.steps[before[1] :], self.calls[before[1] :], self.laws[before[1] :]
-            self.known = [one for one in self.known if one[2][1] <= before[1]]
         return self._is_leaf(law, moves)
 
     def _is_leaf(self, law: Law, moves: tuple[Move, ...]) -> Any:
         if self.leaf is None:
             self.leaf = (law, moves)
-        elif self.leaf[0] is not law or not _same_moves(self.leaf[1], moves):
-            return None
-        return "value", 0
+            return "value", 0
+        return None
 
     def call(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], moves: tuple[Move, ...]) -> Any:
         """Adds a call, after its arguments; returns its place, None if they are functions of several values."""
@@ -231,8 +220,7 @@ class _Program:
 
     def single(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
         """The program of one call on a law that counts as a value of its own."""
-        law = laws_in(args)[0]
-        self.leaf, self.known = (law, ()), [(law, (), ("value", 0))]
+        self.leaf = (laws_in(args)[0], ())
         self.call(entry, args, kwargs, ())
         return self.trimmed()
 
@@ -333,45 +321,37 @@ def same_arguments(a: Any, b: Any) -> bool:
 
 def note_if_related(entry: Entry, a: Any, b: Any) -> None:
     """Note that two laws are taken as independent, where both depend on one value and are no pieces of it."""
-    if not (isinstance(a, Law) and isinstance(b, Law)) or torch.compiler.is_compiling():
+    if not (isinstance(a, Law) and isinstance(b, Law) and are_heard()):
         return
-    others = {id(law) for law in chain(b)}
-    if any(id(law) in others for law in chain(a)) and not _cut_apart(a, b):
+    others = {id(law) for law in _chain(b)}
+    if any(id(law) in others for law in _chain(a)) and not _cut_apart(a, b):
         note(f"{entry.name}: two values that depend on one value are taken as independent", where=True)
 
 
-#: functions that cut a value into pieces
-_CUTS = frozenset(names("chunk split split_with_sizes tensor_split unbind hsplit vsplit dsplit"))
+def _chain(law: Law) -> list[Law]:
+    """The law, the law that it is a function of, and so on."""
+    found: list[Law] = [law]
+    while found[-1]._source is not None:
+        found.append(found[-1]._source)
+    return found
 
 
 def _cut_apart(a: Law, b: Law) -> bool:
     """Whether two laws come from different pieces of one, as the halves of a gated unit or queries and keys do."""
-    first, second = ({id(law._of): law for law in chain(own) if law._of is not None} for own in (a, b))
+    first, second = ({id(law._of): law for law in _chain(own) if law._of is not None} for own in (a, b))
     return any(_are_apart(first[base], second[base]) for base in first.keys() & second.keys())
 
 
 def _are_apart(p: Law, q: Law) -> bool:
-    (one, first, _), (other, second, _) = p._made, q._made  # type: ignore[misc]
-    if one.name != other.name or (one.name != "getitem" and one.name not in _CUTS):
-        return False
-    (base, *rest, place), (_, *others, second_place) = first, second
-    if one.name != "getitem":
-        return same_arguments(rest, others) and bool(place != second_place)
-    axes = [_axes(index[0], base) for index in (rest, others)]
-    return all(own is not None for own in axes) and any(
-        set(range(size)[i : i + 1] if isinstance(i, int) else range(size)[i]).isdisjoint(
-            range(size)[j : j + 1] if isinstance(j, int) else range(size)[j]
-        )
-        for i, j, size in zip(axes[0], axes[1], base.shape, strict=False)  # type: ignore[arg-type]
-    )
+    read = []
+    for entry, args, kwargs in (p._made, q._made):  # type: ignore[misc]
+        if entry.name not in _CUTS:
+            return False
+        base, *rest, place = args
+        found = entry.call(torch.arange(base.numel()).view(base.shape), *rest, **kwargs)
+        read.append(found if place is None else found[place])
+    return not bool(torch.isin(*read).any())
 
 
-def _axes(index: Any, base: Law) -> list[Any] | None:
-    """The index of each dimension, numbers from 0 on; None for others than numbers and slices."""
-    parts = [part for part in (index if isinstance(index, tuple) else (index,)) if part is not None]
-    if not all(isinstance(part, int | slice) or part is ... for part in parts):
-        return None
-    if ... in parts:
-        k = parts.index(...)
-        parts[k : k + 1] = [slice(None)] * (base.ndim - len(parts) + 1)
-    return [part % size if isinstance(part, int) else part for part, size in zip(parts, base.shape, strict=False)]
+#: functions that cut a value into pieces
+_CUTS = frozenset(names("getitem narrow select chunk split split_with_sizes tensor_split unbind hsplit vsplit dsplit"))

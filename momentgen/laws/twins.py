@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable, Iterable, Mapping
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -198,12 +199,12 @@ class _Rebinding:
         """The same for what may hold a part."""
         if kind in _LISTS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             items = [self.of(item) for item in value]
-            if all(map(_same, items, value)):
+            if all(map(is_, items, value)):
                 return value
             return kind(*items) if hasattr(kind, "_fields") else kind(items)
         if kind in _DICTIONARIES:
             pairs = {key: self.of(item) for key, item in value.items()}
-            return value if all(map(_same, pairs.values(), value.values())) else kind(pairs)
+            return value if all(map(is_, pairs.values(), value.values())) else kind(pairs)
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.MethodType):
@@ -214,7 +215,7 @@ class _Rebinding:
         if isinstance(value, functools.partial):
             parts = value.func, value.args, value.keywords
             function, args, named = (self.of(part) for part in parts)
-            return value if all(map(_same, (function, args, named), parts)) else kind(function, *args, **named)
+            return value if all(map(is_, (function, args, named), parts)) else kind(function, *args, **named)
         if _is_object(value, kind):
             return self._object(value, kind)
         return value
@@ -231,7 +232,7 @@ class _Rebinding:
             (*cells, defaults, named),
             (*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__),
         )
-        if all(map(_same, *same)):
+        if all(map(is_, *same)):
             return function
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells or None)
         made.__kwdefaults__, made.__qualname__, made.__doc__ = named, function.__qualname__, function.__doc__
@@ -251,7 +252,7 @@ class _Rebinding:
     def _object(self, value: Any, kind: Any) -> Any:
         """An object with other attributes."""
         attributes = {name: self.of(item) for name, item in vars(value).items()}
-        if all(map(_same, attributes.values(), vars(value).values())):
+        if all(map(is_, attributes.values(), vars(value).values())):
             return value
         made = kind.__new__(kind)
         made.__dict__.update(attributes)
@@ -265,7 +266,3 @@ def _is_object(value: Any, kind: Any) -> bool:
     if isinstance(value, (torch.nn.Module, type, types.ModuleType)) or kind.__new__ is not object.__new__:
         return False
     return hasattr(value, "__dict__") and (callable(value) or dataclasses.is_dataclass(value))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other

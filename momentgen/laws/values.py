@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws import half
 from momentgen.laws.law import Law
 from momentgen.laws.nests import mapped
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
 from momentgen.laws.sources import drawn
 from momentgen.runtime import JointMoments, Moments, terms_of
-from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind, readable
+from momentgen.runtime.inputs import DTYPES, HALVES, alike, autocast_in_force, has_elements, kind, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -122,22 +121,16 @@ def lower(nest: Any, wide: bool = False) -> Any:
 
     Args:
         nest: what it returned.
-        wide: whether moments of half precision become float32.
+        wide: whether tensors of half precision become float32.
     """
-    return mapped(_widened if wide else _lowered, nest)
+    return mapped(lambda value: _lowered(value.float() if wide and _is_half(value) else value), nest)
 
 
-def _widened(value: Any) -> Any:
-    return half.widened(_parts_of(value))
+def _is_half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in HALVES
 
 
 def _lowered(value: Any) -> Any:
-    found = _parts_of(value)
-    return half.narrowed(found, value._dtype) if isinstance(value, Law) and value._dtype is not None else found
-
-
-def _parts_of(value: Any) -> Any:
-    """Moments for a law or a tensor of floating point, those of a law of half precision in float32."""
     if not isinstance(value, Law):
         return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
     form = value._form()  # of a view of what has been written to, which may now be another law

@@ -19,12 +19,11 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.context import within
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.laws.half import marked
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.notes import note
-from momentgen.laws.precision import HALVES
 from momentgen.laws.table import Entry, names
 from momentgen.laws.unsupported import unsupported
+from momentgen.runtime.inputs import HALVES
 
 __all__ = ["RUN", "Weight", "checked", "drawn_weight", "each_row", "independent_weight", "once_in_a_run", "refused"]
 
@@ -111,10 +110,11 @@ def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> D
     tensor([[1.5000]])
     """
     neighbour = checked(mean, var, neighbour)
-    dtype = mean.dtype
-    if dtype in HALVES:
-        mean, var, neighbour = mean.float(), var.float(), None if neighbour is None else neighbour.float()
-    return marked(diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour), dtype)
+    if neighbour is None:
+        return diagonal(mean, var)
+    if mean.dtype in HALVES:
+        mean, var, neighbour = mean.float(), var.float(), neighbour.float()
+    return _weight(mean, var, neighbour)
 
 
 class Weight(Diagonal):
@@ -135,7 +135,7 @@ class Weight(Diagonal):
     def _written_into(self, target: Law) -> None:
         raise unsupported(Tensor.copy_, self, _LOST)
 
-    def _assign(self, new: Any) -> None:
+    def _assign(self, new: Law) -> None:
         raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
 
 

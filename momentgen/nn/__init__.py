@@ -7,11 +7,10 @@ converted network it is torch's own layer, and runs on laws (:mod:`momentgen.law
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import ModuleDict, ModuleList
 
-from momentgen.laws.activations import missing as _missing
 from momentgen.laws.border import set_method
 from momentgen.nn import functional as functional
 from momentgen.nn.layers import LAYERS, Add, Cat, Module, Mul, Sequential, set_variant
@@ -49,9 +48,6 @@ __all__ = [
     *LAYERS,
 ]
 
+if TYPE_CHECKING:  # layers are made of torch's classes
 
-def __getattr__(name: str) -> Any:
-    # Layers are made from torch's classes, and activations from the rules that are built: momentgen.nn.layers.
-    if error := _missing(name):
-        raise error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any: ...

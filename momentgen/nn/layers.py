@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.laws.activations import ACTIVATIONS, Activation, generated_op, missing
+from momentgen.laws.activations import ACTIVATIONS, Activation
 from momentgen.laws.border import Border
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.dispatch import dispatch
@@ -80,9 +81,7 @@ class Layer(Border):
         Raises:
             InputError: if the first input is neither a tensor nor moments.
         """
-        if args and isinstance(args[0], Law):
-            return self._forward_inside(*args, **kwargs)
-        if args and not isinstance(args[0], Tensor | Moments):
+        if args and not isinstance(args[0], Tensor | Moments | Law):
             as_moments(self, args[0])
         return self._cross_border(self._forward_inside, args, kwargs)
 
@@ -110,13 +109,9 @@ class ActivationLayer(Layer):
     variant: str | None = None
 
     def op(self) -> Op:
-        """The generated op that serves this layer.
-
-        Raises:
-            MissingRuleError: if it has not been built.
-        """
+        """The generated op that serves this layer."""
         name = self.row.alternatives.get(getattr(self, "approximate", None), self.row.op)
-        return generated_op(name, type(self).__name__)
+        return cast(Op, getattr(momentgen.generated, name))
 
     def variants(self) -> tuple[str, ...]:
         """Names of the op's variants."""
@@ -290,9 +285,9 @@ class Cat(_Joining):
         return f"dim={self.dim}"
 
 
-#: the layers by name; of the activations those whose ops are built.
+#: the layers by name
 LAYERS: dict[str, type[torch.nn.Module]] = {
     **{name: _layer(name) for name in _TORCHS},
-    **{row.layer: _activation(row) for row in ACTIVATIONS if missing(row.layer) is None},
+    **{row.layer: _activation(row) for row in ACTIVATIONS},
 }
 globals().update(LAYERS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
 
+#: blocks of draws, whose spread is an error
+_BLOCKS: Final = 8
 #: how far off a draw is that should change no other, in differences of draws
 _FAR: Final = 1e3
 
@@ -65,6 +67,15 @@ class RunningMoments:
         self._squares = self._squares + squares + shift.square() * (self.count * n / total)
         self.count = total
 
+    @classmethod
+    def of(cls, blocks: Iterable[RunningMoments]) -> Moments:
+        """Moments of all samples of some blocks together."""
+        whole = cls()
+        for one in blocks:
+            if one._mean is not None and one._squares is not None:
+                whole.merge(one.count, one._mean, one._squares)
+        return whole.moments()
+
     def moments(self) -> Moments:
         """Mean and unbiased variance, in float64.
 
@@ -87,12 +98,14 @@ class MonteCarlo:
             calls as ``NAME:1``, ``NAME:2``.  Where several draws went through in one call, layers without the batch in
             front of their output are left out.
         expected: means and variances of the functions asked for.
+        errors: standard errors of the average standard deviation of each layer, from blocks of draws.
     """
 
     n: int
     output: Moments
     layers: dict[str, Moments]
     expected: dict[str, Moments] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         more = f", expected={list(self.expected)}" if self.expected else ""
@@ -158,7 +171,7 @@ def monte_carlo(
     at_once = max(1, min(n, rows // max(batch, 1)))
     if at_once > 1 and not _independent(model, x, given):
         at_once = 1
-    layers: dict[str, RunningMoments] = {}
+    layers: dict[str, list[RunningMoments]] = {}
     asked = functions or {}
     expected = {name: RunningMoments() for name in asked}
     output = RunningMoments()
@@ -169,7 +182,8 @@ def monte_carlo(
         value = out.mean if isinstance(out, Moments) else out
         # a layer counts where every pass has it
         if (not done or name in layers) and (k == 1 or (value.dim() and value.shape[0] % (k * batch) == 0)):
-            layers.setdefault(name, RunningMoments()).update(value.unflatten(0, (k, -1)) if k > 1 else value[None])
+            blocks = layers.setdefault(name, [RunningMoments() for _ in range(min(_BLOCKS, n // 2))])
+            blocks[done * len(blocks) // n].update(value.unflatten(0, (k, -1)) if k > 1 else value[None])
 
     with (
         torch.no_grad(),
@@ -190,8 +204,17 @@ def monte_carlo(
                 running.update(value.unflatten(0, (k, batch)) if k > 1 else value[None])
             done += k
             advance(done)
-    found = [{name: one.moments() for name, one in part.items()} for part in (layers, expected)]
-    return MonteCarlo(n, output.moments(), *found)
+    of_functions = {name: one.moments() for name, one in expected.items()}
+    of_layers = {name: RunningMoments.of(blocks) for name, blocks in layers.items()}
+    return MonteCarlo(
+        n, output.moments(), of_layers, of_functions, {name: _error(blocks) for name, blocks in layers.items()}
+    )
+
+
+def _error(blocks: list[RunningMoments]) -> float:
+    """The standard error of the average standard deviation; NaN of one block."""
+    spread = torch.stack([one.moments().var.sqrt().mean() for one in blocks if one.count > 1])
+    return (spread.std() / len(spread) ** 0.5).item() if len(spread) > 1 else math.nan
 
 
 def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
@@ -226,39 +249,6 @@ def _independent(model: torch.nn.Module, x: Moments | Tensor, given: Moments) ->
             return False
         finally:
             kept.restore()
-
-
-#: blocks of draws, whose spread is the error
-_BLOCKS = 8
-
-
-def drawn_layers(
-    model: torch.nn.Module, x: Moments | Tensor, n: int, *, seed: int | None, progress: bool | None
-) -> tuple[Moments, dict[str, Moments], dict[str, float]]:
-    """Moments of the output and of every layer, each draw a call; and the error of a layer's average σ."""
-    batch = as_moments("summary", x).mean.shape[:1].numel()
-    count = max(1, min(_BLOCKS, n // 2))
-    sizes = [n // count + (block < n % count) for block in range(count)]
-    kept, found = Kept(model), []
-    for block, size in enumerate(sizes):
-        own = None if seed is None else seed + block
-        found.append(monte_carlo(model, x, size, rows=batch, seed=own, progress=progress))
-        kept.restore()
-    layers, errors = {}, {}
-    for name in found[0].layers:
-        if all(name in one.layers for one in found):
-            layers[name] = _pooled([one.layers[name] for one in found], sizes)
-            spread = torch.stack([one.layers[name].var.sqrt().mean() for one in found])
-            errors[name] = (spread.std() / count**0.5).item() if count > 1 else math.nan
-    return _pooled([one.output for one in found], sizes), layers, errors
-
-
-def _pooled(blocks: list[Moments], sizes: list[int]) -> Moments:
-    """Moments of all draws of some blocks together."""
-    running = RunningMoments()
-    for one, size in zip(blocks, sizes, strict=True):
-        running.merge(size, one.mean, one.var * (size - 1))
-    return running.moments()
 
 
 def _value(out: Any) -> Tensor:

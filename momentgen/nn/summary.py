@@ -14,16 +14,15 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.activations import ACTIVATIONS
-from momentgen.laws.border import method
+from momentgen.laws.border import DEFAULT, method
 from momentgen.laws.by_default import by_flag
 from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
 from momentgen.laws.methods import ALL
 from momentgen.laws.notes import listening
-from momentgen.laws.propagations import DEFAULT
 from momentgen.laws.values import as_moments, lower
-from momentgen.nn.monte_carlo import drawn_layers, propagated
+from momentgen.nn.monte_carlo import monte_carlo, propagated
 from momentgen.nn.tables import Table, range_of, shown
 from momentgen.pictures import of_layers
 from momentgen.runtime import Moments
@@ -195,7 +194,10 @@ def summary(
     drawn: dict[str, Moments] = {}
     errors: dict[str, float] = {}
     if draws:
-        output, drawn, errors = drawn_layers(model, x, draws, seed=seed, progress=progress)
+        kept, batch = Kept(model), as_moments("summary", x).mean.shape[:1].numel()
+        found = monte_carlo(model, x, draws, rows=batch, seed=seed, progress=progress)  # each draw a call
+        kept.restore()
+        output, drawn, errors = found.output, found.layers, found.errors
         layers = layers if own == "ap2" else drawn
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.laws import noise
-from momentgen.laws.activations import generated_op
 from momentgen.laws.dispatch import dispatch
 from momentgen.laws.law import Law
+from momentgen.laws.rules import noise
 from momentgen.nn.layers import Layer, check_strided
 
 __all__ = ["BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
@@ -29,8 +29,8 @@ def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, float) or abs(value) <= _LARGEST else f"a number beyond {_LARGEST:g}"
 
 
-class _Unit(Layer, torch.nn.Module):
-    """A unit with a noise of its own, a :class:`momentgen.laws.noise.Unit`."""
+class _Unit(Layer, noise.Unit, torch.nn.Module):
+    """A unit with a noise of its own."""
 
     def _forward_inside(self, x: Any) -> Any:
         """A law's noise by its rule; a tensor's is drawn, unless a network runs on laws."""
@@ -40,18 +40,6 @@ class _Unit(Layer, torch.nn.Module):
         if torch.overrides.has_torch_function_unary(x):
             return torch.overrides.handle_torch_function(noise.UNIT.call, (x,), x, self)
         return self.drawn(x)
-
-    def plain(self, x: Tensor) -> Tensor:
-        """What AP1 computes: the unit's mean, given the input's."""
-        raise NotImplementedError
-
-    def drawn(self, x: Tensor) -> Tensor:
-        """One draw."""
-        raise NotImplementedError
-
-    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance; ``var`` is None where the input is certain."""
-        raise NotImplementedError
 
 
 class InjectedNoise(_Unit):
@@ -123,7 +111,7 @@ class _Bernoulli(_Unit):
         return torch.bernoulli(self.plain(x))
 
     def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        op = generated_op(self.op, type(self).__name__)
+        op = getattr(momentgen.generated, self.op)
         spread = torch.zeros_like(mean) if var is None else var
         return tuple(op(mean, spread) if self.variant is None else op(mean, spread, variant=self.variant))
 
@@ -187,7 +175,7 @@ class BowTie(_Unit):
         for name, value in given.items():
             if not isinstance(value, numbers.Real):
                 raise InputError(f"BowTie: expected a number for {name}, got {type(value).__name__}")
-        for p in generated_op(self.op, "BowTie").parameters:
+        for p in momentgen.generated.bow_tie.parameters:
             if not p.low <= given[p.name] <= p.high:
                 shown = _shown(given[p.name])
                 raise InputError(f"BowTie: expected {p.name} in [{p.low:g}, {p.high:g}], got {shown}")
@@ -201,7 +189,7 @@ class BowTie(_Unit):
         return open_ + self.eta * torch.randn_like(x) if self.eta else open_
 
     def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        op = generated_op(self.op, type(self).__name__)
+        op = getattr(momentgen.generated, self.op)
         spread = torch.zeros_like(mean) if var is None else var
         return tuple(op(mean, spread, tau=self.tau, eta=self.eta))
 

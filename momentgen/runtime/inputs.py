@@ -14,6 +14,7 @@ from momentgen.errors import InputError
 
 __all__ = [
     "DTYPES",
+    "HALVES",
     "alike",
     "autocast_in_force",
     "has_elements",
@@ -24,7 +25,9 @@ __all__ = [
     "transforming",
 ]
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: dtypes that have too few digits for variances
+HALVES = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, *HALVES)
 #: whether a torch.func transform is active; private in torch, and where it is gone one may be
 transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 

@@ -119,8 +119,9 @@ def test_a_function_of_one_value_is_within_5_percent(name: str, method: str) -> 
         lambda x: x[0, 0].inner(x[0, 0]),
         lambda x: x.unsqueeze(-2) @ x.unsqueeze(-1),
         lambda x: torch.outer(x[0, 0], x[0, 0]),
+        lambda x: torch.einsum("bij,bkj->bik", x, x),
     ],
-    ids=["gram", "gram of columns", "dot", "inner", "row by column", "outer"],
+    ids=["gram", "gram of columns", "dot", "inner", "row by column", "outer", "gram by einsum"],
 )
 def test_a_product_of_a_value_with_itself_is_that_of_draws(function: Callable[[Any], Any], method: str) -> None:
     assert_within_5_percent(function, noisy(torch.zeros(1, 2, 3, dtype=torch.float64), std=1.0), method)
@@ -146,7 +147,7 @@ def test_values_that_meet_themselves_elsewhere_are_noted_as_independent_with_the
     assert any("are taken as independent" in note and f"test_chains.py:{line}" in note for note in notes)
 
 
-@pytest.mark.parametrize("function", [lambda x: x @ x, lambda x: torch.einsum("bij,bkj->bik", x, x)])
+@pytest.mark.parametrize("function", [lambda x: x @ x, lambda x: torch.einsum("bij,bjk->bik", x, x)])
 def test_a_matrix_times_itself_is_refused(function: Callable[[Any], Any], method: str) -> None:
     x = noisy(torch.zeros(1, 2, 2), std=1.0)
     with pytest.raises(UnsupportedError, match="a random matrix times itself has no rule"):

@@ -35,8 +35,12 @@ def test_batch_norm_has_its_arguments_in_the_order_of_torch_or_of_functional():
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x: F.pixel_shuffle(x.view(1, 3, 1, 1), 1).transpose(0, 1), lambda x: x + torch.ones(3), lambda x: x.sum()],
+    [
+        lambda x: F.pixel_shuffle(x.view(1, 3, 1, 1), 1).transpose(0, 1),
+        lambda x: x + torch.ones(4, 4),
+        lambda x: x[0].mean(),
+    ],
 )
 def test_what_has_no_meaning_for_channels_is_refused(function):
     with pytest.raises(UnsupportedError):
-        function(channels(MEAN, VAR))
+        function(channels(MEAN, VAR, torch.nn.Conv2d(3, 4, 3)))

@@ -189,11 +189,11 @@ def test_the_form_of_a_random_value_is_that_of_a_tensor(name: str) -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: x.float(), lambda x: x.half(), lambda x: x.bfloat16()])
-def test_conversions_convert_mean_and_variance(function: Callable[[Any], Any]) -> None:
+def test_conversions_convert_mean_and_variance_but_never_to_half_precision(function: Callable[[Any], Any]) -> None:
     x = normal_input(4)
     found = function(law_of(x)).moments()
-    assert torch.equal(found.mean, function(x.mean))
-    assert torch.equal(found.var, function(x.var))
+    assert torch.equal(found.mean, x.mean.float())
+    assert torch.equal(found.var, x.var.float())
 
 
 @pytest.mark.parametrize(

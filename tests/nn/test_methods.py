@@ -47,20 +47,8 @@ def test_an_unknown_method_is_refused():
         momentgen.method("ap3")
 
 
-@pytest.mark.parametrize("name", ["adjoint", "covariance"])
-def test_a_method_of_earlier_versions_is_refused_with_what_to_use(name):
+def test_the_covariance_of_a_linear_layer_is_that_of_its_weight():
     layer = torch.nn.Linear(2, 2).eval()
-    for asked in (
-        momentgen.method,
-        lambda name: momentgen.convert(layer, name),
-        lambda name: nn.set_method(layer, name),
-    ):
-        with pytest.raises(
-            InputError, match=rf"'{name}' is no method any more; use \"controlled\".*\"ap2\" in training"
-        ):
-            asked(name)
-    with pytest.raises(AttributeError, match=r"output_covariance.*use momentgen\.convert\(network\)\(x\)\.covariance"):
-        momentgen.output_covariance  # noqa: B018
     x = Moments(torch.zeros(1, 2), torch.tensor([[1.0, 4.0]]))
     expected = layer.weight @ torch.diag(x.var[0]) @ layer.weight.T
     torch.testing.assert_close(momentgen.convert(layer)(x).covariance[0], expected, rtol=1e-4, atol=1e-5)

@@ -17,7 +17,7 @@ from torch import Tensor
 from momentgen.laws.controlled.call import Call, Shifted
 from momentgen.laws.controlled.noise import Source, drawn_beside
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.noise import channels
+from momentgen.laws.rules.noise import channels
 
 __all__ = ["drawn"]
 

@@ -16,8 +16,8 @@ from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.nests import Nest, held_by_objects
 from momentgen.laws.notes import note_and_warn
-from momentgen.laws.precision import HALVES
 from momentgen.runtime import JointMoments
+from momentgen.runtime.inputs import HALVES
 
 __all__ = ["Outputs", "UnlikeEndsError"]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
+from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, StaleError
 from momentgen.laws.controlled.cubature import by_cubature
 from momentgen.laws.controlled.each_example import each_by_itself
@@ -23,7 +24,6 @@ from momentgen.laws.controlled.stack import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note, overheard
-from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.sources import by_example
 from momentgen.laws.values import check, lower
 from momentgen.runtime import JointMoments, Moments

@@ -67,8 +67,7 @@ def attention(
     >>> mean.sum(-1), bool((var > 0).all())
     (tensor([1., 1.]), True)
     """
-    dtype = query[0].dtype
-    (q, vq), (k, vk), (v, vv) = (_full_precision(pair) for pair in (query, key, value))
+    (q, vq), (k, vk), (v, vv) = query, key, value
     logits = scale * (q @ k.mT)
     masked, whole = None, None
     if bias is not None:
@@ -92,7 +91,7 @@ def attention(
     if whole is not None:
         spread = nothing if math.isnan(nothing) else 0.0
         mean, var = mean.masked_fill(whole, nothing), var.masked_fill(whole, spread)
-    return mean.to(dtype), var.to(dtype)
+    return mean, var
 
 
 def _random_weights(
@@ -136,10 +135,3 @@ def _random_weights(
     h = u / (1 - 2 * p + (p * p).sum(-1, keepdim=True)).clamp_min(_SMALLEST)
     var = h @ (values * values) + mean * (mean * h.sum(-1, keepdim=True) - 2 * (h @ values))
     return u + p * p, mean + middle, at_least(var, 0)
-
-
-def _full_precision(pair: Pair) -> Pair:
-    mean, var = pair
-    if mean.dtype in (torch.bfloat16, torch.float16):
-        return mean.float(), None if var is None else var.float()
-    return mean, var

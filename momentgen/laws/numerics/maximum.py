@@ -32,8 +32,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.laws.activations import generated_op
 from momentgen.laws.numerics.maximum_integral import RULES, moments_of
 from momentgen.laws.numerics.maximum_native import native_maximum
 from momentgen.laws.numerics.root import square_root
@@ -62,7 +62,6 @@ def maximum_of(mean: Tensor, var: Tensor, dim: int) -> _Pair:
 
     Raises:
         InputError: if there is nothing along ``dim``.
-        MissingRuleError: for two values, if the rule ``maximum`` has not been built.
 
     Example:
         >>> mean, var = maximum_of(torch.zeros(3), torch.ones(3), 0)
@@ -96,22 +95,19 @@ def maximum_of_windows(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
 
     Raises:
         InputError: for windows of no values.
-        MissingRuleError: for windows of two, if the rule ``maximum`` has not been built.
 
     Example:
         >>> mean, var = maximum_of_windows(torch.zeros(1, 5), torch.ones(1, 5), torch.tensor([[0, 1, 2], [2, 3, 4]]))
         >>> mean
         tensor([[0.8463, 0.8463]])
     """
-    n, dtype = table.shape[1], mean.dtype
+    n = table.shape[1]
     if n < 1:
         raise InputError("maximum: expected at least one value in each window, got none")
     if n <= 2:
         m, v = _gathered(mean, var, table)
         return (m[0], v[0]) if n == 1 else _of_two(*m, *v)
-    wide = dtype if dtype in RULES else torch.float32
-    first, second = _moments(mean.to(wide), var.to(wide), table)
-    return first.to(dtype), second.to(dtype)
+    return _moments(mean, var, table)
 
 
 def _of_two(mean1: Tensor, mean2: Tensor, var1: Tensor, var2: Tensor) -> _Pair:
@@ -124,7 +120,7 @@ def _of_two(mean1: Tensor, mean2: Tensor, var1: Tensor, var2: Tensor) -> _Pair:
     )
     m1, m2 = torch.where(none1, low2, mean1), torch.where(none2, low1, mean2)
     v1, v2 = torch.where(none1, 0, var1), torch.where(none2, 0, var2)
-    largest = generated_op("maximum", "a maximum of random inputs")(m1, v1, m2, v2)
+    largest = momentgen.generated.maximum(m1, v1, m2, v2)
     both = none1 & none2
     return torch.where(both, -math.inf, largest.mean), torch.where(both, 0, largest.var)
 

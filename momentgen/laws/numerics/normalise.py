@@ -228,23 +228,18 @@ def _outputs(m: Tensor, values: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.addcmul(shift, m, slope), torch.addcmul(constant, m, torch.addcmul(linear, m, square))
 
 
-def _wide(mean: Tensor) -> torch.dtype:
-    """The dtype to compute in; half precisions are computed in float32."""
-    return mean.dtype if mean.dtype in (torch.float32, torch.float64) else torch.float32
-
-
 def _over_last(mean: Tensor, var: Tensor, dims: int, eps: float, layer: bool) -> tuple[Tensor, Tensor]:
     """Layer or RMS norm over the last ``dims`` dimensions."""
     if not 0 < dims <= mean.dim():
         raise InputError(f"expected to normalise over 1 to {mean.dim()} dimensions of {tuple(mean.shape)}, got {dims}")
-    wide, dtype, shape = _wide(mean), mean.dtype, mean.shape
+    shape = mean.shape
     n = math.prod(shape[-dims:])
     if not mean.numel() or (layer and n == 1):  # one value minus itself is certain
         return torch.zeros_like(mean), torch.zeros_like(var)
-    m, v = (part.to(wide).flatten(-dims) for part in (mean, var))
+    m, v = (part.flatten(-dims) for part in (mean, var))
     m = m - m.mean(-1, keepdim=True) if layer else m
     y, w = _root_normalised(m, v, n * eps, layer)
-    return (y * math.sqrt(n)).to(dtype).reshape(shape), (w * n).to(dtype).reshape(shape)
+    return (y * math.sqrt(n)).reshape(shape), (w * n).reshape(shape)
 
 
 def layer_norm(mean: Tensor, var: Tensor, dims: int, eps: float) -> tuple[Tensor, Tensor]:
@@ -315,10 +310,9 @@ def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tup
         >>> l2_normalise(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 0.0]), 0)
         (tensor([0.6000, 0.8000]), tensor([0., 0.]))
     """
-    wide, dtype = _wide(mean), mean.dtype
     if not mean.numel():
         return torch.zeros_like(mean), torch.zeros_like(var)
-    m, v = (part.movedim(dim, -1).to(wide) for part in (mean, var))
+    m, v = (part.movedim(dim, -1) for part in (mean, var))
     # In units of the largest, for derivatives of a vector that is as short as eps.
     unit = torch.maximum(m.abs(), square_root(v)).detach().amax(-1, keepdim=True)
     unit = torch.where(unit > 0, unit, 1)
@@ -326,7 +320,7 @@ def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tup
     # A norm in units of eps: its square does not underflow where that of eps would.
     low = ((m / eps).square() + v / eps / eps).sum(-1, keepdim=True) <= 1
     y, w = torch.where(low, m / eps, y), torch.where(low, v / eps / eps, w)
-    return y.to(dtype).movedim(-1, dim), w.to(dtype).movedim(-1, dim)
+    return y.movedim(-1, dim), w.movedim(-1, dim)
 
 
 def centred(var: Tensor, dims: tuple[int, ...]) -> Tensor:

@@ -112,7 +112,7 @@ def quadrature(
     """
     if nodes < 1:
         raise InputError(f"quadrature: expected at least one node, got {nodes}")
-    dtype = torch.float64 if wide else mean.dtype if mean.dtype in (torch.float32, torch.float64) else torch.float32
+    dtype = torch.float64 if wide else mean.dtype
     m, v = mean.to(dtype), var.to(dtype)
     random = ~(v <= 0)  # also where it is NaN
     std = square_root(v)

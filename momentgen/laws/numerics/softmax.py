@@ -95,7 +95,7 @@ def _moments(mean: Tensor, var: Tensor, dim: int, plain: Callable[..., Tensor]) 
     q = torch.where(masked & ~nothing if plain is torch.softmax else masked, exact, q)
     w = torch.where(sure, w - w.detach(), at_least(w, 0)).masked_fill(nothing, math.nan)
     w = w.masked_fill(masked & ~nothing, 0.0)
-    return q.movedim(-1, dim).to(mean.dtype), w.movedim(-1, dim).to(mean.dtype)
+    return q.movedim(-1, dim), w.movedim(-1, dim)
 
 
 def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,8 +266,6 @@ def _is_certain(var: Tensor, masked: Tensor) -> Tensor:
 def _prepare(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logits and variances with the classes last, the logits less their largest, and which are masked."""
     x, v = mean.movedim(dim, -1), var.movedim(dim, -1)
-    if x.dtype in (torch.bfloat16, torch.float16):
-        x, v = x.float(), v.float()
     masked = x == -math.inf
     finite = x.masked_fill(masked, _MASKED)
     # Softmax does not change with the shift, nor does its gradient.  Rows with all masked are 0, and no NaN arises.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from momentgen.laws.rules import (
     arithmetic,
+    attention,
     certain,
     composite,
     elementwise,
@@ -22,6 +23,6 @@ from momentgen.laws.rules import (
 )
 
 __all__ = [
-    "arithmetic", "certain", "composite", "elementwise", "forms", "linear", "maxima", "movement", "noise",
+    "arithmetic", "attention", "certain", "composite", "elementwise", "forms", "linear", "maxima", "movement", "noise",
     "norms", "products", "statistics",
 ]  # fmt: skip

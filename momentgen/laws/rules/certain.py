@@ -7,14 +7,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws import noise
 from momentgen.laws.arguments import rebuilt, tensors_of
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of
 from momentgen.laws.movement import moved
-from momentgen.laws.point import Point
-from momentgen.laws.precision import HALVES
-from momentgen.laws.rules.composite import attention_by_parts
+from momentgen.laws.point import Point, point
+from momentgen.laws.rules import noise
+from momentgen.laws.rules.attention import attention_by_parts
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -34,11 +33,7 @@ def _wrapped(found: Any, like: Point) -> Any:
             or found.is_complex()
             or (found.dtype is not torch.bool and not like._mean.is_floating_point())
         )
-        if kept and found.dtype in HALVES and like._noise is not None:
-            law = like._like(found.float())
-            law._dtype = found.dtype
-            return law
-        return like._like(found) if kept else found
+        return point(found, like._noise) if kept else found
     if isinstance(found, tuple | list):
         return rebuilt(found, [_wrapped(part, like) for part in found])
     return found

@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.modules.rnn import RNNBase
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws import attention as by_hand
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import Law, Rule, laws_in, rule
 from momentgen.laws.programs import alike
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["attention_by_parts"]
+__all__ = []
 
 
 def _body(function: Any) -> Callable[..., Any]:
@@ -56,49 +56,19 @@ F._none_or_dtype = _dtype_of_mask  # type: ignore[assignment]
 rule(Diagonal, "multi_head_attention_forward")(_by_body(F.multi_head_attention_forward))
 
 
-# ------------------------------------------------------------- attention
-
-
-_SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-
-
-@rule(Diagonal, "scaled_dot_product_attention")
-def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
-    return by_hand.attended(query, key, value, scale, bias, drop, nothing=0.0)
-
-
-def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Query, key, value, scale, bias and probability of dropout."""
-    bound = {**dict(zip(("query", *_SDPA), args, strict=False)), **kwargs}
-    query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
-    if bound.get("enable_gqa"):
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scale = bound.get("scale")
-    dtype, device = query.dtype, query.device
-    if isinstance(mask, Law):
-        if mask.RANK:
-            raise unsupported(entry, mask, "a mask or bias that is random has no rule")
-        mask = mask._form()
-    if bound.get("is_causal"):
-        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=device).tril()
-    bias = mask
-    if mask is not None and mask.dtype is torch.bool:
-        bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
-    own = query.shape[-1] ** -0.5 if scale is None else scale
-    return query, key, value, own, bias, bound.get("dropout_p", 0.0)
-
-
-def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``scaled_dot_product_attention`` as two products and a softmax."""
-    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
-    logits = (query * scale) @ key.transpose(-2, -1)
-    weights = torch.softmax(logits if bias is None else logits + bias, -1)
-    return (F.dropout(weights, drop, True) if drop else weights) @ value
-
-
 # ------------------------------------------------------ recurrent layers
+
+_plain_check = RNNBase.check_input
+
+
+def _check_input(self: RNNBase, input: Any, batch_sizes: Any) -> None:
+    """Check a recurrent layer's input, a law of float32 also where weights are of half precision."""
+    own = self._flat_weights[0].dtype  # type: ignore[union-attr]
+    form = torch.empty(input.shape, dtype=own, device="meta") if isinstance(input, Law) else input
+    _plain_check(self, form, batch_sizes)
+
+
+RNNBase.check_input = _check_input  # type: ignore[method-assign]
 
 
 def _gate(x: Any, weight: Any, bias: Any) -> Any:

@@ -8,10 +8,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
-from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
-from momentgen.laws.diagonal import Diagonal, diagonal, made, pair
+from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation
+from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
@@ -29,16 +30,12 @@ __all__ = [
     "random_slope",
 ]
 
-#: name of a function -> its row, op and the parameters' defaults, once it has been called with these
-_DEFAULTS: dict[str, tuple[Activation, Op, dict[str, float]]] = {}
-
 
 def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Op, dict[str, float]]:
     """The op that serves a call, and its parameters.
 
     Raises:
         InputError: for a parameter with which the op is not the function.
-        MissingRuleError: if the op is not built.
     """
     names = (*row.parameters, *row.at_least)
     given: dict[str, Any] = {**dict(zip(names, rest, strict=False)), **kwargs}
@@ -49,7 +46,7 @@ def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, 
             )
     name = row.alternatives.get(given.get("approximate"), row.op)
     params = {word: _number(row, word, given.get(word, default)) for word, default in row.parameters.items()}
-    return generated_op(name, row.layer), params
+    return getattr(momentgen.generated, name), params
 
 
 def _number(row: Activation, name: str, value: Any) -> float:
@@ -64,28 +61,18 @@ def _number(row: Activation, name: str, value: Any) -> float:
 @rule(Diagonal, "pointwise")
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
-    known = None if torch.compiler.is_compiling() else _DEFAULTS.get(name)
-    plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None and x._call is None
-    if plain and known is not None and known[0] is BY_FUNCTION.get(name) and name not in REGISTERED:
-        # The way of most activations, with nothing in it.
-        return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
         law = laws_in((*args, *kwargs.values()))[0]
         if name == "pow":
             raise unsupported(entry, law, "only the base of a power may be random")
         raise unsupported(entry, law, "only its first argument may be random")
-    if name == "exp" and x._call is not None and (found := exp_of_sum(x)) is not None:
+    if name == "exp" and x._history is not None and (found := exp_of_sum(x)) is not None:
         return found
-    if x._call is not None and (found := applied(entry, args, kwargs)) is not None:
+    if x._history is not None and (found := applied(entry, args, kwargs)) is not None:
         return found
     if name in UNDEFINED:
         raise unsupported(entry, x, "it is not defined for every value that a normal variable takes")
     row = BY_FUNCTION.get(name)
-    if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in REGISTERED:
-        known = (row, *op_and_parameters(row, (), {}))
-        if not torch.compiler.is_compiling():  # a graph that finds the row there would be compiled anew
-            _DEFAULTS[name] = known
-        return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
     if name in REGISTERED:
         op, words = REGISTERED[name]
         if len(args) > len(words) + 1:
@@ -145,10 +132,10 @@ def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if high is None and low is None:
         return x
     if high is None:
-        found = generated_op("relu", "clamp")(mean - low, var)
+        found = momentgen.generated.relu(mean - low, var)
         law = made(found.mean + low, found.var)
     elif low is None:
-        found = generated_op("relu", "clamp")(high - mean, var)
+        found = momentgen.generated.relu(high - mean, var)
         law = made(high - found.mean, found.var)
     else:
         law = made(*_between(mean, var, float(low), float(high)))
@@ -167,7 +154,7 @@ def _between(mean: Tensor, var: Tensor, low: float, high: float) -> tuple[Tensor
     low, high = (low, high) if sign > 0 else (-high, -low)
     shift = max(low, 0.0)
     scale = 1.0 if 1 / 64 <= high - shift <= 64 else high - shift
-    found = generated_op("hardtanh", "clamp")(
+    found = momentgen.generated.hardtanh(
         (sign * mean - shift) / scale,
         var / (scale * scale),
         min_val=(low - shift) / scale,
@@ -194,7 +181,7 @@ def _prelu(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _both_sides(mean: Tensor, var: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Moments of max(X, 0) and max(−X, 0)."""
-    op = generated_op("relu", "a slope below 0")
+    op = momentgen.generated.relu
     return op(mean, var), op(-mean, var)
 
 
@@ -220,8 +207,7 @@ def _rsqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _reciprocal(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    law = quotient(table.TABLE[torch.div], (1.0, x), {})
-    return remember(law, table.TABLE[torch.div], (1.0, x), {}, x)
+    return quotient(table.TABLE[torch.div], (1.0, x), {})
 
 
 _WRITTEN_OUT = {

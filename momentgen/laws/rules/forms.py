@@ -53,24 +53,24 @@ def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if not isinstance(target, Law):
         law = laws_in((*args, *kwargs.values()))[0]
         raise unsupported(entry, law, OVERWRITTEN)
-    parts = []
-    if entry.name in ("setitem", "index_put_") and any(law.RANK for law in laws_in((rest[0],))):
+    indexed = entry.name in ("setitem", "index_put_")
+    if indexed and any(law.RANK for law in laws_in((rest[0],))):
         raise unsupported(entry, laws_in((rest[0],))[0], "indices cannot be random")
-    source = next((value for value in rest if isinstance(value, Law) and value is not rest[0]), None)
-    if entry.name not in ("setitem", "index_put_") and rest and isinstance(rest[0], Law):
-        source = rest[0]
-    if source is not None and source.RANK and _replaces_all(entry, target, source, rest):
-        target._overwrite(source.clone())  # it is the function of its source that the value is
+    before, value, after = rest[:indexed], rest[indexed : indexed + 1], rest[indexed + 1 :]
+    laws = [target, *(law for law in value if isinstance(law, Law))]
+    if laws[-1] is not target and laws[-1].RANK and _replaces_all(entry, target, laws[-1], rest):
+        target._overwrite(laws[-1].clone())  # it is the function of its source that the value is
         return None if entry.name == "setitem" else target
-    count = max(len(target._parts()), 0 if source is None else len(source._parts()))
-    kind = type(target) if source is None or source.RANK <= target.RANK else type(source)
-    own = (*target._parts(), *[torch.zeros_like(target._mean)] * (count - len(target._parts())))
-    for place, part in enumerate(own):
-        whole = part.clone(memory_format=torch.contiguous_format)
-        values = [_part(value, place, entry, index) for index, value in enumerate(rest)]
-        _overwrite(entry, whole, values, kwargs)
+    parts = []
+    for place in range(max(len(law._parts()) for law in laws)):
+        whole = _part(target, place).clone(memory_format=torch.contiguous_format)
+        values = (*map(tensor_of, before), *(_part(one, place) for one in value), *map(tensor_of, after))
+        if entry.name == "setitem":
+            whole[values[0]] = values[1]
+        else:
+            getattr(whole, entry.name)(*values, **kwargs)
         parts.append(whole)
-    made: Law = new_law(kind, *parts)
+    made: Law = new_law(type(max(laws, key=lambda law: law.RANK)), *parts)
     made._noise = target._noise
     target._assign(made)
     return None if entry.name == "setitem" else target
@@ -85,24 +85,9 @@ def _replaces_all(entry: Entry, target: Law, source: Law, rest: Sequence[Any]) -
     return entry.name == "copy_" or index is ... or (isinstance(index, slice) and index == slice(None))
 
 
-def _part(value: Any, place: int, entry: Entry, index: int) -> Any:
-    """What is written into the part of that place: a law's own part; of certain values, 0 to a variance."""
-    is_value = index == 1 if entry.name in ("setitem", "index_put_") else index == 0
-    if not is_value:
-        return tensor_of(value)
+def _part(value: Any, place: int) -> Any:
+    """The part of that place, mean or variance, of a law; of certain values the value, or the variance 0."""
     if isinstance(value, Law):
         parts = value._parts()
         return parts[place] if place < len(parts) else torch.zeros_like(parts[0])
-    if place and is_value:
-        return torch.zeros_like(value) if isinstance(value, Tensor) else 0.0
-    return value
-
-
-def _overwrite(entry: Entry, whole: Tensor, values: list[Any], kwargs: dict[str, Any]) -> None:
-    if entry.name == "setitem":
-        index, value = values
-        whole[tensor_of(index)] = value
-    elif entry.name == "zero_":
-        whole.zero_()
-    else:
-        getattr(whole, entry.name)(*values, **kwargs)
+    return value if not place else torch.zeros_like(value) if isinstance(value, Tensor) else 0.0

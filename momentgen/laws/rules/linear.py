@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -13,10 +11,8 @@ from torch import Tensor
 from momentgen.laws import affine
 from momentgen.laws.affine import VARIANCE
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
-from momentgen.laws.diagonal import Diagonal, diagonal, made, mean_of, pair, var_of
-from momentgen.laws.example_arguments import is_real
-from momentgen.laws.law import Law, laws_in, remember, rule
-from momentgen.laws.numerics.dust import product
+from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, var_of
+from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.patterns import variance
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -39,8 +35,7 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
     bound = affine.bind(entry.name, rest, kwargs)
     affine.check(entry.name, mean, bound)
-    run = run_of(entry)
-    out = run(mean, *rest, **kwargs)
+    out = entry.call(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
         if (found := variance(entry, x, rest, kwargs)) is not None:
             return found
@@ -49,37 +44,13 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
 
 
-def run_of(entry: Entry) -> Callable[..., Any]:
-    """What computes the mean of an affine function."""
-    if entry.name == "linear":
-        return affine.linear
-    return functools.partial(product, entry.call) if is_linear_map(entry.name) else entry.call
-
-
-@rule(Diagonal, "linear")
-def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A linear map of certain coefficients, the most frequent function, with nothing in its way."""
-    x = args[0]
-    if kwargs or type(x) is not Diagonal or len(args) < 2 or isinstance(args[1], Law) or isinstance(args[-1], Law):
-        return _affine(entry, args, kwargs)
-    mean, var = x._parts()
-    weight = args[1]
-    if mean.dim() == 0 or mean.shape[-1] != weight.shape[-1]:
-        affine.check("linear", mean, {"weight": weight})
-    out = affine.linear(mean, *args[1:])
-    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(mean.device.type):
-        return made(out, _second(entry, VARIANCE["linear"], var, {"weight": weight}))
-    return diagonal(out, affine.linear_variance(var, weight))
-
-
 def _second(entry: Entry, function: Any, var: Tensor, bound: dict[str, Any]) -> Tensor:
     """A product of second moments, outside float16 autocast, where squares of weights underflow."""
     kind = var.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16:
         with torch.autocast(kind, enabled=False):
-            wide = {name: value.float() if is_real(value) else value for name, value in bound.items()}
-            return function(entry.call, var.float(), **wide)
-    return function(entry.call, var, **bound)
+            return cast(Tensor, function(entry.call, var, **bound))
+    return cast(Tensor, function(entry.call, var, **bound))
 
 
 def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,7 +61,7 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     weight, bias = bound.pop("weight"), bound.pop("bias", None)
     (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)
     affine.check(entry.name, m, {"weight": w, **bound})
-    out = run_of(entry)(m, w, b, **bound)
+    out = entry.call(m, w, b, **bound)
     var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
     if w_var is not None:
         own = noise_of_weight(entry.call, entry.name, m, v, w_var, getattr(weight, "neighbour", None), bound)

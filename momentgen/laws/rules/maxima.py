@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.activations import generated_op
+import momentgen.generated
 from momentgen.laws.affine import adaptive_edges, for_each, window_starts
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, pair
@@ -97,12 +97,12 @@ def _of_two(entry: Entry, x: Any, y: Any, lower: bool) -> Any:
         m1, m2 = -m1, -m2
     if v1 is not None and v2 is not None:
         m1, v1, m2, v2 = torch.broadcast_tensors(m1, v1, m2, v2)
-        mean, var = generated_op("maximum", "a maximum of random inputs")(m1, v1, m2, v2)
+        mean, var = momentgen.generated.maximum(m1, v1, m2, v2)
     else:
         # a certain one: y + ReLU(x − y)
         random, spread, other = (m1, v1, m2) if v1 is not None else (m2, v2, m1)
         random, spread, other = torch.broadcast_tensors(random, spread, other)
-        up, var = generated_op("relu", "a maximum")(random - other, spread)
+        up, var = momentgen.generated.relu(random - other, spread)
         mean = up + other
     return made(-mean if lower else mean, var)
 

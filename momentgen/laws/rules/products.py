@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws import attention as by_hand
 from momentgen.laws.affine import squared
 from momentgen.laws.arguments import tensor_of
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import laws_in, remember, rule
-from momentgen.laws.numerics.dust import product, without_dust
 from momentgen.laws.programs import note_if_related, same_value
+from momentgen.laws.rules.attention import attention, gram
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -30,19 +30,12 @@ def bilinear_moments(
 
     Exact for each output; covariances between outputs are not carried on.
     """
-
-    def meet(a: Tensor, b: Tensor) -> Tensor:
-        # of a sparse matrix there are no values to cut
-        if a.layout is not torch.strided or b.layout is not torch.strided:
-            return run(a, b)
-        return product(run, a, without_dust(b))
-
-    out = meet(m1, m2)
+    out = run(m1, m2)
     if v1 is None:
-        return out, meet(squared(m1), v2)  # type: ignore[arg-type]
+        return out, run(squared(m1), v2)
     if v2 is None:
-        return out, meet(v1, squared(m2))
-    return out, meet(v1, v2 + m2.square()) + meet(m1.square(), v2)
+        return out, run(v1, squared(m2))
+    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
 
 
 @rule(Diagonal, "product")
@@ -67,10 +60,10 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if entry.name in _MATRICES and x.ndim > 1 and y.ndim > 1 and x.shape[-2] == y.shape[-1] == 1:
         return (x.squeeze(-2) * y.squeeze(-1)).sum(-1)[..., None, None]  # a row by a column: each value by one
     if entry.name in _MATRICES:
-        found = by_hand.attention(x, y)
+        found = attention(x, y)
         if found is not None:
             return found
-    of_squares = by_hand.gram(x, y) if entry.name in _MATRICES else None
+    of_squares = gram(x, y) if entry.name in _MATRICES else None
     if x is y:
         raise unsupported(entry, x, "a random matrix times itself has no rule")
     if of_squares is None:
@@ -128,20 +121,37 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
     if a == b and isinstance(x, Diagonal) and isinstance(y, Diagonal):
         return torch.einsum(f"{a}->{out}", x * y)  # type: ignore[operator]
     # An index of one operand alone that is summed over would let the other's values meet many of its values.
-    for alone in set(a) - set(b) - set(out):
-        x, a = x.sum(a.index(alone)), a.replace(alone, "")
-    for alone in set(b) - set(a) - set(out):
-        y, b = y.sum(b.index(alone)), b.replace(alone, "")
-    reduced = f"{a},{b}->{out}"
-    if len(set(a)) == len(a) and len(set(b)) == len(b):
-        found = by_hand.einsum_attention(x, y, reduced)
-        if found is not None:
-            return found
-    if x is y:
-        raise unsupported(entry, x, "a random matrix times itself has no rule")
-    note_if_related(entry, x, y)
-    law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
-    return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
+    x, a = _reduced(x, a, b + out)
+    y, b = _reduced(y, b, a + out)
+    if out and out[-1] in a and out[-1] not in b:
+        x, y, a, b = y, x, b, a
+    batch = [letter for letter in out if letter in a and letter in b]
+    rows, columns = ([letter for letter in out if letter in own and letter not in batch] for own in (a, b))
+    summed = [letter for letter in a if letter in b and letter not in out]
+    sizes = {**dict(zip(a, x.shape, strict=True)), **dict(zip(b, y.shape, strict=True))}
+    product = _grouped(x, a, batch, rows, summed) @ _grouped(y, b, batch, summed, columns)
+    product = product.reshape([sizes[letter] for letter in (*batch, *rows, *columns)])
+    return _permuted(product, "".join((*batch, *rows, *columns)), out)
+
+
+def _reduced(x: Any, letters: str, others: str) -> tuple[Any, str]:
+    """An operand whose indices are there once, without those that no other has."""
+    kept = "".join(dict.fromkeys(letter for letter in letters if letter in others))
+    return (x, letters) if kept == letters else (torch.einsum(f"{letters}->{kept}", x), kept)
+
+
+def _permuted(x: Any, letters: str, wanted: str) -> Any:
+    return x if letters == wanted else x.permute([letters.index(letter) for letter in wanted])
+
+
+def _grouped(x: Any, letters: str, batch: list[str], *groups: list[str]) -> Any:
+    """An operand as matrices: its indices of the batch, and two groups of indices that are one each."""
+    x = _permuted(x, letters, "".join((*batch, *groups[0], *groups[1])))
+    if len(groups[0]) == len(groups[1]) == 1:
+        return x
+    sizes = x.shape[len(batch) :]
+    first = math.prod(sizes[: len(groups[0])])
+    return x.reshape(*x.shape[: len(batch)], first, math.prod(sizes[len(groups[0]) :]))
 
 
 _BAG = (

@@ -1,8 +1,7 @@
-"""Attention written by hand: ``softmax(scale · q kᵀ + bias) @ v``, found from the laws that each step remembers.
+"""Attention, by torch's function or written by hand: ``softmax(scale · q kᵀ + bias) @ v``.
 
-Products may be ``matmul`` and its like, or ``einsum``.  The scale may come before or after, masks may be added or
-filled in, and weights may have dropout.  Shape and dtype may change in between.  The rule of attention computes what
-is recognised.
+What is written by hand is found from the laws that each step remembers.  The scale may come before or after, masks may
+be added or filled in, and weights may have dropout.  Shape and dtype may change in between.
 """
 
 from __future__ import annotations
@@ -11,17 +10,20 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.closed_forms import number_of
-from momentgen.laws.diagonal import made, pair
-from momentgen.laws.law import Law
+from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.law import Law, rule
 from momentgen.laws.movement import RESHAPES
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.attention import attention as moments
-from momentgen.laws.patterns import CASTS, made_by, scaled
+from momentgen.laws.patterns import CASTS, made_by, operation, scaled
+from momentgen.laws.table import Entry
+from momentgen.laws.unsupported import unsupported
 
-__all__ = ["attended", "attention", "einsum_attention", "gram"]
+__all__ = ["attention", "attention_by_parts", "gram"]
 
 
 #: a summand of the logits that is this low is a mask
@@ -102,7 +104,7 @@ def _weights(law: Any) -> _Weights | None:
     scale: Any = 1.0
     bias: Any = None
     logits = _bare(logits)
-    while made_by(logits) not in ("matmul", "rmatmul", "mm", "bmm", "einsum"):
+    while made_by(logits) not in ("matmul", "rmatmul", "mm", "bmm"):
         if made_by(logits) in RESHAPES:
             inner = _bare(logits._made[1][0])  # type: ignore[index]
             if not _is_batched_alike(logits, inner):
@@ -111,8 +113,6 @@ def _weights(law: Any) -> _Weights | None:
                 bias = bias.expand(logits.shape).reshape(inner.shape)
             logits = inner
             continue
-        if made_by(logits) not in ("add", "sub", "mul", "div", "masked_fill", "where"):
-            return None
         step = _step(logits)
         if step is None:
             return None
@@ -124,9 +124,6 @@ def _weights(law: Any) -> _Weights | None:
         logits = _bare(inner)
     _, args, kwargs = logits._made  # type: ignore[misc]
     batch = tuple(logits.shape[:-2])
-    if made_by(logits) == "einsum":
-        found = _of_einsum(*args)
-        return None if found is None else _Weights(*found, scale, bias, drop, batch)
     query, key = args[0], args[1]
     if kwargs or query.ndim < 2 or key.ndim < 2:
         return None
@@ -135,8 +132,9 @@ def _weights(law: Any) -> _Weights | None:
 
 def _step(law: Law) -> tuple[Law, Any, Any] | None:
     """One function between a product and its softmax: the law below, what is added, by what it is multiplied."""
-    name, args, kwargs = law._made[0].name, law._made[1], law._made[2]  # type: ignore[index]
+    name = made_by(law)
     if name in ("masked_fill", "where"):
+        args = law._made[1]  # type: ignore[index]
         if name == "masked_fill":
             inner, mask, fill = args
         elif isinstance(args[1], Law) and args[1].RANK:
@@ -149,14 +147,9 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
             return None
         zero = torch.zeros((), dtype=law.dtype, device=law.device)
         return inner, torch.where(mask, zero + max(number, -1e9 if number > -math.inf else -math.inf), zero), 1.0
-    if kwargs.get("alpha", 1) != 1:
+    if (found := operation(law)) is None:
         return None
-    first, second = args[0], args[1]
-    inner, other = (first, second) if isinstance(first, Law) else (second, first)
-    if not isinstance(inner, Law) or isinstance(other, Law) or inner.shape != law.shape:
-        return None
-    if inner is second and name in ("sub", "div"):
-        return None
+    _, inner, other = found
     if name in ("mul", "div"):
         if isinstance(other, Tensor) and other.dim() and other.numel() > 1 and other.shape[-2:] != (1, 1):
             return None
@@ -201,17 +194,14 @@ def _transposed(law: Any) -> Law | None:
     """What ``law`` is the transpose of, in its last two dimensions."""
     if not isinstance(law, Law) or law.ndim < 2 or (law := scaled(law))._made is None:
         return None
-    name, (inner, *rest), kwargs = law._made[0].name, law._made[1], law._made[2]
-    last = {law.ndim - 1, law.ndim - 2}
-    if kwargs or not isinstance(inner, Law):
+    entry, (inner, *rest), kwargs = law._made
+    if not isinstance(inner, Law) or entry.name not in _TRANSPOSITIONS:
         return None
-    if name in ("transpose", "swapaxes", "swapdims"):
-        return inner if {d % law.ndim for d in rest[:2]} == last else None
-    if name == "permute":
-        dims = rest[0] if isinstance(rest[0], tuple | list) else rest[:-1]
-        order = [*range(law.ndim - 2), law.ndim - 1, law.ndim - 2]
-        return inner if [d % law.ndim for d in dims] == order else None
-    return inner if name in ("t", "adjoint") else None
+    form = torch.empty(inner.shape, device="meta")
+    return inner if entry.call(form, *rest[:-1], **kwargs).stride() == form.mT.stride() else None
+
+
+_TRANSPOSITIONS = ("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "adjoint")
 
 
 def gram(x: Any, y: Any) -> Tensor | None:
@@ -223,44 +213,43 @@ def gram(x: Any, y: Any) -> Tensor | None:
     return x._parts()[1]
 
 
-# -------------------------------------------------------------------- einsum
+# ------------------------------------------------------------- torch's function
 
 
-def arranged(value: Any, letters: str, wanted: str) -> Any:
-    """``value``, whose dimensions have these letters, with those wanted; what it has not is of size 1."""
-    order = [letters.index(letter) for letter in wanted if letter in letters]
-    value = value.permute(*order)
-    for place, letter in enumerate(wanted):
-        if letter not in letters:
-            value = value.unsqueeze(place)
-    return value
+_SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def _of_einsum(equation: str, x: Any, y: Any) -> tuple[Any, Any] | None:
-    """Query and key, arranged as for matrices, of an einsum whose last dimensions are queries and keys."""
-    (a, b), out = equation.split("->")[0].split(","), equation.split("->")[1]
-    if len(out) < 2 or any(len(set(part)) != len(part) for part in (a, b, out)):
-        return None
-    batch, i, j = out[:-2], out[-2], out[-1]
-    if i in b and j in a:
-        x, y, a, b = y, x, b, a
-    summed = set(a) & set(b) - set(out)
-    if i not in a or i in b or j not in b or j in a or len(summed) != 1 or set(a + b) - summed - set(out):
-        return None
-    e = summed.pop()
-    return arranged(x, a, batch + i + e), arranged(y, b, batch + j + e)
+@rule(Diagonal, "scaled_dot_product_attention")
+def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
+    return attended(query, key, value, scale, bias, drop, nothing=0.0)
 
 
-def einsum_attention(weights: Any, value: Any, equation: str) -> Any:
-    """Attention whose second product is an einsum; None if it is not that."""
-    found = _weights(weights)
-    (a, b), out = equation.split("->")[0].split(","), equation.split("->")[1]
-    if found is None:
-        return einsum_attention(value, weights, f"{b},{a}->{out}") if _weights(value) is not None else None
-    batch, i, j = a[:-2], a[-2], a[-1]
-    own = set(b) - set(a)
-    if j not in b or i in b or j in out or len(own) != 1 or set(out) != set(batch) | {i} | own:
-        return None
-    d = own.pop()
-    result = _attended(found, tuple(weights.shape[:-2]), arranged(value, b, batch + j + d))
-    return arranged(result, batch + i + d, out)
+def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Query, key, value, scale, bias and probability of dropout."""
+    bound = {**dict(zip(("query", *_SDPA), args, strict=False)), **kwargs}
+    query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
+    if bound.get("enable_gqa"):
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scale = bound.get("scale")
+    dtype, device = query.dtype, query.device
+    if isinstance(mask, Law):
+        if mask.RANK:
+            raise unsupported(entry, mask, "a mask or bias that is random has no rule")
+        mask = mask._form()
+    if bound.get("is_causal"):
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=device).tril()
+    bias = mask
+    if mask is not None and mask.dtype is torch.bool:
+        bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
+    own = query.shape[-1] ** -0.5 if scale is None else scale
+    return query, key, value, own, bias, bound.get("dropout_p", 0.0)
+
+
+def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``scaled_dot_product_attention`` as two products and a softmax."""
+    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
+    logits = (query * scale) @ key.transpose(-2, -1)
+    weights = torch.softmax(logits if bias is None else logits + bias, -1)
+    return (F.dropout(weights, drop, True) if drop else weights) @ value
