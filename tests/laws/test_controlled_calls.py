@@ -55,6 +55,8 @@ def test_every_draw_starts_from_the_state_before_the_call(keep: str, batched: bo
     assert_within(found, drawn)
     assert state is None or (state.std > 0.01).all()
     assert len(network.states) <= 2
+    kept = network.state, network.buffer, *network.states, *network.by_name.values()
+    assert not any(value.requires_grad for value in kept)
 
 
 def test_a_batch_norm_in_training_sees_one_batch_by_one_call() -> None:

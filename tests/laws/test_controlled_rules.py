@@ -1,4 +1,4 @@
-"""The method ``controlled``: how functions act on the shift, against their Jacobians."""
+"""The method ``controlled``: derivatives of functions, against their Jacobians, and what works in place."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "log softmax": lambda x: torch.log_softmax(3 * x, -1),
     "layer norm": lambda x: F.layer_norm(x.view(-1, 4, 6), (6,), WEIGHT, WEIGHT, 1e-3),
     "layer norm of two dimensions": lambda x: F.layer_norm(x.view(-1, 4, 6), (4, 6)),
+    "group norm": lambda x: F.group_norm(x.view(-1, 6, 2, 2), 3, WEIGHT, WEIGHT, 1e-3),
+    "max pool": lambda x: F.max_pool2d(x.view(-1, 1, 4, 6), 2),
+    "max pool of windows that overlap": lambda x: F.max_pool2d(x.view(-1, 1, 4, 6), (3, 2), (2, 1), 1, (1, 2)),
+    "max pool in one dimension": lambda x: F.max_pool1d(x.view(-1, 2, 12), 3, 2),
+    "products": lambda x: x.view(-1, 4, 6) @ x.view(-1, 6, 4) * x[:, :16].view(-1, 4, 4),
+    "choices": lambda x: torch.where(x > 0.3, x.flip(1), 2 * x).maximum(x.roll(1, 1)).masked_fill(x < -1, 0.5),
+    "without a rule": lambda x: F.normalize(x.view(-1, 4, 6), dim=-1).amax(1),
     "attention": _attended(),
     "attention, causal": _attended(is_causal=True, scale=0.7),
     "attention, masked": _attended(attn_mask=torch.tensor([[True, False], [True, True]])),
@@ -42,6 +49,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
         x.view(-1, 1, 4, 6), KERNEL.view(6, 1, 3, 3), stride=(2, 1), padding=1, dilation=(1, 2)
     ),
 }
+#: whose stated error counts that all of 16 rows may miss a kink
+KINKED = ("max pool", "max pool of windows that overlap", "max pool in one dimension", "choices", "without a rule")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -53,7 +62,7 @@ def test_at_little_noise_a_function_is_its_jacobian_and_nothing_is_left_to_draws
     net = momentgen.convert(Of(lambda x: function(x).flatten(1)[:, :30]), "controlled", max_rows=16)
     found = net(noisy(x, std=1e-5))
     torch.testing.assert_close(found.std, expected[:, :30], rtol=2e-3, atol=1e-12)
-    assert (found.std_error <= 2e-3 * found.std + 1e-12).all()
+    assert (found.std_error <= (1.001 / 16 if name in KINKED else 2e-3) * found.std + 1e-12).all()
 
 
 @pytest.mark.parametrize("end", [nn.Softmax(-1), nn.LogSoftmax(-1)], ids=["softmax", "log softmax"])

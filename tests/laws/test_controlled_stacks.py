@@ -58,12 +58,6 @@ def recurrent(kind: Any, first: bool) -> nn.Module:
     return Of(last, kind=kind(3, 6, 2, batch_first=first), out=nn.Linear(6, 2))
 
 
-def _folded(x: Tensor) -> Tensor:
-    """Heads before examples, in one dimension."""
-    y = x.unflatten(1, (3, 2)).transpose(0, 1).flatten(0, 1).tanh() * x.new_tensor([1.0, 2.0])
-    return y.unflatten(0, (3, -1)).transpose(0, 1).flatten(1).exp()
-
-
 def perceptron(*ends: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.SiLU(), nn.Linear(20, 4), *ends)
 
@@ -91,11 +85,11 @@ def test_rows_together_have_the_answer_of_rows_one_by_one(
     x = noisy(torch.randn(shape), std=0.3)
     with torch.set_grad_enabled(gradients):
         found, alone, calls = _answers(make().eval(), x, monkeypatch=monkeypatch, max_rows=40, rtol=1e-3)
-    # one between two rows, 4 whose graphs are kept, 11, the last that is watched; with gradients one for parameters
-    assert 4 * shape[0] in calls[:3], calls
+    # one between two rows, 15, the last one, one or two for derivatives; with gradients one for parameters
+    assert 15 * shape[0] in calls[:3], calls
     assert len(calls) < 9, calls
     far = 16 if name == "writes" else 0  # where no row has moved an output, larger noise is tried
-    assert sum(calls) <= (42 + far) * shape[0], calls
+    assert sum(calls) <= (44 + far) * shape[0], calls
     _same(found, alone)
 
 
@@ -170,15 +164,6 @@ def test_a_decision_that_is_rare_has_the_moments_of_its_draws() -> None:
     with torch.no_grad():
         found = momentgen.convert(network, "controlled", rtol=1e-3, max_rows=1024)(x)
     assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error + 0.03).all()
-
-
-def test_slopes_whose_rows_are_not_in_front_of_examples_are_found_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = noisy(torch.randn(5, 6), std=0.3)
-    with torch.no_grad():
-        found, alone, calls = _answers(Of(_folded), x, monkeypatch=monkeypatch, max_rows=48, rtol=1e-3)
-    assert calls[:16] == [5] * 16
-    assert max(calls) == 5 * 32  # the rows after the first sixteen
-    _same(found, alone)
 
 
 def test_a_network_that_begins_to_draw_runs_row_by_row() -> None:

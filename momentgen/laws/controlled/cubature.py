@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from momentgen.laws.accuracy import Accuracy
-from momentgen.laws.controlled.answer import StaleError
 from momentgen.laws.controlled.estimate import Estimate, with_unseen
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.runs import StaleError
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.surrogates import of_nodes
 from momentgen.laws.example_arguments import halves

@@ -8,59 +8,73 @@ the generator is certain, since all rows have the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call, Shifted
+from momentgen.laws.controlled.call import Call
+from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source, drawn_beside
-from momentgen.laws.controlled.pull import pulled
+from momentgen.laws.controlled.state import Phase, tangent
 from momentgen.laws.rules.noise import channels
+from momentgen.laws.table import entry_of
 
-__all__ = ["drawn"]
+__all__ = ["drawn", "draws"]
+
+#: functions that draw and take no tensor
+_MAKES_NOISE: Final = frozenset({torch.randn, torch.rand})
 
 
-def drawn(call: Call) -> Shifted | None:
-    """The rule of functions that draw."""
+def draws(func: Any) -> bool:
+    """Whether a function may draw noise that joins A."""
+    entry = entry_of(func)
+    return func in _MAKES_NOISE or (entry is not None and entry.kind == "noise")
+
+
+def drawn(call: Call, common: Common) -> None:
+    """Compute the result of a function that draws, with what it drew as a source where the network is linearised."""
     name = call.name
     if name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
-        return _dropout(call)
-    if name in ("randn_like", "randn"):
-        return _by_itself(call, 0.0, 1.0, antithetic=True)
-    if name == "normal_":
+        _dropout(call, common)
+    elif name in ("randn_like", "randn"):
+        _by_itself(call, common, 0.0, 1.0, antithetic=True)
+    elif name == "normal_":
         mean, std = call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0)
-        return _by_itself(call, mean, std**2, antithetic=True)
-    if name in ("rand_like", "rand"):
-        return _by_itself(call, 0.5, 1 / 12, antithetic=False)
+        _by_itself(call, common, mean, std**2, antithetic=True)
+    elif name in ("rand_like", "rand"):
+        _by_itself(call, common, 0.5, 1 / 12, antithetic=False)
+    else:
+        _plain(call)
+
+
+def _plain(call: Call) -> None:
     if call.argument(2, "training", call.kwargs.get("train", True)):
-        call.mode.draws_now()
-    return pulled(call)
+        call.state.draws_now()
+    call.run()
+    call.state.curved = True
+    call.state.ruled &= not call.random(call.argument(0, "input")) or call.name in ("dropout", "alpha_dropout")
 
 
-def _dropout(call: Call) -> Shifted | None:
-    x, p = call.argument(0, "input"), call.argument(1, "p", 0.5)
+def _dropout(call: Call, common: Common) -> None:
+    x, p, state = call.argument(0, "input"), call.argument(1, "p", 0.5), call.state
     training = call.argument(2, "training", call.kwargs.get("train", True))
     if not isinstance(x, Tensor) or not x.is_floating_point() or not training or not 0 < p < 1:
-        return pulled(call)
-    call.mode.draws_now()
+        call.run()
+        return
+    state.draws_now()
     if _is_seeded(call, x):
-        return pulled(call)
+        call.run()
+        return
     scale = _scale(call.name, x, p)
-    kept = scale > 0
-    call.out = x * scale
-    if _in_common(call, x, x):
-        call.mode.common.drawn(call.out, kept.to(x.dtype) / (1 - p) - 1, p / (1 - p), lambda: x)
-        return None
+    noise = (scale > 0).to(x.dtype) / (1 - p) - 1
+    if _in_common(call, common, x, x):
+        call.out = common.drawn(x * scale, noise, p / (1 - p), lambda: x)
+        return
     mean = call.average(x)
-    source = _source(call, kept, lambda row: row.to(x.dtype) / (1 - p) - 1, p / (1 - p))
-
-    def shifted() -> Tensor:
-        noise = source(kept.shape, x) * mean()
-        return noise + call.shift(x) if call.random(x) else noise
-
-    return shifted
+    call.out = x.detach() + tangent(x) if state.phase is Phase.AVERAGES else x * scale
+    _joined(call, common, noise, p / (1 - p), mean)
 
 
 def _scale(name: str, x: Tensor, p: float) -> Tensor:
@@ -74,6 +88,8 @@ def _scale(name: str, x: Tensor, p: float) -> Tensor:
 
 def _is_seeded(call: Call, like: Any) -> bool:
     """Whether every row draws the same numbers here, from a generator that the network seeds."""
+    if call.state.linearises:
+        return call.record.seeded
     generator = call.kwargs.get("generator")
     device = torch.device(like.device if isinstance(like, Tensor) else call.kwargs.get("device") or "cpu")
     if generator is None and device.type == "cuda":
@@ -82,28 +98,28 @@ def _is_seeded(call: Call, like: Any) -> bool:
     return call.record.seeded
 
 
-def _by_itself(call: Call, mean: float, var: float, antithetic: bool) -> Shifted | None:
+def _by_itself(call: Call, common: Common, mean: float, var: float, antithetic: bool) -> None:
     """Noise that is a value of its own; antithetic, the second row of a pair has that of the first, reflected."""
-    call.mode.draws_now()
+    state, rows = call.state, call.record.noise
+    state.draws_now()
     seeded = _is_seeded(call, call.argument(0, "input"))
     call.run()
     out = call.out
     if seeded or not isinstance(out, Tensor) or not out.is_floating_point():
-        return None
-    before = call.record.noise.get(call.mode.row - 1) if antithetic and call.mode.row % 2 else None
+        return
+    before = rows.get(state.row - 1) if antithetic and state.row % 2 and not state.linearises else None
     if before is not None and before.shape == out.shape and not out.requires_grad:
-        call.out = out = 2 * mean - before
-    if _in_common(call, out, call.argument(0, "input")):
-        call.record.noise[call.mode.row] = out.detach().clone()
-        call.mode.common.drawn(out, out.detach() - mean, var, None)
-        return None
-    source = _source(call, out.detach().clone(), lambda row: row - mean, var)
-    return lambda: source(out.shape, out)
+        call.out = out = mean - before
+    if _in_common(call, common, out, call.argument(0, "input")):
+        if not state.linearises:
+            rows[state.row] = out.detach() - mean
+        call.out = common.drawn(out, out.detach() - mean, var, None)
+        return
+    _joined(call, common, out.detach() - mean, var, None)
 
 
-def _in_common(call: Call, drawn: Tensor, of: Any) -> bool:
+def _in_common(call: Call, common: Common, drawn: Tensor, of: Any) -> bool:
     """Whether all examples have what was drawn in common: it belongs to a parameter, or has no batch in front."""
-    common = call.mode.common
     return (
         common.batch > 1
         and not call.random(of)
@@ -111,28 +127,25 @@ def _in_common(call: Call, drawn: Tensor, of: Any) -> bool:
     )
 
 
-def _source(
-    call: Call, drawn: Tensor, centred: Callable[[Tensor], Tensor], var: float
-) -> Callable[[torch.Size, Tensor], Tensor]:
-    """Remember what a row drew; returns what makes the source, in the last row."""
-    rows = call.record.noise
-    rows[call.mode.row] = drawn
-    batch = call.mode.common.batch
+def _joined(call: Call, common: Common, noise: Tensor, var: float, scale: Callable[[], Tensor] | None) -> None:
+    """Remember what a row drew; where the network is linearised, it is a source."""
+    state, rows, shape, batch = call.state, call.record.noise, noise.shape, common.batch
+    if not state.linearises:
+        rows[state.row] = noise
+        state.follow(call.out)
+        return
+    # with the batch in front, also where values of an example are folded there
+    size = shape if batch == 1 or shape[0] % batch else torch.Size((batch, shape[0] // batch, *shape[1:]))
 
-    def source(shape: torch.Size, like: Tensor) -> Tensor:
-        # with the batch in front, also where values of an example are folded there
-        size = shape if batch == 1 or shape[0] % batch else (batch, shape[0] // batch, *shape[1:])
-        leaf = torch.zeros(size, dtype=like.dtype, device=like.device, requires_grad=True)
+    def draw(row: int) -> Tensor:
+        one = rows.get(row)
+        return drawn_beside(size, var) if one is None or one.shape != shape else one.reshape(size)
 
-        def draw(row: int) -> Tensor:
-            one = rows.get(row)
-            return drawn_beside(size, var) if one is None or one.shape != shape else centred(one).reshape(size)
+    def source(leaf: Tensor) -> Source:
+        return Source(leaf, lambda wanted: [draw(row) for row in wanted], var)
 
-        def draws(wanted: range) -> list[Tensor]:
-            return [draw(row) for row in wanted]
-
-        call.mode.sources.append(Source(leaf, draws, var))
-
-        return leaf.view(shape)
-
-    return source
+    leaf = state.leaf(id(call.record), lambda: torch.zeros(size, dtype=call.out.dtype, device=noise.device), source)
+    assert leaf is not None
+    part = leaf.view(shape)
+    call.out = call.out + (part if scale is None else part * scale())
+    state.follow(call.out)

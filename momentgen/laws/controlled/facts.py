@@ -63,7 +63,6 @@ class Facts:
         narrow: whether an example has few values in the network, so that there may be a single event for rows to miss.
         free: rows that together cost hardly more than one, as those of small networks do; 0 for none.
         keeps: whether the module keeps of a call what depends on the draw; every row then starts from the same.
-        watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
         differentiates: whether the network calls ``torch.autograd.grad``, for which autograd must see all of it.
         ends_alike: whether all rows end in a softmax, or none does.
         writes: what the module kept of a call, where that did not depend on the draw.
@@ -76,7 +75,6 @@ class Facts:
     def __init__(self) -> None:
         self.by_example: list[bool] = []
         self.most, self.free, self.narrow = 1, 0, True
-        self.watched: bool | None = None
         self.differentiates, self.ends_alike, self.keeps = False, True, True
         self.draws, self.reads, self.fresh = False, False, True
         self.widest = self.computed = self.returned = 0

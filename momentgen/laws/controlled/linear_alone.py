@@ -13,12 +13,11 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy
-from momentgen.laws.controlled.answer import Answer
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.linear import Linear
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
-from momentgen.laws.controlled.softmax import Softmax
+from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.nests import flattened
 from momentgen.laws.notes import note
 from momentgen.runtime import JointMoments, Moments
@@ -36,7 +35,7 @@ class _AtMean(InputNoise):
         return torch.zeros_like(self.values(rows))
 
 
-class LinearAlone(Answer):
+class LinearAlone:
     """The linear answer of one call.
 
     Args:
@@ -46,8 +45,9 @@ class LinearAlone(Answer):
     """
 
     def __init__(self, network: Network, spent: Accuracy, facts: Facts) -> None:
-        super().__init__(network, spent, facts, 1)
-        self._noise = [_AtMean(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+        self._network, self._facts = network, facts
+        noise: list[InputNoise] = [_AtMean(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+        self._runs = Runs(network, facts, noise, logits=False)
 
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point.
@@ -56,32 +56,32 @@ class LinearAlone(Answer):
             UnsupportedError: for networks that draw, and for outputs that vary and have no derivative.
         """
         name = type(self._network.where).__name__
-        mode, shifts = self._first_rows(1)
-        if self._facts.draws or len(mode.sources) > len(self._noise):
+        runs, outputs, keeps = self._runs, self._runs.outputs, self._runs.state.keeps_graph
+        runs.first(1)
+        if self._facts.draws or runs.draws:
             raise UnsupportedError(
                 f"{name}: max_rows=0 linearises at the mean of the inputs. This network draws noise of its own, as of "
                 'weights or dropout; leave max_rows out, or use method="ap2"'
             )
         means = self._means()
-        leaves: list[Any] = list(self._outputs.rows[0])
-        for place in self._outputs.real():
-            leaf, shift = leaves[place], shifts[place]
+        leaves: list[Any] = list(outputs.rows[0])
+        for place in outputs.real():
+            leaf, shift = leaves[place], runs.shifts[place]
             if shift is None:
                 raise UnsupportedError(
                     f"{name}: max_rows=0 needs the derivative of each output, and the one of shape "
                     f"{tuple(leaf.shape)} has none; leave max_rows out"
                 )
-            with torch.set_grad_enabled(mode.keeps_graph):
+            with torch.set_grad_enabled(keeps):
                 with torch.enable_grad():
-                    flat = self._outputs.flat(place, shift)
-                    linear = Linear(flat, mode.sources, self._outputs.of(place), mode.keeps_graph, every=True)
+                    flat = outputs.flat(place, shift)
+                    linear = Linear(flat, runs.state.sources, outputs.of(place), keeps, every=True)
                 root = linear.root.to(leaf.dtype)
                 var = root.square().sum(-2).reshape(leaf.shape)
-                factor = root if self._outputs.batched(place) else root[0]
+                factor = root if outputs.batched(place) else root[0]
                 leaves[place] = JointMoments.of(leaf if means is None else means[place], var, factor)
-        mode.release()
-        assert self._outputs.form is not None
-        return self._outputs.form.of(leaves)
+        assert outputs.form is not None
+        return outputs.form.of(leaves)
 
     def _means(self) -> list[Tensor] | None:
         """Means of the outputs by ``ap2``; None where it does not know a function."""
@@ -91,15 +91,3 @@ class LinearAlone(Answer):
             note(f"controlled: the mean is the plain output, for ap2 does not run this network: {error}")
             return None
         return [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in found]
-
-    def _unseen(self, shifts: list[Tensor | None]) -> bool:
-        """Whether an output may vary that no function the mode saw has computed."""
-        return any(shifts[place] is None for place in self._outputs.real())
-
-    def _first(self) -> int:
-        return 1
-
-    def _at_the_end(self, place: int, end: Softmax) -> bool:
-        """A softmax is linearised as any other function."""
-        del place, end
-        return False

@@ -61,21 +61,27 @@ class InputNoise:
         seed: of the draws.
 
     Attributes:
+        place: of the input.
         paired: whether all rows come in antithetic pairs, which tell the coefficient of the linear part best.  Where
             there is little of that, rows of their own tell more.
     """
 
     def __init__(self, value: Moments, place: int, seed: int) -> None:
         self.paired = True
-        self.value, self._place, self._seed = value, place, seed
+        self.value, self.place, self._seed = value, place, seed
         #: standard normal numbers so far, by the seed of the row or pair, and how many they are
         self._drawn: dict[int, Tensor] = {}
         self._held = 0
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its covariance is known; without it noise is in the rows alone."""
+        return self.value.noise is None or bool(self.value.noise.is_known)
+
     def unpaired(self) -> InputNoise:
         """The same, of which every row is drawn."""
-        made = InputNoise(self.value, self._place, self._seed)
+        made = InputNoise(self.value, self.place, self._seed)
         made.paired = False
         return made
 
@@ -136,7 +142,7 @@ class InputNoise:
             yield
 
     def _seed_of(self, number: int) -> int:
-        return ((self._seed * 1_000_003 + self._place) * 1_000_003 + number) % 2**62
+        return ((self._seed * 1_000_003 + self.place) * 1_000_003 + number) % 2**62
 
     def _reflected(self, row: int) -> bool:
         """Whether a row is the second of an antithetic pair."""

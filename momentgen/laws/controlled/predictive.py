@@ -16,12 +16,12 @@ import torch
 import torch.distributions as td
 from torch import Tensor
 
-from momentgen.errors import InputError
+from momentgen.laws.controlled.indexed import Distribution, Indexed, of_each
 from momentgen.laws.controlled.surrogates import Surrogate, merged
 from momentgen.laws.notes import note_and_warn
 from momentgen.runtime.predicted import Estimated, Interval
 
-__all__ = ["Made", "OfOutput", "joined_predictive", "of_each"]
+__all__ = ["Made", "OfOutput", "joined_predictive"]
 
 #: values that are held at once, and how many draws an output has at least and at most
 _HELD, _LEAST, _MOST = 2**24, 1024, 2**15
@@ -150,7 +150,7 @@ class OfOutput:
 
     def torch_distribution(self) -> td.Distribution:
         """See :meth:`momentgen.JointMoments.distribution`."""
-        return _Distribution(self, self.shape, self._independent)
+        return Distribution(self, self.shape, self._independent)
 
     def at(self, place: Any) -> Indexed:
         """The same of some examples, or of some of their values."""
@@ -375,90 +375,3 @@ def _lower_tail(drawn: _Draws, level: float, factor: float) -> tuple[Tensor, Ten
     own = torch.stack([found(part) for part in drawn.main.chunk(_SETS)]).var(0) / _SETS
     apart = torch.stack([found(one) for one in drawn.others]).var(0, correction=0) if drawn.others else own
     return found(drawn.main), (own + factor * apart).sqrt()
-
-
-def of_each(event: Function, values: Tensor) -> Tensor:
-    """Whether an event happens in each draw.
-
-    Raises:
-        InputError: for an event that returns no booleans.
-    """
-    try:
-        found = torch.vmap(event)(values)
-    except RuntimeError:  # it branches on values, or is wrong, which a single draw says better
-        found = torch.stack([event(value) for value in values])
-    if not isinstance(found, Tensor) or found.dtype is not torch.bool:
-        got = found.dtype if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"probability: expected an event that returns booleans, as lambda y: y > 3, got {got}")
-    return found
-
-
-class Indexed:
-    """The predictive distribution of what an index leaves of an output."""
-
-    def __init__(self, of: OfOutput | Indexed, place: Any) -> None:
-        self._of, self._place = of, place
-        self.shape: torch.Size = torch.empty(of.shape, device="meta")[place].shape
-
-    def quantile(self, probability: float, rtol: float | None) -> Estimated:
-        """See :class:`OfOutput`, here and below."""
-        return Estimated(*(part[self._place] for part in self._of.quantile(probability, rtol)))
-
-    def interval(self, level: float, shortest: bool, rtol: float | None) -> Interval:
-        return Interval(*(part[self._place] for part in self._of.interval(level, shortest, rtol)))
-
-    def probability(self, event: Function, rtol: float | None) -> Estimated:
-        return self._of.probability(lambda y: event(y[self._place]), rtol)
-
-    def skewness(self) -> Estimated:
-        return Estimated(*(part[self._place] for part in self._of.skewness()))
-
-    def sample(self, count: int, seed: int) -> Tensor:
-        found = self._of.sample(count, seed)
-        return found[(slice(None), *self._place)] if isinstance(self._place, tuple) else found[:, self._place]
-
-    def torch_distribution(self) -> td.Distribution:
-        return _Distribution(self, self.shape, False)
-
-    def at(self, place: Any) -> Indexed:
-        return Indexed(self, place)
-
-
-class _Distribution(td.Distribution):
-    """An output's predictive distribution for torch."""
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch's own name
-
-    def __init__(self, of: OfOutput | Indexed, shape: torch.Size, independent: bool) -> None:
-        self._of = of
-        batch, event = (shape[:1], shape[1:]) if independent else (torch.Size(), shape)
-        super().__init__(batch, event, validate_args=False)
-        self._seed = 0
-
-    @property
-    def mean(self) -> Tensor:
-        return self._of.sample(_MOST // 8, 0).mean(0)
-
-    @property
-    def variance(self) -> Tensor:
-        return self._of.sample(_MOST // 8, 0).var(0)
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        shape = torch.Size(sample_shape)
-        self._seed += 1  # further calls have further draws
-        found = self._of.sample(max(shape.numel(), 1), self._seed)
-        return found.reshape(*shape, *self._batch_shape, *self._event_shape)
-
-    def cdf(self, value: Tensor) -> Tensor:
-        return self._of.probability(lambda y: y <= value, None).value.to(value.dtype)
-
-    def icdf(self, value: Tensor) -> Tensor:
-        if value.numel() != 1:
-            raise InputError(f"icdf: expected one probability, got {value.numel()}")
-        return self._of.quantile(float(value), None).value
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        raise NotImplementedError(
-            "the predictive distribution has draws and no density; use torch.distributions.LowRankMultivariateNormal "
-            "or MultivariateNormal(out.mean, out.covariance) for a normal one"
-        )

@@ -11,15 +11,16 @@ from torch import Tensor
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.border import PROPAGATIONS
-from momentgen.laws.controlled.answer import Answer, StaleError
+from momentgen.laws.controlled.answer import Answer
 from momentgen.laws.controlled.cubature import by_cubature
-from momentgen.laws.controlled.each_example import each_by_itself
 from momentgen.laws.controlled.facts import Facts, close, facts_of
+from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear_alone import LinearAlone
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.outputs import UnlikeEndsError
 from momentgen.laws.controlled.parts import joined, parts
-from momentgen.laws.controlled.shift import DifferentiatesError
+from momentgen.laws.controlled.runs import StaleError
+from momentgen.laws.controlled.slopes import DifferentiatesError
 from momentgen.laws.controlled.stack import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
@@ -138,27 +139,11 @@ def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
         return LinearAlone(network, spent, facts).outputs()
     if (found := by_cubature(network, spent, facts)) is not None:
         return found
-    if facts.most > 1 and facts.watched is None:
-        facts.watched = _alike(network, spent, facts)
     try:
-        return Answer(network, spent, facts, facts.most if facts.watched else 1).outputs()
+        return Answer(network, spent, facts).outputs()
     except UnstackedError:  # as if it had never been tried, so that the next answer has the same bits
         facts.most = 1
-    return Answer(network, spent, facts, 1).outputs()
-
-
-def _alike(network: Network, spent: Accuracy, facts: Facts) -> bool:
-    """Whether the first rows have the same outputs and slopes together as one by one."""
-    single, together = (Answer(network, spent, facts, most) for most in (1, facts.most))
-    if not together.may_be_stacked():
-        return False
-    try:
-        expected, found = single.tried(), together.tried()
-    except (DifferentiatesError, UnlikeEndsError):
-        raise
-    except Exception:  # whatever a network raises of a stack; what it raises of a single row too, it raises again
-        return False
-    return len(found) == len(expected) and all(map(close, found, expected))
+    return Answer(network, spent, facts).outputs()
 
 
 PROPAGATIONS["controlled"] = propagate

@@ -25,10 +25,8 @@ class Stack(NamedTuple):
     >>> stack = Stack(rows=2, batch=3)
     >>> stack.of_row(torch.Size([5, 6]))
     torch.Size([5, 3])
-    >>> stack.total(torch.arange(6.0), [0, 1])
+    >>> stack.total(torch.arange(6.0), 2)
     tensor([3., 5., 7.])
-    >>> stack.each(torch.arange(3.0), torch.Size([6]))
-    tensor([0., 1., 2., 0., 1., 2.])
     """
 
     rows: int
@@ -48,24 +46,14 @@ class Stack(NamedTuple):
             return shape
         return torch.Size([*shape[:place], shape[place] // self.rows, *shape[place + 1 :]])
 
-    def total(self, value: Tensor, counted: list[int]) -> Tensor:
-        """The sum of some rows' parts, by their place in the stack."""
+    def total(self, value: Tensor, count: int) -> Tensor:
+        """The sum of the parts of the first ``count`` rows."""
         place = self.dimension(value.shape)
         if place is None:
-            return value if len(counted) == 1 else value * len(counted)
+            return value * count
         shape = value.shape  # not unflatten, which torch.vmap has no rule for
         parts = value.reshape(*shape[:place], self.rows, shape[place] // self.rows, *shape[place + 1 :])
-        if len(counted) < self.rows:
-            parts = parts.index_select(place, torch.tensor(counted, device=value.device))
-        return parts.sum(place)
-
-    def each(self, value: Tensor, shape: torch.Size) -> Tensor:
-        """A value of one row for every row, of the stack's ``shape``."""
-        place = self.dimension(shape)
-        if place is None:
-            return value * self.rows
-        size = [*shape[:place], self.rows, shape[place] // self.rows, *shape[place + 1 :]]
-        return value.unsqueeze(place).expand(size).reshape(shape)
+        return parts.narrow(place, 0, count).sum(place)
 
     def parts(self, value: Tensor) -> list[Tensor]:
         """The rows of a value with the batch in front."""

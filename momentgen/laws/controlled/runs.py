@@ -1,0 +1,301 @@
+"""The rows of one call as they run, and the linearised network."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import nullcontext
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
+from momentgen.laws.controlled.linear import OUTPUTS
+from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
+from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
+from momentgen.laws.controlled.reach import reach
+from momentgen.laws.controlled.slopes import DifferentiatesError, Slopes
+from momentgen.laws.controlled.softmax import Softmax
+from momentgen.laws.controlled.stack import UnstackedError, pieces
+from momentgen.laws.controlled.state import Phase
+from momentgen.laws.example_arguments import halves
+from momentgen.laws.kept import Kept
+from momentgen.laws.nests import Nest, flattened
+from momentgen.laws.weights import each_row
+from momentgen.runtime import JointMoments
+
+__all__ = ["BLOCK", "Runs", "StaleError"]
+
+#: rows of the first block, and of each that follows
+BLOCK: Final = PAIRED_ROWS
+#: rows whose derivatives are averaged where rows cannot record all slopes: an antithetic pair
+_DERIVATIVES: Final = 2
+
+
+class StaleError(Exception):
+    """Examples or rows interact, or values are read out, which the earlier call that the facts are of did not show."""
+
+
+class Runs:
+    """The rows of one call.
+
+    Args:
+        network: with its arguments.
+        facts: what is known of the network.
+        noise: of its inputs.
+        logits: whether a softmax at the end is left out, and applied to the law of its logits.
+
+    Attributes:
+        outputs: of the rows so far.
+        shifts: for each leaf of the outputs, a tensor with the derivatives of the linearised network; None without.
+        inputs: how many sources are noise of the inputs.
+    """
+
+    def __init__(self, network: Network, facts: Facts, noise: list[InputNoise], logits: bool = True) -> None:
+        self._network, self._facts, self.noise, self._logits = network, facts, noise, logits
+        self.outputs = Outputs(network, facts.by_example)
+        self.shifts: list[Tensor | None] = []
+        self.inputs = 0
+        batch = network.batch if facts.by_example else 1
+        self.slopes = Slopes(network.differentiable, batch, network.certain_inputs())
+        self.state = self.slopes.state
+        self.state.fix(network.certain_tensors())
+        if facts.differentiates:
+            self.state.phase, self.state.curved, self.state.kinked = Phase.DRAWS, True, True
+        self._watched = True
+
+    @property
+    def draws(self) -> bool:
+        """Whether the network draws noise of its own that is in A."""
+        return len(self.state.sources) > self.inputs
+
+    # ------------------------------------------------------------------ rows
+
+    def first(self, count: int) -> None:
+        """Run the first rows, and linearise the network."""
+        for rows in [*pieces(count - 1, self._facts.most), 1]:  # the last gives the form of the outputs
+            self._next(rows)
+        self._linearise(count)
+        self.slopes.release()
+        self.state.phase = Phase.DRAWS
+        #: whether further rows are watched: for what the network draws, and for a softmax at its end
+        self._watched = self.draws or any(end is not None for end in self.outputs.ends)
+
+    def further(self, count: int) -> None:
+        """Run more rows."""
+        for rows in pieces(count, self._facts.most):
+            self._next(rows)
+
+    def _next(self, rows: int) -> None:
+        """Run the next rows together and keep their outputs."""
+        slopes, outputs = self.slopes, self.outputs
+        if rows > 1 and not self._facts.stacks(self._network, self.noise, rows):
+            raise UnstackedError
+        slopes.begin(rows)
+        self.state.fix(leaf for leaf in self._network.repeated(rows) if isinstance(leaf, Tensor))
+        values = self._values(range(len(outputs), len(outputs) + rows))
+        for value, noise in zip(values, self.noise, strict=True):
+            if noise.is_known:
+                self.state.follow(value)
+        watched = slopes if self._watched else nullcontext()
+        with torch.set_grad_enabled(self.state.keeps_graph), watched, each_row(slopes.common.weight):
+            found = self._network.call(values, rows)
+        leaves, ends, form = self._leaves(slopes, found)
+        if outputs.rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
+            raise UnlikeEndsError
+        if outputs.form is None or rows == 1:  # what is no tensor may count examples
+            outputs.shaped(found, form, ends)
+        if not outputs.rows:
+            slopes.common.products = max((self._products(leaf) for leaf in leaves), default=1)
+        for row in map(list, zip(*map(self.state.stack.parts, leaves), strict=True)) if leaves else [[]]:
+            outputs.add(row)
+
+    def _values(self, rows: range) -> list[Tensor]:
+        """The inputs of rows, one after another."""
+        return [noise.values(rows).flatten(0, 1) if len(rows) > 1 else noise.values(rows)[0] for noise in self.noise]
+
+    # ------------------------------------------------------------ linearising
+
+    def _linearise(self, count: int) -> None:
+        """Derivatives by the slopes that rows have recorded, else by those of some rows of the network as it is."""
+        self.shifts = [None] * len(self.outputs.rows[0])
+        after = _AsItIs(self._network.where) if self._network.kept is not None or self._facts.writes else nullcontext()
+        by_rows = list(range(min(count, _DERIVATIVES)))
+        with after:
+            if self.state.phase is Phase.DRAWS:
+                if self._all_known():
+                    self._derive(Phase.DRAWS, by_rows)
+                return
+            if self.state.ruled and not self._network.has_scripts:
+                self._derive(Phase.AVERAGES, [count - 1])
+            if not self.state.ruled or self._network.has_scripts or (self._all_known() and self._unseen()):
+                self._derive(Phase.DERIVATIVES, by_rows)
+
+    def _all_known(self) -> bool:
+        """Whether the derivatives by the inputs are all that is random."""
+        return len(self.noise) > 0 and all(noise.is_known for noise in self.noise)
+
+    def _derive(self, phase: Phase, rows: list[int]) -> None:
+        """Call the network under autograd, for the mean of the derivatives in these rows."""
+        state, self.inputs = self.state, 0
+        state.linearise(phase)
+        leaves = [self._leaf(noise) for noise in self.noise]
+        size = self._stacked(len(rows))
+        total: list[Tensor | None] = []
+        for first in range(0, len(rows), size):
+            part = range(rows[first], rows[first] + min(size, len(rows) - first))
+            try:
+                found = self._derived(part, leaves)
+            except (DifferentiatesError, UnstackedError):
+                raise
+            except Exception:  # whatever the network raises of values with derivatives
+                return
+            with torch.enable_grad():
+                total = found if not total else [_sum(one, other) for one, other in zip(total, found, strict=True)]
+        with torch.enable_grad():
+            self.shifts = [None if one is None else one / len(rows) for one in total]
+
+    def _leaf(self, noise: InputNoise) -> Tensor | None:
+        """Where the derivative by an input begins; None for noise that is in the rows alone."""
+        if not noise.is_known:
+            return None
+        given, self.inputs = noise.value, self.inputs + 1
+        factor = given.factor if isinstance(given, JointMoments) else None
+        normal = given.noise is None or given.noise.is_normal
+        return self.state.leaf(
+            id(noise),
+            lambda: torch.zeros_like(given.mean),
+            lambda leaf: Source(leaf, noise.rows, given.var, factor, normal=normal, place=noise.place),
+        )
+
+    def _derived(self, rows: range, leaves: list[Tensor | None]) -> list[Tensor | None]:
+        """Leaves of the outputs with their derivatives, summed over the rows."""
+        slopes, state, count = self.slopes, self.state, len(rows)
+        row, state.row = state.row, rows[-1]
+        slopes.begin(count)
+        values = self._values(rows)
+        with torch.enable_grad():
+            for place, leaf in enumerate(leaves):
+                if leaf is not None:
+                    repeated = leaf.repeat(count, *[1] * (leaf.dim() - 1)) if count > 1 else leaf
+                    values[place] = values[place] + repeated
+                    state.follow(values[place])
+            try:
+                with slopes, each_row(slopes.common.weight), self._network.own_draws():
+                    found = self._network.call(values, count)
+            finally:
+                state.row = row
+            parts, ends, _ = self._leaves(slopes, found)
+            made: list[Tensor | None] = []
+            for place, (leaf, known) in enumerate(zip(parts, self.outputs.rows[0], strict=True)):
+                fits = bool(ends[place]) == bool(self.outputs.ends[place]) and leaf.is_floating_point()
+                seen = state.phase is not Phase.AVERAGES or state.knows(leaf)
+                one = leaf.unflatten(0, (count, -1)).sum(0) if count > 1 else leaf
+                made.append(one if fits and seen and one.requires_grad and one.shape == known.shape else None)
+        return made
+
+    def _unseen(self) -> bool:
+        """Whether an output varies that no function the mode saw has computed."""
+        first, second = self.outputs.rows[0], self.outputs.rows[-1]
+        return any(
+            shift is None and one.is_floating_point() and (one is other or not torch.equal(one, other))
+            for shift, one, other in zip(self.shifts, first, second, strict=True)
+        )
+
+    # ------------------------------------------------------------------ checks
+
+    def between(self, first: int) -> list[Tensor] | None:
+        """Outputs of examples of the first row beside examples of the last; None where these tell nothing new."""
+        facts = self._facts
+        if facts.fresh or facts.draws or not facts.by_example or self._network.batch * facts.most < 2:
+            return None
+        ends = [[noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (first - 1, 0)]
+        chosen = halves(self._network.batch)[0]
+        watched = self._watching()
+        watched.begin()
+        with torch.no_grad(), watched:
+            with Watch(values := mixed(chosen, *ends)) as watch:
+                found = self._network.call(values)
+            if watch.reads and not self._facts.reads:
+                raise StaleError
+            return self._leaves(watched, found)[0]
+
+    def confirm(self, between: list[Tensor] | None) -> None:
+        """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""
+        chosen = halves(self._network.batch)[0]
+        for place, found in enumerate(between or ()):
+            if self.outputs.batched(place) and not close(
+                found, *mixed(chosen, [self.outputs.rows[-1][place]], [self.outputs.rows[0][place]])
+            ):
+                raise StaleError
+
+    def reach(self) -> dict[int, Tensor]:
+        """How far outputs that no row has moved go; of a network that draws it is not known."""
+        together = self._stacked(BLOCK)
+        run = functools.partial(self._once, self._watching())
+        return reach(self.outputs, None if self.draws else self.noise, together, run)
+
+    def _stacked(self, count: int) -> int:
+        """How many of so many rows may go together."""
+        size = min(count, self._facts.most)
+        return size if size > 1 and self._facts.stacks(self._network, self.noise, size) else 1
+
+    def _once(self, watched: Slopes, values: list[Tensor], rows: int) -> list[Any]:
+        """Leaves of what the network returns for these values, as it runs in its rows."""
+        watched.begin(rows)
+        with watched:
+            return self._leaves(watched, self._network.call(values, rows))[0]
+
+    def _watching(self) -> Slopes:
+        """A mode that sees a softmax at the end and nothing else."""
+        watched = Slopes(False)
+        watched.state.phase = Phase.DRAWS
+        return watched
+
+    # ----------------------------------------------------------------- outputs
+
+    def _leaves(self, mode: Slopes, found: Any) -> tuple[list[Tensor], list[Softmax | None], Nest]:
+        """The leaves of what the network returned, with the logits of a softmax at its end; and the form."""
+        leaves, form = flattened(found)
+        ends: list[Softmax | None] = [None] * len(leaves)
+        for place, leaf in enumerate(leaves):
+            end = mode.softmaxes.get(id(leaf))
+            if end is not None and end.out is leaf and self._at_the_end(place, end):
+                leaves[place], ends[place] = end.logits, end
+        return leaves, ends, form
+
+    def _products(self, leaf: Tensor) -> int:
+        """How many rows A will have for an example of an output, at most."""
+        return min(leaf.numel() // (self._network.batch if self._facts.by_example else 1), OUTPUTS)
+
+    def _at_the_end(self, place: int, end: Softmax) -> bool:
+        """Whether the softmax of an output is applied to the law of its logits."""
+        if not (self._logits and self._facts.ends_alike and self.outputs.batched(place)):
+            return False
+        if end.out.dim() != 2 or end.dim not in (1, -1):
+            return False
+        return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return None if one is None or other is None else one + other
+
+
+class _AsItIs:
+    """Within the context a module may keep what it computes; after it, it is as before."""
+
+    def __init__(self, where: Any) -> None:
+        self._kept = Kept(where)
+        parts = where.modules() if isinstance(where, torch.nn.Module) else ()
+        values = (value for part in parts for value in (*vars(part).values(), *part._buffers.values()))
+        self._plain = [value for value in values if isinstance(value, Tensor) and not value.requires_grad]
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.restore()
+        for value in self._plain:
+            if value.requires_grad:  # what was written into it had a derivative
+                value.detach_()

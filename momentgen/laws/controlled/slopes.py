@@ -1,0 +1,286 @@
+"""The mode within which rows run, and within which autograd linearises the network.
+
+Rows run on plain tensors, in the shapes of the user's call, or several together in its batch.  Of each function that
+meets a random tensor and is not linear they record its slopes.  Then the network is called once more under autograd.
+There the function's result has the mean of the recorded slopes as its derivative.  Where rows cannot record what a
+function's derivative is, autograd differentiates the network as it is, in a few of the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator
+from types import GetSetDescriptorType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from momentgen.laws.controlled.call import Call, Record, has_kinks
+from momentgen.laws.controlled.common import Common
+from momentgen.laws.controlled.draws import drawn, draws
+from momentgen.laws.controlled.rules import decides, is_linear, rule_of
+from momentgen.laws.controlled.softmax import Softmax
+from momentgen.laws.controlled.stack import Stack
+from momentgen.laws.controlled.state import Phase, State
+from momentgen.laws.nests import mapped, tensors_in
+from momentgen.laws.notes import note_fast_path
+from momentgen.laws.table import METHODS, Entry, entry_of, names
+from momentgen.runtime.autograd import transformed
+
+__all__ = ["DifferentiatesError", "Slopes"]
+
+#: functions of a tensor's form, and others that torch asks while it runs: nothing to do
+_FORM: Final = frozenset(
+    getattr(Tensor, name).__get__
+    for name in names(
+        "shape dtype device layout ndim is_cuda is_mps is_cpu is_meta is_sparse is_quantized is_nested is_leaf "
+        "requires_grad grad grad_fn names itemsize nbytes is_mkldnn is_xla is_xpu output_nr _version"
+    )
+    if isinstance(getattr(Tensor, name, None), GetSetDescriptorType)
+)
+
+#: functions that differentiate what autograd has seen; of functions computed beside their slopes it sees nothing
+_DIFFERENTIATE: Final = frozenset((torch.autograd.grad, torch.autograd.backward, Tensor.backward))
+
+#: what a function may raise of values with derivatives, or a rule of shapes that change
+_ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+
+
+class DifferentiatesError(Exception):
+    """A network differentiates within itself, so that its functions are not to be watched."""
+
+
+def _property(func: Any) -> Entry | None:
+    """What is known of reading a property that computes, as ``T``."""
+    owner = getattr(func, "__self__", None)
+    return METHODS.get(owner.__name__) if isinstance(owner, GetSetDescriptorType) else None
+
+
+class Slopes(TorchFunctionMode):
+    """Within the context a network runs on plain tensors, and its slopes are recorded or used.
+
+    Args:
+        keeps_graph: whether the answer will be differentiated.
+        batch: number of examples; 1 where all of the network's values belong to one.
+        inputs: certain tensors among the arguments.
+
+    Attributes:
+        state: of the rows.
+        common: noise that all examples have in common.
+        softmaxes: of the present row, by their results.
+    """
+
+    def __init__(self, keeps_graph: bool, batch: int = 1, inputs: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.state = State(keeps_graph, Stack(1, batch))
+        self.common = Common(self.state, batch, inputs)
+        self.softmaxes: dict[int, Softmax] = {}
+        self._records: dict[tuple[Any, ...], list[Record]] = {}
+        self._met: dict[tuple[Any, ...], int] = {}
+
+    def begin(self, rows: int = 1) -> None:
+        """The next row begins, or the next rows together."""
+        self.state.begin(rows)
+        self.common.begin()
+        self._met.clear()
+        self.softmaxes.clear()
+
+    def release(self) -> None:
+        """Slopes are not needed any more: A is known.  They are most of what a call holds."""
+        for records in self._records.values():
+            for record in records:
+                record.release()
+
+    def forget_draws(self) -> None:
+        """What was drawn so far is not needed any more."""
+        self.common.forget_draws()
+        for records in self._records.values():
+            for record in records:
+                record.noise.clear()
+
+    def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Call:
+        """A call, with the record of the n-th call in a row of this function on this shape."""
+        first = args[0] if args else None
+        shape = self.state.stack.of_row(first.shape) if isinstance(first, Tensor) else None
+        key = (func if entry is None else entry.name, shape)
+        count = self._met.get(key, 0)
+        self._met[key] = count + 1
+        records = self._records.setdefault(key, [])
+        while len(records) <= count:
+            records.append(Record())
+        return Call(self.state, records[count], func, entry, args, kwargs)
+
+    # ----------------------------------------------------------------- calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _FORM:
+            return func(*args, **kwargs)
+        if transformed():  # of values within torch.func no rule sees the whole; autograd does
+            self.state.ruled = False
+            return func(*args, **kwargs)
+        if self.state.linearises:
+            with _differentiable(func, self.state.keeps_graph):
+                return self._seen(func, args, kwargs)
+        return self._seen(func, args, kwargs)
+
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        state, entry = self.state, entry_of(func)
+        if entry is not None and kwargs:
+            args, kwargs = entry.ordered(args, kwargs)
+        if state.phase is Phase.DRAWS and not draws(func):
+            out = func(*args, **kwargs)
+            self._softmax(entry, out, func, args, kwargs)
+            return out
+        entry = entry or _property(func)
+        if entry is not None and entry.kind in ("query", "refusal", "creation"):
+            note_fast_path(entry.name)
+            return func(*args, **kwargs)
+        given = tensors_in((*args, *kwargs.values()))
+        if not any(map(state.knows, given)) and not draws(func):
+            out = func(*args, **kwargs)
+            self.common.certain(out, args, kwargs)
+            return out
+        if func in _DIFFERENTIATE:
+            raise DifferentiatesError
+        if (entry is not None and entry.kind == "write") or kwargs.get("out") is not None:
+            return self._native(func, entry, args, kwargs)
+        if entry is not None and entry.writes(args, kwargs):
+            return self._overwritten(func, entry, args, kwargs)
+        return self._ruled(self._call(func, entry, args, kwargs), given)
+
+    def _native(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
+        """A function that writes, into its first argument or ``out``, and whose derivative is autograd's."""
+        call = Call(self.state, Record(), func, entry, args, kwargs)
+        self._run(call)
+        for target in tensors_in((kwargs["out"],)) if "out" in kwargs else args[:1]:
+            self.common.forget(target)
+            self._written(target)
+        return call.out
+
+    def _overwritten(self, func: Any, entry: Entry, args: Any, kwargs: Any) -> Any:
+        """A function that writes into its first argument: computed beside it, and copied."""
+        if entry.kind == "movement":  # it may change the form alone, as t_
+            return self._native(func, entry, args, kwargs)
+        if "inplace" in kwargs:
+            kwargs = {**kwargs, "inplace": False}
+        elif entry.flag is not None:
+            args = tuple(False if place == entry.flag else value for place, value in enumerate(args))
+        target = args[0]
+        call = self._call(entry.call, entry, tuple(args), kwargs)
+        out = self._ruled(call, tensors_in((*args, *kwargs.values())))
+        if not isinstance(out, Tensor):
+            return func(*args, **kwargs)
+        self._copied(out, target)
+        return target
+
+    def _copied(self, value: Tensor, target: Tensor) -> None:
+        """Write a value into another tensor."""
+        if value is target:
+            return
+        with self._ends("copy_"):
+            target.copy_(value)
+        self._written(target)
+        self.common.moved(value, target)
+
+    def _written(self, target: Any) -> None:
+        """A tensor is random, and so is what it is a view of."""
+        if isinstance(target, Tensor):
+            for one in (target, target._base):
+                self.state.follow(one)
+
+    def _ruled(self, call: Call, given: list[Tensor]) -> Any:
+        """The result of a function, with its derivative where the network is linearised."""
+        state, added = self.state, None
+        common = [value for value in given if self.common.knows(value)]
+        if draws(call.function):
+            drawn(call, self.common)
+        elif any(map(state.moves, given)):
+            self._computed(call)
+        else:
+            self._run(call)
+        self._softmax(call.entry, call.out, call.function, call.args, call.kwargs)
+        state.kinked |= has_kinks(call.entry, call.out)
+        if common:
+            added = self.common.rule(call, common, [value for value in given if not self.common.knows(value)])
+            if added is None and not any(map(state.moves, given)):
+                return call.out
+        if added is not None and state.linearises:
+            with self._ends(call.name):
+                more = added()
+                call.out = call.out if more is None else call.out + more
+        if any(map(state.knows, given)):
+            state.follow(call.out)
+        return call.out
+
+    def _computed(self, call: Call) -> None:
+        """Compute a result, by its rule where there is one."""
+        state = self.state
+        # of derivatives that are differentiated, each must be that of the values before it
+        rule = None if state.phase is Phase.DERIVATIVES and state.keeps_graph else rule_of(call)
+        if rule is None:
+            self._run(call)
+            linear, decided = is_linear(call), decides(call)
+            state.curved |= decided or not linear
+            state.ruled &= decided or linear
+        elif state.linearises:
+            with torch.no_grad():
+                found = rule(call)
+            if found is not None:
+                call.out = value = call.out.detach()
+                with self._ends(call.name):
+                    call.out = value + found()
+        else:
+            rule(call)
+
+    def _run(self, call: Call) -> None:
+        """Compute a result as it is; of values without derivatives where it has none, or refuses these."""
+        if not (self.state.linearises and decides(call)):
+            with self._ends(call.name):
+                call.run()
+                if self.state.linearises and call.name in ("detach", "data") and isinstance(call.out, Tensor):
+                    call.out = call.args[0].view_as(call.args[0])  # whatever it stops, the values vary
+                return
+        args, kwargs = mapped(_without, call.args), mapped(_without, call.kwargs)
+        call.out = call.function(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _ends(self, name: str) -> Iterator[None]:
+        """Where a derivative fails it ends: the answer is right without, what it leaves out is in the rows."""
+        try:
+            yield
+        except _ERRORS as error:
+            if not self.state.linearises:
+                raise
+            self.state.ended.add(f"{name} ({type(error).__name__})")
+
+    def _softmax(self, entry: Entry | None, out: Any, function: Any, args: Any, kwargs: Any) -> None:
+        """Remember of what a result is the softmax: it may be the network's."""
+        if entry is None or entry.name not in ("softmax", "log_softmax"):
+            return
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        if isinstance(out, Tensor) and isinstance(dim, int):
+            again = functools.partial(function, *args, **kwargs)
+            self.softmaxes[id(out)] = Softmax(out, args[0], dim, entry.name == "log_softmax", again)
+
+
+def _without(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+@contextlib.contextmanager
+def _differentiable(func: Any, twice: bool) -> Iterator[None]:
+    """Makes functions of torch differentiable: cuDNN's recurrent layers in evaluation, fused attention twice."""
+    name = getattr(func, "__name__", "")
+    with contextlib.ExitStack() as stack:
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if twice and name == "scaled_dot_product_attention":
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield
