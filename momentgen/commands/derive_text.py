@@ -161,7 +161,7 @@ def derived(rule: Rule) -> Derived:
 
     def forms(moment: Expr, factors: int) -> tuple[Expr, Expr, Expr]:
         """A moment of so many factors f, and its partials by mu and v."""
-        power = None if degree is None else factors * degree
+        power = None if degree is None or not moment.has(Phi, phi) else factors * degree
         return (
             readable(moment, naming, power),
             readable(sympy.diff(moment, mu), naming, None if power is None else power - 1),

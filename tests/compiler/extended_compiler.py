@@ -26,6 +26,7 @@ from momentgen.rule import load_rules
 _CUDA = """
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #define __device__
 #define __fmaf_rn fmaf
 #define __fsqrt_rn sqrtf
@@ -72,4 +73,4 @@ def backend(compiled: CompiledRule) -> list[int]:
 if __name__ == "__main__":
     built = {rule.name: compile_rule(rule) for rule in load_rules(Path("rules"))}
     certificates = {name: json.loads(compiled.files["exact.json"]) for name, compiled in built.items()}
-    print(json.dumps({"certificates": certificates, "primitive": primitive(), "backend": backend(built["cube"])}))
+    print(json.dumps({"certificates": certificates, "primitive": primitive(), "backend": backend(built["wave"])}))

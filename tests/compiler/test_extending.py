@@ -54,7 +54,7 @@ def test_the_steps_of_the_page_add_a_rule_a_strategy_a_primitive_and_a_backend(t
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ways = {name: certificate["method"]["way"] for name, certificate in found["certificates"].items()}
-    assert ways == {"cube": "elementary", "tilted": "lines"}
+    assert ways == {"wave": "elementary", "tilted": "lines"}
     for certificate in found["certificates"].values():
         ((unit, goal),) = certificate["goal"].items()
         assert all(bound[unit] <= goal for bound in certificate["bounds"].values())

@@ -94,9 +94,9 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
 
 @st.composite
 def inputs(draw: st.DrawFn, channels: int) -> Moments | torch.Tensor:
-    """Means and variances of all sizes, exact zeros among them."""
+    """Means and variances of all sizes that no layer takes out of float32, exact zeros among them."""
     mean_scale = draw(st.sampled_from([0.0, 1e-20, 1e-3, 1.0, 1e4, 1e8]))
-    var_scale = draw(st.sampled_from([0.0, 1e-38, 1e-12, 1e-3, 1.0, 1e6, 1e16]))
+    var_scale = draw(st.sampled_from([0.0, 1e-30, 1e-12, 1e-3, 1.0, 1e6, 1e16]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
     shape = (3, channels, 8, 8)
     mean = torch.randn(shape, generator=generator) * mean_scale
@@ -118,7 +118,7 @@ def check(data: st.DataObject, method: Any) -> None:
         assume(mean.abs().max() < 1e5 and all(part.max() < 1e10 for part in var))
     if method == "controlled":
         net.eval()
-        # Of a norm at 0 torch's own derivative is NaN, and derivatives by variances of 1e-38 are beyond float32.
+        # Of a norm at 0 torch's own derivative is NaN, and derivatives by variances of 1e-30 are beyond float32.
         assume(not any(isinstance(part, nn.LPPool2d) for part in net.modules()))
         assume(not isinstance(x, Moments) or not ((x.var > 0) & (x.var < 1e-30)).any())
     leaves = [part.clone().requires_grad_() for part in (x if isinstance(x, Moments) else [x])]

@@ -63,6 +63,8 @@ def drawn(
     far = draw.choice([-1, 1], count) * 10 ** draw.uniform(-3, np.log10(domain.mean), count)
     mean = np.where(draw.random(count) < 0.6, near, far).clip(-domain.mean, domain.mean)
     var = np.minimum(sigma**2, domain.var)
+    if not small:  # the corners, where sums reach furthest
+        mean[:2], var[:2] = (domain.mean, -domain.mean), domain.var
     return mean.astype(np.float32).astype(np.float64), var.astype(np.float32).astype(np.float64)
 
 
