@@ -55,7 +55,8 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
     ap2 = [cell["ap2"]["cost"] for cell in cells]
     gains_elsewhere = [cell["gain"] for cell in elsewhere if "gain" in cell]
     small = result("benchmarks/results/small_networks.json")["networks"].values()
-    short = [row["after"]["cost"] for row in small] + [cell["cost"] for cell in elsewhere]
+    assert max(row["after"]["plain_us"] for row in small) < 1000
+    short, most = [row["after"]["cost"] for row in small], max(cell["cost"] for cell in elsewhere)
     passes = [row["passes"] for row in result("benchmarks/results/formulas.json")["rows"].values()]
     said = [
         f"{min(passes):.0f} to {max(passes):.0f} calls",
@@ -63,7 +64,8 @@ def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
         f"{median(gains):.0f} times in the median",
         f"other people wrote it takes {min(gains_elsewhere):.1f} to "
         f"{float(f'{max(gains_elsewhere):.2g}'):,.0f} times as long, {median(gains_elsewhere):.1f} times in the median",
-        f"costs {min(row['after']['cost'] for row in small):.0f} to {float(f'{max(short):.2g}'):,.0f} forward passes",
+        f"costs up to {float(f'{most:.2g}'):,.0f} forward passes",
+        f"costs {min(short):.0f} to {float(f'{max(short):.2g}'):.0f} forward passes",
         f"{min(costs):.0f} to {float(f'{max(costs):.2g}'):.0f} forward passes",
         f"{min(ap2):.0f} to {max(ap2):.0f} forward passes",
         f"{adf['filter, pbp, float64']:.0f} µs per example and pass (8-50-50-1)",
