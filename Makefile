@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 
 .PHONY: help demo test test-versions slow fuzz lint format build check exhaust verify report accuracy bench docs wheels clean
 .DEFAULT_GOAL := help
+# Tests start many processes: each reads compiled modules where it may, a quarter of the time of tests/test_build.py.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    train a network, and draw its uncertainty with error bars beside Monte Carlo"
