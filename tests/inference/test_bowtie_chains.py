@@ -220,8 +220,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     *((lambda widths=widths: BowTieModel(widths), "widths") for widths in ((1, 1), (1, 0, 1), (1, 2.0, 1))),
     *((lambda tau=tau: BowTieModel((1, 2, 1), tau), "temperature") for tau in (0.0, -1.0, math.nan, math.inf)),
     *((lambda options=options: ConjugatePrior(**options), "expected") for options in (
-        {"var": 0.0}, {"rate": -1.0}, {"shape": math.nan}, {"mean": math.inf}
+        {"var": 0.0}, {"rate": -1.0}, {"shape": math.nan}, {"mean": math.inf},
+        {"cov": ((1.0, 2.0), (2.0, 1.0))}, {"cov": ((1.0, 0.5), (0.4, 1.0))}, {"cov": ((1.0,),), "var": 2.0},
     )),
+    (lambda: BowTieModel((1, 2, 1), priors=ConjugatePrior(cov=((1.0,),))), "broadcasts"),
     (lambda: BowTieModel((1, 2, 1), priors=(ConjugatePrior(),)), "2 priors"),
     (lambda: BowTieModel((1, 2, 1), priors=ConjugatePrior(mean=((1.0, 2.0, 3.0),))), "broadcasts"),
     *((lambda x=x, y=y: quick(MODEL, x, y), text) for bad in (math.nan, math.inf) for x, y, text in (

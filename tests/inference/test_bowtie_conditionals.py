@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Gamma, Normal
+from torch.distributions import Bernoulli, Gamma, MultivariateNormal, Normal
 
 from momentgen.errors import InputError
 from momentgen.inference.bowtie import collapsed
@@ -20,6 +22,7 @@ from momentgen.native.c_compiler import find_compiler
 #: widths of networks with one, two and three hidden layers, one or two targets
 SIZES = [(2, 3, 1), (3, 4, 2), (2, 3, 4, 1), (2, 4, 3, 2), (2, 3, 4, 3, 1), (1, 2, 3, 2, 2)]
 N, CHAINS = 5, 2
+Prior = Callable[[int, int], ConjugatePrior]
 
 
 def mixed_prior(rows: int, columns: int) -> ConjugatePrior:
@@ -28,10 +31,16 @@ def mixed_prior(rows: int, columns: int) -> ConjugatePrior:
     return ConjugatePrior(mean, var, shape=3.0, rate=1.5)
 
 
-def case(widths: tuple[int, ...], seed: int = 0) -> tuple[BowTieModel, State, Data]:
+def full_prior(rows: int, columns: int) -> ConjugatePrior:
+    """With Σ₀ in whole: correlations of 0.6 between neighbours, 0.36 between their neighbours, and so on."""
+    cov = tuple(tuple(0.8 * 0.6 ** abs(i - j) for j in range(columns)) for i in range(columns))
+    return replace(mixed_prior(rows, columns), var=1.0, cov=cov)
+
+
+def case(widths: tuple[int, ...], seed: int = 0, prior: Prior = mixed_prior) -> tuple[BowTieModel, State, Data]:
     """A model with a prior of its own for each weight, a state of it after a few sweeps, and data."""
     draw = torch.Generator().manual_seed(seed)
-    priors = tuple(mixed_prior(above, below + 1) for below, above in itertools.pairwise(widths))
+    priors = tuple(prior(above, below + 1) for below, above in itertools.pairwise(widths))
     model = BowTieModel(widths, 0.4, priors)
     x = torch.randn(N, widths[0], generator=draw, dtype=torch.float64)
     state, y = simulate(model, x, CHAINS, draw)
@@ -49,8 +58,11 @@ def put(state: State, name: str, layer: int, value: Tensor) -> State:
 
 def log_prob(given: c.NormalConditional, value: Tensor) -> Tensor:
     """Log density of each vector, ``(..., m)``."""
-    off = given.root.mT @ ((value - given.centre) / (given.std * given.scale)).mT - given.half
-    stretch = given.root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - (given.std * given.scale).log().sum((-2, -1))
+    std = torch.diag_embed(given.std[..., 0, :]) if given.std.shape[-2] == 1 else given.std
+    standard = torch.linalg.solve_triangular(std, (value - given.centre).mT, upper=False)
+    off = given.root.mT @ (standard / given.scale.mT) - given.half
+    stretch = given.root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - given.scale.log().sum((-2, -1))
+    stretch = stretch - std.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return stretch[..., None] - 0.5 * (off.square().sum(-2) + off.shape[-2] * math.log(2 * math.pi))
 
 
@@ -64,15 +76,19 @@ def assert_same_ratio(
     assert ((log_density - expected).abs() / (1 + after.abs())).max() < 1e-8
 
 
+PRIORS = pytest.mark.parametrize("prior", [mixed_prior, full_prior])
+
+
+@PRIORS
 @pytest.mark.parametrize("widths", SIZES)
-def test_the_log_joint_is_that_of_equation_6_and_the_priors(widths: tuple[int, ...]) -> None:
+def test_the_log_joint_is_that_of_equation_6_and_the_priors(widths: tuple[int, ...], prior: Prior) -> None:
     """Term by term, by torch's distributions; with γ each gate has log PG(γ | 1, c) − log PG(γ | 1, 0) besides."""
-    model, state, data = case(widths)
+    model, state, data = case(widths, prior=prior)
     total, besides = torch.zeros(CHAINS, dtype=torch.float64), torch.zeros(CHAINS, dtype=torch.float64)
     below = data.x[:, :-1].expand(CHAINS, -1, -1)
     for layer, (weights, precision) in enumerate(zip(state.weights, state.precisions, strict=True)):
         u = below @ weights[:, :, :-1].mT + weights[:, None, :, -1]
-        std, prior = precision.rsqrt()[:, None], model.prior(layer)
+        std, given = precision.rsqrt()[:, None], model.prior(layer)
         if layer < model.depth:
             below = state.activations[layer]
             total += Bernoulli(logits=u / model.tau).log_prob(state.gates[layer]).sum((1, 2))
@@ -81,16 +97,18 @@ def test_the_log_joint_is_that_of_equation_6_and_the_priors(widths: tuple[int, .
             besides += ((c / 2).cosh().log() - state.gamma[layer] * c.square() / 2).sum((1, 2))
         else:
             total += Normal(u, std).log_prob(data.y).sum((1, 2))
-        mean, var = torch.tensor(prior.mean, dtype=torch.float64), torch.tensor(prior.var, dtype=torch.float64)
-        total += Normal(mean, var.sqrt()).log_prob(weights).sum((1, 2))
-        total += Gamma(torch.tensor(prior.shape).double(), prior.rate).log_prob(precision).sum(1)
+        mean, var = (torch.tensor(value, dtype=torch.float64) for value in (given.mean, given.cov or given.var))
+        cov = torch.diag_embed(var) if given.cov is None else var
+        total += MultivariateNormal(mean, cov).log_prob(weights).sum(1)
+        total += Gamma(torch.tensor(given.shape).double(), given.rate).log_prob(precision).sum(1)
     torch.testing.assert_close(log_joint(model, state, data), total, rtol=1e-12, atol=0)
     torch.testing.assert_close(log_joint(model, state, data, augmented=True), total + besides, rtol=1e-12, atol=0)
 
 
+@PRIORS
 @pytest.mark.parametrize("widths", SIZES)
-def test_activations_weights_and_precisions_are_drawn_from_the_log_joint(widths: tuple[int, ...]) -> None:
-    model, state, data = case(widths)
+def test_activations_weights_and_precisions_are_drawn_from_the_log_joint(widths: tuple[int, ...], prior: Prior) -> None:
+    model, state, data = case(widths, prior=prior)
     joint = c.activations_conditional(model, state, data)
     other = state._replace(activations=joint.draw(torch.Generator().manual_seed(3)))
     after, before = (
@@ -128,10 +146,11 @@ def test_gates_are_drawn_from_the_log_joint_with_and_without_gamma(widths: tuple
         assert_same_ratio(ratio, model, data, state, other, augmented)
 
 
+@PRIORS
 @pytest.mark.parametrize("widths", SIZES)
-def test_collapsed_weights_are_drawn_from_the_joint_without_activations(widths: tuple[int, ...]) -> None:
+def test_collapsed_weights_are_drawn_from_the_joint_without_activations(widths: tuple[int, ...], prior: Prior) -> None:
     """p(w) = p(w, a) / p(a | w), for any a: the topmost layer's activations, those below held."""
-    model, state, data = case(widths)
+    model, state, data = case(widths, prior=prior)
     top = model.depth - 1
     given = collapsed.collapsed_weights_conditional(model, state, data)
     value = given.draw(torch.Generator().manual_seed(3))

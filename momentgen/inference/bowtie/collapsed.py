@@ -97,8 +97,9 @@ def collapsed_weights_conditional(model: BowTieModel, state: State, data: Data) 
     blocks = information.view(-1, units, size, units, size).diagonal(dim1=1, dim2=3)
     blocks += gram_of_units(state.gamma[layer] / model.tau**2, state, data, layer).permute(0, 2, 3, 1)
     linear = (((gate - 0.5) / model.tau).mT @ below).flatten(1) + (residual.flatten(1)[:, None] @ design)[:, 0]
-    mean, std = (part.reshape(1, -1) for part in model.weight_prior(layer, data.y.device))
-    centre = mean.expand(len(matrix), 1, -1)
+    mean, root = model.weight_prior(layer, data.y.device)
+    root = root.reshape(1, -1) if root.shape[-2] == 1 else torch.block_diag(*root)
+    centre = mean.reshape(1, -1).expand(len(matrix), 1, -1)
     return NormalConditional.of(
-        centre, std, information, linear[:, None] - centre @ information, f"weights of layer {layer}"
+        centre, root, information, linear[:, None] - centre @ information, f"weights of layer {layer}"
     )

@@ -1,9 +1,8 @@
 """The complete conditional distributions of a bow tie network, each as an object to draw from.
 
-The second stage of :mod:`momentgen.inference.bowtie`.  A normal conditional is a normal distribution with independent
-components (a prior, or the noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw).  Both are counted from the
-centre of that distribution and in its standard deviations.  So the matrix to factor is I + sAs, whose least eigenvalue
-is 1.  Its columns are scaled alike before it is factored, so that A may be singular.
+The second stage of :mod:`momentgen.inference.bowtie`.  A normal conditional is a normal distribution (a prior, or the
+noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw).  Both are counted from the centre of that distribution and
+in its root s, with covariance ssᵀ.  So the matrix to factor is I + sᵀAs, whose least eigenvalue is 1.  Its columns are scaled alike before it is factored, so that A may be singular.
 
 Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks, appendix A, with the misprints of
 equations (11), (17) and (18) mended.
@@ -54,9 +53,9 @@ class NormalConditional:
 
     Attributes:
         centre: ``(..., m, p)``.
-        std: ``(..., 1, p)``, of the distribution before the factor.
-        scale: ``(..., 1, p)``, of each component of I + sAs.
-        root: lower Cholesky factor of I + sAs in that scale, ``(..., p, p)``.
+        std: root s of the covariance before the factor, its diagonal ``(..., 1, p)`` or lower triangle ``(..., p, p)``.
+        scale: ``(..., 1, p)``, of each component of I + sᵀAs.
+        root: lower Cholesky factor of I + sᵀAs in that scale, ``(..., p, p)``.
         half: its inverse times the linear term, ``(..., p, m)``.
     """
 
@@ -69,18 +68,22 @@ class NormalConditional:
     @classmethod
     def of(cls, centre: Tensor, std: Tensor, information: Tensor, linear: Tensor, where: str) -> NormalConditional:
         """From A, ``(..., p, p)``, and g at the centre, that is g − A·centre, ``(..., m, p)``."""
-        scaled = _plus_one(std.mT * information * std)
+        diagonal = std.shape[-2] == 1
+        scaled = _plus_one(std.mT * information * std if diagonal else std.mT @ information @ std)
         scale = scaled.diagonal(dim1=-2, dim2=-1).rsqrt()[..., None, :]
         scaled = scale.mT * scaled * scale
         root = factor(scaled, where)
-        half = torch.linalg.solve_triangular(root, (linear * std * scale).mT, upper=False)
+        linear = linear * std if diagonal else linear @ std
+        half = torch.linalg.solve_triangular(root, (linear * scale).mT, upper=False)
         return cls(centre, std, scale, root, half)
 
     def draw(self, generator: Generator | None) -> Tensor:
         """One draw of every vector, shape of the centre."""
         noise = torch.randn(self.half.shape, generator=generator, dtype=self.half.dtype, device=self.half.device)
         moved = torch.linalg.solve_triangular(self.root.mT, self.half + noise, upper=True).mT
-        return self.centre + self.std * self.scale * moved
+        if self.std.shape[-2] == 1:
+            return self.centre + self.std * self.scale * moved
+        return self.centre + (self.scale * moved) @ self.std.mT
 
 
 @dataclass
@@ -183,10 +186,10 @@ def weights_conditional(model: BowTieModel, state: State, data: Data, layer: int
         on = precision[:, None] * gate
         gram = gram_of_units(state.gamma[layer] / model.tau**2 + on, state, data, layer)
         linear = ((gate - 0.5) / model.tau + on * state.activations[layer]).mT @ below
-    mean, std = model.weight_prior(layer, data.y.device)
+    mean, root = model.weight_prior(layer, data.y.device)
     centre = mean[:, None].expand(len(precision), -1, -1, -1)
     linear = linear[:, :, None] - centre @ gram
-    return NormalConditional.of(centre, std[:, None], gram, linear, f"weights of layer {layer}")
+    return NormalConditional.of(centre, root, gram, linear, f"weights of layer {layer}")
 
 
 @dataclass

@@ -22,7 +22,7 @@ from momentgen.inference.bowtie.conditionals import (
     precisions_conditional,
     weights_conditional,
 )
-from momentgen.inference.bowtie.model import BowTieModel, Data, State, preactivations
+from momentgen.inference.bowtie.model import BowTieModel, Data, State, from_standard, preactivations, to_standard
 from momentgen.inference.polya_gamma_sampler import polya_gamma
 
 __all__ = ["BLOCKS", "COLLAPSIBLE", "random_start", "relu_start", "simulate", "sweep"]
@@ -107,8 +107,8 @@ def simulate(model: BowTieModel, x: Tensor, chains: int, generator: Generator | 
     data = model.data(x, x.new_zeros(len(x), model.widths[-1]))
     weights, precisions = [], []
     for layer in range(model.depth + 1):
-        mean, std = model.weight_prior(layer, x.device)
-        weights.append(mean + std * _normal(mean.expand(chains, -1, -1), generator))
+        mean, root = model.weight_prior(layer, x.device)
+        weights.append(mean + from_standard(_normal(mean.expand(chains, -1, -1), generator), root))
         shape = mean.new_full((chains, len(mean)), model.prior(layer).shape)
         precisions.append(torch._standard_gamma(shape, generator=generator) / model.prior(layer).rate)
     state = State(tuple(weights), tuple(precisions), (), (), ())
@@ -158,8 +158,8 @@ def relu_start(
         for layer in range(model.depth + 1):
             u = preactivations(state, data, layer)
             state = state._replace(activations=(*state.activations, u.relu()))
-            mean, std = model.weight_prior(layer, u.device)
-            loss = loss + 0.5 * ((weights[layer] - mean) / std).square().sum()
+            mean, root = model.weight_prior(layer, u.device)
+            loss = loss + 0.5 * to_standard(weights[layer] - mean, root).square().sum()
         # A noise variance of 0.01.
         loss = loss + 50 * (data.y - u).square().sum()
         adam.zero_grad()

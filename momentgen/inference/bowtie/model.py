@@ -23,22 +23,25 @@ __all__ = ["BowTieModel", "ConjugatePrior", "Data", "State", "log_joint"]
 
 @dataclass(frozen=True)
 class ConjugatePrior:
-    """Conjugate prior of a layer: weights and biases N(mean, diag var), inverse noise variances Ga(shape, rate).
+    """Conjugate prior of a layer: a unit's weights and bias N(mean, Σ₀), inverse noise variances Ga(shape, rate).
 
     Args:
         mean: μ₀, a number, or nested tuples that broadcast to ``(units, inputs + 1)``; the last column is the bias's.
         var: diagonal of Σ₀, a *variance*, likewise.
         shape: α₀ of the gamma distribution of the precisions η⁻².
         rate: its β₀.
+        cov: Σ₀ in whole, in the place of ``var``: nested tuples ``(inputs + 1, inputs + 1)``, one for all units.
 
     Raises:
-        InputError: for variances, shapes or rates that are not positive and finite.
+        InputError: for variances, shapes or rates that are not positive and finite, and for a ``cov`` that is not
+            symmetric and positive definite, or beside a ``var``.
     """
 
     mean: float | tuple[tuple[float, ...], ...] = 0.0
     var: float | tuple[tuple[float, ...], ...] = 1.0
     shape: float = 1.0
     rate: float = 0.01
+    cov: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("var", "shape", "rate"):
@@ -47,6 +50,13 @@ class ConjugatePrior:
                 raise InputError(f"ConjugatePrior: expected {name} positive and finite, got {getattr(self, name)}")
         if not bool(torch.as_tensor(self.mean, dtype=torch.float64).isfinite().all()):
             raise InputError(f"ConjugatePrior: expected a finite mean, got {self.mean}")
+        if self.cov is not None:
+            matrix = torch.tensor(self.cov, dtype=torch.float64)
+            square = matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1]
+            if not square or not torch.equal(matrix, matrix.mT) or int(torch.linalg.cholesky_ex(matrix).info):
+                raise InputError(f"ConjugatePrior: expected cov symmetric and positive definite, got {self.cov}")
+            if self.var != 1.0:
+                raise InputError("ConjugatePrior: expected var or cov, got both")
 
 
 class Data(NamedTuple):
@@ -127,19 +137,24 @@ class BowTieModel:
         return self.priors if isinstance(self.priors, ConjugatePrior) else self.priors[layer]
 
     def weight_prior(self, layer: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Mean and *standard deviation* of a layer's weights, each ``(units, inputs + 1)``."""
+        """Mean of a layer's weights, ``(units, inputs + 1)``, and the root of Σ₀.
+
+        The root is the diagonal's standard deviations, ``(units, 1, inputs + 1)``, or with ``cov`` the lower Cholesky
+        factor of each unit, ``(units, inputs + 1, inputs + 1)``.
+        """
         prior, size = self.prior(layer), (self.widths[layer + 1], self.widths[layer] + 1)
+        spread, wanted = (prior.var, size) if prior.cov is None else (prior.cov, (size[1], size[1]))
+        mean, var = (torch.as_tensor(value, dtype=torch.float64, device=device) for value in (prior.mean, spread))
         try:
-            mean, var = (
-                torch.as_tensor(value, dtype=torch.float64, device=device).expand(size)
-                for value in (prior.mean, prior.var)
-            )
+            mean, var = mean.expand(size), var.expand(wanted) if prior.cov is None else var.view(wanted)
         except RuntimeError:
             raise InputError(
-                f"BowTieModel: expected a prior of layer {layer} that broadcasts to {size}, got "
-                f"{tuple(torch.as_tensor(prior.mean).shape)} and {tuple(torch.as_tensor(prior.var).shape)}"
+                f"BowTieModel: expected a prior of layer {layer} that broadcasts to {size} and {wanted}, got "
+                f"{tuple(mean.shape)} and {tuple(var.shape)}"
             ) from None
-        return mean, var.sqrt()
+        if prior.cov is None:
+            return mean, var.sqrt()[:, None]
+        return mean, torch.linalg.cholesky(var).expand(size[0], -1, -1)
 
     def at(self, tau: float) -> BowTieModel:
         """The model of another temperature."""
@@ -189,6 +204,18 @@ def preactivations(state: State, data: Data, layer: int) -> Tensor:
     return inputs(state, data, layer) @ state.weights[layer].mT
 
 
+def from_standard(noise: Tensor, root: Tensor) -> Tensor:
+    """Weights less their prior mean, of standard normal ones ``(..., units, inputs + 1)``."""
+    return root[:, 0] * noise if root.shape[-2] == 1 else (root @ noise[..., None])[..., 0]
+
+
+def to_standard(off: Tensor, root: Tensor) -> Tensor:
+    """The inverse of :func:`from_standard`."""
+    if root.shape[-2] == 1:
+        return off / root[:, 0]
+    return torch.linalg.solve_triangular(root, off[..., None], upper=False)[..., 0]
+
+
 def log_normal(value: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
     """Log density of a normal distribution with this precision, elementwise."""
     return 0.5 * (precision.log() - math.log(2 * math.pi) - precision * (value - mean).square())
@@ -217,9 +244,11 @@ def log_joint(model: BowTieModel, state: State, data: Data, augmented: bool = Fa
                 terms = terms + (gate - 0.5) * tilt - 0.5 * state.gamma[layer] * tilt.square() - math.log(2)
             else:
                 terms = terms + logsigmoid((2 * gate - 1) * tilt)
-        mean, std = model.weight_prior(layer, data.y.device)
+        mean, root = model.weight_prior(layer, data.y.device)
         shape, rate = model.prior(layer).shape, model.prior(layer).rate
         of_precision = shape * math.log(rate) - math.lgamma(shape) + (shape - 1) * precision.log() - rate * precision
-        of_weights = log_normal(state.weights[layer], mean, std**-2)
-        total = total + terms.sum((1, 2)) + of_weights.sum((1, 2)) + of_precision.sum(1)
+        standard = to_standard(state.weights[layer] - mean, root)
+        stretch = (root if root.shape[-2] == 1 else root.diagonal(dim1=1, dim2=2)).log().sum()
+        of_weights = -0.5 * (standard.square() + math.log(2 * math.pi)).sum((1, 2)) - stretch
+        total = total + terms.sum((1, 2)) + of_weights + of_precision.sum(1)
     return total
