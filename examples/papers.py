@@ -729,7 +729,7 @@ ITEMS = (
         "bow-tie",
         "",
         "Section 3: full noise covariances, inverse Wishart prior",
-        scale="not built: the paper's conditionals and runs have diagonal noise, without which gates are not independent",
+        scale="not built: the paper's conditionals have diagonal noise, without which gates depend on each other",
     ),
     Item(
         "bow-tie",

@@ -2,7 +2,8 @@
 
 The second stage of :mod:`momentgen.inference.bowtie`.  A normal conditional is a normal distribution (a prior, or the
 noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw).  Both are counted from the centre of that distribution and
-in its root s, with covariance ssᵀ.  So the matrix to factor is I + sᵀAs, whose least eigenvalue is 1.  Its columns are scaled alike before it is factored, so that A may be singular.
+in its root s, with covariance ssᵀ.  So the matrix to factor is I + sᵀAs, whose least eigenvalue is 1.  Its columns are
+scaled alike before it is factored, so that A may be singular.
 
 Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks, appendix A, with the misprints of
 equations (11), (17) and (18) mended.

@@ -33,7 +33,7 @@ class ConjugatePrior:
         cov: Σ₀ in whole, in the place of ``var``: nested tuples ``(inputs + 1, inputs + 1)``, one for all units.
 
     Raises:
-        InputError: for variances, shapes or rates that are not positive and finite, and for a ``cov`` that is not
+        InputError: for variances, shapes or rates that are not positive and finite.  Also for a ``cov`` that is not
             symmetric and positive definite, or beside a ``var``.
     """
 
