@@ -8,6 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.table import Table
 
 __all__ = [
     "RESULTS",
+    "allocated",
     "console",
     "environment",
     "interleaved_medians",
@@ -81,6 +83,24 @@ def taking_turns(
             out = subprocess.run(command, env=variables, check=True, capture_output=True, text=True).stdout
             found[name].append(json.loads(out.strip().splitlines()[-1]))
     return found
+
+
+def allocated(run: Callable[[], object]) -> int:
+    """Bytes that a call takes on top of what was allocated before, by the profiler's record of allocations."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    steps = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    now = most = 0
+    for _, size in sorted(steps, key=lambda step: step[0]):
+        now += size
+        most = max(most, now)
+    return most
 
 
 def environment() -> dict[str, object]:

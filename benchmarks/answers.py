@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 from _answers import METHODS, SAMPLES, Answer, contestant, figures, inputs, truth
-from _common import RESULTS, console, environment, interleaved_medians, write
+from _common import RESULTS, allocated, console, environment, interleaved_medians, write
 from _trained import NETWORKS, Trained, cache_folder, images, trained
 from torch import Tensor, nn
 
@@ -85,22 +85,6 @@ def costs(one: Trained, runs: dict[str, Run], x: Moments, rounds: int) -> dict[s
     return {name: seconds[name] / seconds["plain"] for name in runs}
 
 
-def peak(run: Callable[[], object], folder: Path) -> int:
-    """Bytes on top of what was allocated before, by the profiler's record of allocations."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    path = folder / "memory.json"
-    profile.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
-    path.unlink()
-    steps = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
-    now = most = 0
-    for _, size in sorted(steps, key=lambda step: step[0]):
-        now += size
-        most = max(most, now)
-    return most
-
-
 def cell(one: Trained, var: float, methods: list[str], arguments: argparse.Namespace) -> dict[str, Row]:
     """The figures of the methods for one network and noise."""
     x, batch = inputs(one, var, arguments.inputs), inputs(one, var, arguments.batch)
@@ -121,7 +105,7 @@ def cell(one: Trained, var: float, methods: list[str], arguments: argparse.Names
         return one.net(batch.mean)
 
     memory = arguments.memory and var == min(one.recipe.variances)
-    least = peak(plain, arguments.checkpoints) if memory else 0
+    least = allocated(plain) if memory else 0
     for name, row in rows.items():
         row["cost"] = spent[name]
         row["gain"] = row["equal_samples"] * spent[BASELINE] / SAMPLES / spent[name]
@@ -129,7 +113,7 @@ def cell(one: Trained, var: float, methods: list[str], arguments: argparse.Names
         if f"{name}, one" in spent:
             row["cost_one"] = spent[f"{name}, one"]
         if memory:
-            row["memory"] = peak(lambda run=runs[name]: run(batch, 0), arguments.checkpoints) / least
+            row["memory"] = allocated(lambda run=runs[name]: run(batch, 0)) / least
     return rows
 
 

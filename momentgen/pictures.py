@@ -11,9 +11,10 @@ from momentgen.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["of_answer", "of_layers", "of_shares"]
+__all__ = ["of_answer", "of_coverage", "of_intervals", "of_layers", "of_parts", "of_shares"]
 
 #: values of an example that have a histogram each, values with a name, draws, and bins
 _FEW, _NAMED, _DRAWS, _BINS = 4, 40, 20_000, 60
@@ -121,3 +122,38 @@ def of_layers(rows: Sequence[Any], draws: int) -> list[Axes]:
     panels[0].set_title("least, average and largest over the units of each layer")
     panels[-1].set_xticks(places, [f"{row.name} ({row.kind})" for row in rows], rotation=60, ha="right")
     return panels
+
+
+def of_intervals(mean: NDArray[Any], low: NDArray[Any], high: NDArray[Any], y: NDArray[Any], coverage: float) -> Axes:
+    """Intervals ``(n,)`` in the order of the means, and targets, those outside in another colour."""
+    (axes,) = _panels("plot_intervals", (7, 3.5))
+    order, places = mean.argsort(), range(len(y))
+    missed = (y < low) | (y > high)
+    axes.vlines(places, low[order], high[order], color="C0", alpha=0.4, label=f"{coverage:.4g} interval")
+    colours = ["C3" if out else "black" for out in missed[order]]
+    axes.scatter(places, y[order], s=8, c=colours, zorder=2)
+    axes.set(title=f"{1 - missed.mean():.1%} of {len(y)} targets inside", xlabel="row, by its mean", ylabel="target")
+    axes.legend(fontsize="small")
+    return axes
+
+
+def of_coverage(nominal: NDArray[Any], observed: Sequence[float], rows: int) -> Axes:
+    """Shares of ``rows`` targets inside, over the nominal coverage, and two standard errors of chance."""
+    (axes,) = _panels("plot_calibration", (4, 4))
+    chance = 2 * (nominal * (1 - nominal) / rows) ** 0.5
+    axes.fill_between(nominal, nominal - chance, nominal + chance, alpha=0.2, label="two standard errors of chance")
+    axes.plot(nominal, observed, "o-", markersize=3)
+    axes.set(title=f"{rows} targets", xlabel="nominal coverage", ylabel="share inside", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(fontsize="small")
+    return axes
+
+
+def of_parts(epistemic: NDArray[Any], aleatoric: NDArray[Any]) -> Axes:
+    """Two standard deviations ``(n,)`` of each row, in the order of their total."""
+    (axes,) = _panels("plot_parts", (6, 3.5))
+    order = (epistemic**2 + aleatoric**2).argsort()
+    axes.plot(epistemic[order], label="epistemic: more data would reduce it")
+    axes.plot(aleatoric[order], label="aleatoric: noise")
+    axes.set(xlabel="row, by its σ", ylabel="σ", ylim=(0, None))
+    axes.legend(fontsize="small")
+    return axes

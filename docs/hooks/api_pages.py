@@ -28,7 +28,7 @@ MODULES = {
 #: module -> title of a page of its own, its head, and the modules whose names it has
 GROUPS = {
     "momentgen.inference": {
-        "estimators": ("scikit-learn estimators of [tables](../../tutorials/table.md).", ("estimators",)),
+        "estimators": ("scikit-learn estimators of [tables](../../tutorials/table.md).", ("checks", "estimators")),
         "posteriors": (
             "Posteriors and priors of random weights, and how a network gets them.",
             ("affine", "bayesian_network", "posterior", "prior", "trained", "tridiagonal"),

@@ -10,7 +10,7 @@ line.  Estimators load on first use, so that scikit-learn is imported for them o
 * Assumed density filtering, probabilistic and expectation backpropagation: ``adf``.
 * Bow tie networks by block Gibbs sampling, and the Pólya-gamma distribution: ``bowtie``,
   ``polya_gamma_sampler``.
-* scikit-learn estimators over all of these: ``estimators``.
+* scikit-learn estimators over all of these: ``estimators``; what tells whether to believe one: ``checks``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from momentgen.inference.adf import DensityFilter
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior
+from momentgen.inference.checks import crps, plot_calibration, plot_intervals, plot_parts, to_arviz
 from momentgen.inference.counts import NegativeBinomial, Ordinal, Poisson
 from momentgen.inference.credible import Prediction, credible_prediction, sampled_outputs
 from momentgen.inference.gamma import Gamma
@@ -80,6 +81,7 @@ __all__ = [
     "VBPClassifier",
     "VBPRegressor",
     "credible_prediction",
+    "crps",
     "elbo",
     "from_ivon",
     "from_laplace",
@@ -87,10 +89,14 @@ __all__ = [
     "from_vbll",
     "histogram_threshold",
     "log_alpha",
+    "plot_calibration",
+    "plot_intervals",
+    "plot_parts",
     "polya_gamma",
     "prune",
     "randomise",
     "sampled_outputs",
+    "to_arviz",
 ]
 
 #: estimator -> the module that defines it
