@@ -1,6 +1,6 @@
 """What a call of the default holds on a large network, over a plain forward pass: ViT-B/16, images of 224 pixels.
 
-    python benchmarks/memory.py [--batches 1 4] [--table]
+    python benchmarks/memory.py [--batches 1 4]
 
 Weights are random: memory does not depend on them, and hardly on the number of rows.  Figures are peaks of what torch allocates within a call.
 ``memory`` is what a call may hold: by default 8 plain passes or 256 MB, whichever is more.
@@ -9,11 +9,10 @@ Weights are random: memory does not depend on them, and hardly on the number of 
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 import torch
-from _common import RESULTS, allocated, console, environment, save
+from _common import allocated, console, environment, save
 from torch import Tensor, nn
 
 import momentgen
@@ -40,11 +39,7 @@ class ViT(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--table", action="store_true", help="print the documented table, and measure nothing")
     arguments = parser.parse_args()
-    if arguments.table:
-        print(table(json.loads((RESULTS / "memory.json").read_text())))
-        return
     torch.manual_seed(0)
     torch.set_num_threads(1)
     net = ViT().eval()
@@ -55,20 +50,16 @@ def main() -> None:
         with torch.no_grad():
             plain = allocated(lambda mean=mean: net(mean))
             row = {"plain": plain}
-            for name, options in {"32 rows": {"max_rows": 32}, "16 rows": {"max_rows": 16}, "ap2": {"method": "ap2"}}.items():
+            for name, options in {
+                "32 rows": {"max_rows": 32},
+                "16 rows": {"max_rows": 16},
+                "ap2": {"method": "ap2"},
+            }.items():
                 converted = momentgen.convert(net, **options)
                 row[name] = allocated(lambda converted=converted, x=x: converted(x))
         found["cells"][f"ViT-B/16, batch of {batch}"] = row
         console.print(batch, {name: f"{value / 1e6:.0f} MB" for name, value in row.items()})
     save("memory", found)
-
-
-def table(found: dict[str, Any]) -> str:
-    """The documented table."""
-    lines = ["| network | plain pass, MB | the default, 32 rows, MB | 16 rows, MB | `ap2`, MB |", "| --- " * 5 + "|"]
-    for name, row in found["cells"].items():
-        lines.append(f"| {name} | " + " | ".join(f"{value / 1e6:.0f}" for value in row.values()) + " |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,13 @@ def test_the_figures_of_the_page_on_networks_are_those_of_the_results() -> None:
     assert f"off by {min(off):.2f} to {max(off):.2f} σ" in page
 
 
+def test_the_memory_of_a_vit_is_that_of_the_result() -> None:
+    four, one = result("benchmarks/results/memory.json")["cells"].values()
+    held = [f"{row[name] / 1e6:.0f}" for name in ("32 rows", "plain") for row in (four, one)]
+    said = "holds {} MB, for one {} MB; plain passes hold {} and {} MB".format(*held)
+    assert said in (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+
+
 def test_the_page_on_accuracy_has_the_rules_that_have_bounds() -> None:
     certificates = [path for path in (ROOT / "generated").glob("*/*.json") if path.name != "manifest.json"]
     rules = {path.parent.name for path in certificates if json.loads(path.read_text(encoding="utf-8"))["bounds"]}
