@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [--batches 1 4]
 
-Weights are random: memory does not depend on them, and hardly on the number of rows.  Figures are peaks of what torch allocates within a call.
-``memory`` is what a call may hold: by default 8 plain passes or 256 MB, whichever is more.
+Weights are random: memory does not depend on them, and hardly on the number of rows.  Figures are peaks of what torch
+allocates within a call.  ``memory`` is what a call may hold: by default 8 plain passes or 256 MB, whichever is more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
+
+
+METHODS = {"32 rows": {"max_rows": 32}, "16 rows": {"max_rows": 16}, "ap2": {"method": "ap2"}}
 
 
 class ViT(nn.Module):
