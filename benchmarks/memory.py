@@ -18,7 +18,6 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import noisy
 
-
 METHODS = {"32 rows": {"max_rows": 32}, "16 rows": {"max_rows": 16}, "ap2": {"method": "ap2"}}
 
 
