@@ -275,6 +275,9 @@ def test_neighbours_are_a_few_units_away_and_in_the_domain() -> None:
     for before, after in zip(points, moved, strict=True):
         distance = np.abs(np.repeat(before, 50).view(np.int32) - after.view(np.int32))
         assert 0 < distance.max() <= 40
+    beside = neighbours((np.float32([2.0**-126]), np.float32([2.0**-127])), 0, 40, count=50)
+    assert 0 < beside[0].size < 50
+    assert in_domain(*beside).all()
 
 
 def test_domain_leaves_out_what_certificates_do_not_cover() -> None:

@@ -150,6 +150,12 @@ def test_a_compiler_that_rejects_a_flag_which_bits_depend_on_is_not_used(
         built()
 
 
+def test_a_compiler_command_may_have_arguments(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc -pipe")
+    assert built() == 7
+    assert c_compiler.find_compiler() == ("cc", "-pipe")
+
+
 def test_a_compiler_without_openmp_gives_vector_kernels_of_one_thread(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
