@@ -16,7 +16,7 @@ BUDGETS = {
     "momentgen/laws": 17_150,
     "momentgen/nn": 1_700,
     "momentgen/inference": 8_850,
-    "tests": 42_400,
+    "tests": 41_800,
     "benchmarks": 8_100,
 }
 

@@ -9,7 +9,6 @@ Numbers are the defaults of their source.  Functions that a rule here has at som
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import statistics
@@ -18,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,11 +45,12 @@ from sympy import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
+from compiler.forms import op_in
 from quadrature_truth import moments, partials
 
 from momentgen.build.processors import same_bits_environment
 from momentgen.build.workers import Lost, run_all
-from momentgen.compiler.pipeline import CompiledRule, compile_rule
+from momentgen.compiler.pipeline import compile_rule
 from momentgen.errors import BuildError
 from momentgen.rule import Phi, Rule, S, x
 
@@ -221,7 +221,7 @@ def built(name: str) -> dict[str, Any]:
     seconds = _seconds() - begun
     certificate = json.loads(compiled.files["exact.json"])
     errors: dict[str, float] = {}
-    op = _op(compiled, name)
+    op = op_in(Path(tempfile.mkdtemp()), compiled, f"foreign_{name}")
     for var in map(np.float32, _VARIANCES):
         at = [(float(np.float32(m)), float(var)) for m in _MEANS]
         mean, variance = (np.array(values, np.float32) for values in zip(*at, strict=True))
@@ -256,17 +256,6 @@ def _truth(f: Expr, mean: float, var: float) -> dict[str, Any]:
         return own | partials(f, mean, var, digits=12)
     except ZeroDivisionError:  # the slope of a root is infinite at 0, which no quadrature of it sees
         return own
-
-
-def _op(compiled: CompiledRule, name: str) -> Callable[..., Any]:
-    """The op of what was compiled, as a user imports it."""
-    folder = Path(tempfile.mkdtemp())
-    package = folder / f"foreign_{name}"
-    package.mkdir()
-    for file, text in compiled.files.items():
-        (package / file).write_text(text, encoding="utf-8")
-    sys.path.insert(0, str(folder))
-    return cast("Callable[..., Any]", getattr(importlib.import_module(package.name), name))
 
 
 def _values(op: Callable[..., Any], mean: Any, var: Any) -> dict[str, Any]:

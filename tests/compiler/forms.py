@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib
 import random
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,12 +21,16 @@ from quadrature_truth import moments, partials
 
 from momentgen.compiler.certify.bounds import kernel_params
 from momentgen.compiler.derive import derive
+from momentgen.compiler.emit._text import Header
+from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.words import lower
+from momentgen.compiler.pipeline import CompiledRule
 from momentgen.compiler.strategies import stabilise
+from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.rule import Rule, x
 
 F32 = npt.NDArray[np.float32]
@@ -66,6 +76,39 @@ def in_float32(
         params = kernel_params(program, setting or {}, stable.scalars(setting or {}) if program.params else ())
         values |= evaluate(program, {"mean": mean, "var": var}, params)
     return values
+
+
+def by_c(
+    source: str, name: str, which: str, arrays: Sequence[F64], params: Sequence[float] = (), flags: Any = None
+) -> list[F64]:
+    """What a function of float64 C, a rule's forward or backward one, makes of arrays."""
+    library = compiled(source, flags)
+    outputs = [np.empty_like(arrays[0]) for _ in range(2 if which == "forward" else len(arrays) - 2)]
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, *outputs)]
+    block = (ctypes.c_double * max(1, len(params)))(*params)
+    inputs = len(arrays)
+    library[f"{name}_{which}"](ctypes.c_int64(arrays[0].size), *pointers[:inputs], block, *pointers[inputs:])
+    return outputs
+
+
+def torch_form(stable: Any, kernels: Any, source: str) -> ModuleType:
+    """The PyTorch form of a rule, whose coefficients are in the C beside it."""
+    module = ModuleType("rule")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "exact_float64.c").write_text(source, encoding="utf-8")
+        module.__file__ = str(Path(folder, "exact_torch.py"))
+        exec(render_torch(stable, kernels, Header("rule", "exact"), "For a test."), module.__dict__)
+    return module
+
+
+def op_in(folder: Path, compiled: CompiledRule, package: str) -> Any:
+    """The op of what was compiled, imported from a package in a folder, as a user imports it."""
+    (folder / package).mkdir(parents=True)
+    for file, text in compiled.files.items():
+        (folder / package / file).write_text(text, encoding="utf-8")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return getattr(importlib.import_module(package), compiled.rule)
 
 
 def cubic(seed: int) -> sp.Expr:

@@ -117,7 +117,7 @@ def atoms(count: int, results: int = 2, seed: int = 0, name: str = "many") -> Pr
     return b.build()
 
 
-def for_backends(seeds: int = 24) -> list[Program]:
+def for_backends(seeds: int = 16) -> list[Program]:
     """What every backend must compute: random programs, and atoms of which functions are made."""
     every = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(seeds)]
     every = [program if seed < seeds // 2 else optimise(program) for seed, program in enumerate(every)]

@@ -1,24 +1,25 @@
-"""Phi(X) of a normal X, and draws of 0 or 1: against exact values, and by what mathematics says of them."""
+"""Draws of 0 or 1 and rules of two inputs as they ship: exact values, and what mathematics says of them."""
 
 from __future__ import annotations
 
 import mpmath
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from contract.library import OPS, outputs_of
 from quadrature_truth import moments, partials
-from real_rules import op_of, rules
-from sympy import Max, Piecewise
+from real_rules import all_of, fresh_seed, op_of, rules, stables
 
-from momentgen.compiler.derive import derive
+from momentgen.compiler.certify import joint_points
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.strategies import ways
+from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.strategies.smooth.polynomials import DrawTruth
-from momentgen.errors import BuildError
-from momentgen.rule import Accuracy, Rule, S, x
+from momentgen.rule import S, x
 
+# Phi(X) of a normal X, and draws of 0 or 1: against exact values, and by what mathematics says of them.
 DRAWS = ("probit", "logistic_bernoulli")
 
 
@@ -43,17 +44,6 @@ def test_exact_values_of_a_draw_are_those_of_its_probability(mu: float, v: float
         assert values[name][0] == pytest.approx(float(value), rel=1e-10, abs=1e-13), name
 
 
-def test_a_draw_that_has_no_way_is_refused_and_never_taken_for_f() -> None:
-    rule = Rule("draw", f=Piecewise((S(x), x < 0), (S(x) / 2, True)), bernoulli=True, accuracy=Accuracy(moments=True))
-    with pytest.raises(BuildError, match="expected f itself, got a draw of 0 or 1"):
-        list(ways(derive(rule)))
-
-
-def test_absolute_goals_are_refused_by_a_way_that_does_not_keep_them() -> None:
-    with pytest.raises(BuildError, match="expected goals in ulp or by moments, got mean_abs or var_abs"):
-        list(ways(derive(Rule("line", f=Max(x, 0), accuracy=Accuracy(mean_abs=1e-9)))))
-
-
 def test_probit_by_monte_carlo_of_the_latent_variable() -> None:
     """Y = [X >= Z], Z standard normal: a heaviside of a difference."""
     m, v = torch.tensor([0.4]), torch.tensor([2.0])
@@ -67,3 +57,77 @@ def test_probit_by_monte_carlo_of_the_latent_variable() -> None:
 
 def test_rules_say_which_are_draws() -> None:
     assert {name for name, rule in rules().items() if rule.bernoulli} == set(DRAWS)
+
+
+# Rules of two inputs as they ship: the generated C against exact values, and what mathematics says of them.
+F32 = npt.NDArray[np.float32]
+
+
+def test_the_maximum_s_variance_is_within_eight_ulp_of_itself() -> None:
+    """Independent inputs: every term of the variance is positive, so that its terms' ulp are its own."""
+    points = joint_points.spread(4000, fresh_seed("maximum var"), covariance=False, reach=60)
+    computed = all_of("maximum", "exact", points)
+    exact = stables("maximum")["exact"].truth(*points, {})
+    assert ulp_error(computed["var"], exact["var"]).max() <= 8
+    for i in (1, 2):
+        assert ulp_error(computed[f"dmean_dmu{i}"], exact[f"dmean_dmu{i}"]).max() <= 8
+
+
+def test_the_maximum_with_a_constant_is_a_shifted_relu() -> None:
+    mean, var = joint_points.spread(3000, 1, covariance=False, reach=30)[:2]
+    usable = var > 0
+    m, v = torch.from_numpy(mean[usable]), torch.from_numpy(var[usable])
+    zero = torch.zeros_like(m)
+    for variant in ("exact", "fitted"):
+        got, want = op_of("maximum")(m, v, zero, zero, variant=variant), op_of("relu")(m, v, variant=variant)
+        torch.testing.assert_close(got.mean, want.mean, rtol=16 * 2**-24, atol=1e-37)
+        torch.testing.assert_close(got.var, want.var, rtol=16 * 2**-24, atol=1e-37)
+
+
+def test_perfect_correlation_is_a_line() -> None:
+    """x2 = x1 + 1 and x2 = -x1: the maximum is x2, and |x1|."""
+    mean = np.float32([-2.0, 0.0, 3.0])
+    var = np.float32([1.0, 4.0, 0.25])
+    op = op_of("maximum_correlated")
+    m, v = torch.from_numpy(mean), torch.from_numpy(var)
+    same = op(m, v, m + 1, v, v)
+    assert torch.equal(same.mean, m + 1)
+    assert torch.equal(same.var, v)
+    opposite, want = op(m, v, -m, v, -v), op_of("abs")(m, v)
+    torch.testing.assert_close(opposite.mean, want.mean, rtol=1e-6, atol=0)
+    torch.testing.assert_close(opposite.var, want.var, rtol=2e-6, atol=0)
+
+
+def test_bernoulli_noise_is_what_torch_s_dropout_draws() -> None:
+    torch.manual_seed(4)
+    mean, var, p = 0.8, 0.5, 0.3
+    draws = torch.nn.functional.dropout(torch.randn(1_000_000) * var**0.5 + mean, p).double()
+    got = op_of("bernoulli_noise")(torch.tensor([mean]), torch.tensor([var]), p=p)
+    assert abs(got.mean.item() - draws.mean()) < 5 * draws.std() / 1000
+    spread = (draws - draws.mean()).square()
+    assert abs(got.var.item() - draws.var()) < 5 * spread.std() / 1000
+    kept = op_of("bernoulli_noise")(torch.tensor([mean]), torch.tensor([var]), p=0.0)
+    assert (kept.mean.item(), kept.var.item()) == (np.float32(mean), np.float32(var))
+
+
+SYMMETRIC = ("maximum", "maximum_correlated")
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_the_order_of_the_inputs_does_not_matter_to_the_last_bit(name: str) -> None:
+    points = joint_points.spread(3000, 2, covariance=len(op_of(name).input_names) == 5)
+    points = tuple(array[points[0] != points[2]] for array in points)
+    swapped = (points[2], points[3], points[0], points[1], *points[4:])
+    other = str.maketrans("12", "21")
+    for variant in op_of(name).variants:
+        here, there = (all_of(name, variant, given) for given in (points, swapped))
+        for output, values in here.items():
+            assert np.array_equal(values, there[output.translate(other)]), (variant, output)
+
+
+@pytest.mark.parametrize("name", [name for name in SYMMETRIC if len(OPS[name].input_names) == 5])
+def test_an_impossible_covariance_gives_nan_and_one_of_rounding_does_not(name: str) -> None:
+    one = torch.ones(1)
+    for cov in (1.01, -1.01, -7.0, float("nan"), 1 + 2**-20, -1 - 2**-20):
+        for found in outputs_of(op_of(name)(one, one, one, one, cov * one)):
+            assert (found.isfinite() if abs(cov) < 1.001 else found.isnan()).all(), cov

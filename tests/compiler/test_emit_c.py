@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,16 @@ from threadpoolctl import threadpool_limits
 
 from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.emit._text import Header
-from momentgen.compiler.emit.c import c_float, render_c
+from momentgen.compiler.emit.c import c_double, c_float, render_c
+from momentgen.compiler.emit.triton import render_triton
 from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.op import fma
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Builder, Program
+from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import BuildError, InputError
 from momentgen.native.c_compiler import CompilerError, find_compiler
-from momentgen.native.includes import whole
+from momentgen.native.includes import FLOAT64, whole
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
@@ -46,13 +49,17 @@ def native_program(program: Program, flags: Sequence[str] | None = None) -> Nati
     return NativeKernel(source, program.name, *counts, flags=flags)
 
 
+@functools.cache
+def evaluated() -> list[dict[str, np.ndarray]]:
+    return [dict(evaluate(program, INPUTS, {"p": 0.3})) for program in PROGRAMS]
+
+
 @needs_compiler
 @pytest.mark.parametrize("build", BUILDS)
 def test_c_has_the_bits_of_the_evaluation(build: str) -> None:
     source = render_c(PROGRAMS, HEADER)
-    for program in PROGRAMS:
+    for program, want in zip(PROGRAMS, evaluated(), strict=True):
         kernel = NativeKernel(source, program.name, 2, 1, 3, flags=BUILDS[build])
-        want = evaluate(program, INPUTS, {"p": 0.3})
         with threadpool_limits(2, "openmp"):
             got = kernel(INPUTS["x"], INPUTS["y"], params=[0.3])
         for array, (name, expected) in zip(got, want.items(), strict=True):
@@ -127,8 +134,11 @@ def test_source_compiles_without_warnings(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 def test_fast_math_is_refused() -> None:
+    flags = [*gcc_flags(), "-ffast-math"]
     with pytest.raises(CompilerError, match="IEEE binary32"):
-        native_program(PROGRAMS[0], flags=[*gcc_flags(), "-ffast-math"])
+        native_program(PROGRAMS[0], flags=flags)
+    with pytest.raises(CompilerError, match="IEEE binary64"):
+        compiled(whole(FLOAT64), flags)
     assert not any("fast-math" in flag for flag in BUILDS["default"])
 
 
@@ -155,6 +165,13 @@ def test_literal_rounds_to_the_number(value: float) -> None:
     assert np.float32(back).view(np.int32) == np.float32(value).view(np.int32)
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_literal_of_float64_is_the_number_exactly(value: float) -> None:
+    text = c_double(value)
+    back = float.fromhex(text) if "0x" in text else float(text)
+    assert np.float64(back).view(np.int64) == np.float64(value).view(np.int64)
+
+
 @needs_compiler
 @pytest.mark.parametrize("text", ["ends in a backslash \\", "two\nlines", "*/ and /*", "long " * 60, "trigraph ??/"])
 def test_comments_cannot_break_the_code(text: str) -> None:
@@ -175,10 +192,11 @@ def test_names_of_inputs_and_parameters_are_not_taken_twice() -> None:
     assert got == np.float32(6.0)
 
 
-def test_lines_are_short_and_the_text_is_the_same_twice() -> None:
-    source = render_c(PROGRAMS, HEADER)
+@pytest.mark.parametrize("render", [render_c, render_triton])
+def test_lines_are_short_and_the_text_is_the_same_twice(render: Callable[..., str]) -> None:
+    source = render(PROGRAMS, HEADER)
     assert max(map(len, source.splitlines())) < 120
-    assert source == render_c(PROGRAMS, HEADER)
+    assert source == render(PROGRAMS, HEADER)
 
 
 @needs_compiler

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import random
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from compiler.forms import by_c, torch_form
 
 from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c_float64 import render_c_float64
-from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.graph import (
     Graph,
     Patch,
@@ -35,7 +32,6 @@ from momentgen.compiler.ir.program import Builder, ProgramError
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.float64 import kernels_of, numbered
-from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.native.c_compiler import find_compiler
 from momentgen.native.includes import whole
 
@@ -65,22 +61,11 @@ def both(graph: Graph, at: dict[str, F64], setting: dict[str, float], by: Sequen
     """Outputs by C and by PyTorch: forward, then backward for gradients of 1 and 10."""
     stable = stable_of(graph)
     kernels = kernels_of(stable, "rule")
-    source = render_c_float64(kernels, "rule", HEADER)
-    library = compiled(whole(source))
-    one = np.ones_like(at["mean"])
+    source, one = render_c_float64(kernels, "rule", HEADER), np.ones_like(at["mean"])
+    module = torch_form(stable, kernels, source)
     found: dict[str, list[F64]] = {backend: [] for backend in by}
-    module = ModuleType("rule")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "exact_float64.c").write_text(source, encoding="utf-8")
-        module.__file__ = str(Path(folder, "exact_torch.py"))
-        exec(render_torch(stable, kernels, HEADER, "For a test."), module.__dict__)
     for which, arrays in (("forward", [*at.values()]), ("backward", [*at.values(), one, 10 * one])):
-        results = [np.empty_like(one) for _ in range(2)]
-        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, *results)]
-        block = (ctypes.c_double * len(setting))(*setting.values())
-        inputs = len(arrays)
-        library[f"rule_{which}"](ctypes.c_int64(one.size), *pointers[:inputs], block, *pointers[inputs:])
-        found["c"] += results
+        found["c"] += by_c(whole(source), "rule", which, arrays, list(setting.values()))
         if "torch" in by:
             found["torch"] += [r.numpy() for r in getattr(module, which)(*map(torch.from_numpy, arrays), **setting)]
     return found
@@ -127,8 +112,8 @@ def test_an_output_that_is_a_number_or_an_input_has_the_shape_of_the_inputs_and_
     g.output("var", g.input("var"))
     check(g, 0.0)
     stable = stable_of(g)
-    module = ModuleType("rule")
-    exec(render_torch(stable, kernels_of(stable, "rule"), HEADER, "For a test."), module.__dict__)
+    kernels = kernels_of(stable, "rule")
+    module = torch_form(stable, kernels, render_c_float64(kernels, "rule", HEADER))
     mean = torch.zeros(3, dtype=torch.float64)
     assert all(out.data_ptr() != mean.data_ptr() for out in module.forward(mean, mean))
 
@@ -213,7 +198,6 @@ def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(na
     cell = select(g.input("mean") < 0, 0, select(g.input("mean") < 1, 1, 2))
     g.output("mean", surface_of(total, g.input("var"), patches, slopes=False, cell=cell)[0] * first)
     g.output("var", total)
-    # PyTorch code calls its polynomials `surface`, and does not run with a parameter of that name.
     # No rule's parameter is called `surface`: PyTorch code calls its polynomials so.
     check(g, 1e-13, dict(zip(names, (0.7, 1.25), strict=True)), ("c",) if "surface" in names else ("c", "torch"))
 

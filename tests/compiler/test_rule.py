@@ -14,19 +14,11 @@ import sympy
 
 from momentgen.errors import RuleError
 from momentgen.rule import (
-    Accuracy,
-    Fitted,
-    Formula,
-    Parameter,
     Phi,
-    Rescaled,
-    Rule,
     S,
     load_reductions,
     load_rules,
-    mu,
     phi,
-    v,
     x,
 )
 from momentgen.rule.files import load_rule_sources
@@ -123,63 +115,6 @@ def test_a_wrong_file_gets_one_clear_error(tmp_path, body, told):
     text = message(write(tmp_path, bad=body))
     assert told in text
     assert text.startswith("rule ")
-
-
-@pytest.mark.parametrize(
-    ("parameter", "told"),
-    [
-        (Parameter("p"), "parameter p has no default"),
-        (Parameter("p", default=2.0, low=0, high=1), "default 2.0 is outside its range [0, 1]"),
-        (Parameter("p", default=0.5, low=1, high=0), "low = 1 exceeds high = 0"),
-        (Parameter("p", default="1"), "default must be a number"),  # type: ignore[arg-type]
-        (Parameter("p", default=float("nan")), "default must be a number"),
-        (Parameter("p", default=float("inf")), "outside its range"),
-        (Parameter("class", default=1.0), "no keyword"),
-        (Parameter("mean", default=1.0), "taken by the op's own arguments"),
-    ],
-)
-def test_a_wrong_parameter_is_refused(parameter, told):
-    with pytest.raises(RuleError, match=r"^rule r") as caught:
-        Rule("r", f=x, parameters=(parameter,))
-    assert told in str(caught.value)
-
-
-t = sympy.Symbol("t", positive=True)
-
-
-@pytest.mark.parametrize(
-    ("variants", "told"),
-    [
-        ({"new": "text"}, "expected a Formula, a Fitted or a LogisticInput, got str"),
-        ({"exact": Formula(mu, v)}, "reserved"),
-        ({"not a name": Formula(mu, v)}, "identifier"),
-        ({"new": Formula(mu, v + x)}, "unknown symbol x"),
-        ({"new": Fitted(v * S(mu / t), free={})}, "free must map"),
-        ({"new": Fitted(v, free={"t": (0.1, 1.0)})}, "free symbol t does not occur"),
-        ({"new": Fitted(v * t, free={"t": (1.0, 0.1)})}, "needs an interval"),
-        ({"new": Fitted(v * t, free={"t": (0.1, 1.0)}, at={"p": 1.0})}, "unknown parameter 'p'"),
-        ({"new": Fitted(v * t, free={"t": (0.1, 1.0)}, domain=("b", 0, 1))}, "domain must be"),
-    ],
-)
-def test_a_wrong_variant_is_refused(variants, told):
-    with pytest.raises(RuleError) as caught:
-        Rule("r", f=x, variants=variants)
-    assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"accuracy": Accuracy()}, "states no goal"),
-        ({"accuracy": Accuracy(ulp={"exact": -1})}, "must be positive"),
-        ({"accuracy": Accuracy(moments=True, var_abs=1e-6), "rescaled": Rescaled(of=x)}, "for f of one normal input"),
-        ({"parameters": (Parameter("p", 1.0), Parameter("p", 2.0))}, "names must differ"),
-    ],
-)
-def test_other_wrong_entries_are_refused(arguments, told):
-    with pytest.raises(RuleError) as caught:
-        Rule("r", f=x, **arguments)
-    assert told in str(caught.value)
 
 
 def test_a_name_used_in_two_files_is_refused(tmp_path):

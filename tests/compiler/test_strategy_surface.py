@@ -171,12 +171,19 @@ def test_what_is_left_of_a_mean_changes_sign_with_t_and_w_and_a_variance_has_no_
         (x * sp.exp(-(x**2)), [2, 3, 4, 1, 2, 3]),
         (2 * x + sp.exp(-(x**2)), [1, 2, 3, 0, 3, 0]),
         (2 * x + x * sp.exp(-(x**2)), [2, 3, 4, 0, 4, 0]),
+        (sp.atan(x), [0, 1, 2, 0, 1, 2]),
+        (sp.sqrt(1 + x**2), [0, 0, 1, 0, 1, 0]),
+        (x / (1 + x**2), [0, 2, 3, 0, 2, 3]),
+        (x / (1 + sp.Abs(x)), [0, 1, 2, 0, 1, 2]),
     ],
     ids=str,
 )
 def test_outputs_fall_with_sigma_as_the_power_that_is_divided_out(f: sp.Expr, powers: list[int]) -> None:
     activation = analyse("f", split(f))
-    assert list(decay(activation).values()) == [powers[i] for i in (0, 1, 2, 3, 4, 5)]
+    found = decay(activation)
+    assert [found[name] for name in ("mean", "dmean_dmu", "dmean_dvar", "var", "dvar_dmu", "dvar_dvar")] == powers
+    if activation.algebraic:
+        return
     balls, t = BallTruth(activation), np.array([-1.7, -0.6, 0.4, 1.1])
     sizes = []
     for sigma in (2.0**10, 2.0**11):
@@ -216,21 +223,6 @@ def test_a_frame_without_a_reach_goes_to_where_nothing_changes_any_more(both: bo
     back = 2 * t / (3.5 + np.hypot(3.5, 2 * t)) if both else t / np.hypot(3.5, t)
     np.testing.assert_allclose(back, s, rtol=1e-12)
     assert float(frame.t_of(np.array(frame.largest))) == pytest.approx(2.0**24, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("f", "powers"),
-    [
-        (sp.atan(x), [0, 1, 2, 0, 1, 2]),
-        (sp.sqrt(1 + x**2), [0, 0, 1, 0, 1, 0]),
-        (x / (1 + x**2), [0, 2, 3, 0, 2, 3]),
-        (x / (1 + sp.Abs(x)), [0, 1, 2, 0, 1, 2]),
-    ],
-    ids=str,
-)
-def test_the_powers_that_a_slow_f_falls_with_are_seen(f: sp.Expr, powers: list[int]) -> None:
-    found = decay(analyse("f", split(f)))
-    assert [found[name] for name in ("mean", "dmean_dmu", "dmean_dvar", "var", "dvar_dmu", "dvar_dvar")] == powers
 
 
 def test_where_the_mean_cancels_the_smoothed_kink_is_right_to_what_is_allowed_to_sigma() -> None:

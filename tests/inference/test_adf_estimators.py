@@ -54,13 +54,9 @@ def test_an_ensemble_is_the_mixture_of_its_members(kind: Any) -> None:
 
 
 @every(FILTERS)
-def test_skipped_updates_before_fit_are_refused(kind: Any) -> None:
+def test_skipped_updates_are_counted_by_kind(kind: Any) -> None:
     with pytest.raises(NotFittedError):
         _ = kind().skipped_
-
-
-@every(FILTERS)
-def test_skipped_updates_are_counted_by_kind(kind: Any) -> None:
     skipped = quick(kind).fit(*friedman(kind)).skipped_
     assert list(skipped) == ["weights", "noise", "prior"]
     assert skipped["weights"] == skipped["noise"] == 0

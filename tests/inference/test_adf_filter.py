@@ -13,8 +13,9 @@ import torch
 from momentgen.errors import InputError
 from momentgen.generated import relu
 from momentgen.inference.adf import DensityFilter
+from momentgen.inference.adf.evidence import GammaNoise
 from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
-from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Probit
+from momentgen.inference.likelihood import Bernoulli, Categorical, Gamma, Gaussian, Probit
 
 SIZES = (5, 8, 7, 3)
 NOISY = Gaussian(precision=Gamma(6.0, 6.0))
@@ -79,50 +80,29 @@ def test_the_step_by_hand_is_autograds() -> None:
     torch.testing.assert_close(steps[1], -(var**2) * (d_mean**2 - 2 * d_var), rtol=1e-11, atol=1e-12)
 
 
-def test_the_curvature_of_expectation_backpropagation_is_exact_one_relu_below_one_output() -> None:
-    """There only one path leads from a unit to the output, and none is left out."""
-    mean, var = weights(1, (5, 8, 1))
-    layers = [unflatten(part, (5, 8, 1)) for part in (mean, var)]
-    x = torch.randn(1, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("sizes", [(5, 8, 1), (1, 1, 1, 1)])
+def test_the_curvature_of_expectation_backpropagation_is_exact_where_units_have_one_path(sizes) -> None:
+    """From each unit of the first layer to the output: products of two paths are what is left out."""
+    mean, var = weights(1, sizes, seed=3)
+    layers = [unflatten(part, sizes) for part in (mean.abs(), var)]
+    x = torch.randn(1, 1, sizes[0], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     trace = propagate(*layers, x)
     by_mean, curvature = torch.full((1, 1, 1), 0.7).double(), torch.full((1, 1, 1), -1.3).double()
 
     def log_z(u):
-        z = torch.nn.functional.pad(relu(u, trace.outputs[0].var).mean, (0, 1), value=1.0)
-        off = z @ layers[0][1] / 3 - trace.outputs[1].mean
+        for layer in range(1, len(sizes) - 1):
+            z = torch.nn.functional.pad(relu(u, trace.outputs[layer - 1].var).mean, (0, 1), value=1.0)
+            u = z @ layers[0][layer] / math.sqrt(sizes[layer] + 1)
+        off = u - trace.outputs[-1].mean
         return (off * by_mean + 0.5 * off.square() * curvature).sum()
 
     point = trace.outputs[0].mean
     slope = torch.autograd.functional.jacobian(log_z, point).flatten()
-    bend = torch.autograd.functional.hessian(log_z, point).reshape(8, 8).diagonal()
-    z = trace.inputs[0][0][0].mT / math.sqrt(6)
-    found = ebp_step(*layers, trace, by_mean, curvature)
-    v = layers[1][0][0]
+    bend = torch.autograd.functional.hessian(log_z, point).reshape(sizes[1], sizes[1]).diagonal()
+    z = trace.inputs[0][0][0].mT / math.sqrt(sizes[0] + 1)
+    found, v = ebp_step(*layers, trace, by_mean, curvature), layers[1][0][0]
     torch.testing.assert_close(found.mean[0][0], v * z * slope, rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(found.var[0][0], v**2 * z**2 * bend, rtol=1e-11, atol=1e-13)
-
-
-def test_expectation_backpropagation_leaves_out_products_of_two_paths() -> None:
-    """A chain of single units has one path: there the curvature is exact through any depth."""
-    sizes = (1, 1, 1, 1)
-    mean, var = weights(1, sizes, seed=3)
-    mean = mean.abs()
-    layers = [unflatten(part, sizes) for part in (mean, var)]
-    trace = propagate(*layers, torch.ones(1, 1, 1, dtype=torch.float64))
-    by_mean, curvature = torch.full((1, 1, 1), 0.7).double(), torch.full((1, 1, 1), -1.3).double()
-
-    def log_z(u):
-        z = u
-        for layer in (1, 2):
-            z = torch.nn.functional.pad(relu(z, trace.outputs[layer - 1].var).mean, (0, 1), value=1.0)
-            z = z @ layers[0][layer] / math.sqrt(2)
-        off = z - trace.outputs[2].mean
-        return (off * by_mean + 0.5 * off.square() * curvature).sum()
-
-    point = trace.outputs[0].mean
-    bend = torch.autograd.functional.hessian(log_z, point).flatten()
-    found = ebp_step(*layers, trace, by_mean, curvature)
-    torch.testing.assert_close(found.var[0].flatten(), layers[1][0].flatten() ** 2 / 2 * bend, rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -241,6 +221,15 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         (lambda of=of, outputs=outputs: DensityFilter((5, 4, outputs), of).update(*_ONE_ROW), "expected a network of")
         for of, outputs in ((Probit(), 2), (Categorical(), 1), (Categorical("bound"), 1))
     ),
+    *(
+        (lambda of=of: DensityFilter((2, 1), of), r"DensityFilter: expected|shape above 1") for of in (
+            Bernoulli(), Categorical("mean_predictor"), Gaussian(var=1.0, learn=True), Gaussian(var=torch.ones(2)),
+            Gaussian(precision=Gamma(6.0, 6.0, learn=True)), Gaussian(precision=Gamma(1.0, 1.0)))
+    ),
+    *(
+        (lambda law=law: GammaNoise(*law), "shape above 1")
+        for law in ((1.0, 1.0), (6.0, 0.0), (math.nan, 1.0), (6.0, math.inf))
+    ),
     (lambda: DensityFilter((5,), NOISY), "two or more widths"),
     (lambda: DensityFilter((5, 0, 1), NOISY), "two or more widths"),
     (lambda: DensityFilter((5, 1), NOISY, replicates=0), "replicates of at least 1"),
@@ -249,7 +238,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: DensityFilter((5, 1), NOISY, prior=(1.0, 1.0)), "shape above 1"),
     (lambda: DensityFilter((5, 1), NOISY, spread=-1.0), "a spread of at least 0"),
     (filtered(DensityFilter((5, 3), Categorical(), samples=2), *_ONE_ROW, torch.zeros(1, 1, 1, 3)), "draws of shape"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "said"), REFUSED)

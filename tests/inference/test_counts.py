@@ -213,10 +213,7 @@ def test_the_order_of_classes_helps_where_they_are_many() -> None:
     chances = np.diff(stats.norm.cdf(ends[:, None] - 2 * new[:, 0]), axis=0)[targets, range(80)]
     assert told.log_prob(new, targets).mean() > plain.log_prob(new, targets).mean()
     assert told.log_prob(new, targets).mean() > np.log(chances).mean() - 0.2
-    with pytest.raises(InputError, match=r"got Ordinal for 6 classes"):
-        VBPClassifier(likelihood=Ordinal(3)).fit(x, labels)
-
-
-def test_a_likelihood_of_labels_is_refused_by_a_regressor() -> None:
     with pytest.raises(InputError, match="Ordinal is of labels, for a classifier"):
         VBPRegressor(likelihood=Ordinal(3)).fit(*counts(0))
+    with pytest.raises(InputError, match=r"got Ordinal for 6 classes"):
+        VBPClassifier(likelihood=Ordinal(3)).fit(x, labels)

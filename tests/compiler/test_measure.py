@@ -1,4 +1,4 @@
-"""What certificates say of tolerances is what is measured, and what the ops keep."""
+"""Errors in ulp and tolerances: what certificates say of them is what is measured."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, measure_for
+from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL, is_normal, ulp_error, unit
 from momentgen.compiler.strategies.elementary.entire import RelativeMeasure
 from momentgen.compiler.strategies.elementary.entire_graph import Edge
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
@@ -33,6 +34,7 @@ from momentgen.compiler.strategies.settled import Settled
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 
+# What certificates say of tolerances is what is measured, and what the ops keep.
 F64 = npt.NDArray[np.float64]
 FLOOR = 2.0**-126
 
@@ -174,3 +176,32 @@ def test_a_build_writes_it_into_the_certificate() -> None:
 
 def compiled_exp() -> Mapping[str, str]:
     return compiled("exp").files
+
+
+# Errors in units in the last place, at the ends of binades and of float32.
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False).filter(lambda x: x != 0))
+def test_unit_is_the_distance_to_the_next_float32_away_from_zero(x: float) -> None:
+    value = np.float32(x)
+    away = np.nextafter(value, np.float32(np.copysign(np.inf, value)))
+    if np.isfinite(away):
+        assert unit(np.array(float(value))) == abs(float(away) - float(value))
+        assert ulp_error(np.array([away]), np.array([float(value)]))[0] == (1.0 if abs(x) >= SMALLEST_NORMAL else 0.0)
+
+
+def test_error_of_a_correct_rounding_is_at_most_a_half() -> None:
+    exact = np.random.default_rng(0).lognormal(0, 20, 10_000)
+    exact = exact[is_normal(exact)]
+    assert ulp_error(exact.astype(np.float32), exact).max() <= 0.5
+    assert ulp_error(exact.astype(np.float32), -exact).min() > 1e6
+
+
+def test_what_is_not_finite_counts_as_infinitely_wrong_and_below_the_normal_range_not_at_all() -> None:
+    computed = np.float32([np.nan, np.inf, 1.0, 0.0, 1.0])
+    exact = np.array([1.0, 1.0, 1.0, 2.0**-127, 1e300])
+    assert ulp_error(computed, exact).tolist() == [np.inf, np.inf, 0.0, 0.0, 0.0]
+
+
+def test_normal_range() -> None:
+    below = float(np.nextafter(SMALLEST_NORMAL, 0))
+    sizes = np.array([0.0, below, SMALLEST_NORMAL, 1.0, LARGEST, LARGEST * (1 + 1e-9), np.inf, np.nan])
+    assert is_normal(sizes).tolist() == is_normal(-sizes).tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
