@@ -11,6 +11,7 @@ from torch import Tensor
 from momentgen.laws.controlled.noise import PAIRED_ROWS
 from momentgen.laws.controlled.stack import Stack
 from momentgen.laws.controlled.state import Phase, State, has_derivative
+from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import KINKED, Entry, names
 
 __all__ = ["Call", "Record", "Rule", "Tangent", "has_kinks"]
@@ -114,6 +115,21 @@ class Call:
     def random(self, value: Any) -> bool:
         """Whether ``value`` is a random tensor; values in common are apart."""
         return self.state.moves(value)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return tensors_in((*self.args, *self.kwargs.values()))
+
+    def of(self, values: list[Tensor], others: dict[int, Tensor] | None = None) -> Callable[..., Any]:
+        """The function of some of its tensors alone, with ``others`` in the place of tensors by their identity."""
+        known = others or {}
+
+        def function(*given: Tensor) -> Any:
+            places = {**known, **dict(zip(map(id, values), given, strict=True))}
+            args, kwargs = mapped(lambda value: places.get(id(value), value), (self.args, self.kwargs))
+            return self.function(*args, **kwargs)
+
+        return function
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument by its place or name."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.call import Call
-from momentgen.laws.controlled.lifts import Lift, Root, function_of, lifted, of_outputs
+from momentgen.laws.controlled.lifts import Lift, Root, lifted, of_outputs
 from momentgen.laws.controlled.noise import Source
 from momentgen.laws.controlled.state import Phase, State
 from momentgen.laws.nests import tensors_in
@@ -256,7 +256,7 @@ class Common:
 
             def scale() -> Tensor:
                 factor = torch.ones_like(common[0]) if before is None else before().expand_as(common[0])
-                found: Tensor = forward_derivative(function_of(call, common), common, [factor])
+                found: Tensor = forward_derivative(call.of(common), common, [factor])
                 return found
 
         else:

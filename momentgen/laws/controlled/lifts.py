@@ -12,10 +12,9 @@ from torch import Tensor
 from momentgen.laws.controlled.call import Call
 from momentgen.laws.controlled.noise import Source, drawn_beside
 from momentgen.laws.controlled.state import State
-from momentgen.laws.nests import mapped
 from momentgen.laws.numerics.forward import forward_derivative
 
-__all__ = ["Lift", "Root", "function_of", "lifted", "of_outputs"]
+__all__ = ["Lift", "Root", "lifted", "of_outputs"]
 
 #: computes the lift of a value in common; None where it is not known
 Lift = Callable[[], Tensor | None]
@@ -88,22 +87,7 @@ def lifted(call: Call, batch: int, common: list[Tensor], lifts: list[Lift], bloc
     given = [value for value, _ in blocks]
 
     def of_example(parts: tuple[Tensor, ...], directions: tuple[Tensor, ...]) -> Any:
-        function = function_of(call, common, dict(zip(map(id, given), parts, strict=True)))
+        function = call.of(common, dict(zip(map(id, given), parts, strict=True)))
         return forward_derivative(function, tuple(common), directions)
 
     return torch.vmap(of_example, in_dims=(0 if folded else None, 0))(folded, tangents)
-
-
-def function_of(call: Call, common: list[Tensor], parts: dict[int, Tensor] | None = None) -> Callable[..., Any]:
-    """The function of a call, of some of its tensors alone."""
-    known = parts or {}
-
-    def function(*values: Tensor) -> Any:
-        places = {**known, **{id(old): new for old, new in zip(common, values, strict=True)}}
-
-        def changed(value: Any) -> Any:
-            return places.get(id(value), value) if isinstance(value, Tensor) else value
-
-        return call.function(*mapped(changed, call.args), **mapped(changed, call.kwargs))
-
-    return function

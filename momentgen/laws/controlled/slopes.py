@@ -281,6 +281,6 @@ def _differentiable(func: Any, twice: bool) -> Iterator[None]:
             stack.enter_context(torch.enable_grad())
         if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        if twice and name == "scaled_dot_product_attention":
+        if name == "scaled_dot_product_attention":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         yield
