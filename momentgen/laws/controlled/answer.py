@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts
@@ -21,10 +22,12 @@ from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
+from momentgen.laws.nests import flattened
 from momentgen.laws.notes import note, note_and_warn
+from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "linear_alone"]
 
 #: by the number of rows that there are at least: how many times as many may follow before errors are looked at again
 _MORE: Final = ((64, 3), (0, 1))
@@ -224,3 +227,56 @@ def _relative_error(parts: list[Estimate]) -> float:
             if len(errors):
                 found = max(found, float(errors.double().quantile(_EXAMPLES)))
     return found
+
+
+class _AtMean(InputNoise):
+    """An input without its noise."""
+
+    def values(self, rows: range) -> Tensor:
+        return self.value.mean.expand(len(rows), *self.value.mean.shape).clone()
+
+    def rows(self, rows: range) -> Tensor:
+        return torch.zeros_like(self.values(rows))
+
+
+def linear_alone(network: Network, spent: Accuracy, facts: Facts) -> Any:
+    """``max_rows=0``: what the network returns by its linear part alone, for those who must not sample.
+
+    The network is linearised at the mean of its inputs.  The covariance is A Σ Aᵀ.  The mean is that of ``ap2`` where
+    that knows the network's functions, else the plain output.  No error is known, and two calls have the same bits.
+
+    Raises:
+        UnsupportedError: for networks that draw, and for outputs that vary and have no derivative.
+    """
+    name = type(network.where).__name__
+    noise: list[InputNoise] = [_AtMean(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+    runs = Runs(network, facts, noise, logits=False)
+    outputs, keeps = runs.outputs, runs.state.keeps_graph
+    runs.first(1)
+    if facts.draws or runs.draws:
+        raise UnsupportedError(
+            f"{name}: max_rows=0 linearises at the mean of the inputs. This network draws noise of its own, as of "
+            'weights or dropout; leave max_rows out, or use method="ap2"'
+        )
+    leaves: list[Any] = list(outputs.rows[0])
+    try:
+        means = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in flattened(network.by("ap2"))[0]]
+    except UnsupportedError as error:
+        note(f"controlled: the mean is the plain output, for ap2 does not run this network: {error}")
+        means = leaves.copy()
+    for place in outputs.real():
+        leaf, shift = leaves[place], runs.shifts[place]
+        if shift is None:
+            raise UnsupportedError(
+                f"{name}: max_rows=0 needs the derivative of each output, and the one of shape "
+                f"{tuple(leaf.shape)} has none; leave max_rows out"
+            )
+        with torch.enable_grad():
+            flat = outputs.flat(place, shift)
+            linear = Linear(flat, runs.state.sources, outputs.of(place), keeps, every=True)
+        with torch.set_grad_enabled(keeps):
+            root = linear.root.to(leaf.dtype)
+            var = root.square().sum(-2).reshape(leaf.shape)
+            leaves[place] = JointMoments.of(means[place], var, root if outputs.batched(place) else root[0])
+    assert outputs.form is not None
+    return outputs.form.of(leaves)

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call
-from momentgen.laws.controlled.lifts import Lift, Root, lifted, of_outputs
-from momentgen.laws.controlled.noise import Source
-from momentgen.laws.controlled.state import Phase, State
+from momentgen.laws.controlled.noise import Source, drawn_beside
+from momentgen.laws.controlled.state import Call, Phase, State
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names
@@ -35,6 +35,34 @@ __all__ = ["Common"]
 LARGEST: Final = 2**25
 #: functions of each value by itself that are of no kind where all are
 _BY_THEMSELVES = frozenset(names("addcmul addcdiv clone contiguous to float double half bfloat16 type_as"))
+
+
+#: computes the lift of a value in common; None where it is not known
+Lift = Callable[[], Tensor | None]
+
+
+@dataclass(slots=True)
+class Root:
+    """A value in common as it was drawn: its mean and noise.
+
+    Attributes:
+        var: computes *variances*, of this shape.
+        neighbour: computes covariances of neighbours, or says None.
+        draws: noise by row.
+        uses: how often it has been used in the present row.
+        used: how often it was in the row before.
+    """
+
+    shape: torch.Size
+    var: Callable[[], Tensor | float]
+    neighbour: Callable[[], Tensor | None]
+    draws: dict[int, Tensor] = field(default_factory=dict)
+    uses: int = 0
+    used: int = 0
+
+    def drawn(self, rows: range) -> list[Tensor]:
+        """The noise of each row."""
+        return [self.draws[row] if row in self.draws else drawn_beside(self.shape, self.var()) for row in rows]
 
 
 class _Value(NamedTuple):
@@ -266,7 +294,7 @@ class Common:
         def part(place: int | None) -> Lift:
             def lift() -> Tensor | None:
                 if not known:
-                    known.append(lifted(call, self.batch, common, lifts, []))
+                    known.append(_lifted(call, self.batch, common, lifts, []))
                 return known[0] if known[0] is None or place is None else known[0][place]
 
             return lift
@@ -292,11 +320,11 @@ class Common:
         def lift() -> Tensor | None:
             total = None
             if known is not None and root is not None and root.used == 1:
-                total = of_outputs(self.state, root, known.scale, means[0](), call.out)
+                total = _of_outputs(self.state, root, known.scale, means[0](), call.out)
             if rest:
                 lifts = [self._values[id(value)].lift for value in rest]
                 given = [(value, mean()) for value, mean in zip(blocks, means, strict=True)]
-                found = lifted(call, self.batch, rest, lifts, given)
+                found = _lifted(call, self.batch, rest, lifts, given)
                 if found is not None:
                     found = found.reshape(call.out.shape)
                     total = found if total is None else total + found
@@ -310,3 +338,52 @@ def _is_by_itself(call: Call, value: Tensor) -> bool:
     entry, out = call.entry, call.out
     known = entry is not None and (entry.kind in ("pointwise", "arithmetic") or entry.name in _BY_THEMSELVES)
     return known and isinstance(out, Tensor) and out.shape == value.shape
+
+
+def _of_outputs(
+    state: State, root: Root, scaled: Callable[[], Tensor] | None, mean: Tensor, out: Tensor
+) -> Tensor | None:
+    """The noise that a weight makes in the outputs of a linear map of one vector an example."""
+    with torch.set_grad_enabled(state.keeps_graph):
+        scale = None if scaled is None else scaled()
+        var = torch.as_tensor(root.var(), dtype=mean.dtype, device=mean.device).expand(root.shape)
+        neighbour = root.neighbour()
+        var = var if scale is None else var * scale.square()
+        total = F.linear(mean.square(), var.to(mean.dtype))
+        between = None
+        if neighbour is not None:
+            if scale is not None:
+                flat = scale.reshape(-1)
+                neighbour = neighbour * flat[1:] * flat[:-1]
+            pairs = F.pad(neighbour, (0, 1)).view(root.shape).to(mean.dtype)
+            total = total + 2 * F.linear(mean[:, :-1] * mean[:, 1:], pairs[:, :-1])
+            between = (mean[:, -1] * mean[:, 0])[:, None] * pairs[:-1, -1]
+
+    def draws(rows: range) -> list[Tensor]:
+        drawn = [noise if scale is None else noise * scale for noise in root.drawn(rows)]
+        return [F.linear(mean, noise.to(mean.dtype)) for noise in drawn]
+
+    def source(leaf: Tensor) -> Source:
+        return Source(leaf, draws, total.clamp_min(0), None, between)
+
+    return state.leaf((id(root), "outputs"), lambda: torch.zeros_like(out), source)
+
+
+def _lifted(
+    call: Call, batch: int, common: list[Tensor], lifts: list[Lift], blocks: list[tuple[Tensor, Tensor]]
+) -> Any:
+    """The derivative of a function along the lifts of its values in common, of each example."""
+    found = [lift() for lift in lifts]
+    tangents = tuple(lift for lift in found if lift is not None)
+    if not tangents:
+        return None
+    common = [value for value, lift in zip(common, found, strict=True) if lift is not None]
+    sizes = [(batch, len(value) // batch, *value.shape[1:]) for value, _ in blocks]
+    folded = tuple(mean.reshape(size) for (_, mean), size in zip(blocks, sizes, strict=True))
+    given = [value for value, _ in blocks]
+
+    def of_example(parts: tuple[Tensor, ...], directions: tuple[Tensor, ...]) -> Any:
+        function = call.of(common, dict(zip(map(id, given), parts, strict=True)))
+        return forward_derivative(function, tuple(common), directions)
+
+    return torch.vmap(of_example, in_dims=(0 if folded else None, 0))(folded, tangents)

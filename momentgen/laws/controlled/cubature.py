@@ -228,7 +228,7 @@ class _Call:
         self._nodes.append(nodes)
         with torch.set_grad_enabled(self._network.differentiable):
             if not len(self.outputs):
-                found, draws = self._network.and_draws(self._values(nodes[:1]))
+                found, draws = self._network.and_draws(self._at(nodes[0]))
                 leaves, form = flattened(found)
                 self.outputs.shaped(found, form, [None] * len(leaves))
                 self.outputs.add(leaves)
@@ -236,30 +236,27 @@ class _Call:
                     return False
                 nodes = nodes[1:]
             # Of one size: for each it is found out by some calls whether rows go together.
-            size = min(self._facts.most, _FREE if self._facts.free else _TOGETHER)
-            size = size if size > 1 and self._facts.stacks(self._network, self._draws, size) else 1
+            size = self._facts.together(self._network, self._draws, _FREE if self._facts.free else _TOGETHER)
             for part in nodes.split(size):
-                missing = size - len(part)
-                leaves = flattened(
-                    self._network.call(self._values(torch.cat([part, part[:1].expand(missing, -1)])), size)
-                )[0]
-                rows = [leaf.unflatten(0, (size, -1)).unbind() if size > 1 else [leaf] for leaf in leaves]
-                for row in list(zip(*rows, strict=True))[: len(part)] if leaves else [()] * len(part):
-                    self.outputs.add(list(row))
+                whole = torch.cat([part, part[:1].expand(size - len(part), -1)])
+                self.outputs.add(flattened(self._network.at(self._values(whole)))[0], size, len(part))
         return bool(self.outputs.finite().all())
 
     def _values(self, nodes: Tensor) -> list[Tensor]:
-        """The inputs at nodes, one after another."""
-        return [noise.at(nodes).flatten(0, 1) if len(nodes) > 1 else noise.at(nodes)[0] for noise in self._noises]
+        """The inputs at nodes, which stand in front."""
+        return [noise.at(nodes) for noise in self._noises]
+
+    def _at(self, node: Tensor) -> list[Tensor]:
+        return [value[0] for value in self._values(node[None])]
 
     def repeats(self, nodes: Tensor) -> bool:
         """Whether examples of the first node beside those of the last have the outputs that they had."""
         network, outputs = self._network, self.outputs
         first, last = outputs.rows[0], outputs.rows[len(nodes) - 1]
-        values, expected = self._values(nodes[:1]), list(first)
+        values, expected = self._at(nodes[0]), list(first)
         if outputs.by_example:
             chosen = halves(network.batch)[0]
-            values = mixed(chosen, values, self._values(nodes[-1:]))
+            values = mixed(chosen, values, self._at(nodes[-1]))
             places = [place for place in range(len(first)) if outputs.batched(place)]
             expected = mixed(chosen, [first[place] for place in places], [last[place] for place in places])
         with torch.no_grad(), Watch(values) as watch:

@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source, drawn_beside
-from momentgen.laws.controlled.state import Phase, tangent
+from momentgen.laws.controlled.state import Call, Phase, tangent
 from momentgen.laws.rules.noise import channels
 from momentgen.laws.table import entry_of
 

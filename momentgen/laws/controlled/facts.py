@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.call import has_kinks
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.state import has_kinks
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
@@ -86,6 +86,11 @@ class Facts:
         return found.keys() <= self.writes.keys() and all(
             same(value, self.writes[name]) for name, value in found.items() if isinstance(value, Tensor)
         )
+
+    def together(self, network: Network, noise: list[InputNoise], count: int) -> int:
+        """How many of so many rows may go together."""
+        size = min(count, self.most)
+        return size if size > 1 and self.stacks(network, noise, size) else 1
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
         """Whether so many rows together have the outputs that they have one by one; looked at once for each number.

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call, Rule, Tangent
-from momentgen.laws.controlled.state import has_derivative, tangent
+from momentgen.laws.controlled.state import Call, Rule, Tangent, has_derivative, tangent
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names

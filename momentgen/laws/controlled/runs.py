@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -14,11 +13,9 @@ from momentgen.laws.controlled.linear import OUTPUTS
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
 from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
-from momentgen.laws.controlled.reach import reach
 from momentgen.laws.controlled.slopes import DifferentiatesError, Slopes
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.stack import UnstackedError, pieces
-from momentgen.laws.controlled.state import Phase
+from momentgen.laws.controlled.state import Phase, UnstackedError
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, flattened
@@ -74,8 +71,8 @@ class Runs:
 
     def first(self, count: int) -> None:
         """Run the first rows, and linearise the network."""
-        for rows in [*pieces(count - 1, self._facts.most), 1]:  # the last gives the form of the outputs
-            self._next(rows)
+        self.further(count - 1)
+        self._next(1)  # it gives the form of the outputs
         self._linearise(count)
         self.slopes.release()
         self.state.phase = Phase.DRAWS
@@ -84,8 +81,8 @@ class Runs:
 
     def further(self, count: int) -> None:
         """Run more rows."""
-        for rows in pieces(count, self._facts.most):
-            self._next(rows)
+        for first in range(0, count, self._facts.most):
+            self._next(min(self._facts.most, count - first))
 
     def _next(self, rows: int) -> None:
         """Run the next rows together and keep their outputs."""
@@ -108,8 +105,7 @@ class Runs:
             outputs.shaped(found, form, ends)
         if not outputs.rows:
             slopes.common.products = max((self._products(leaf) for leaf in leaves), default=1)
-        for row in map(list, zip(*map(self.state.stack.parts, leaves), strict=True)) if leaves else [[]]:
-            outputs.add(row)
+        outputs.add(leaves, rows)
 
     def _values(self, rows: range) -> list[Tensor]:
         """The inputs of rows, one after another."""
@@ -141,7 +137,7 @@ class Runs:
         state, self.inputs = self.state, 0
         state.linearise(phase)
         leaves = [self._leaf(noise) for noise in self.noise]
-        size = self._stacked(len(rows))
+        size = self._facts.together(self._network, self.noise, len(rows))
         total: list[Tensor | None] = []
         for first in range(0, len(rows), size):
             part = range(rows[first], rows[first] + min(size, len(rows) - first))
@@ -232,20 +228,16 @@ class Runs:
 
     def reach(self) -> dict[int, Tensor]:
         """How far outputs that no row has moved go; of a network that draws it is not known."""
-        together = self._stacked(BLOCK)
-        run = functools.partial(self._once, self._watching())
-        return reach(self.outputs, None if self.draws else self.noise, together, run)
+        watched = self._watching()
 
-    def _stacked(self, count: int) -> int:
-        """How many of so many rows may go together."""
-        size = min(count, self._facts.most)
-        return size if size > 1 and self._facts.stacks(self._network, self.noise, size) else 1
+        def run(values: list[Tensor]) -> list[Tensor]:
+            rows = len(values[0])
+            watched.begin(rows)
+            with watched:
+                return self._leaves(watched, self._network.at(values))[0]
 
-    def _once(self, watched: Slopes, values: list[Tensor], rows: int) -> list[Any]:
-        """Leaves of what the network returns for these values, as it runs in its rows."""
-        watched.begin(rows)
-        with watched:
-            return self._leaves(watched, self._network.call(values, rows))[0]
+        size = self._facts.together(self._network, self.noise, BLOCK)
+        return self.outputs.reach([] if self.draws else self.noise, size, run)
 
     def _watching(self) -> Slopes:
         """A mode that sees a softmax at the end and nothing else."""

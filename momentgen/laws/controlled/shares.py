@@ -8,7 +8,7 @@ covariance decomposition, A (A Σ)ᵀ, of the linear part alone.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -192,21 +192,19 @@ class Contributions:
 
     def _mapped(self, given: list[Tensor]) -> Tensor:
         """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
-        size = max(1, min(_TOGETHER, self._facts.most))
-        size = size if size > 1 and self._facts.stacks(self._network, self._noise, size) else 1
+        size = self._facts.together(self._network, self._noise, _TOGETHER)
         if size == 1 and isinstance(self._network.where, Function) and not len(self._network.where.parts):
-            together = self._together(given)
-            if together is not None:
-                return together
-        found = []
-        for first in range(0, len(given[0]), size):
-            some = [part[first : first + size] for part in given]
-            missing = size - len(some[0])
-            some = [torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in some]
-            leaf = self._called([part.flatten(0, 1) if size > 1 else part[0] for part in some], size)
-            whole = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
-            found.append(self._outputs.flat(self._place, whole[: size - missing], size - missing).double())
-        return torch.cat(found)
+            found = self._together(given)
+            if found is not None:
+                return found
+        parts = []
+        for some in zip(*(part.split(size) for part in given), strict=True):
+            count = len(some[0])
+            whole = [torch.cat([part, part[:1].expand(size - count, *part.shape[1:])]) for part in some]
+            leaf = self._leaf(self._network.at(whole))
+            rows = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
+            parts.append(self._outputs.flat(self._place, rows[:count], count).double())
+        return torch.cat(parts)
 
     def _rest(self, noise: list[Tensor], linear: Tensor) -> Tensor:
         """What the mean and the linear part leave of rows, shape ``(rows, B, K)``."""
@@ -215,17 +213,19 @@ class Contributions:
 
     def _together(self, given: list[Tensor]) -> Tensor | None:
         """The same by ``torch.vmap``, of a formula that has no batch; None where it branches on values."""
+
+        def called(*values: Tensor) -> Tensor:
+            return self._leaf(self._network.call(list(values)))
+
         try:
-            found = torch.vmap(lambda *values: self._called(list(values)))(*given)
-            first = torch.stack([self._called([part[row] for part in given]) for row in (0, -1)])
+            found = torch.vmap(called)(*given)
+            first = torch.stack([called(*(part[row] for part in given)) for row in (0, -1)])
         except RuntimeError:  # whatever vmap cannot run, a single call can, or says what is wrong
             return None
-        if not close(found[[0, -1]], first):
-            return None
-        return self._outputs.flat(self._place, found, len(found)).double()
+        return self._outputs.flat(self._place, found, len(found)).double() if close(found[[0, -1]], first) else None
 
-    def _called(self, values: list[Tensor], rows: int = 1) -> Tensor:
-        leaf: Tensor = flattened(self._network.call(values, rows))[0][self._place]
+    def _leaf(self, found: Any) -> Tensor:
+        leaf: Tensor = flattened(found)[0][self._place]
         return leaf
 
     def _parts(self, noise: list[Tensor], labels: list[Tensor], count: int) -> Tensor:

@@ -19,13 +19,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.call import Call, Record, has_kinks
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.draws import drawn, draws
 from momentgen.laws.controlled.rules import decides, is_linear, rule_of
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.stack import Stack
-from momentgen.laws.controlled.state import Phase, State
+from momentgen.laws.controlled.state import Call, Phase, Record, State, has_kinks
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.notes import note_fast_path
 from momentgen.laws.table import METHODS, Entry, entry_of, names
@@ -76,7 +74,7 @@ class Slopes(TorchFunctionMode):
 
     def __init__(self, keeps_graph: bool, batch: int = 1, inputs: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.state = State(keeps_graph, Stack(1, batch))
+        self.state = State(keeps_graph, batch)
         self.common = Common(self.state, batch, inputs)
         self.softmaxes: dict[int, Softmax] = {}
         self._records: dict[tuple[Any, ...], list[Record]] = {}
@@ -93,7 +91,7 @@ class Slopes(TorchFunctionMode):
         """Slopes are not needed any more: A is known.  They are most of what a call holds."""
         for records in self._records.values():
             for record in records:
-                record.release()
+                record.sums.clear()
 
     def forget_draws(self) -> None:
         """What was drawn so far is not needed any more."""
@@ -105,7 +103,7 @@ class Slopes(TorchFunctionMode):
     def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Call:
         """A call, with the record of the n-th call in a row of this function on this shape."""
         first = args[0] if args else None
-        shape = self.state.stack.of_row(first.shape) if isinstance(first, Tensor) else None
+        shape = self.state.of_row(first.shape) if isinstance(first, Tensor) else None
         key = (func if entry is None else entry.name, shape)
         count = self._met.get(key, 0)
         self._met[key] = count + 1
