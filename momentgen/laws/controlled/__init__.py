@@ -18,7 +18,7 @@ the answer is right; the nearer it is, the smaller is the error.
 * :mod:`~momentgen.laws.controlled.regression`: sums over pairs of rows, and the rows' regression on A e.
 * :mod:`~momentgen.laws.controlled.estimate`: moments and errors from rows and A.
 * :mod:`~momentgen.laws.controlled.outputs`: what the network returned in each row, and whether larger noise moves more.
-* :mod:`~momentgen.laws.controlled.answer`: how many rows run, and what they say; with ``max_rows=0`` the linear part alone.
+* :mod:`~momentgen.laws.controlled.answer`: how many rows run, and what they say, or the linear part alone.
 * :mod:`~momentgen.laws.controlled.cubature`: nodes in the place of rows, of few noisy values.
 * :mod:`~momentgen.laws.controlled.surrogates`: distributions near that of an output, from rows or nodes.
 * :mod:`~momentgen.laws.controlled.predictive`: quantiles, probabilities and draws by a surrogate, with errors.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any, Final
 
@@ -16,9 +17,9 @@ from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.noise import Given, InputNoise
 from momentgen.laws.controlled.predictive import Made, OfOutput
-from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError
+from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError, reach
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
@@ -61,9 +62,8 @@ class Answer:
         """What the network returns, with moments for tensors of floating point."""
         most = self._spent.max_rows // 2 * 2
         runs, state = self._runs, self._runs.state
-        between = runs.between(self._first)
         runs.first(self._first)
-        runs.confirm(between)
+        runs.confirm(self._first)
         linear = self._linear(most)
         runs.shifts.clear()
         self._few = state.kinked and self._facts.narrow and not runs.draws and runs.inputs == len(runs.noise) > 0
@@ -86,7 +86,7 @@ class Answer:
             runs.further(min(BLOCK, most - len(self._outputs)))
         if state.curved and self._facts.most > 1:
             runs.further(min(self._facts.free, most) - len(self._outputs))
-        moved = runs.reach() if state.kinked else {}
+        moved = reach(runs) if state.kinked else {}
         while True:
             parts = self._estimates(linear, moved)
             runs.slopes.forget_draws()
@@ -229,17 +229,7 @@ def _relative_error(parts: list[Estimate]) -> float:
     return found
 
 
-class _AtMean(InputNoise):
-    """An input without its noise."""
-
-    def values(self, rows: range) -> Tensor:
-        return self.value.mean.expand(len(rows), *self.value.mean.shape).clone()
-
-    def rows(self, rows: range) -> Tensor:
-        return torch.zeros_like(self.values(rows))
-
-
-def linear_alone(network: Network, spent: Accuracy, facts: Facts) -> Any:
+def linear_alone(network: Network, facts: Facts) -> Any:
     """``max_rows=0``: what the network returns by its linear part alone, for those who must not sample.
 
     The network is linearised at the mean of its inputs.  The covariance is A Σ Aᵀ.  The mean is that of ``ap2`` where
@@ -249,7 +239,11 @@ def linear_alone(network: Network, spent: Accuracy, facts: Facts) -> Any:
         UnsupportedError: for networks that draw, and for outputs that vary and have no derivative.
     """
     name = type(network.where).__name__
-    noise: list[InputNoise] = [_AtMean(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+
+    def at_mean(place: int, value: Moments) -> Given:
+        return Given(value, place, lambda rows: value.mean.expand(len(rows), *value.mean.shape).clone(), 1)
+
+    noise: list[InputNoise] = list(itertools.starmap(at_mean, enumerate(network.inputs)))
     runs = Runs(network, facts, noise, logits=False)
     outputs, keeps = runs.outputs, runs.state.keeps_graph
     runs.first(1)

@@ -18,7 +18,7 @@ from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source, drawn_beside
 from momentgen.laws.controlled.state import Call, Phase, tangent
 from momentgen.laws.rules.noise import channels
-from momentgen.laws.table import entry_of
+from momentgen.laws.table import Entry
 
 __all__ = ["drawn", "draws"]
 
@@ -26,10 +26,9 @@ __all__ = ["drawn", "draws"]
 _MAKES_NOISE: Final = frozenset({torch.randn, torch.rand})
 
 
-def draws(func: Any) -> bool:
+def draws(func: Any, entry: Entry | None) -> bool:
     """Whether a function may draw noise that joins A."""
-    entry = entry_of(func)
-    return func in _MAKES_NOISE or (entry is not None and entry.kind == "noise")
+    return func in _MAKES_NOISE if entry is None else entry.kind == "noise" or func in _MAKES_NOISE
 
 
 def drawn(call: Call, common: Common) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["BESIDE", "PAIRED_ROWS", "InputNoise", "Source", "drawn_beside"]
+__all__ = ["BESIDE", "PAIRED_ROWS", "Given", "InputNoise", "Source", "drawn_beside"]
 
 
 class Source(NamedTuple):
@@ -147,3 +147,22 @@ class InputNoise:
     def _reflected(self, row: int) -> bool:
         """Whether a row is the second of an antithetic pair."""
         return row % 2 > 0 and (self.paired or row < PAIRED_ROWS)
+
+
+class Given(InputNoise):
+    """An input at given values in the place of draws.
+
+    Args:
+        at: computes the values of rows, whose numbers it takes.
+        count: of rows; any beyond repeat the last.
+    """
+
+    def __init__(self, value: Moments, place: int, at: Callable[[Tensor], Tensor], count: int) -> None:
+        super().__init__(value, place, 0)
+        self._at, self.count = at, count
+
+    def values(self, rows: range) -> Tensor:
+        return self._at(torch.arange(rows.start, rows.stop).clamp_max(self.count - 1))
+
+    def rows(self, rows: range) -> Tensor:
+        return self.values(rows) - self.value.mean

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.controlled.estimate import Estimate, away
+from momentgen.laws.controlled.estimate import Estimate
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.nests import Nest, held_by_objects
@@ -21,11 +20,6 @@ from momentgen.runtime import JointMoments
 from momentgen.runtime.inputs import HALVES
 
 __all__ = ["Outputs", "UnlikeEndsError"]
-
-
-#: how much larger the noise is that tells how far outputs go which no row has moved, and in how many rows
-_FAR: Final = 3.0
-_FAR_ROWS: Final = 16
 
 
 class UnlikeEndsError(Exception):
@@ -62,15 +56,15 @@ class Outputs:
         self.form, self.ends = form, ends
         self._beside = [False] * len(held) if all(held) else held
 
-    def add(self, leaves: list[Tensor], rows: int = 1, count: int | None = None) -> None:
-        """The leaves of rows that went through the network together; of these the first ``count``.
+    def add(self, leaves: list[Tensor], rows: int) -> None:
+        """The leaves of rows that went through the network together.
 
         Raises:
             InputError: for leaves of other shapes than in the rows before.
             UnlikeEndsError: where other logits are masked.
         """
         parts = [leaf.unflatten(0, (rows, -1)).unbind() if rows > 1 else (leaf,) for leaf in leaves]
-        for row in list(zip(*parts, strict=True))[:count] if leaves else [()]:
+        for row in zip(*parts, strict=True) if leaves else [()]:
             shapes = [tuple(leaf.shape) for leaf in row]
             before = [tuple(leaf.shape) for leaf in self.rows[0]] if self.rows else shapes
             if shapes != before:
@@ -122,38 +116,6 @@ class Outputs:
             sound = values.isfinite() | (values == values[0]).all(0)
             found &= sound.reshape(len(values), -1).all(1).cpu()
         return found
-
-    def reach(
-        self, noise: list[InputNoise], together: int, run: Callable[[list[Tensor]], list[Tensor]]
-    ) -> dict[int, Tensor]:
-        """How far outputs that no row has moved go under three times the noise, by place, shape ``(batch, K)``.
-
-        An output that stays even then is certain, 0.
-
-        Args:
-            noise: of the inputs; empty for noise that cannot be made larger: how far outputs go is not known, NaN.
-            together: how many rows may go together.
-            run: leaves of the outputs of rows that go together.
-        """
-        every = {place: self.of(place) for place in self.real()}
-        still = {place: (rows == rows[0]).all(0) & rows[0].isfinite() for place, rows in every.items()}
-        found = {place: torch.zeros_like(every[place][0]) for place, one in still.items() if bool(one.any())}
-        unknown = {place: torch.where(still[place], torch.nan, one) for place, one in found.items()}
-        count = min(_FAR_ROWS, len(self)) if noise and found else 0
-        with torch.no_grad():
-            for first in range(0, count, together):
-                rows = range(first, min(first + together, count))
-                means = [one.value.mean for one in noise]
-                values = [mean + _FAR * (one.values(rows) - mean) for mean, one in zip(means, noise, strict=True)]
-                try:
-                    leaves = run(values)
-                except Exception:  # a network may refuse what is far off
-                    return unknown
-                for place, most in found.items():
-                    flat = self.flat(place, leaves[place], *([len(rows)] if len(rows) > 1 else []))
-                    apart = away(flat.reshape(-1, *most.shape), every[place][0]).abs().amax(0)
-                    found[place] = most.maximum(torch.where(apart.isfinite(), apart, torch.nan))
-        return {place: torch.where(still[place], one, 0) for place, one in found.items()} if count else unknown
 
     def predictive(
         self, place: int, make: Callable[[slice], Made], further: Callable[[int], int] | None = None

@@ -145,7 +145,7 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
 def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """The same, of a network of which so much is known."""
     if not spent.max_rows:
-        return linear_alone(network, spent, facts)
+        return linear_alone(network, facts)
     if (found := by_cubature(network, spent, facts)) is not None:
         return found
     try:

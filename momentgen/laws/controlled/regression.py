@@ -127,7 +127,6 @@ def coefficients(sums: Sums, exact: Tensor) -> Coefficients:
     apart = (single - together).square()
     beyond = usable & (apart > chance)
     own = torch.where(beyond, 1 - chance / torch.where(beyond, apart, 1), 0)
-    own = torch.maximum(own, _unlike(apart, chance, usable))
     return Coefficients(together + own * (single - together), own)
 
 
@@ -141,21 +140,6 @@ def freedom(sums: Sums, own: Tensor | float) -> Tensor:
     """Degrees of freedom of the odd halves: a coefficient takes one, which all outputs share unless it is their own."""
     fitted = own + (1 - own) / max(sums.base.shape[-1], 1)
     return (sums.pairs - torch.where(sums.odd[2] > 0, fitted, 0)).clamp_min(0.5)
-
-
-def _unlike(apart: Tensor, chance: Tensor, usable: Tensor) -> Tensor:
-    """By how much the outputs of an example are known to have unlike coefficients, from 0 to 1 for each.
-
-    The variance of the true ones is what the squares ``apart`` exceed ``chance`` by (DerSimonian & Laird 1986).
-    """
-    counted = usable & (chance > 0)
-    weight = torch.where(counted, 1 / torch.where(counted, chance, 1), 0)
-    total, count = weight.sum(-1, keepdim=True), counted.sum(-1, keepdim=True)
-    heterogeneity = (weight * apart).sum(-1, keepdim=True) - (count - 1)
-    scale = total - weight.square().sum(-1, keepdim=True) / torch.where(total > 0, total, 1)
-    some = (heterogeneity > 0) & (scale > 0) & (count > 1)
-    spread = torch.where(some, heterogeneity / torch.where(some, scale, 1), 0)
-    return torch.where(counted & some, spread / (spread + chance), 0)
 
 
 def _together(size: Tensor, cross: Tensor, square: Tensor) -> Tensor:

@@ -233,33 +233,8 @@ def _windows(call: Call, sizes: Any, steps: Any, pads: Any, gaps: Any) -> Tangen
     return tangents
 
 
-def _few_channels(call: Call) -> Rule | None:
-    """A convolution of few channels by products of matrices: on a CPU torch's own derivative is many times slower."""
-    x, weight = call.args[0], call.argument(1, "weight")
-    certain = not any(map(call.random, (weight, call.argument(2, "bias"))))
-    few = certain and x.dim() == 4 and x.shape[1] <= 3 and x.shape[1] == weight.shape[1]
-    small = few and x.shape[1] * weight.shape[2:].numel() <= 8 * weight.shape[0]  # beside the result
-    return _convolved if small and x.device.type == "cpu" and not isinstance(call.argument(4, "padding"), str) else None
-
-
-def _convolved(call: Call) -> Tangent:
-    x, weight = call.args[0], call.argument(1, "weight")
-    stride, padding, gaps = (
-        call.argument(place, name, default)
-        for place, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-    )
-    call.run()
-
-    def found() -> Tensor:
-        columns = F.unfold(tangent(x), weight.shape[2:], gaps, padding, stride)
-        return (weight.flatten(1) @ columns).view(-1, weight.shape[0], *call.out.shape[2:])
-
-    return found
-
-
 _BY_NAME: Final[dict[str, Callable[[Call], Rule | None]]] = {
     **dict.fromkeys((f"max_pool{d}d" for d in (1, 2, 3)), _max_pool),
     **dict.fromkeys(names("where masked_fill maximum minimum fmax fmin"), _choice),
-    "conv2d": _few_channels,
     **dict.fromkeys(names("layer_norm group_norm"), _norm),
 }

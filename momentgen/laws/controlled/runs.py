@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.estimate import away
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
+from momentgen.laws.controlled.noise import PAIRED_ROWS, Given, InputNoise, Source
 from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
 from momentgen.laws.controlled.slopes import DifferentiatesError, Slopes
 from momentgen.laws.controlled.softmax import Softmax
@@ -22,10 +24,12 @@ from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 
-__all__ = ["BLOCK", "Runs", "StaleError"]
+__all__ = ["BLOCK", "Runs", "StaleError", "reach"]
 
 #: rows of the first block, and of each that follows
 BLOCK: Final = PAIRED_ROWS
+#: how much larger the noise is that tells how far outputs go which no row has moved
+_FAR: Final = 3.0
 #: rows whose derivatives are averaged where rows cannot record all slopes: an antithetic pair
 _DERIVATIVES: Final = 2
 
@@ -42,6 +46,7 @@ class Runs:
         facts: what is known of the network.
         noise: of its inputs.
         logits: whether a softmax at the end is left out, and applied to the law of its logits.
+        records: whether the rows tell a linear part.
 
     Attributes:
         outputs: of the rows so far.
@@ -49,8 +54,10 @@ class Runs:
         inputs: how many sources are noise of the inputs.
     """
 
-    def __init__(self, network: Network, facts: Facts, noise: list[InputNoise], logits: bool = True) -> None:
-        self._network, self._facts, self.noise, self._logits = network, facts, noise, logits
+    def __init__(
+        self, network: Network, facts: Facts, noise: list[InputNoise], logits: bool = True, records: bool = True
+    ) -> None:
+        self.network, self.facts, self.noise, self.logits = network, facts, noise, logits
         self.outputs = Outputs(network, facts.by_example)
         self.shifts: list[Tensor | None] = []
         self.inputs = 0
@@ -59,8 +66,11 @@ class Runs:
         self.state = self.slopes.state
         self.state.fix(network.certain_tensors())
         if facts.differentiates:
-            self.state.phase, self.state.curved, self.state.kinked = Phase.DRAWS, True, True
-        self._watched = True
+            self.state.curved = self.state.kinked = True
+        if facts.differentiates or not records:
+            self.state.phase = Phase.DRAWS
+        #: whether rows are watched: for slopes, for what the network draws, and for a softmax at its end
+        self._watched = records or logits
 
     @property
     def draws(self) -> bool:
@@ -72,34 +82,44 @@ class Runs:
     def first(self, count: int) -> None:
         """Run the first rows, and linearise the network."""
         self.further(count - 1)
-        self._next(1)  # it gives the form of the outputs
+        self.next(1)  # it gives the form of the outputs
         self._linearise(count)
         self.slopes.release()
         self.state.phase = Phase.DRAWS
-        #: whether further rows are watched: for what the network draws, and for a softmax at its end
         self._watched = self.draws or any(end is not None for end in self.outputs.ends)
 
     def further(self, count: int) -> None:
         """Run more rows."""
-        for first in range(0, count, self._facts.most):
-            self._next(min(self._facts.most, count - first))
+        for first in range(0, count, self.facts.most):
+            self.next(min(self.facts.most, count - first))
 
-    def _next(self, rows: int) -> None:
+    def all(self, count: int, size: int) -> Outputs:
+        """The outputs of so many rows, by stacks of one size."""
+        while len(self.outputs) < count:
+            self.next(size)
+        del self.outputs.rows[count:]
+        return self.outputs
+
+    def next(self, rows: int) -> None:
         """Run the next rows together and keep their outputs."""
         slopes, outputs = self.slopes, self.outputs
-        if rows > 1 and not self._facts.stacks(self._network, self.noise, rows):
+        if rows > 1 and not self.facts.stacks(self.network, self.noise, rows):
             raise UnstackedError
         slopes.begin(rows)
-        self.state.fix(leaf for leaf in self._network.repeated(rows) if isinstance(leaf, Tensor))
+        self.state.fix(leaf for leaf in self.network.repeated(rows) if isinstance(leaf, Tensor))
         values = self._values(range(len(outputs), len(outputs) + rows))
         for value, noise in zip(values, self.noise, strict=True):
             if noise.is_known:
                 self.state.follow(value)
         watched = slopes if self._watched else nullcontext()
-        with torch.set_grad_enabled(self.state.keeps_graph), watched, each_row(slopes.common.weight):
-            found = self._network.call(values, rows)
+        with (
+            torch.set_grad_enabled(self.state.keeps_graph and torch.is_grad_enabled()),
+            watched,
+            each_row(slopes.common.weight),
+        ):
+            found = self.network.call(values, rows)
         leaves, ends, form = self._leaves(slopes, found)
-        if outputs.rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
+        if outputs.rows and self.facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
             raise UnlikeEndsError
         if outputs.form is None or rows == 1:  # what is no tensor may count examples
             outputs.shaped(found, form, ends)
@@ -116,16 +136,16 @@ class Runs:
     def _linearise(self, count: int) -> None:
         """Derivatives by the slopes that rows have recorded, else by those of some rows of the network as it is."""
         self.shifts = [None] * len(self.outputs.rows[0])
-        after = _AsItIs(self._network.where) if self._network.kept is not None or self._facts.writes else nullcontext()
+        after = _as_it_is(self.network.where) if self.network.kept is not None or self.facts.writes else nullcontext()
         by_rows = list(range(min(count, _DERIVATIVES)))
         with after:
             if self.state.phase is Phase.DRAWS:
                 if self._all_known():
                     self._derive(Phase.DRAWS, by_rows)
                 return
-            if self.state.ruled and not self._network.has_scripts:
+            if self.state.ruled and not self.network.has_scripts:
                 self._derive(Phase.AVERAGES, [count - 1])
-            if not self.state.ruled or self._network.has_scripts or (self._all_known() and self._unseen()):
+            if not self.state.ruled or self.network.has_scripts or (self._all_known() and self._unseen()):
                 self._derive(Phase.DERIVATIVES, by_rows)
 
     def _all_known(self) -> bool:
@@ -137,7 +157,7 @@ class Runs:
         state, self.inputs = self.state, 0
         state.linearise(phase)
         leaves = [self._leaf(noise) for noise in self.noise]
-        size = self._facts.together(self._network, self.noise, len(rows))
+        size = self.facts.together(self.network, self.noise, len(rows))
         total: list[Tensor | None] = []
         for first in range(0, len(rows), size):
             part = range(rows[first], rows[first] + min(size, len(rows) - first))
@@ -178,8 +198,8 @@ class Runs:
                     values[place] = values[place] + repeated
                     state.follow(values[place])
             try:
-                with slopes, each_row(slopes.common.weight), self._network.own_draws():
-                    found = self._network.call(values, count)
+                with slopes, each_row(slopes.common.weight), self.network.own_draws():
+                    found = self.network.call(values, count)
             finally:
                 state.row = row
             parts, ends, _ = self._leaves(slopes, found)
@@ -201,43 +221,37 @@ class Runs:
 
     # ------------------------------------------------------------------ checks
 
-    def between(self, first: int) -> list[Tensor] | None:
-        """Outputs of examples of the first row beside examples of the last; None where these tell nothing new."""
-        facts = self._facts
-        if facts.fresh or facts.draws or not facts.by_example or self._network.batch * facts.most < 2:
-            return None
-        ends = [[noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (first - 1, 0)]
-        chosen = halves(self._network.batch)[0]
-        watched = self._watching()
+    def confirm(self, count: int) -> None:
+        """Raise where the first rows, so many, do not bear out what an earlier call told."""
+        facts = self.facts
+        known = facts.fresh or facts.draws or not facts.by_example or self.network.batch * facts.most < 2
+        if not known and self.repeats(count - 1) is None:
+            raise StaleError
+
+    def repeats(self, last: int) -> Watch | None:
+        """What becomes of examples of the first row beside those of another; None where outputs are others then.
+
+        Examples have the outputs of their rows, whatever is beside them and goes through the network with them.
+        """
+        one, other = ([noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (0, last))
+        rows, expected, watched = self.outputs.rows, list[tuple[int, Tensor]](), self._watching()
+        if self.facts.by_example:
+            chosen = halves(self.network.batch)[0]
+            one = mixed(chosen, other, one)
+            expected = [
+                (place, *mixed(chosen, [rows[last][place]], [rows[0][place]]))
+                for place in range(len(rows[0]))
+                if self.outputs.batched(place)
+            ]
+        else:
+            expected = list(enumerate(rows[0]))
         watched.begin()
         with torch.no_grad(), watched:
-            with Watch(values := mixed(chosen, *ends)) as watch:
-                found = self._network.call(values)
-            if watch.reads and not self._facts.reads:
-                raise StaleError
-            return self._leaves(watched, found)[0]
-
-    def confirm(self, between: list[Tensor] | None) -> None:
-        """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""
-        chosen = halves(self._network.batch)[0]
-        for place, found in enumerate(between or ()):
-            if self.outputs.batched(place) and not close(
-                found, *mixed(chosen, [self.outputs.rows[-1][place]], [self.outputs.rows[0][place]])
-            ):
-                raise StaleError
-
-    def reach(self) -> dict[int, Tensor]:
-        """How far outputs that no row has moved go; of a network that draws it is not known."""
-        watched = self._watching()
-
-        def run(values: list[Tensor]) -> list[Tensor]:
-            rows = len(values[0])
-            watched.begin(rows)
-            with watched:
-                return self._leaves(watched, self._network.at(values))[0]
-
-        size = self._facts.together(self._network, self.noise, BLOCK)
-        return self.outputs.reach([] if self.draws else self.noise, size, run)
+            with Watch(one) as watch:
+                found = self.network.call(one)
+            leaves = self._leaves(watched, found)[0]
+        same = all(close(leaves[place], leaf) for place, leaf in expected) and (self.facts.reads or not watch.reads)
+        return watch if same else None
 
     def _watching(self) -> Slopes:
         """A mode that sees a softmax at the end and nothing else."""
@@ -259,35 +273,64 @@ class Runs:
 
     def _products(self, leaf: Tensor) -> int:
         """How many rows A will have for an example of an output, at most."""
-        return min(leaf.numel() // (self._network.batch if self._facts.by_example else 1), OUTPUTS)
+        return min(leaf.numel() // (self.network.batch if self.facts.by_example else 1), OUTPUTS)
 
     def _at_the_end(self, place: int, end: Softmax) -> bool:
         """Whether the softmax of an output is applied to the law of its logits."""
-        if not (self._logits and self._facts.ends_alike and self.outputs.batched(place)):
+        if not (self.logits and self.facts.ends_alike and self.outputs.batched(place)):
             return False
         if end.out.dim() != 2 or end.dim not in (1, -1):
             return False
         return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
 
 
+def reach(runs: Runs) -> dict[int, Tensor]:
+    """How far outputs that no row has moved go under three times the noise, by place, shape ``(batch, K)``.
+
+    An output that stays even then is certain, 0.  Where noise cannot be made larger it is not known, NaN.
+    """
+    every = {place: runs.outputs.of(place) for place in runs.outputs.real()}
+    still = {place: (rows == rows[0]).all(0) & rows[0].isfinite() for place, rows in every.items()}
+    still = {place: one for place, one in still.items() if bool(one.any())}
+    unknown = {place: torch.where(one, torch.nan, torch.zeros_like(every[place][0])) for place, one in still.items()}
+    if not still or not runs.noise or runs.draws:
+        return unknown
+
+    def far(noise: InputNoise) -> Given:
+        def at(rows: Tensor) -> Tensor:
+            values = torch.cat([noise.values(range(row, row + 1)) for row in rows.tolist()])
+            return noise.value.mean + _FAR * (values - noise.value.mean)
+
+        return Given(noise.value, noise.place, at, BLOCK)
+
+    larger = Runs(runs.network, runs.facts, list(map(far, runs.noise)), runs.logits, records=False)
+    size, count = runs.facts.together(runs.network, runs.noise, BLOCK), min(BLOCK, len(runs.outputs))
+    try:
+        with torch.no_grad():
+            outputs = larger.all(count, size)
+    except Exception:  # a network may refuse what is far off
+        return unknown
+    if list(map(bool, outputs.ends)) != list(map(bool, runs.outputs.ends)):
+        return unknown
+    moved = {place: away(outputs.of(place), every[place][0]).abs().amax(0) for place in still}
+    moved = {place: torch.where(one.isfinite(), one, torch.nan) for place, one in moved.items()}
+    return {place: torch.where(still[place], one, 0) for place, one in moved.items()}
+
+
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return None if one is None or other is None else one + other
 
 
-class _AsItIs:
+@contextmanager
+def _as_it_is(where: Any) -> Iterator[None]:
     """Within the context a module may keep what it computes; after it, it is as before."""
-
-    def __init__(self, where: Any) -> None:
-        self._kept = Kept(where)
-        parts = where.modules() if isinstance(where, torch.nn.Module) else ()
-        values = (value for part in parts for value in (*vars(part).values(), *part._buffers.values()))
-        self._plain = [value for value in values if isinstance(value, Tensor) and not value.requires_grad]
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, *_: object) -> None:
-        self._kept.restore()
-        for value in self._plain:
+    kept, parts = Kept(where), where.modules() if isinstance(where, torch.nn.Module) else ()
+    values = (value for part in parts for value in (*vars(part).values(), *part._buffers.values()))
+    plain = [value for value in values if isinstance(value, Tensor) and not value.requires_grad]
+    try:
+        yield
+    finally:
+        kept.restore()
+        for value in plain:
             if value.requires_grad:  # what was written into it had a derivative
                 value.detach_()

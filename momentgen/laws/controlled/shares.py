@@ -17,8 +17,9 @@ from momentgen.laws.controlled.estimate import Rows, fitted
 from momentgen.laws.controlled.facts import Facts, close
 from momentgen.laws.controlled.linear import Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import BESIDE, InputNoise
+from momentgen.laws.controlled.noise import BESIDE, Given, InputNoise
 from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.softmax import mean_jacobian
 from momentgen.laws.functions import Function
 from momentgen.laws.nests import flattened
@@ -197,14 +198,12 @@ class Contributions:
             found = self._together(given)
             if found is not None:
                 return found
-        parts = []
-        for some in zip(*(part.split(size) for part in given), strict=True):
-            count = len(some[0])
-            whole = [torch.cat([part, part[:1].expand(size - count, *part.shape[1:])]) for part in some]
-            leaf = self._leaf(self._network.at(whole))
-            rows = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
-            parts.append(self._outputs.flat(self._place, rows[:count], count).double())
-        return torch.cat(parts)
+        noise: list[InputNoise] = [
+            Given(one.value, one.place, values.__getitem__, len(values))
+            for one, values in zip(self._noise, given, strict=True)
+        ]
+        runs = Runs(self._network, self._facts, noise, logits=False, records=False)
+        return runs.all(len(given[0]), size).of(self._place).double()
 
     def _rest(self, noise: list[Tensor], linear: Tensor) -> Tensor:
         """What the mean and the linear part leave of rows, shape ``(rows, B, K)``."""

@@ -77,7 +77,7 @@ class Slopes(TorchFunctionMode):
         self.state = State(keeps_graph, batch)
         self.common = Common(self.state, batch, inputs)
         self.softmaxes: dict[int, Softmax] = {}
-        self._records: dict[tuple[Any, ...], list[Record]] = {}
+        self._records: dict[tuple[Any, int], Record] = {}
         self._met: dict[tuple[Any, ...], int] = {}
 
     def begin(self, rows: int = 1) -> None:
@@ -89,28 +89,24 @@ class Slopes(TorchFunctionMode):
 
     def release(self) -> None:
         """Slopes are not needed any more: A is known.  They are most of what a call holds."""
-        for records in self._records.values():
-            for record in records:
-                record.sums.clear()
+        for record in self._records.values():
+            record.sums.clear()
 
     def forget_draws(self) -> None:
         """What was drawn so far is not needed any more."""
         self.common.forget_draws()
-        for records in self._records.values():
-            for record in records:
-                record.noise.clear()
+        for record in self._records.values():
+            record.noise.clear()
 
     def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Call:
         """A call, with the record of the n-th call in a row of this function on this shape."""
         first = args[0] if args else None
         shape = self.state.of_row(first.shape) if isinstance(first, Tensor) else None
         key = (func if entry is None else entry.name, shape)
-        count = self._met.get(key, 0)
-        self._met[key] = count + 1
-        records = self._records.setdefault(key, [])
-        while len(records) <= count:
-            records.append(Record())
-        return Call(self.state, records[count], func, entry, args, kwargs)
+        count = self._met[key] = self._met.get(key, 0) + 1
+        if (key, count) not in self._records:
+            self._records[key, count] = Record()
+        return Call(self.state, self._records[key, count], func, entry, args, kwargs)
 
     # ----------------------------------------------------------------- calls
 
@@ -128,9 +124,10 @@ class Slopes(TorchFunctionMode):
 
     def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         state, entry = self.state, entry_of(func)
+        noise = draws(func, entry)
         if entry is not None and kwargs:
             args, kwargs = entry.ordered(args, kwargs)
-        if state.phase is Phase.DRAWS and not draws(func):
+        if state.phase is Phase.DRAWS and not noise:
             out = func(*args, **kwargs)
             self._softmax(entry, out, func, args, kwargs)
             return out
@@ -139,7 +136,7 @@ class Slopes(TorchFunctionMode):
             note_fast_path(entry.name)
             return func(*args, **kwargs)
         given = tensors_in((*args, *kwargs.values()))
-        if not any(map(state.knows, given)) and not draws(func):
+        if not noise and not any(map(state.knows, given)):
             out = func(*args, **kwargs)
             self.common.certain(out, args, kwargs)
             return out
@@ -173,17 +170,12 @@ class Slopes(TorchFunctionMode):
         out = self._ruled(call, tensors_in((*args, *kwargs.values())))
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
-        self._copied(out, target)
+        if out is not target:
+            with self._ends("copy_"):
+                target.copy_(out)
+            self._written(target)
+            self.common.moved(out, target)
         return target
-
-    def _copied(self, value: Tensor, target: Tensor) -> None:
-        """Write a value into another tensor."""
-        if value is target:
-            return
-        with self._ends("copy_"):
-            target.copy_(value)
-        self._written(target)
-        self.common.moved(value, target)
 
     def _written(self, target: Any) -> None:
         """A tensor is random, and so is what it is a view of."""
@@ -195,7 +187,7 @@ class Slopes(TorchFunctionMode):
         """The result of a function, with its derivative where the network is linearised."""
         state, added = self.state, None
         common = [value for value in given if self.common.knows(value)]
-        if draws(call.function):
+        if draws(call.function, call.entry):
             drawn(call, self.common)
         elif any(map(state.moves, given)):
             self._computed(call)

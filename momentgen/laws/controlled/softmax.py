@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -69,8 +70,12 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
     points = torch.cat(halves)
     values = _values(logits.mean, _covariance(logits), logarithm, points)
-    if values.dtype is torch.float32 and not logarithm and _squares_underflow(values):
-        return softmaxed(Estimate(*map(Tensor.double, logits)), _double(rows), logarithm)
+    info = torch.finfo(values.dtype)
+    # squares of some class's probabilities, or of their errors, may be below the range
+    small = values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5
+    if values.dtype is torch.float32 and not logarithm and bool(small.any()):
+        double = Rows(*map(Tensor.double, rows[:3]), rows.fresh)
+        return softmaxed(Estimate(*map(Tensor.double, logits)), double, logarithm)
     normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
@@ -91,10 +96,10 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     with torch.no_grad():
         by_draws = left_out(own, groups)
         off, chances = [], []
-        for of, all_but in zip((_std, _mean), by_law, strict=True):
+        for of, all_but in zip((attrgetter("std"), attrgetter("mean")), by_law, strict=True):
             chances.append(_spread(away(all_but, torch.stack(list(map(of, by_draws))))) / sampled.var)
             off.append(away(of(normal), of(sampled)).square() / sampled.var - chances[-1])
-        std = _std(sampled)
+        std = sampled.std
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
         if not counted.any():
             return sampled
@@ -108,16 +113,6 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
             for error, part, chance in zip(errors, off, chances, strict=True)
         )
     return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
-
-
-def _squares_underflow(values: Tensor) -> bool:
-    """Whether squares of some class's probabilities, or of their errors, are below the range of their dtype."""
-    info = torch.finfo(values.dtype)
-    return bool((values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5).any())
-
-
-def _double(rows: Rows) -> Rows:
-    return Rows(rows.outputs.double(), rows.linear.double(), rows.root.double(), rows.fresh)
 
 
 def _unseen(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,14 +141,6 @@ def _off(square: Tensor, counted: Tensor) -> Tensor:
     count = counted.sum(-1, keepdim=True).clamp_min(1)
     own = torch.where(counted, square, 0).sum(-1, keepdim=True) / count
     return own.maximum(square[counted].mean()).clamp_min(0)
-
-
-def _std(estimate: Estimate) -> Tensor:
-    return estimate.var.sqrt()
-
-
-def _mean(estimate: Estimate) -> Tensor:
-    return estimate.mean
 
 
 def _spread(left_out: Tensor) -> Tensor:
