@@ -137,14 +137,14 @@ class Runs:
         """Derivatives by the slopes that rows have recorded, else by those of some rows of the network as it is."""
         self.shifts = [None] * len(self.outputs.rows[0])
         after = _as_it_is(self.network.where) if self.network.kept is not None or self.facts.writes else nullcontext()
-        by_rows = list(range(min(count, _DERIVATIVES)))
+        by_rows = range(min(count, _DERIVATIVES))
         with after:
             if self.state.phase is Phase.DRAWS:
                 if self._all_known():
                     self._derive(Phase.DRAWS, by_rows)
                 return
             if self.state.ruled and not self.network.has_scripts:
-                self._derive(Phase.AVERAGES, [count - 1])
+                self._derive(Phase.AVERAGES, range(count - 1, count))
             if not self.state.ruled or self.network.has_scripts or (self._all_known() and self._unseen()):
                 self._derive(Phase.DERIVATIVES, by_rows)
 
@@ -152,25 +152,22 @@ class Runs:
         """Whether the derivatives by the inputs are all that is random."""
         return len(self.noise) > 0 and all(noise.is_known for noise in self.noise)
 
-    def _derive(self, phase: Phase, rows: list[int]) -> None:
+    def _derive(self, phase: Phase, rows: range) -> None:
         """Call the network under autograd, for the mean of the derivatives in these rows."""
         state, self.inputs = self.state, 0
         state.linearise(phase)
         leaves = [self._leaf(noise) for noise in self.noise]
         size = self.facts.together(self.network, self.noise, len(rows))
-        total: list[Tensor | None] = []
-        for first in range(0, len(rows), size):
-            part = range(rows[first], rows[first] + min(size, len(rows) - first))
-            try:
-                found = self._derived(part, leaves)
-            except (DifferentiatesError, UnstackedError):
-                raise
-            except Exception:  # whatever the network raises of values with derivatives
-                return
-            with torch.enable_grad():
-                total = found if not total else [_sum(one, other) for one, other in zip(total, found, strict=True)]
+        try:
+            found = [self._derived(rows[first : first + size], leaves) for first in range(0, len(rows), size)]
+        except (DifferentiatesError, UnstackedError):
+            raise
+        except Exception:  # whatever the network raises of values with derivatives
+            return
         with torch.enable_grad():
-            self.shifts = [None if one is None else one / len(rows) for one in total]
+            for place, parts in enumerate(zip(*found, strict=True)):
+                known = [part for part in parts if part is not None]
+                self.shifts[place] = sum(known[1:], known[0]) / len(rows) if len(known) == len(parts) else None
 
     def _leaf(self, noise: InputNoise) -> Tensor | None:
         """Where the derivative by an input begins; None for noise that is in the rows alone."""
@@ -315,10 +312,6 @@ def reach(runs: Runs) -> dict[int, Tensor]:
     moved = {place: away(outputs.of(place), every[place][0]).abs().amax(0) for place in still}
     moved = {place: torch.where(one.isfinite(), one, torch.nan) for place, one in moved.items()}
     return {place: torch.where(still[place], one, 0) for place, one in moved.items()}
-
-
-def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return None if one is None or other is None else one + other
 
 
 @contextmanager
