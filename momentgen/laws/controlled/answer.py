@@ -142,8 +142,8 @@ class Answer:
 
     def _is_linear(self) -> bool:
         """Whether the linear part is a third of the variance or more, by most outputs of most examples."""
-        with torch.no_grad():
-            for rows in map(self._rows, self._linear):
+        for rows in map(self._rows, self._linear):  # with its graph: A e is cached
+            with torch.no_grad():
                 total, left = (part.var(0, unbiased=False) for part in (rows.outputs, rows.outputs - rows.linear))
                 if float((left > 2 / 3 * total).float().mean()) > 0.5:
                     return False

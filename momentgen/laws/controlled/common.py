@@ -69,13 +69,11 @@ class _Value(NamedTuple):
     """A value in common of the present row.
 
     Attributes:
-        tensor: which it is.
         lift: computes its lift where the network is linearised.
         root: its noise, value by value, if it is that of one root times a scale.
         scale: computes the scale; None for 1.
     """
 
-    tensor: weakref.ref[Tensor]
     lift: Lift
     root: Root | None = None
     scale: Callable[[], Tensor] | None = None
@@ -99,7 +97,6 @@ class Common:
         self._inputs = {id(value): value for value in inputs}
         self._roots: list[Root] = []
         self._next = 0
-        self._values: dict[int, _Value] = {}
         self._of_parameters: dict[int, weakref.ref[Tensor]] = {}
         self._refused: set[int] = set()
         self._spent = 0
@@ -109,7 +106,6 @@ class Common:
         for root in self._roots:
             root.uses, root.used = 0, root.uses
         self._next = 0
-        self._values.clear()
         self._of_parameters.clear()
 
     def forget_draws(self) -> None:
@@ -174,7 +170,7 @@ class Common:
             return leaf if leaf is None or scale is None else leaf * scale()
 
         if self.batch > 1:
-            self._follow(value, _Value(weakref.ref(value), lift, root, scale))
+            self.state.follow(value, _Value(lift, root, scale))
             return value
         with torch.enable_grad():
             own = lift() if self.state.linearises else None
@@ -199,16 +195,7 @@ class Common:
             id(root), make, lambda leaf: Source(leaf, root.drawn, root.var(), None, root.neighbour())
         )
 
-    def _follow(self, value: Tensor, known: _Value) -> None:
-        self._values[id(value)] = known
-        self.state.follow(value, common=True)
-
     # ----------------------------------------------------------------- calls
-
-    def knows(self, value: Any) -> bool:
-        """Whether a tensor is a value in common."""
-        found = self._values.get(id(value))
-        return found is not None and found.tensor() is value
 
     def is_parameter(self, value: Any) -> bool:
         """Whether a tensor is a parameter or buffer of the network, or made of such alone."""
@@ -225,16 +212,6 @@ class Common:
             given = tensors_in((*args, *kwargs.values()))
             if given and all(map(self.is_parameter, given)):
                 self._of_parameters[id(out)] = weakref.ref(out)
-
-    def forget(self, value: Tensor) -> None:
-        """The tensor has another value now."""
-        self._values.pop(id(value), None)
-
-    def moved(self, value: Tensor, target: Tensor) -> None:
-        """A value has been written into another tensor."""
-        self.forget(target)
-        if self.knows(value):
-            self._follow(target, self._values[id(value)]._replace(tensor=weakref.ref(target)))
 
     def rule(self, call: Call, common: list[Tensor], others: list[Tensor]) -> Lift | None:
         """What values in common add to the derivatives of a result.
@@ -255,10 +232,14 @@ class Common:
             return None
         return self._with_batch(call, common, blocks)
 
+    def _known(self, value: Tensor) -> _Value:
+        known: _Value = self.state.common(value)
+        return known
+
     def _used(self, common: list[Tensor], times: int = 2) -> None:
         """Count uses; what is used twice has no noise of the outputs."""
         for value in common:
-            root = self._values[id(value)].root
+            root = self._known(value).root
             if root is not None:
                 root.uses += times
 
@@ -278,9 +259,9 @@ class Common:
     def _of_common(self, call: Call, common: list[Tensor]) -> None:
         """A function of values in common alone: its result is one, and so are several."""
         out, root, scale = call.out, None, None
-        lifts = [self._values[id(value)].lift for value in common]
+        lifts = [self._known(value).lift for value in common]
         if len(common) == 1 and _is_by_itself(call, common[0]):
-            root, before = self._values[id(common[0])].root, self._values[id(common[0])].scale
+            _, root, before = self._known(common[0])
 
             def scale() -> Tensor:
                 factor = torch.ones_like(common[0]) if before is None else before().expand_as(common[0])
@@ -301,7 +282,7 @@ class Common:
 
         for place, value in enumerate(out) if isinstance(out, list | tuple) else [(None, out)]:
             if isinstance(value, Tensor) and value.is_floating_point() and value is not common[0]:
-                self._follow(value, _Value(weakref.ref(value), part(place), root, scale))
+                self.state.follow(value, _Value(part(place), root, scale))
 
     def _with_batch(self, call: Call, common: list[Tensor], blocks: list[Tensor]) -> Lift:
         """A function of values in common and of such with the batch in front: its result has the batch in front."""
@@ -309,7 +290,7 @@ class Common:
         means = [call.average(value) if self.state.knows(value) else (lambda value=value: value) for value in blocks]
         x, weight = call.argument(0, "input"), call.argument(1, "weight")
         by_outputs = call.name == "linear" and x is blocks[0] and x.dim() == 2 and len(x) == self.batch
-        known = self._values[id(weight)] if by_outputs and self.knows(weight) else None
+        known = self.state.common(weight) if by_outputs else None
         root = None if known is None else known.root
         rest = common if root is None else [value for value in common if value is not weight]
         self._used(rest)
@@ -322,7 +303,7 @@ class Common:
             if known is not None and root is not None and root.used == 1:
                 total = _of_outputs(self.state, root, known.scale, means[0](), call.out)
             if rest:
-                lifts = [self._values[id(value)].lift for value in rest]
+                lifts = [self._known(value).lift for value in rest]
                 given = [(value, mean()) for value, mean in zip(blocks, means, strict=True)]
                 found = _lifted(call, self.batch, rest, lifts, given)
                 if found is not None:

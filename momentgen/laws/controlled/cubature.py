@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -103,6 +102,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     size = facts.together(network, draws, _FREE if facts.free else _TOGETHER)
     count, outputs, kinked = nodes.shape[1], runs.outputs, False
     found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
+    parts = list[Estimate]()
     for rule in _rules(count, spent.seed):
         if len(nodes) + len(rule.weight) > spent.max_rows:
             break
@@ -123,7 +123,10 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
             kinked = watch.kinked
         places = [*outputs.real(), *outputs.real(beside=True)]
         found.append([_estimate(outputs.of(place)[-len(weights[-1]) :], weights[-1]) for place in places])
-        error = _error(found)
+        if len(found) < 2:
+            continue
+        parts = _with_errors(found)
+        error = _error(parts)
         if error <= spent.rtol * _AGREED:
             break
     # noise that is further off may move an output that is the same at all nodes
@@ -131,7 +134,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
         count > 1 and any(bool((values == values[0]).all(0).any()) for values in map(outputs.of, places))
     ):
         return None
-    parts = _with_errors(found)
+    parts = list(map(_rounded, parts))
     if count > 1 and kinked:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(nodes)) for part in parts]
 
@@ -230,18 +233,21 @@ def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:
     return Estimate(centre + mean.to(outputs.dtype), factor, nothing, nothing)
 
 
-def _differences(found: list[list[Estimate]]) -> Iterator[tuple[Estimate, Tensor, Tensor]]:
-    """The last estimate of each output, and by how much its standard deviation and mean moved in the last two steps.
+def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
+    """The last estimates, with what standard deviation and mean moved by in the last two steps as errors.
 
     One of the two may have moved little by chance; it has half of the other's error at least.
     """
-    for place, last in enumerate(found[-1]):
-        steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
-        std_error, mean_error = (
-            _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * last.std)
-            for of in (attrgetter("std"), attrgetter("mean"))
-        )
-        yield last, std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
+    made = []
+    with torch.no_grad():
+        for place, last in enumerate(found[-1]):
+            steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
+            std, mean = (
+                _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * last.std)
+                for of in (attrgetter("std"), attrgetter("mean"))
+            )
+            made.append(last._replace(std_error=std.maximum(mean / 2), mean_error=mean.maximum(std / 2)))
+    return made
 
 
 def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
@@ -258,27 +264,21 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
     return torch.where(last > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
 
 
-def _error(found: list[list[Estimate]]) -> float:
+def _error(parts: list[Estimate]) -> float:
     """By how much the last rules differ, as a part of σ: of all but the worst tenth of the examples."""
-    if len(found) < 2:
-        return math.inf
     worst = 0.0
     with torch.no_grad():
-        for last, std_error, mean_error in _differences(found):
-            std = last.std
-            counted = std > _SMALL * std.mean()
-            share = torch.where(counted, torch.maximum(std_error, mean_error) / torch.where(counted, std, 1), 0)
+        for part in parts:
+            counted = part.std > _SMALL * part.std.mean()
+            share = torch.maximum(part.std_error, part.mean_error) / torch.where(counted, part.std, 1)
             if share.numel():
-                worst = max(worst, float(share.amax(-1).double().quantile(_EXAMPLES)))
+                worst = max(worst, float(torch.where(counted, share, 0).amax(-1).double().quantile(_EXAMPLES)))
     return worst
 
 
-def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
-    """The last estimates, with the differences and rounding as errors."""
-    made = []
+def _rounded(part: Estimate) -> Estimate:
+    """With errors that count rounding."""
     with torch.no_grad():
-        for last, std_error, mean_error in _differences(found):
-            rounding = _ROUNDINGS * torch.finfo(last.mean.dtype).eps * (last.mean.abs() + last.std)
-            rounding = torch.where(last.std > 0, rounding, 0)
-            made.append((std_error.maximum(rounding), mean_error.maximum(rounding)))
-    return [last._replace(std_error=one, mean_error=two) for last, (one, two) in zip(found[-1], made, strict=True)]
+        rounding = _ROUNDINGS * torch.finfo(part.mean.dtype).eps * (part.mean.abs() + part.std)
+        rounding = torch.where(part.std > 0, rounding, 0)
+        return part._replace(std_error=part.std_error.maximum(rounding), mean_error=part.mean_error.maximum(rounding))

@@ -153,7 +153,6 @@ class Slopes(TorchFunctionMode):
         call = Call(self.state, Record(), func, entry, args, kwargs)
         self._run(call)
         for target in tensors_in((kwargs["out"],)) if "out" in kwargs else args[:1]:
-            self.common.forget(target)
             self._written(target)
         return call.out
 
@@ -174,7 +173,8 @@ class Slopes(TorchFunctionMode):
             with self._ends("copy_"):
                 target.copy_(out)
             self._written(target)
-            self.common.moved(out, target)
+            if self.state.common(out) is not None:
+                self.state.follow(target, self.state.common(out))
         return target
 
     def _written(self, target: Any) -> None:
@@ -186,7 +186,7 @@ class Slopes(TorchFunctionMode):
     def _ruled(self, call: Call, given: list[Tensor]) -> Any:
         """The result of a function, with its derivative where the network is linearised."""
         state, added = self.state, None
-        common = [value for value in given if self.common.knows(value)]
+        common = [value for value in given if state.common(value) is not None]
         if draws(call.function, call.entry):
             drawn(call, self.common)
         elif any(map(state.moves, given)):
@@ -196,7 +196,7 @@ class Slopes(TorchFunctionMode):
         self._softmax(call.entry, call.out, call.function, call.args, call.kwargs)
         state.kinked |= has_kinks(call.entry, call.out)
         if common:
-            added = self.common.rule(call, common, [value for value in given if not self.common.knows(value)])
+            added = self.common.rule(call, common, [value for value in given if state.common(value) is None])
             if added is None and not any(map(state.moves, given)):
                 return call.out
         if added is not None and state.linearises:

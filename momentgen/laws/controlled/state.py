@@ -105,7 +105,7 @@ class State:
     ended: set[str] = field(default_factory=set)
     sources: list[Source] = field(default_factory=list)
     _leaves: dict[Any, Tensor] = field(default_factory=dict)
-    _random: dict[int, tuple[weakref.ref[Tensor], bool]] = field(default_factory=dict)
+    _random: dict[int, tuple[weakref.ref[Tensor], Any]] = field(default_factory=dict)
     _constants: dict[int, Tensor] = field(default_factory=dict)
 
     @property
@@ -157,12 +157,16 @@ class State:
         found = self._random.get(id(value))
         return found is not None and found[0]() is value
 
+    def common(self, value: Any) -> Any:
+        """What is known of a value that all examples have in common; None for others."""
+        return self._random[id(value)][1] if self.knows(value) else None
+
     def moves(self, value: Any) -> bool:
         """Whether a value is a random tensor that examples do not have in common."""
-        return self.knows(value) and not self._random[id(value)][1]
+        return self.knows(value) and self._random[id(value)][1] is None
 
-    def follow(self, value: Any, common: bool = False) -> None:
-        """The tensor, or all in a tuple, is random from now on; whether it is a value in common."""
+    def follow(self, value: Any, common: Any = None) -> None:
+        """The tensor, or all in a tuple, is random from now on; and what is known of a value in common."""
         if isinstance(value, list | tuple):
             for part in value:
                 self.follow(part)
