@@ -90,10 +90,7 @@ class Estimate(NamedTuple):
 
 
 def _halves(rows: Rows) -> Halves:
-    plus, minus, plus_linear, minus_linear = (part[first::2] for part in rows[:2] for first in (0, 1))
-    return Halves(
-        (plus - minus) / 2, (plus + minus) / 2, (plus_linear - minus_linear) / 2, (plus_linear + minus_linear) / 2
-    )
+    return Halves(*(torch.stack([part[0::2] - part[1::2], part[0::2] + part[1::2]]) / 2 for part in rows[:2]))
 
 
 def estimated(rows: Rows) -> Estimate:
@@ -106,7 +103,7 @@ def estimated(rows: Rows) -> Estimate:
         std = found.factor.square().sum(-2).sqrt()
         std_error = _std_error(found.products, found.exact, std)
         apart = found.residuals[count:]
-        square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
+        square = apart.square().sum(0) / pairs.outputs.shape[1] * _tails(apart)
         mean_error = _shared(square, std.square(), _few(count)).sqrt()
     return Estimate(found.mean * size + centre, found.factor * size[:, None], std_error * size, mean_error * size)
 
@@ -185,7 +182,7 @@ def _jackknife(products: Products, exact: Tensor, outputs_alone: bool) -> tuple[
     groups = count if outputs_alone else min(count, _GROUPS)
     sums = products.left_out(groups)
     if outputs_alone:
-        gamma = sums.base + over(sums.cross, sums.square)
+        gamma = sums.base + over(sums.cross.sum(0), sums.linear.sum(0))
         rest = remainder(sums, gamma, 0.0)
     else:
         found = coefficients(sums, exact)
@@ -203,7 +200,7 @@ def left_out(rows: Rows, groups: int) -> list[Estimate]:
     """
     size, centre, rows = _scaled(rows)
     pairs, first, estimates = _halves(rows), rows.fresh // 2, list[Estimate]()
-    place = torch.arange(len(pairs.odd), device=size.device) - first
+    place = torch.arange(pairs.outputs.shape[1], device=size.device) - first
     for group in range(groups):
         found = _moments(pairs.at((place < 0) | (place % groups != group)), first, rows.root)
         nothing = torch.zeros_like(found.mean)
@@ -228,10 +225,10 @@ def _moments(pairs: Halves, first: int, root: Tensor) -> _Moments:
     products = Products(counted)
     sums = products.total()
     gamma, own = coefficients(sums, exact)
-    odd, even = counted.odd - gamma * counted.odd_linear, counted.even - gamma * counted.even_linear
+    odd, even = counted.outputs - gamma * counted.linear
     apart = (even - even.mean(0)) / (sums.pairs - 1).clamp_min(1).sqrt()
     residuals = torch.cat([odd / freedom(sums, own).sqrt(), apart])
-    mean = (pairs.even - gamma * pairs.even_linear).mean(0)
+    mean = (pairs.outputs[1] - gamma * pairs.linear[1]).mean(0)
     factor = torch.cat([gamma[:, None] * root, residuals.movedim(0, 1)], 1)
     return _Moments(mean, factor, gamma, residuals, products, exact)
 
