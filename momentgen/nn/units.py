@@ -26,7 +26,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 def _number(unit: str, name: str, value: Any, low: float, high: float, expected: str) -> float:
     """A number within its range, or the error that says which is expected."""
-    if not isinstance(value, numbers.Real):
+    if not issubclass(type(value), numbers.Real):
         raise InputError(f"{unit}: expected a number for {name}, got {type(value).__name__}")
     if not low <= value <= high:
         # whole numbers may have thousands of digits

@@ -79,18 +79,9 @@ class InputNoise:
         """Whether its covariance is known; without it noise is in the rows alone."""
         return self.value.noise is None or bool(self.value.noise.is_known)
 
-    def unpaired(self) -> InputNoise:
-        """The same, of which every row is drawn."""
-        made = InputNoise(self.value, self.place, self._seed)
-        made.paired = False
-        return made
-
     def values(self, rows: range) -> Tensor:
         """The input with the noise of each row, shape ``(rows, *shape)``."""
-        mean = self.value.mean
-        if self._std is None or self.value.noise is not None:
-            return mean + self.rows(rows)
-        return torch.addcmul(mean, self._std, self._signed(rows))
+        return self.value.mean + self.rows(rows)
 
     def rows(self, rows: range) -> Tensor:
         """The noise of each row, shape ``(rows, *shape)``; in antithetic pairs at first."""
@@ -146,7 +137,7 @@ class InputNoise:
 
     def _reflected(self, row: int) -> bool:
         """Whether a row is the second of an antithetic pair."""
-        return row % 2 > 0 and (self.paired or row < PAIRED_ROWS)
+        return row % 2 > 0 and (row < PAIRED_ROWS or (self.paired and row < BESIDE))
 
 
 class Given(InputNoise):

@@ -66,7 +66,8 @@ class Products:
 
     def total(self) -> Sums:
         """Sums over all pairs."""
-        return Sums(self._base, *self._sums, self._base.new_full((), self.count))
+        rest, cross, linear = self._sums
+        return Sums(self._base, rest, cross, linear, self._base.new_full((), self.count))
 
     def left_out(self, groups: int) -> Sums:
         """Sums over all pairs but each of so many groups."""
@@ -80,7 +81,8 @@ class Products:
         mean, linear = map(grouped, self._means)  # of the group: those of all are 0
         moved = (torch.cat([one * 0, one / left]) for one in (mean.square(), mean * linear, linear.square()))
         sums = (total[:, None] - grouped(part) for total, part in zip(self._sums, self._parts, strict=True))
-        return Sums(self._base, *(one - other for one, other in zip(sums, moved, strict=True)), left)
+        rest, cross, square = (one - other for one, other in zip(sums, moved, strict=True))
+        return Sums(self._base, rest, cross, square, left)
 
 
 def over(top: Tensor, bottom: Tensor) -> Tensor:

@@ -231,23 +231,21 @@ class Runs:
         Examples have the outputs of their rows, whatever is beside them and goes through the network with them.
         """
         one, other = ([noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (0, last))
-        rows, expected, watched = self.outputs.rows, list[tuple[int, Tensor]](), self._watching()
+        rows, watched = self.outputs.rows, self._watching()
+        expected = dict(enumerate(rows[0]))
         if self.facts.by_example:
-            chosen = halves(self.network.batch)[0]
+            chosen, places = halves(self.network.batch)[0], list(filter(self.outputs.batched, expected))
             one = mixed(chosen, other, one)
-            expected = [
-                (place, *mixed(chosen, [rows[last][place]], [rows[0][place]]))
-                for place in range(len(rows[0]))
-                if self.outputs.batched(place)
-            ]
-        else:
-            expected = list(enumerate(rows[0]))
+            ends = ([rows[row][place] for place in places] for row in (last, 0))
+            expected = dict(zip(places, mixed(chosen, *ends), strict=True))
         watched.begin()
         with torch.no_grad(), watched:
             with Watch(one) as watch:
                 found = self.network.call(one)
             leaves = self._leaves(watched, found)[0]
-        same = all(close(leaves[place], leaf) for place, leaf in expected) and (self.facts.reads or not watch.reads)
+        same = all(close(leaves[place], leaf) for place, leaf in expected.items()) and (
+            self.facts.reads or not watch.reads
+        )
         return watch if same else None
 
     def _watching(self) -> Slopes:

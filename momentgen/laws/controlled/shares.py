@@ -20,7 +20,7 @@ from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import BESIDE, Given, InputNoise
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.runs import Runs
-from momentgen.laws.controlled.softmax import mean_jacobian
+from momentgen.laws.controlled.softmax import mean_jacobian, rows_of_softmax
 from momentgen.laws.functions import Function
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
@@ -81,17 +81,14 @@ class Contributions:
     ) -> None:
         self._network, self._facts, self._noise = network, facts, noise
         self._outputs, self._place, self._linear = outputs, place, linear
-        rows = Rows(outputs.of(place), linear.of(len(outputs)), linear.root, linear.fresh)
-        self._end = outputs.ends[place]
+        known = (outputs.of(place), linear.of(len(outputs)), linear.root)
+        values, moved, root = (part.detach().double() for part in known)
+        rows = Rows(values, moved, root, linear.fresh)
         self._jacobian: Tensor | None = None
-        if self._end is not None:
-            self._jacobian = mean_jacobian(rows.outputs, self._end.logarithm).double()
-            moved = (rows.linear.double().movedim(0, 1) @ self._jacobian.mT).movedim(1, 0)
-            ended = torch.log_softmax if self._end.logarithm else torch.softmax
-            values = ended(rows.outputs.double(), -1)
-            rows = Rows(values, moved, rows.root.double() @ self._jacobian.mT, rows.fresh)
-        given, moved, root = (part.detach().double() for part in (rows.outputs, rows.linear, rows.root))
-        found = fitted(Rows(given, moved, root, rows.fresh))
+        if (end := outputs.ends[place]) is not None:
+            self._jacobian = mean_jacobian(rows.outputs, end.logarithm)
+            rows = rows_of_softmax(rows, end.logarithm)
+        found = fitted(rows)
         self._gamma, self._mean = found.gamma, found.mean
 
     @property
@@ -157,8 +154,9 @@ class Contributions:
 
     def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> tuple[Tensor, list[_Known]]:
         """The linear part's contributions; first-order and total ones, and the *variance*."""
-        noise = [one.unpaired() for one in self._noise]
-        one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (BESIDE, BESIDE + rows))
+        one, other = (
+            [part.rows(range(first, first + rows)) for part in self._noise] for first in (BESIDE, BESIDE + rows)
+        )
         left_linear, right_linear = (self._parts(given, labels, count) for given in (one, other))
         left, right = (self._rest(given, own.sum(0)) for given, own in ((one, left_linear), (other, right_linear)))
         # A is of fewer draws than these: what it misses of a group's linear part is added

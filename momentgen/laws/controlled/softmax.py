@@ -18,7 +18,7 @@ from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, 
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
-__all__ = ["Softmax", "mean_jacobian", "softmaxed"]
+__all__ = ["Softmax", "mean_jacobian", "rows_of_softmax", "softmaxed"]
 
 #: quasi-random points of each answer of the jackknife, of which differences alone count
 _FEW = 128
@@ -65,7 +65,7 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     """
     pairs = (len(rows.outputs) - rows.fresh) // 2
     if pairs < 3:
-        return estimated(_rows_of_softmax(rows, logarithm))
+        return estimated(rows_of_softmax(rows, logarithm))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
     points = torch.cat(halves)
@@ -74,7 +74,7 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     # squares of some class's probabilities, or of their errors, may be below the range
     small = values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5
     if values.dtype is torch.float32 and not logarithm and bool(small.any()):
-        double = Rows(*map(Tensor.double, rows[:3]), rows.fresh)
+        double = Rows(rows.outputs.double(), rows.linear.double(), rows.root.double(), rows.fresh)
         return softmaxed(Estimate(*map(Tensor.double, logits)), double, logarithm)
     normal = _with_covariance(values)
     with torch.no_grad():
@@ -91,7 +91,7 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         if remainder.mean() < _LINEAR:
             unlike = remainder.square() * normal.var / 4  # as if σ changed by half of what is not normal
             return normal._replace(std_error=(errors[0] + unlike).sqrt(), mean_error=(errors[1] + unlike).sqrt())
-    own = _rows_of_softmax(rows, logarithm)
+    own = rows_of_softmax(rows, logarithm)
     sampled = estimated(own)
     with torch.no_grad():
         by_draws = left_out(own, groups)
@@ -148,7 +148,7 @@ def _spread(left_out: Tensor) -> Tensor:
     return (len(left_out) - 1) * away(left_out, left_out.mean(0)).square().mean(0)
 
 
-def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
+def rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
     """The rows of the probabilities or their logarithms, with the linear part by the rows' mean Jacobian."""
     outputs = rows.outputs.log_softmax(-1) if logarithm else rows.outputs.softmax(-1)
     jacobian = mean_jacobian(rows.outputs, logarithm)
