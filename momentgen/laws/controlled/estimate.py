@@ -5,10 +5,14 @@ is divided likewise.  With γ the coefficient of o on l, outputs have the covari
 exact.  R is the covariance of the remainder: the second moment of o - γ l plus the sample covariance of g - γ l.
 For antithetic pairs o is odd in the noise and g even; for independent ones the same sums are those of independent
 draws.
+
+The remainders of an example's outputs are alike more often than not, as shares of their linear part.  Each is shrunk
+towards their average, by as much as chance explains how far they are apart.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import torch
@@ -93,6 +97,23 @@ def _halves(rows: Rows) -> Halves:
     return Halves(*(torch.stack([part[0::2] - part[1::2], part[0::2] + part[1::2]]) / 2 for part in rows[:2]))
 
 
+def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
+    """The remainder's variances drawn together, shape ``(batch, K)``."""
+    usable = (exact > 1e-4 * own) & (exact > 0) & own.isfinite() & exact.isfinite()
+    count = usable.sum(-1, keepdim=True)
+    share = torch.where(usable, own / torch.where(usable, exact, 1), 0)
+    mean = share.sum(-1, keepdim=True) / count.clamp_min(1)
+    apart = torch.where(usable, share - mean, 0).square().sum(-1, keepdim=True) / (count - 1).clamp_min(1)
+    chance = 2 / (2 * pairs - 1) * mean.square()
+    # As James and Stein: chance over what is seen; few outputs do not tell what chance is.
+    weight = torch.where(apart > chance, chance / torch.where(apart > chance, apart, 1), 1) * (count / (count + 10))
+    weight = torch.where((mean > 0) & (count > 1), weight, 0)
+    drawn = own + weight * (mean * exact - own)
+    # Shares may be orders apart: none moves by more than chance may have moved it (Efron & Morris 1972).
+    limit = math.exp(2 * (2 / (2 * pairs - 1)) ** 0.5)
+    return torch.where(usable, torch.clamp(drawn, own / limit, own * limit), own)
+
+
 def estimated(rows: Rows) -> Estimate:
     """Moments of the outputs and their errors; see the module's head."""
     size, centre, rows = _scaled(rows)
@@ -138,7 +159,7 @@ def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
         gamma, mean, rest = (
             torch.where(found.exact > 0, found.gamma, 0),
             found.mean * size,
-            found.residuals.square().sum(0) * size.square(),
+            found.var * size.square(),
         )
         return Fitted(mean + centre, scaled.linear * own, used * own[:, None], drawn, rest, gamma)
 
@@ -186,7 +207,7 @@ def _jackknife(products: Products, exact: Tensor, outputs_alone: bool) -> tuple[
         rest = remainder(sums, gamma, 0.0)
     else:
         found = coefficients(sums, exact)
-        gamma, rest = found.gamma, remainder(sums, *found)
+        gamma, rest = found.gamma, _shrunk(remainder(sums, *found), exact, count)
     stds = (gamma.square() * exact + rest).sqrt()
     influence = stds.mean(0) - stds  # of each pair or group on the standard deviation
     square = (groups - 1) * influence.square().mean(0)
@@ -209,11 +230,12 @@ def left_out(rows: Rows, groups: int) -> list[Estimate]:
 
 
 class _Moments(NamedTuple):
-    """Mean and factor; γ; residuals whose second moment is the remainder's; sums, and the linear part's *variance*."""
+    """Mean and factor; γ; the remainder's *variance*; what it is of; sums, and the *variance* of the linear part."""
 
     mean: Tensor
     factor: Tensor
     gamma: Tensor
+    var: Tensor
     residuals: Tensor
     products: Products
     exact: Tensor
@@ -229,8 +251,11 @@ def _moments(pairs: Halves, first: int, root: Tensor) -> _Moments:
     apart = (even - even.mean(0)) / (sums.pairs - 1).clamp_min(1).sqrt()
     residuals = torch.cat([odd / freedom(sums, own).sqrt(), apart])
     mean = (pairs.outputs[1] - gamma * pairs.linear[1]).mean(0)
-    factor = torch.cat([gamma[:, None] * root, residuals.movedim(0, 1)], 1)
-    return _Moments(mean, factor, gamma, residuals, products, exact)
+    own = residuals.square().sum(0)
+    var, some = _shrunk(own, exact, products.count), own > 0
+    scale = torch.where(some, var / torch.where(some, own, 1), 1).sqrt()
+    factor = torch.cat([gamma[:, None] * root, (residuals * scale).movedim(0, 1)], 1)
+    return _Moments(mean, factor, gamma, var, residuals, products, exact)
 
 
 def with_unseen(found: Estimate, rows: int) -> Estimate:
