@@ -30,8 +30,8 @@ __all__ = ["BY_DRAWS", "Contributions", "Shares"]
 
 #: whether few noisy values are drawn too, whose linear part is then known
 BY_DRAWS: Final[ContextVar[bool]] = ContextVar("momentgen_by_draws", default=False)
-#: rows that go through the network together
-_TOGETHER: Final = 1024
+#: rows whose outputs are held together
+_TOGETHER: Final = 64
 
 
 class Shares(NamedTuple):
@@ -193,15 +193,18 @@ class Contributions:
         """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
         size = self._facts.together(self._network, self._noise, _TOGETHER)
         if size == 1 and isinstance(self._network.where, Function) and not len(self._network.where.parts):
-            found = self._together(given)
-            if found is not None:
-                return found
-        noise: list[InputNoise] = [
-            Given(one.value, one.place, values.__getitem__, len(values))
-            for one, values in zip(self._noise, given, strict=True)
-        ]
-        runs = Runs(self._network, self._facts, noise, logits=False, records=False)
-        return runs.all(len(given[0]), size).of(self._place).double()
+            together = self._together(given)
+            if together is not None:
+                return together
+        found = []
+        for some in zip(*(values.split(_TOGETHER) for values in given), strict=True):
+            noise: list[InputNoise] = [
+                Given(one.value, one.place, values.__getitem__, len(values))
+                for one, values in zip(self._noise, some, strict=True)
+            ]
+            runs = Runs(self._network, self._facts, noise, logits=False, records=False)
+            found.append(runs.all(len(some[0]), size).of(self._place).double())
+        return torch.cat(found)
 
     def _rest(self, noise: list[Tensor], linear: Tensor) -> Tensor:
         """What the mean and the linear part leave of rows, shape ``(rows, B, K)``."""
