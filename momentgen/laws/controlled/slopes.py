@@ -186,7 +186,6 @@ class Slopes(TorchFunctionMode):
     def _ruled(self, call: Call, given: list[Tensor]) -> Any:
         """The result of a function, with its derivative where the network is linearised."""
         state, added = self.state, None
-        follows = any(map(state.knows, given))
         common = [value for value in given if state.common(value) is not None]
         if draws(call.function, call.entry):
             drawn(call, self.common)
@@ -204,7 +203,7 @@ class Slopes(TorchFunctionMode):
             with self._ends(call.name):
                 more = added()
                 call.out = call.out if more is None else call.out + more
-        if follows:
+        if any(map(state.knows, given)) and state.common(call.out) is None:  # what is drawn in place may be in common
             state.follow(call.out)
         return call.out
 
