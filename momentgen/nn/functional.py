@@ -37,9 +37,7 @@ Posterior = Literal["logistic", "normal", "simplified", "quadrature"]
 
 def __getattr__(name: str) -> Any:
     """A function of torch behind the border."""
-    if name.startswith("__"):  # what Python asks a module for, such as __path__, is no function
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for space in (torch, F):
+    for space in () if name.startswith("__") else (torch, F):  # what Python asks of a module, as __path__, is none
         function = getattr(space, name, None)
         if callable(function) and entry_of(function) is not None:
             return functools.partial(_bordered, function)
@@ -179,8 +177,6 @@ def gaussian_nll_loss(
         raise InputError(f"gaussian_nll_loss: the noise's variance must be positive, got {noise_var!r}")
     var = x.var + noise_var
     loss = 0.5 * ((target - x.mean).square() / var + var.log() + math.log(2 * math.pi))
-    if reduction == "none":
-        return loss
-    if reduction not in ("mean", "sum"):
+    if reduction not in ("mean", "sum", "none"):
         raise InputError(f"gaussian_nll_loss: expected mean, sum or none, got {reduction!r} as reduction")
-    return loss.mean() if reduction == "mean" else loss.sum()
+    return loss if reduction == "none" else getattr(loss, reduction)()

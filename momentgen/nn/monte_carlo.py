@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,35 +46,22 @@ class RunningMoments:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._mean: Tensor | None = None
-        self._squares: Tensor | None = None
+        self.count, self._mean, self._squares = 0, torch.zeros(()), torch.zeros(())
 
     def update(self, chunk: Tensor) -> None:
         """Take in samples along the first dimension."""
         chunk = chunk.detach().double()
         mean = chunk.mean(0)
-        self.merge(chunk.shape[0], mean, (chunk - mean).square().sum(0))
+        self.merge(len(chunk), mean, (chunk - mean).square().sum(0))
 
     def merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
         """Take in n samples by their mean and their sum of squares about it."""
-        if self._mean is None or self._squares is None:
-            self.count, self._mean, self._squares = n, mean, squares
-            return
         total = self.count + n
-        shift = mean - self._mean
-        self._mean = self._mean + shift * (n / total)
-        self._squares = self._squares + squares + shift.square() * (self.count * n / total)
-        self.count = total
-
-    @classmethod
-    def of(cls, blocks: Iterable[RunningMoments]) -> Moments:
-        """Moments of all samples of some blocks together."""
-        whole = cls()
-        for one in blocks:
-            if one._mean is not None and one._squares is not None:
-                whole.merge(one.count, one._mean, one._squares)
-        return whole.moments()
+        if self.count:
+            shift = mean - self._mean
+            squares = self._squares + squares + shift.square() * (self.count * n / total)
+            mean = self._mean + shift * (n / total)
+        self.count, self._mean, self._squares = total, mean, squares
 
     def moments(self) -> Moments:
         """Mean and unbiased variance, in float64.
@@ -82,7 +69,7 @@ class RunningMoments:
         Raises:
             InputError: of fewer than two samples.
         """
-        if self._mean is None or self._squares is None or self.count < 2:
+        if self.count < 2:
             raise InputError(f"RunningMoments: expected at least 2 samples, got {self.count}")
         return Moments(self._mean, self._squares / (self.count - 1))
 
@@ -172,9 +159,8 @@ def monte_carlo(
     if at_once > 1 and not _independent(model, x, given):
         at_once = 1
     layers: dict[str, list[RunningMoments]] = {}
-    asked = functions or {}
-    expected = {name: RunningMoments() for name in asked}
-    output = RunningMoments()
+    asked = [lambda out: out, *(functions or {}).values()]  # the output itself, and what is asked of it
+    found = [RunningMoments() for _ in asked]
     devices = [given.mean.device] if given.mean.is_cuda else []
     kept, keeps, done, k = Kept(model), False, 0, at_once
 
@@ -200,21 +186,21 @@ def monte_carlo(
                 kept.restore()
             out = _value(model(_drawn(x, given, k)))
             keeps = keeps or (not done and bool(kept.changed()))
-            for value, running in [(out, output), *((function(out), expected[f]) for f, function in asked.items())]:
+            for running, value in zip(found, (function(out) for function in asked), strict=True):
                 running.update(value.unflatten(0, (k, batch)) if k > 1 else value[None])
             done += k
             advance(done)
-    of_functions = {name: one.moments() for name, one in expected.items()}
-    of_layers = {name: RunningMoments.of(blocks) for name, blocks in layers.items()}
-    return MonteCarlo(
-        n, output.moments(), of_layers, of_functions, {name: _error(blocks) for name, blocks in layers.items()}
-    )
-
-
-def _error(blocks: list[RunningMoments]) -> float:
-    """The standard error of the average standard deviation; NaN of one block."""
-    spread = torch.stack([one.moments().var.sqrt().mean() for one in blocks if one.count > 1])
-    return (spread.std() / len(spread) ** 0.5).item() if len(spread) > 1 else math.nan
+    output, *expected = (one.moments() for one in found)
+    of_layers, errors = {}, {}
+    for name, blocks in layers.items():
+        whole = RunningMoments()
+        for one in blocks:
+            if one.count:
+                whole.merge(one.count, one._mean, one._squares)
+        of_layers[name] = whole.moments()
+        spread = torch.stack([one.moments().var.sqrt().mean() for one in blocks if one.count > 1])
+        errors[name] = (spread.std() / len(spread) ** 0.5).item() if len(spread) > 1 else math.nan
+    return MonteCarlo(n, output, of_layers, dict(zip(functions or (), expected, strict=True)), errors)
 
 
 def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
@@ -261,11 +247,9 @@ def _value(out: Any) -> Tensor:
     raise InputError(f"monte_carlo: expected a network with one output, got {type(out).__name__}")
 
 
-def _names(model: torch.nn.Module, parents: bool) -> dict[torch.nn.Module, str]:
-    """The modules whose outputs are looked at: those without children, or all inside the model."""
-    found = {part: name for name, part in model.named_modules() if (parents and name) or not any(part.children())}
-    # A converted network has the qualified name of the plain one.
-    return {part: name or type(part).__qualname__.rpartition(".")[2] for part, name in found.items()}
+def kind_of(part: torch.nn.Module) -> str:
+    """A module's class; that of a converted network has the qualified name of the plain one."""
+    return type(part).__qualname__.rpartition(".")[2]
 
 
 @contextlib.contextmanager
@@ -283,7 +267,11 @@ def each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parents
 
         return hook
 
-    handles = [part.register_forward_hook(hook_of(name)) for part, name in _names(model, parents).items()]
+    handles = [
+        part.register_forward_hook(hook_of(name or kind_of(part)))
+        for name, part in model.named_modules()
+        if (parents and name) or not any(part.children())
+    ]
     handles.append(model.register_forward_pre_hook(lambda *_: calls.clear()))
     try:
         yield

@@ -1,12 +1,11 @@
 """Analytic normalisation: a data set's statistics, one pixel's mean and variance, propagated through the network.
 
-``Normalize`` divides each pre-activation by its standard deviation over the
-data set, after taking the mean away.  Both come from the network's own weights
-and the data's per-channel statistics, by one pass without batch and space:
-cheap, differentiable, and no batch statistics.
+``Normalize`` divides each pre-activation by its standard deviation over the data set, after taking the mean away.  Both
+come from the network's own weights and the data's per-channel statistics, by one pass without batch and space: cheap,
+differentiable, and no batch statistics.
 
-Source: Shekhovtsov & Flach 2018, section 4 and table 4; the same, Normalization of
-Neural Networks using Analytic Variance Propagation, CVWW 2018.
+Source: Shekhovtsov & Flach 2018, section 4 and table 4; the same, Normalization of Neural Networks using Analytic
+Variance Propagation, CVWW 2018.
 """
 
 from __future__ import annotations
@@ -58,11 +57,8 @@ class Normalize(Layer, torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
         self._live: tuple[Tensor, Tensor] | None = None
 
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        """Factor and summand of each channel, shape ``(C,)``: this training step's, or by the kept statistics."""
-        return self._live or self._of(Moments(self.running_mean, self.running_var))  # type: ignore[arg-type]
-
     def _of(self, data: Moments) -> tuple[Tensor, Tensor]:
+        """Factor and summand of each channel, shape ``(C,)``."""
         factor = (data.var + self.eps).rsqrt()
         if self.weight is None or self.bias is None:
             return factor, -data.mean * factor
@@ -75,16 +71,13 @@ class Normalize(Layer, torch.nn.Module):
 
     def _forward_inside(self, x: Any) -> Any:
         """Of a law or a tensor; statistics of the data set become this layer's own."""
-        if isinstance(x, Channels):
-            return self._normalised_statistics(x)
-        check_strided(self, x)
-        self._check(x)
-        return _scaled(x, *self._affine())
-
-    def _normalised_statistics(self, x: Channels) -> Channels:
+        if not isinstance(x, Channels):
+            check_strided(self, x)
+            self._check(x)
+            # this training step's, or by the kept statistics
+            return _scaled(x, *(self._live or self._of(Moments(self.running_mean, self.running_var))))  # type: ignore[arg-type]
         mean, var = x.moments()
-        if mean.shape != (self.num_features,):
-            raise InputError(f"Normalize: expected {self.num_features} channels, got {tuple(mean.shape)}")
+        self._check(mean)
         factor, summand = self._live = self._of(x.moments())
         with torch.no_grad():
             self.running_mean.copy_(mean)  # type: ignore[operator]
@@ -93,9 +86,6 @@ class Normalize(Layer, torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, affine={self.weight is not None}, eps={self.eps}"
-
-
-_CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 def _scaled(x: Any, factor: Tensor, summand: Tensor) -> Any:
@@ -194,7 +184,7 @@ def initialise_analytically(
     Raises:
         InputError: as :func:`propagate_statistics`; or if a layer's output does not vary.
     """
-    kinds = (torch.nn.Linear, *_CONVOLUTIONS)
+    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
     handles = [part.register_forward_hook(_rescale) for part in network.modules() if isinstance(part, kinds)]
     try:
         with torch.no_grad():
@@ -210,9 +200,7 @@ def _rescale(layer: Any, _: Any, out: Any) -> Any:
         raise InputError(f"initialise_analytically: an output of {type(layer).__name__} does not vary over the data")
     std = var.sqrt()
     layer.weight.div_(std.view(-1, *[1] * (layer.weight.dim() - 1)))
-    if layer.bias is None:
-        rescaled = (mean / std, torch.ones_like(std))
-    else:
+    if layer.bias is not None:
         layer.bias.sub_(mean).div_(std)
-        rescaled = (torch.zeros_like(std), torch.ones_like(std))
+    rescaled = (mean / std if layer.bias is None else torch.zeros_like(std), torch.ones_like(std))
     return out.by_moments(lambda mean, var: rescaled) if isinstance(out, Channels) else Moments(*rescaled)

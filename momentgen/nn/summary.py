@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +21,7 @@ from momentgen.laws.law import Law
 from momentgen.laws.methods import ALL
 from momentgen.laws.notes import listening
 from momentgen.laws.values import as_moments, lower
-from momentgen.nn.monte_carlo import monte_carlo, propagated
+from momentgen.nn.monte_carlo import kind_of, monte_carlo, propagated
 from momentgen.nn.tables import Table, range_of, shown
 from momentgen.pictures import of_layers
 from momentgen.runtime import Moments
@@ -180,25 +179,33 @@ def summary(
     unknown = [name for name in methods or () if name not in _METHODS]
     if unknown:
         raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
-    own = _own_method(model)
-    saturations: dict[str, float] = {}
-    try:
-        with _watching(model, saturations) as notes:
-            output, layers = propagated(model, x)
-        problem, of_ap2 = "", layers
-    except MomentgenError as error:
-        if own == "ap2":
-            raise
-        problem, of_ap2, notes = str(error), {}, {}
-    draws = samples or (0 if own == "ap2" else _DRAWS)
-    drawn: dict[str, Moments] = {}
-    errors: dict[str, float] = {}
-    if draws:
-        kept, batch = Kept(model), as_moments("summary", x).mean.shape[:1].numel()
+    single = getattr(model, "DEFAULT", DEFAULT) != DEFAULT
+    own = str(getattr(model, "propagation", None) or ("ap2" if single else by_flag(model.training)))
+    given, problem, saturations = as_moments("summary", x), "", dict[str, float]()
+    of_ap2, drawn, errors = dict[str, Moments](), dict[str, Moments](), dict[str, float]()
+    kinds = {name: kind_of(part) for name, part in model.named_modules()}
+    hooked = [(name, part) for name, part in model.named_modules() if kinds[name] in _ACTIVATIONS]
+    handles = [part.register_forward_hook(_saturation(name, saturations)) for name, part in hooked]
+    kept = Kept(model)
+    with listening() as heard:
+        try:
+            with method("ap2"):
+                output, of_ap2 = propagated(model, x)
+        except MomentgenError as error:
+            if own == "ap2":
+                raise
+            problem = str(error)
+        finally:
+            kept.restore()
+            for handle in handles:
+                handle.remove()
+    notes = [] if problem else list(heard)
+    if draws := samples or (0 if own == "ap2" else _DRAWS):
+        batch = given.mean.shape[:1].numel()
         found = monte_carlo(model, x, draws, rows=batch, seed=seed, progress=progress)  # each draw a call
         kept.restore()
         output, drawn, errors = found.output, found.layers, found.errors
-        layers = layers if own == "ap2" else drawn
+    layers = of_ap2 if own == "ap2" else drawn
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")
     if not any(bool(one.var.any()) for one in (output, *layers.values())):
@@ -206,7 +213,6 @@ def summary(
             "summary: nothing is random: the input is certain, and the network makes no noise of its own. Pass "
             "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
         )
-    kinds = {name: _kind(part) for name, part in model.named_modules()}
     rows = []
     for name, one in layers.items():
         base = name.partition(":")[0]
@@ -215,10 +221,13 @@ def summary(
         ranges = range_of(one.mean), range_of(one.var.sqrt())
         rows.append(Row(name, kinds.get(base, base), *ranges, own_error, saturations.get(base), ratio))
     compared: list[MethodRow] = []
-    warnings: list[str] = []
     if wanted := ("ap2", own) if methods is None else methods:
-        compared, warnings = _by_method(model, x, wanted, output if samples else None, problem)
-    return Summary(tuple(rows), draws, samples, (*notes, *warnings), tuple(compared), own)
+        compared, off = _by_method(model, given, wanted, output if samples else None, problem)
+        if off is not None and not 1 / _OFF < off < _OFF:
+            notes.append(
+                f"ap2: its σ of the output is {off:.2g} of that of controlled, since it takes units as independent"
+            )
+    return Summary(tuple(rows), draws, samples, tuple(notes), tuple(compared), own)
 
 
 #: draws of a layer where none are asked for
@@ -226,71 +235,44 @@ _DRAWS = 64
 _METHODS = tuple(one.name for one in ALL.values() if one.is_distribution)
 #: a diagonal σ that is off by more than this factor is said to be
 _OFF = 1.2
-
-
-@contextlib.contextmanager
-def _watching(model: torch.nn.Module, saturations: dict[str, float]) -> Iterator[dict[str, int]]:
-    """Within it the model runs by ``ap2``; yields the notes, and fills in the saturated share of each activation."""
-    handles = [
-        part.register_forward_hook(_saturation(name, saturations))
-        for name, part in model.named_modules()
-        if _kind(part) in _ACTIVATIONS
-    ]
-    kept = Kept(model)
-    try:
-        with listening() as notes, method("ap2"):
-            yield notes
-    finally:
-        kept.restore()
-        for handle in handles:
-            handle.remove()
+_ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)
 
 
 def _by_method(
-    model: torch.nn.Module, x: Moments | Tensor, methods: Sequence[str], truth: Moments | None, problem: str
-) -> tuple[list[MethodRow], list[str]]:
-    """The output's σ, and the time it takes, by each method; and where the diagonal one is off."""
+    model: torch.nn.Module, given: Moments, methods: Sequence[str], truth: Moments | None, problem: str
+) -> tuple[list[MethodRow], float | None]:
+    """The output's σ, and the time it takes, by each method; and by which factor the diagonal one is off."""
     outputs: dict[str, Moments] = {}
-    given = as_moments("summary", x)
     rows: list[MethodRow] = []
-    with torch.no_grad():
-        base = min(_seconds(model, given.mean.clone(), "sample")[0] for _ in range(3))
-        for name in ("ap2", *(name for name in _METHODS if name in methods and name != "ap2")):
-            try:
-                if name == "ap2" and problem:
-                    raise MomentgenError(problem)
-                seconds, out = _seconds(model, given, name)
-            except MomentgenError as error:
-                rows.append(MethodRow(name, None, problem=str(error)))
-                continue
-            outputs[name] = out
-            ratio = None if truth is None else _ratio(out, Moments(truth.mean, truth.var.reshape(out.var.shape)))
-            stated = None if out.std_error is None else out.std_error.square().mean().sqrt().item()
-            rows.append(MethodRow(name, range_of(out.var.sqrt()), stated, ratio, seconds / base))
-    off = _ratio(*(outputs[name] for name in _METHODS)) if len(outputs) == len(_METHODS) else None
-    if off is None or 1 / _OFF < off < _OFF:
-        return rows, []
-    return rows, [f"ap2: its σ of the output is {off:.2g} of that of controlled, since it takes units as independent"]
 
+    def seconds(x: Moments | Tensor, name: str) -> float:
+        kept, start = Kept(model), time.perf_counter()
+        try:
+            with torch.no_grad(), method(name):  # type: ignore[arg-type]
+                out = model(x)
+            taken = time.perf_counter() - start
+        finally:
+            kept.restore()
+        if not isinstance(out, Moments):
+            raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
+        outputs[name] = out
+        return taken
 
-def _own_method(model: torch.nn.Module) -> str:
-    """The method that the network uses where no context sets another."""
-    single = getattr(model, "DEFAULT", DEFAULT) != DEFAULT
-    return str(getattr(model, "propagation", None) or ("ap2" if single else by_flag(model.training)))
-
-
-def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[float, Moments]:
-    """How long a call by a method takes, and the output."""
-    kept, start = Kept(model), time.perf_counter()
-    try:
-        with method(name):  # type: ignore[arg-type]
-            out = model(x)
-        seconds = time.perf_counter() - start
-    finally:
-        kept.restore()
-    if not isinstance(out, Moments):
-        raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
-    return seconds, out
+    base = min(seconds(given.mean.clone(), "sample") for _ in range(3))
+    for name in ("ap2", *(name for name in _METHODS if name in methods and name != "ap2")):
+        try:
+            if name == "ap2" and problem:
+                raise MomentgenError(problem)
+            cost = seconds(given, name) / base
+        except MomentgenError as error:
+            rows.append(MethodRow(name, None, problem=str(error)))
+            continue
+        out = outputs[name]
+        ratio = None if truth is None else _ratio(out, Moments(truth.mean, truth.var.reshape(out.var.shape)))
+        stated = None if out.std_error is None else out.std_error.square().mean().sqrt().item()
+        rows.append(MethodRow(name, range_of(out.var.sqrt()), stated, ratio, cost))
+    both = [outputs[name] for name in _METHODS if name in outputs]
+    return rows, _ratio(*both) if len(both) == len(_METHODS) else None
 
 
 def _cell(value: float | None, form: str) -> str:
@@ -301,13 +283,6 @@ def _with_error(std: tuple[float, float, float], error: float | None) -> list[st
     """Least, average, its error, and largest."""
     least, average, largest = shown(std)
     return [least, average, _cell(error, ".2g"), largest]
-
-
-_ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)
-
-
-def _kind(part: torch.nn.Module) -> str:
-    return type(part).__qualname__.rpartition(".")[2]  # a converted network has the qualified name of the plain one
 
 
 def _saturation(name: str, found: dict[str, float]) -> Any:

@@ -24,13 +24,23 @@ __all__ = ["BowTie", "InjectedNoise", "LogisticBernoulli", "ProbitBernoulli"]
 _LARGEST = torch.finfo(torch.float32).max
 
 
-def _shown(value: Any) -> str:
-    """A number, but for whole ones of thousands of digits."""
-    return repr(value) if isinstance(value, float) or abs(value) <= _LARGEST else f"a number beyond {_LARGEST:g}"
+def _number(unit: str, name: str, value: Any, low: float, high: float, expected: str) -> float:
+    """A number within its range, or the error that says which is expected."""
+    if not issubclass(type(value), numbers.Real):
+        raise InputError(f"{unit}: expected a number for {name}, got {type(value).__name__}")
+    if not low <= value <= high:
+        # whole numbers may have thousands of digits
+        shown = repr(value) if isinstance(value, float) or abs(value) <= _LARGEST else f"a number beyond {_LARGEST:g}"
+        raise InputError(f"{unit}: {expected}, got {shown}")
+    return float(value)
 
 
 class _Unit(Layer, noise.Unit, torch.nn.Module):
-    """A unit with a noise of its own."""
+    """A unit with a noise of its own, whose moments are those of an op."""
+
+    op: str
+    #: attributes that the op takes
+    SETTINGS: tuple[str, ...] = ("variant",)
 
     def _forward_inside(self, x: Any) -> Any:
         """A law's noise by its rule; a tensor's is drawn, unless a network runs on laws."""
@@ -40,6 +50,11 @@ class _Unit(Layer, noise.Unit, torch.nn.Module):
         if torch.overrides.has_torch_function_unary(x):
             return torch.overrides.handle_torch_function(noise.UNIT.call, (x,), x, self)
         return self.drawn(x)
+
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        op = getattr(momentgen.generated, self.op)
+        settings = {name: getattr(self, name) for name in self.SETTINGS if getattr(self, name) is not None}
+        return tuple(op(mean, torch.zeros_like(mean) if var is None else var, **settings))
 
 
 class InjectedNoise(_Unit):
@@ -64,17 +79,12 @@ class InjectedNoise(_Unit):
         self, var: float = 1.0, mean: float = 0.0, distribution: Literal["normal", "logistic"] = "normal"
     ) -> None:
         super().__init__()
-        given: dict[str, Any] = {"variance": var, "mean": mean}
-        for name, value in given.items():
-            if not isinstance(value, numbers.Real):
-                raise InputError(f"InjectedNoise: expected a number for the {name}, got {type(value).__name__}")
-        if not 0 <= var <= _LARGEST:
-            raise InputError(f"InjectedNoise: the variance must be finite and not negative, got {_shown(var)}")
-        if not -_LARGEST <= mean <= _LARGEST:
-            raise InputError(f"InjectedNoise: the mean must be finite, got {_shown(mean)}")
+        wide = "the variance must be finite and not negative"
+        self.var = _number("InjectedNoise", "the variance", var, 0, _LARGEST, wide)
+        self.mean = _number("InjectedNoise", "the mean", mean, -_LARGEST, _LARGEST, "the mean must be finite")
         if distribution not in ("normal", "logistic"):
             raise InputError(f"InjectedNoise: expected a normal or logistic distribution, got {distribution!r}")
-        self.mean, self.var, self.distribution = float(mean), float(var), distribution
+        self.distribution = distribution
 
     def plain(self, x: Tensor) -> Tensor:
         return x + self.mean if self.mean else x
@@ -101,19 +111,12 @@ class InjectedNoise(_Unit):
 class _Bernoulli(_Unit):
     """Y in {0, 1} with P(Y = 1 | X) = F(X): mean p = E F(X), variance p (1 - p), whatever F's own variance."""
 
-    op: str
-
     def __init__(self, variant: str | None = None) -> None:
         super().__init__()
         self.variant = variant
 
     def drawn(self, x: Tensor) -> Tensor:
         return torch.bernoulli(self.plain(x))
-
-    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        op = getattr(momentgen.generated, self.op)
-        spread = torch.zeros_like(mean) if var is None else var
-        return tuple(op(mean, spread) if self.variant is None else op(mean, spread, variant=self.variant))
 
     def extra_repr(self) -> str:
         return "" if self.variant is None else f"variant={self.variant!r}"
@@ -167,19 +170,16 @@ class BowTie(_Unit):
     tensor([0.1000, 0.1000])
     """
 
-    op = "bow_tie"
+    op, SETTINGS = "bow_tie", ("tau", "eta")
+    tau: float
+    eta: float
 
     def __init__(self, tau: float = 0.1, eta: float = 0.0) -> None:
         super().__init__()
         given: dict[str, Any] = {"tau": tau, "eta": eta}
-        for name, value in given.items():
-            if not isinstance(value, numbers.Real):
-                raise InputError(f"BowTie: expected a number for {name}, got {type(value).__name__}")
         for p in momentgen.generated.bow_tie.parameters:
-            if not p.low <= given[p.name] <= p.high:
-                shown = _shown(given[p.name])
-                raise InputError(f"BowTie: expected {p.name} in [{p.low:g}, {p.high:g}], got {shown}")
-        self.tau, self.eta = float(tau), float(eta)
+            expected = f"expected {p.name} in [{p.low:g}, {p.high:g}]"
+            setattr(self, p.name, _number("BowTie", p.name, given[p.name], p.low, p.high, expected))
 
     def plain(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(x / self.tau)
@@ -187,11 +187,6 @@ class BowTie(_Unit):
     def drawn(self, x: Tensor) -> Tensor:
         open_ = x * torch.bernoulli(torch.sigmoid(x.detach() / self.tau))
         return open_ + self.eta * torch.randn_like(x) if self.eta else open_
-
-    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        op = getattr(momentgen.generated, self.op)
-        spread = torch.zeros_like(mean) if var is None else var
-        return tuple(op(mean, spread, tau=self.tau, eta=self.eta))
 
     def extra_repr(self) -> str:
         return f"tau={self.tau}, eta={self.eta}"

@@ -65,6 +65,19 @@ def test_at_little_noise_a_function_is_its_jacobian_and_nothing_is_left_to_draws
     assert (found.std_error <= (1.001 / 16 if name in KINKED else 2e-3) * found.std + 1e-12).all()
 
 
+@pytest.mark.parametrize("name", ["softmax", "layer norm", "products", "choices", "attention"])
+def test_what_rows_say_of_a_derivative_is_differentiated_too(name: str) -> None:
+    torch.manual_seed(0)
+    net = momentgen.convert(Of(lambda x: FUNCTIONS[name](x).flatten(1)[:, :3]), "controlled", max_rows=16)
+
+    def value(mean: Tensor) -> Tensor:
+        found = net(noisy(mean, std=0.2))
+        return found.std.sum() + found.mean.sin().sum()
+
+    x = torch.randn(2, 24, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(value, x, rtol=1e-4, atol=1e-7, fast_mode=True)
+
+
 @pytest.mark.parametrize("end", [nn.Softmax(-1), nn.LogSoftmax(-1)], ids=["softmax", "log softmax"])
 def test_probabilities_of_logits_that_are_not_normal_have_an_error_that_covers_it(end: nn.Module) -> None:
     torch.manual_seed(0)

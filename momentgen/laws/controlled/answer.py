@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.noise import Given, InputNoise
 from momentgen.laws.controlled.predictive import Made, OfOutput
-from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError
+from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError, reach
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
+from momentgen.laws.nests import flattened
 from momentgen.laws.notes import note, note_and_warn
+from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "linear_alone"]
 
 #: by the number of rows that there are at least: how many times as many may follow before errors are looked at again
 _MORE: Final = ((64, 3), (0, 1))
@@ -50,20 +54,19 @@ class Answer:
         noise = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
         self._runs = Runs(network, facts, noise)
         self._outputs = self._runs.outputs
-        self._first = min(BLOCK, spent.max_rows // 2 * 2)
-        #: whether errors count events that no row has met: of few values with kinks, where all noise is the inputs'
-        self._few = False
+        #: A of each output, by place
+        self._linear: dict[int, Linear] = {}
 
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point."""
         most = self._spent.max_rows // 2 * 2
         runs, state = self._runs, self._runs.state
-        between = runs.between(self._first)
-        runs.first(self._first)
-        runs.confirm(between)
-        linear = self._linear(most)
+        runs.first(min(BLOCK, most))
+        runs.confirm(min(BLOCK, most))
+        self._linearise(most)
         runs.shifts.clear()
-        self._few = state.kinked and self._facts.narrow and not runs.draws and runs.inputs == len(runs.noise) > 0
+        # errors count events that no row has met: of few values with kinks, where all noise is the inputs'
+        few = state.kinked and self._facts.narrow and not runs.draws and runs.inputs == len(runs.noise) > 0
         if self._network.kept is not None and (names := self._network.kept.changed()):
             note(
                 f"controlled: the network keeps what depends on the draw ({', '.join(sorted(names)[:3])}). Every draw "
@@ -76,18 +79,19 @@ class Answer:
                 f"controlled: the noise of {left_out} weights is in the rows alone; their gradients of "
                 "each example are more than may be held"
             )
-        paired = self._is_linear(linear)
+        paired = self._is_linear()
         for noise in runs.noise:
             noise.paired = paired
-        if any(part.fresh for part in linear):
+        if any(part.fresh for part in self._linear.values()):
             runs.further(min(BLOCK, most - len(self._outputs)))
         if state.curved and self._facts.most > 1:
             runs.further(min(self._facts.free, most) - len(self._outputs))
-        moved = runs.reach() if state.kinked else {}
+        moved = reach(runs) if state.kinked else {}
         while True:
-            parts = self._estimates(linear, moved)
+            estimates = {place: self._estimate(place, few, moved) for place in self._linear}
             runs.slopes.forget_draws()
-            error = self._missed(parts)
+            still = sum(int(((part.std == 0) & (part.std_error != 0)).sum()) for part in estimates.values())
+            error = math.inf if still else _relative_error(list(estimates.values()))
             if not error > self._spent.rtol or len(self._outputs) >= most:
                 break
             runs.further(min(self._wanted(error), most - len(self._outputs)))
@@ -95,25 +99,28 @@ class Answer:
         if before is not None and not self._facts.kept(before.changed()):
             raise StaleError
         self._outputs.say_what_is_not_finite()
-        self._say_what_is_missed(parts, error)
-        estimates = dict(zip(self._outputs.real(), parts, strict=True))
-        estimates |= {place: self._sampled(place) for place in self._outputs.real(beside=True)}
-        predictives = {
-            place: self._predictive(place, part) for place, part in zip(self._outputs.real(), linear, strict=True)
-        }
-        found = self._outputs.with_moments(estimates, predictives)
+        self._say_what_is_missed(still, error)
+        for place in self._outputs.real(beside=True):  # by the rows alone
+            rows = self._outputs.of(place)
+            estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))
+        found = self._outputs.with_moments(estimates, {place: self._predictive(place) for place in self._linear})
         # what the network draws, as its weights, may be common to all examples
         return each_by_itself(found) if runs.draws else found
 
-    def _predictive(self, place: int, linear: Linear) -> OfOutput:
+    def _rows(self, place: int, part: slice = slice(None)) -> Rows:
+        """What is known of an output's examples."""
+        outputs, linear = self._outputs.of(place), self._linear[place]
+        return Rows(outputs[:, part], linear.of(len(outputs))[:, part], linear.root[part], linear.fresh)
+
+    def _predictive(self, place: int) -> OfOutput:
         """The distribution of an output, by the rows so far and those that are asked for later."""
+        linear = self._linear[place]
         size = self._outputs.flat(place, self._outputs.rows[0][place]).numel()
         law = functools.cache(lambda: linear.law(min(max(_DRAWS // max(size, 1), _LEAST_DRAWS), _MOST_DRAWS)))
 
         def make(part: slice) -> Made:
-            outputs = self._outputs.of(place)
             root, drawn = law()
-            rows = Rows(outputs[:, part], linear.of(len(outputs))[:, part], root[part], linear.fresh)
+            rows = self._rows(place, part)._replace(root=root[part])
             drawn = None if drawn is None else drawn[:, part]
             others = without_groups(rows, drawn)
             groups = len(others)  # a jackknife, widened to Student's t
@@ -133,26 +140,17 @@ class Answer:
         )
         return found
 
-    def _is_linear(self, linear: list[Linear]) -> bool:
+    def _is_linear(self) -> bool:
         """Whether the linear part is a third of the variance or more, by most outputs of most examples."""
-        for place, part in zip(self._outputs.real(), linear, strict=True):
-            outputs = self._outputs.of(place)
-            rest = outputs - part.of(len(outputs))
+        for rows in map(self._rows, self._linear):  # with its graph: A e is cached
             with torch.no_grad():
-                total, left = (rows.var(0, unbiased=False) for rows in (outputs, rest))
+                total, left = (part.var(0, unbiased=False) for part in (rows.outputs, rows.outputs - rows.linear))
                 if float((left > 2 / 3 * total).float().mean()) > 0.5:
                     return False
         return True
 
-    def _missed(self, parts: list[Estimate]) -> float:
-        """The error that further rows are to lessen; infinite where an output may move and no row has met it."""
-        if any(bool(((part.std == 0) & (part.std_error != 0)).any()) for part in parts):
-            return math.inf
-        return _relative_error(parts)
-
-    def _say_what_is_missed(self, parts: list[Estimate], error: float) -> None:
+    def _say_what_is_missed(self, still: int, error: float) -> None:
         """A note where ``max_rows`` ended the rows."""
-        still = sum(int(((part.std == 0) & (part.std_error != 0)).sum()) for part in parts)
         rows = len(self._outputs)
         if still:
             note(
@@ -175,37 +173,26 @@ class Answer:
 
     # --------------------------------------------------------------- answers
 
-    def _linear(self, most: int) -> list[Linear]:
-        """A of each output."""
-        found = []
+    def _linearise(self, most: int) -> None:
+        """Find A of each output."""
+        runs = self._runs
         with torch.enable_grad():
             for place in self._outputs.real():
-                outputs = self._outputs.of(place)
-                shift = self._runs.shifts[place]
-                if outputs.shape[-1] > OUTPUTS and most < 2 * BLOCK:
-                    shift = None  # no rows are left to tell what A leaves out
-                if self._facts.by_example and not self._outputs.batched(place):
-                    shift = None  # a number of all examples together, as a loss: the rows know it
-                shift = None if shift is None else self._outputs.flat(place, shift)
-                found.append(Linear(shift, self._runs.state.sources, outputs, self._runs.state.keeps_graph))
-        return found
+                outputs, shift = self._outputs.of(place), runs.shifts[place]
+                # where no rows are left to tell what A leaves out, the rows stand alone
+                alone = outputs.shape[-1] > OUTPUTS and most < 2 * BLOCK
+                # so they do for a number of all examples together, as a loss
+                alone = alone or (bool(self._facts.by_example) and not self._outputs.batched(place))
+                shift = None if shift is None or alone else self._outputs.flat(place, shift)
+                self._linear[place] = Linear(shift, runs.state.sources, outputs, runs.state.keeps_graph)
 
-    def _sampled(self, place: int) -> Estimate:
-        """Moments of an output by the rows alone."""
-        outputs = self._outputs.of(place)
-        return estimated(Rows(outputs, torch.zeros_like(outputs), torch.zeros_like(outputs[:1]).movedim(0, 1)))
-
-    def _estimates(self, linear: list[Linear], moved: dict[int, Tensor]) -> list[Estimate]:
-        found = []
-        for place, part in zip(self._outputs.real(), linear, strict=True):
-            outputs = self._outputs.of(place)
-            rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
-            estimate = estimated(rows)
-            end = self._outputs.ends[place]
-            estimate = estimate if end is None else softmaxed(estimate, rows, end.logarithm)
-            estimate = with_unseen(estimate, len(outputs)) if self._few else estimate
-            found.append(with_reach(estimate, moved[place], len(outputs)) if place in moved else estimate)
-        return found
+    def _estimate(self, place: int, few: bool, moved: dict[int, Tensor]) -> Estimate:
+        """Moments of an output; ``few`` and ``moved`` tell what no row has met."""
+        rows, end = self._rows(place), self._outputs.ends[place]
+        found = estimated(rows)
+        found = found if end is None else softmaxed(found, rows, end.logarithm)
+        found = with_unseen(found, len(rows.outputs)) if few else found
+        return with_reach(found, moved[place], len(rows.outputs)) if place in moved else found
 
 
 def _relative_error(parts: list[Estimate]) -> float:
@@ -224,3 +211,50 @@ def _relative_error(parts: list[Estimate]) -> float:
             if len(errors):
                 found = max(found, float(errors.double().quantile(_EXAMPLES)))
     return found
+
+
+def linear_alone(network: Network, facts: Facts) -> Any:
+    """``max_rows=0``: what the network returns by its linear part alone, for those who must not sample.
+
+    The network is linearised at the mean of its inputs.  The covariance is A Σ Aᵀ.  The mean is that of ``ap2`` where
+    that knows the network's functions, else the plain output.  No error is known, and two calls have the same bits.
+
+    Raises:
+        UnsupportedError: for networks that draw, and for outputs that vary and have no derivative.
+    """
+    name = type(network.where).__name__
+
+    def at_mean(place: int, value: Moments) -> Given:
+        return Given(value, place, lambda rows: value.mean.expand(len(rows), *value.mean.shape).clone(), 1)
+
+    noise: list[InputNoise] = list(itertools.starmap(at_mean, enumerate(network.inputs)))
+    runs = Runs(network, facts, noise, logits=False)
+    outputs, keeps = runs.outputs, runs.state.keeps_graph
+    runs.first(1)
+    if facts.draws or runs.draws:
+        raise UnsupportedError(
+            f"{name}: max_rows=0 linearises at the mean of the inputs. This network draws noise of its own, as of "
+            'weights or dropout; leave max_rows out, or use method="ap2"'
+        )
+    leaves: list[Any] = list(outputs.rows[0])
+    try:
+        means = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in flattened(network.by("ap2"))[0]]
+    except UnsupportedError as error:
+        note(f"controlled: the mean is the plain output, for ap2 does not run this network: {error}")
+        means = leaves.copy()
+    for place in outputs.real():
+        leaf, shift = leaves[place], runs.shifts[place]
+        if shift is None:
+            raise UnsupportedError(
+                f"{name}: max_rows=0 needs the derivative of each output, and the one of shape "
+                f"{tuple(leaf.shape)} has none; leave max_rows out"
+            )
+        with torch.enable_grad():
+            flat = outputs.flat(place, shift)
+            linear = Linear(flat, runs.state.sources, outputs.of(place), keeps, every=True)
+        with torch.set_grad_enabled(keeps):
+            root = linear.root.to(leaf.dtype)
+            var = root.square().sum(-2).reshape(leaf.shape)
+            leaves[place] = JointMoments.of(means[place], var, root if outputs.batched(place) else root[0])
+    assert outputs.form is not None
+    return outputs.form.of(leaves)

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call
-from momentgen.laws.controlled.lifts import Lift, Root, function_of, lifted, of_outputs
-from momentgen.laws.controlled.noise import Source
-from momentgen.laws.controlled.state import Phase, State
+from momentgen.laws.controlled.noise import Source, drawn_beside
+from momentgen.laws.controlled.state import Call, Phase, State
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names
@@ -37,17 +37,43 @@ LARGEST: Final = 2**25
 _BY_THEMSELVES = frozenset(names("addcmul addcdiv clone contiguous to float double half bfloat16 type_as"))
 
 
+#: computes the lift of a value in common; None where it is not known
+Lift = Callable[[], Tensor | None]
+
+
+@dataclass(slots=True)
+class Root:
+    """A value in common as it was drawn: its mean and noise.
+
+    Attributes:
+        var: computes *variances*, of this shape.
+        neighbour: computes covariances of neighbours, or says None.
+        draws: noise by row.
+        uses: how often it has been used in the present row.
+        used: how often it was in the row before.
+    """
+
+    shape: torch.Size
+    var: Callable[[], Tensor | float]
+    neighbour: Callable[[], Tensor | None]
+    draws: dict[int, Tensor] = field(default_factory=dict)
+    uses: int = 0
+    used: int = 0
+
+    def drawn(self, rows: range) -> list[Tensor]:
+        """The noise of each row."""
+        return [self.draws[row] if row in self.draws else drawn_beside(self.shape, self.var()) for row in rows]
+
+
 class _Value(NamedTuple):
     """A value in common of the present row.
 
     Attributes:
-        tensor: which it is.
         lift: computes its lift where the network is linearised.
         root: its noise, value by value, if it is that of one root times a scale.
         scale: computes the scale; None for 1.
     """
 
-    tensor: weakref.ref[Tensor]
     lift: Lift
     root: Root | None = None
     scale: Callable[[], Tensor] | None = None
@@ -71,7 +97,6 @@ class Common:
         self._inputs = {id(value): value for value in inputs}
         self._roots: list[Root] = []
         self._next = 0
-        self._values: dict[int, _Value] = {}
         self._of_parameters: dict[int, weakref.ref[Tensor]] = {}
         self._refused: set[int] = set()
         self._spent = 0
@@ -81,7 +106,6 @@ class Common:
         for root in self._roots:
             root.uses, root.used = 0, root.uses
         self._next = 0
-        self._values.clear()
         self._of_parameters.clear()
 
     def forget_draws(self) -> None:
@@ -146,7 +170,7 @@ class Common:
             return leaf if leaf is None or scale is None else leaf * scale()
 
         if self.batch > 1:
-            self._follow(value, _Value(weakref.ref(value), lift, root, scale))
+            self.state.follow(value, _Value(lift, root, scale))
             return value
         with torch.enable_grad():
             own = lift() if self.state.linearises else None
@@ -171,16 +195,7 @@ class Common:
             id(root), make, lambda leaf: Source(leaf, root.drawn, root.var(), None, root.neighbour())
         )
 
-    def _follow(self, value: Tensor, known: _Value) -> None:
-        self._values[id(value)] = known
-        self.state.follow(value, common=True)
-
     # ----------------------------------------------------------------- calls
-
-    def knows(self, value: Any) -> bool:
-        """Whether a tensor is a value in common."""
-        found = self._values.get(id(value))
-        return found is not None and found.tensor() is value
 
     def is_parameter(self, value: Any) -> bool:
         """Whether a tensor is a parameter or buffer of the network, or made of such alone."""
@@ -197,16 +212,6 @@ class Common:
             given = tensors_in((*args, *kwargs.values()))
             if given and all(map(self.is_parameter, given)):
                 self._of_parameters[id(out)] = weakref.ref(out)
-
-    def forget(self, value: Tensor) -> None:
-        """The tensor has another value now."""
-        self._values.pop(id(value), None)
-
-    def moved(self, value: Tensor, target: Tensor) -> None:
-        """A value has been written into another tensor."""
-        self.forget(target)
-        if self.knows(value):
-            self._follow(target, self._values[id(value)]._replace(tensor=weakref.ref(target)))
 
     def rule(self, call: Call, common: list[Tensor], others: list[Tensor]) -> Lift | None:
         """What values in common add to the derivatives of a result.
@@ -227,10 +232,14 @@ class Common:
             return None
         return self._with_batch(call, common, blocks)
 
+    def _known(self, value: Tensor) -> _Value:
+        known: _Value = self.state.common(value)
+        return known
+
     def _used(self, common: list[Tensor], times: int = 2) -> None:
         """Count uses; what is used twice has no noise of the outputs."""
         for value in common:
-            root = self._values[id(value)].root
+            root = self._known(value).root
             if root is not None:
                 root.uses += times
 
@@ -250,13 +259,13 @@ class Common:
     def _of_common(self, call: Call, common: list[Tensor]) -> None:
         """A function of values in common alone: its result is one, and so are several."""
         out, root, scale = call.out, None, None
-        lifts = [self._values[id(value)].lift for value in common]
+        lifts = [self._known(value).lift for value in common]
         if len(common) == 1 and _is_by_itself(call, common[0]):
-            root, before = self._values[id(common[0])].root, self._values[id(common[0])].scale
+            _, root, before = self._known(common[0])
 
             def scale() -> Tensor:
                 factor = torch.ones_like(common[0]) if before is None else before().expand_as(common[0])
-                found: Tensor = forward_derivative(function_of(call, common), common, [factor])
+                found: Tensor = forward_derivative(call.of(common), common, [factor])
                 return found
 
         else:
@@ -266,14 +275,14 @@ class Common:
         def part(place: int | None) -> Lift:
             def lift() -> Tensor | None:
                 if not known:
-                    known.append(lifted(call, self.batch, common, lifts, []))
+                    known.append(_lifted(call, self.batch, common, lifts, []))
                 return known[0] if known[0] is None or place is None else known[0][place]
 
             return lift
 
         for place, value in enumerate(out) if isinstance(out, list | tuple) else [(None, out)]:
             if isinstance(value, Tensor) and value.is_floating_point() and value is not common[0]:
-                self._follow(value, _Value(weakref.ref(value), part(place), root, scale))
+                self.state.follow(value, _Value(part(place), root, scale))
 
     def _with_batch(self, call: Call, common: list[Tensor], blocks: list[Tensor]) -> Lift:
         """A function of values in common and of such with the batch in front: its result has the batch in front."""
@@ -281,7 +290,7 @@ class Common:
         means = [call.average(value) if self.state.knows(value) else (lambda value=value: value) for value in blocks]
         x, weight = call.argument(0, "input"), call.argument(1, "weight")
         by_outputs = call.name == "linear" and x is blocks[0] and x.dim() == 2 and len(x) == self.batch
-        known = self._values[id(weight)] if by_outputs and self.knows(weight) else None
+        known = self.state.common(weight) if by_outputs else None
         root = None if known is None else known.root
         rest = common if root is None else [value for value in common if value is not weight]
         self._used(rest)
@@ -292,11 +301,11 @@ class Common:
         def lift() -> Tensor | None:
             total = None
             if known is not None and root is not None and root.used == 1:
-                total = of_outputs(self.state, root, known.scale, means[0](), call.out)
+                total = _of_outputs(self.state, root, known.scale, means[0](), call.out)
             if rest:
-                lifts = [self._values[id(value)].lift for value in rest]
+                lifts = [self._known(value).lift for value in rest]
                 given = [(value, mean()) for value, mean in zip(blocks, means, strict=True)]
-                found = lifted(call, self.batch, rest, lifts, given)
+                found = _lifted(call, self.batch, rest, lifts, given)
                 if found is not None:
                     found = found.reshape(call.out.shape)
                     total = found if total is None else total + found
@@ -310,3 +319,52 @@ def _is_by_itself(call: Call, value: Tensor) -> bool:
     entry, out = call.entry, call.out
     known = entry is not None and (entry.kind in ("pointwise", "arithmetic") or entry.name in _BY_THEMSELVES)
     return known and isinstance(out, Tensor) and out.shape == value.shape
+
+
+def _of_outputs(
+    state: State, root: Root, scaled: Callable[[], Tensor] | None, mean: Tensor, out: Tensor
+) -> Tensor | None:
+    """The noise that a weight makes in the outputs of a linear map of one vector an example."""
+    with torch.set_grad_enabled(state.keeps_graph):
+        scale = None if scaled is None else scaled()
+        var = torch.as_tensor(root.var(), dtype=mean.dtype, device=mean.device).expand(root.shape)
+        neighbour = root.neighbour()
+        var = var if scale is None else var * scale.square()
+        total = F.linear(mean.square(), var.to(mean.dtype))
+        between = None
+        if neighbour is not None:
+            if scale is not None:
+                flat = scale.reshape(-1)
+                neighbour = neighbour * flat[1:] * flat[:-1]
+            pairs = F.pad(neighbour, (0, 1)).view(root.shape).to(mean.dtype)
+            total = total + 2 * F.linear(mean[:, :-1] * mean[:, 1:], pairs[:, :-1])
+            between = (mean[:, -1] * mean[:, 0])[:, None] * pairs[:-1, -1]
+
+    def draws(rows: range) -> list[Tensor]:
+        drawn = [noise if scale is None else noise * scale for noise in root.drawn(rows)]
+        return [F.linear(mean, noise.to(mean.dtype)) for noise in drawn]
+
+    def source(leaf: Tensor) -> Source:
+        return Source(leaf, draws, total.clamp_min(0), None, between)
+
+    return state.leaf((id(root), "outputs"), lambda: torch.zeros_like(out), source)
+
+
+def _lifted(
+    call: Call, batch: int, common: list[Tensor], lifts: list[Lift], blocks: list[tuple[Tensor, Tensor]]
+) -> Any:
+    """The derivative of a function along the lifts of its values in common, of each example."""
+    found = [lift() for lift in lifts]
+    tangents = tuple(lift for lift in found if lift is not None)
+    if not tangents:
+        return None
+    common = [value for value, lift in zip(common, found, strict=True) if lift is not None]
+    sizes = [(batch, len(value) // batch, *value.shape[1:]) for value, _ in blocks]
+    folded = tuple(mean.reshape(size) for (_, mean), size in zip(blocks, sizes, strict=True))
+    given = [value for value, _ in blocks]
+
+    def of_example(parts: tuple[Tensor, ...], directions: tuple[Tensor, ...]) -> Any:
+        function = call.of(common, dict(zip(map(id, given), parts, strict=True)))
+        return forward_derivative(function, tuple(common), directions)
+
+    return torch.vmap(of_example, in_dims=(0 if folded else None, 0))(folded, tangents)

@@ -12,27 +12,24 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, with_unseen
-from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
+from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise
-from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.noise import Given, InputNoise
 from momentgen.laws.controlled.predictive import Made, OfOutput
-from momentgen.laws.controlled.runs import StaleError
+from momentgen.laws.controlled.runs import Runs, StaleError
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.surrogates import of_nodes
-from momentgen.laws.example_arguments import halves
-from momentgen.laws.nests import flattened
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
@@ -77,24 +74,6 @@ class _Rule(NamedTuple):
     weight: _Array
 
 
-class _Noise(NamedTuple):
-    """The noise of one input, as a linear map of the first of ``d`` standard normal values and those after.
-
-    Attributes:
-        value: mean and variance.
-        root: shape ``(B, d, n)`` with ``B`` examples of ``n`` values each, or one of all.
-    """
-
-    value: Moments
-    root: Tensor
-
-    def at(self, nodes: Tensor) -> Tensor:
-        """The input at each node, shape ``(N, *shape)``."""
-        mean = self.value.mean
-        moved = torch.einsum("nd,bdk->nbk", nodes.to(self.root), self.root)
-        return mean + moved.reshape(len(nodes), *mean.shape)
-
-
 def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """What the network returns, with moments by cubature; None where draws are to answer.
 
@@ -104,36 +83,81 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     if facts.draws or not network.inputs or BY_DRAWS.get():
         return None
     apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
-    noises = _noises(network.inputs, network.batch if apart else 0)
-    if noises is None:
+    roots = _roots(network.inputs, network.batch if apart else 0)
+    if roots is None:
         return None
-    count, found, error = noises[0].root.shape[1], list[list[Estimate]](), math.inf
-    call = _Call(network, facts, noises, spent.seed)
+    nodes = torch.empty(0, roots[0].shape[1], dtype=torch.float64)
+
+    def given(place: int, value: Moments) -> Given:
+        def at(rows: Tensor) -> Tensor:
+            moved = torch.einsum("nd,bdk->nbk", nodes[rows].to(roots[place]), roots[place])
+            return value.mean + moved.reshape(len(rows), *value.mean.shape)
+
+        return Given(value, place, at, 0)
+
+    noise = list(itertools.starmap(given, enumerate(network.inputs)))
+    runs = Runs(network, facts, list(noise), logits=False, records=False)
+    draws = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+    # of one size: for each it is found out by some calls whether rows go together
+    size = facts.together(network, draws, _FREE if facts.free else _TOGETHER)
+    count, outputs, kinked = nodes.shape[1], runs.outputs, False
+    found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
+    parts = list[Estimate]()
     for rule in _rules(count, spent.seed):
-        nodes, weight = torch.from_numpy(rule.nodes), torch.from_numpy(rule.weight)
-        if len(call.outputs) + len(nodes) > spent.max_rows:
+        if len(nodes) + len(rule.weight) > spent.max_rows:
             break
-        if not call.run(nodes):
+        nodes = torch.cat([nodes, torch.from_numpy(rule.nodes)])
+        weights.append(torch.from_numpy(rule.weight))
+        for one in noise:
+            one.count = len(nodes)
+        if not len(outputs):
+            runs.next(1)  # it gives the form of the outputs
+        if not runs.all(len(nodes), size).finite().all():
             return None
-        if not found and not call.repeats(nodes):
-            if facts.fresh:
+        if not found:
+            watch = runs.repeats(len(nodes) - 1)
+            if watch is None and facts.fresh:
                 return None  # it draws, from a generator of its own
-            raise StaleError
-        found.append(call.estimates(weight))
-        error = _error(found)
+            if watch is None:
+                raise StaleError
+            kinked = watch.kinked
+        places = [*outputs.real(), *outputs.real(beside=True)]
+        found.append([_estimate(outputs.of(place)[-len(weights[-1]) :], weights[-1]) for place in places])
+        if len(found) < 2:
+            continue
+        parts = _with_errors(found)
+        error = _error(parts)
         if error <= spent.rtol * _AGREED:
             break
-    if error > _ALLOWED * spent.rtol or (count > 1 and call.still()):
+    # noise that is further off may move an output that is the same at all nodes
+    if error > _ALLOWED * spent.rtol or (
+        count > 1 and any(bool((values == values[0]).all(0).any()) for values in map(outputs.of, places))
+    ):
         return None
-    parts = _with_errors(found)
-    if count > 1 and call.kinked:  # a product of few nodes each does not reach far
-        parts = [with_unseen(part, len(call.outputs)) for part in parts]
-    predictives = {place: call.predictive(place) for place in call.outputs.real()}
-    return call.outputs.with_moments(dict(zip(call.places, parts, strict=True)), predictives, call.weights)
+    parts = list(map(_rounded, parts))
+    if count > 1 and kinked:  # a product of few nodes each does not reach far
+        parts = [with_unseen(part, len(nodes)) for part in parts]
+
+    def predictive(place: int) -> OfOutput:
+        """By all rules; a surrogate of lower degree says how far it is off."""
+        weight = torch.cat(weights) / len(weights)
+
+        def make(part: slice) -> Made:
+            main, other = (of_nodes(nodes, outputs.of(place)[:, part], weight, less) for less in (0, 1))
+            return Made(main, [main, other], 4.0)
+
+        return outputs.predictive(place, make)
+
+    last = torch.cat([torch.zeros(len(nodes) - len(weights[-1])), weights[-1].float()])
+    predictives = {place: predictive(place) for place in outputs.real()}
+    return outputs.with_moments(dict(zip(places, parts, strict=True)), predictives, last)
 
 
-def _noises(inputs: list[Moments], batch: int) -> list[_Noise] | None:
-    """The noise of each input as a map of the same few standard normal values; None where it is another or of many."""
+def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
+    """The noise of each input as a map of the same few standard normal values; None where it is another or of many.
+
+    Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.
+    """
     most, roots = max(_ORDERS), list[Tensor]()
     for value in inputs:
         if value.noise is not None or value.mean.numel() == 0:
@@ -161,13 +185,10 @@ def _noises(inputs: list[Moments], batch: int) -> list[_Noise] | None:
     total = sum(root.shape[1] for root in roots)
     if total > most:
         return None
-    before, noises = 0, []
-    for value, root in zip(inputs, roots, strict=True):
-        own = root.shape[1]
-        spread = torch.nn.functional.pad(root, (0, 0, before, total - before - own))
-        noises.append(_Noise(value, spread))
-        before += own
-    return noises
+    first = list(itertools.accumulate((root.shape[1] for root in roots), initial=0))
+    return [
+        F.pad(root, (0, 0, before, total - before - root.shape[1])) for before, root in zip(first, roots, strict=False)
+    ]
 
 
 def _reduced(factor: Tensor, most: int) -> Tensor | None:
@@ -201,96 +222,6 @@ def _normalised(weight: _Array) -> _Array:
     return weight / weight.sum()
 
 
-class _Call:
-    """One call of a network at nodes.
-
-    Attributes:
-        outputs: at all nodes so far.
-        weights: of all nodes in the last rule, shape ``(N,)``.
-        kinked: whether the network has kinks or jumps.
-    """
-
-    def __init__(self, network: Network, facts: Facts, noises: list[_Noise], seed: int) -> None:
-        self._network, self._facts, self._noises = network, facts, noises
-        self._draws = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
-        self.outputs = Outputs(network, facts.by_example)
-        self.weights, self.kinked = torch.empty(0), False
-        #: nodes and weights of each rule
-        self._nodes, self._rules = list[Tensor](), list[Tensor]()
-
-    @property
-    def places(self) -> list[int]:
-        """The outputs of floating point."""
-        return [*self.outputs.real(), *self.outputs.real(beside=True)]
-
-    def run(self, nodes: Tensor) -> bool:
-        """Run the network at nodes; whether it has finite values there and draws no noise that is seen."""
-        self._nodes.append(nodes)
-        with torch.set_grad_enabled(self._network.differentiable):
-            if not len(self.outputs):
-                found, draws = self._network.and_draws(self._values(nodes[:1]))
-                leaves, form = flattened(found)
-                self.outputs.shaped(found, form, [None] * len(leaves))
-                self.outputs.add(leaves)
-                if draws:
-                    return False
-                nodes = nodes[1:]
-            # Of one size: for each it is found out by some calls whether rows go together.
-            size = min(self._facts.most, _FREE if self._facts.free else _TOGETHER)
-            size = size if size > 1 and self._facts.stacks(self._network, self._draws, size) else 1
-            for part in nodes.split(size):
-                missing = size - len(part)
-                leaves = flattened(
-                    self._network.call(self._values(torch.cat([part, part[:1].expand(missing, -1)])), size)
-                )[0]
-                rows = [leaf.unflatten(0, (size, -1)).unbind() if size > 1 else [leaf] for leaf in leaves]
-                for row in list(zip(*rows, strict=True))[: len(part)] if leaves else [()] * len(part):
-                    self.outputs.add(list(row))
-        return bool(self.outputs.finite().all())
-
-    def _values(self, nodes: Tensor) -> list[Tensor]:
-        """The inputs at nodes, one after another."""
-        return [noise.at(nodes).flatten(0, 1) if len(nodes) > 1 else noise.at(nodes)[0] for noise in self._noises]
-
-    def repeats(self, nodes: Tensor) -> bool:
-        """Whether examples of the first node beside those of the last have the outputs that they had."""
-        network, outputs = self._network, self.outputs
-        first, last = outputs.rows[0], outputs.rows[len(nodes) - 1]
-        values, expected = self._values(nodes[:1]), list(first)
-        if outputs.by_example:
-            chosen = halves(network.batch)[0]
-            values = mixed(chosen, values, self._values(nodes[-1:]))
-            places = [place for place in range(len(first)) if outputs.batched(place)]
-            expected = mixed(chosen, [first[place] for place in places], [last[place] for place in places])
-        with torch.no_grad(), Watch(values) as watch:
-            leaves = flattened(network.call(values))[0]
-        self.kinked = watch.kinked
-        if outputs.by_example:
-            leaves = [leaves[place] for place in places]
-        return all(map(close, leaves, expected)) and (self._facts.reads or not watch.reads)
-
-    def estimates(self, weight: Tensor) -> list[Estimate]:
-        """Moments of each output by the last nodes, with these weights."""
-        self._rules.append(weight)
-        self.weights = torch.cat([torch.zeros(len(self.outputs) - len(weight)), weight.float()])
-        return [_estimate(self.outputs.of(place)[-len(weight) :], weight) for place in self.places]
-
-    def predictive(self, place: int) -> OfOutput:
-        """The distribution of an output, by all rules; one of lower degree says how far it is off."""
-        nodes, weight = torch.cat(self._nodes), torch.cat(self._rules)
-
-        def make(part: slice) -> Made:
-            outputs = self.outputs.of(place)[:, part]
-            main, other = (of_nodes(nodes, outputs, weight / weight.sum(), less) for less in (0, 1))
-            return Made(main, [main, other], 4.0)
-
-        return self.outputs.predictive(place, make)
-
-    def still(self) -> bool:
-        """Whether an output is the same at all nodes: noise that is further off may move it."""
-        return any(bool((values == values[0]).all(0).any()) for values in map(self.outputs.of, self.places))
-
-
 def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:
     """Moments over nodes, summed in float64; without errors."""
     weight = weight.to(outputs.device)[:, None, None]
@@ -302,18 +233,21 @@ def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:
     return Estimate(centre + mean.to(outputs.dtype), factor, nothing, nothing)
 
 
-def _differences(found: list[list[Estimate]]) -> Iterator[tuple[Estimate, Tensor, Tensor]]:
-    """The last estimate of each output, and by how much its standard deviation and mean moved in the last two steps.
+def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
+    """The last estimates, with what standard deviation and mean moved by in the last two steps as errors.
 
     One of the two may have moved little by chance; it has half of the other's error at least.
     """
-    for place, last in enumerate(found[-1]):
-        steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
-        std_error, mean_error = (
-            _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * last.std)
-            for of in (attrgetter("std"), attrgetter("mean"))
-        )
-        yield last, std_error.maximum(mean_error / 2), mean_error.maximum(std_error / 2)
+    made = []
+    with torch.no_grad():
+        for place, last in enumerate(found[-1]):
+            steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
+            std, mean = (
+                _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * last.std)
+                for of in (attrgetter("std"), attrgetter("mean"))
+            )
+            made.append(last._replace(std_error=std.maximum(mean / 2), mean_error=mean.maximum(std / 2)))
+    return made
 
 
 def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
@@ -330,27 +264,21 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
     return torch.where(last > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
 
 
-def _error(found: list[list[Estimate]]) -> float:
+def _error(parts: list[Estimate]) -> float:
     """By how much the last rules differ, as a part of σ: of all but the worst tenth of the examples."""
-    if len(found) < 2:
-        return math.inf
     worst = 0.0
     with torch.no_grad():
-        for last, std_error, mean_error in _differences(found):
-            std = last.std
-            counted = std > _SMALL * std.mean()
-            share = torch.where(counted, torch.maximum(std_error, mean_error) / torch.where(counted, std, 1), 0)
+        for part in parts:
+            counted = part.std > _SMALL * part.std.mean()
+            share = torch.maximum(part.std_error, part.mean_error) / torch.where(counted, part.std, 1)
             if share.numel():
-                worst = max(worst, float(share.amax(-1).double().quantile(_EXAMPLES)))
+                worst = max(worst, float(torch.where(counted, share, 0).amax(-1).double().quantile(_EXAMPLES)))
     return worst
 
 
-def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
-    """The last estimates, with the differences and rounding as errors."""
-    made = []
+def _rounded(part: Estimate) -> Estimate:
+    """With errors that count rounding."""
     with torch.no_grad():
-        for last, std_error, mean_error in _differences(found):
-            rounding = _ROUNDINGS * torch.finfo(last.mean.dtype).eps * (last.mean.abs() + last.std)
-            rounding = torch.where(last.std > 0, rounding, 0)
-            made.append((std_error.maximum(rounding), mean_error.maximum(rounding)))
-    return [last._replace(std_error=one, mean_error=two) for last, (one, two) in zip(found[-1], made, strict=True)]
+        rounding = _ROUNDINGS * torch.finfo(part.mean.dtype).eps * (part.mean.abs() + part.std)
+        rounding = torch.where(part.std > 0, rounding, 0)
+        return part._replace(std_error=part.std_error.maximum(rounding), mean_error=part.mean_error.maximum(rounding))

@@ -14,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source, drawn_beside
-from momentgen.laws.controlled.state import Phase, tangent
+from momentgen.laws.controlled.state import Call, Phase, tangent
 from momentgen.laws.rules.noise import channels
-from momentgen.laws.table import entry_of
+from momentgen.laws.table import Entry
 
 __all__ = ["drawn", "draws"]
 
@@ -27,34 +26,32 @@ __all__ = ["drawn", "draws"]
 _MAKES_NOISE: Final = frozenset({torch.randn, torch.rand})
 
 
-def draws(func: Any) -> bool:
+#: mean and *variance* of values that are drawn by themselves, and whether the second row of a pair reflects the first
+_OF_THEIR_OWN: Final = {
+    **dict.fromkeys(("randn_like", "randn"), (0.0, 1.0, True)),
+    **dict.fromkeys(("rand_like", "rand"), (0.5, 1 / 12, False)),
+}
+
+
+def draws(func: Any, entry: Entry | None) -> bool:
     """Whether a function may draw noise that joins A."""
-    entry = entry_of(func)
-    return func in _MAKES_NOISE or (entry is not None and entry.kind == "noise")
+    return func in _MAKES_NOISE if entry is None else entry.kind == "noise" or func in _MAKES_NOISE
 
 
 def drawn(call: Call, common: Common) -> None:
     """Compute the result of a function that draws, with what it drew as a source where the network is linearised."""
-    name = call.name
-    if name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
+    if call.name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
         _dropout(call, common)
-    elif name in ("randn_like", "randn"):
-        _by_itself(call, common, 0.0, 1.0, antithetic=True)
-    elif name == "normal_":
-        mean, std = call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0)
-        _by_itself(call, common, mean, std**2, antithetic=True)
-    elif name in ("rand_like", "rand"):
-        _by_itself(call, common, 0.5, 1 / 12, antithetic=False)
+    elif call.name == "normal_":
+        _by_itself(call, common, call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0) ** 2, True)
+    elif call.name in _OF_THEIR_OWN:
+        _by_itself(call, common, *_OF_THEIR_OWN[call.name])
     else:
-        _plain(call)
-
-
-def _plain(call: Call) -> None:
-    if call.argument(2, "training", call.kwargs.get("train", True)):
-        call.state.draws_now()
-    call.run()
-    call.state.curved = True
-    call.state.ruled &= not call.random(call.argument(0, "input")) or call.name in ("dropout", "alpha_dropout")
+        if call.argument(2, "training", call.kwargs.get("train", True)):
+            call.state.draws_now()
+        call.run()
+        call.state.curved = True
+        call.state.ruled &= not call.random(call.argument(0, "input")) or call.name in ("dropout", "alpha_dropout")
 
 
 def _dropout(call: Call, common: Common) -> None:
@@ -67,7 +64,8 @@ def _dropout(call: Call, common: Common) -> None:
     if _is_seeded(call, x):
         call.run()
         return
-    scale = _scale(call.name, x, p)
+    front = x.dim() if call.name == "dropout" else channels(call.name, x.dim())  # of a channel one number
+    scale = F.dropout(x.new_ones((*x.shape[:front], *[1] * (x.dim() - front))), p)
     noise = (scale > 0).to(x.dtype) / (1 - p) - 1
     if _in_common(call, common, x, x):
         call.out = common.drawn(x * scale, noise, p / (1 - p), lambda: x)
@@ -75,15 +73,6 @@ def _dropout(call: Call, common: Common) -> None:
     mean = call.average(x)
     call.out = x.detach() + tangent(x) if state.phase is Phase.AVERAGES else x * scale
     _joined(call, common, noise, p / (1 - p), mean)
-
-
-def _scale(name: str, x: Tensor, p: float) -> Tensor:
-    """What dropout multiplies a value by, with torch's own draws; of channels one number for each."""
-    if name == "dropout":
-        return F.dropout(torch.ones_like(x), p)
-    batch = channels(name, x.dim())
-    one = x.new_ones((*x.shape[:batch], *[1] * (x.dim() - batch)))
-    return torch.feature_dropout(one, p, True) if batch == 2 else torch.feature_dropout(one[None], p, True)[0]
 
 
 def _is_seeded(call: Call, like: Any) -> bool:

@@ -94,10 +94,7 @@ class Estimate(NamedTuple):
 
 
 def _halves(rows: Rows) -> Halves:
-    plus, minus, plus_linear, minus_linear = (part[first::2] for part in rows[:2] for first in (0, 1))
-    return Halves(
-        (plus - minus) / 2, (plus + minus) / 2, (plus_linear - minus_linear) / 2, (plus_linear + minus_linear) / 2
-    )
+    return Halves(*(torch.stack([part[0::2] - part[1::2], part[0::2] + part[1::2]]) / 2 for part in rows[:2]))
 
 
 def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
@@ -120,17 +117,16 @@ def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
 def estimated(rows: Rows) -> Estimate:
     """Moments of the outputs and their errors; see the module's head."""
     size, centre, rows = _scaled(rows)
-    exact, pairs = rows.root.square().sum(-2), _halves(rows)
-    counted = pairs.at(slice(rows.fresh // 2, None))
-    products = Products(counted)
-    mean, factor, gamma, var, residuals = _moments(pairs, counted, products, rows.root, exact)
+    pairs = _halves(rows)
+    found = _moments(pairs, rows.fresh // 2, rows.root)
     with torch.no_grad():
-        std = (var + exact * gamma.square()).sqrt()
-        std_error = _std_error(products, exact, std)
-        apart = residuals[len(counted.odd) :]
-        square = apart.square().sum(0) / len(pairs.odd) * _tails(apart)
-        mean_error = _shared(square, std.square(), _few(len(counted.odd))).sqrt()
-    return Estimate(mean * size + centre, factor * size[:, None], std_error * size, mean_error * size)
+        count = found.products.count
+        std = found.factor.square().sum(-2).sqrt()
+        std_error = _std_error(found.products, found.exact, std)
+        apart = found.residuals[count:]
+        square = apart.square().sum(0) / pairs.outputs.shape[1] * _tails(apart)
+        mean_error = _shared(square, std.square(), _few(count)).sqrt()
+    return Estimate(found.mean * size + centre, found.factor * size[:, None], std_error * size, mean_error * size)
 
 
 class Fitted(NamedTuple):
@@ -155,16 +151,17 @@ def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
         extra = None if drawn is None else drawn.std(0)
         root = rows.root if extra is None else torch.cat([rows.root, extra[:, None]], 1)
         size, centre, scaled = _scaled(rows._replace(root=root))
-        pairs = _halves(scaled)
-        counted = pairs.at(slice(rows.fresh // 2, None))
-        exact = scaled.root.square().sum(-2)
-        mean, _, gamma, var, _ = _moments(pairs, counted, Products(counted), scaled.root, exact)
-        own = gamma * size
+        found = _moments(_halves(scaled), rows.fresh // 2, scaled.root)
+        own = found.gamma * size
         used = scaled.root if extra is None else scaled.root[:, :-1]
         if drawn is not None:
-            drawn = torch.where(scaled.root.abs().amax(-2) > 0, drawn * gamma, 0)
-        gamma = torch.where(exact > 0, gamma, 0)
-        return Fitted(mean * size + centre, scaled.linear * own, used * own[:, None], drawn, var * size.square(), gamma)
+            drawn = torch.where(scaled.root.abs().amax(-2) > 0, drawn * found.gamma, 0)
+        gamma, mean, rest = (
+            torch.where(found.exact > 0, found.gamma, 0),
+            found.mean * size,
+            found.var * size.square(),
+        )
+        return Fitted(mean + centre, scaled.linear * own, used * own[:, None], drawn, rest, gamma)
 
 
 def _std_error(products: Products, exact: Tensor, std: Tensor) -> Tensor:
@@ -206,7 +203,7 @@ def _jackknife(products: Products, exact: Tensor, outputs_alone: bool) -> tuple[
     groups = count if outputs_alone else min(count, _GROUPS)
     sums = products.left_out(groups)
     if outputs_alone:
-        gamma = sums.base + over(sums.cross, sums.square)
+        gamma = sums.base + over(sums.cross.sum(0), sums.linear.sum(0))
         rest = remainder(sums, gamma, 0.0)
     else:
         found = coefficients(sums, exact)
@@ -223,40 +220,42 @@ def left_out(rows: Rows, groups: int) -> list[Estimate]:
     Pairs that A was made from are never left out.
     """
     size, centre, rows = _scaled(rows)
-    exact, pairs, first = rows.root.square().sum(-2), _halves(rows), rows.fresh // 2
-    place, found = torch.arange(len(pairs.odd), device=size.device) - first, []
+    pairs, first, estimates = _halves(rows), rows.fresh // 2, list[Estimate]()
+    place = torch.arange(pairs.outputs.shape[1], device=size.device) - first
     for group in range(groups):
-        kept = pairs.at((place < 0) | (place % groups != group))
-        counted = kept.at(slice(first, None))
-        mean, factor = _moments(kept, counted, Products(counted), rows.root, exact)[:2]
-        nothing = torch.zeros_like(mean)
-        found.append(Estimate(mean * size + centre, factor * size[:, None], nothing, nothing))
-    return found
+        found = _moments(pairs.at((place < 0) | (place % groups != group)), first, rows.root)
+        nothing = torch.zeros_like(found.mean)
+        estimates.append(Estimate(found.mean * size + centre, found.factor * size[:, None], nothing, nothing))
+    return estimates
 
 
-def _moments(
-    pairs: Halves, counted: Halves, products: Products, root: Tensor, exact: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Mean and factor; γ, the remainder's *variance*, and the rows whose second moment it is.
+class _Moments(NamedTuple):
+    """Mean and factor; γ; the remainder's *variance*; what it is of; sums, and the *variance* of the linear part."""
 
-    Args:
-        pairs: of the mean.
-        counted: those of the remainder, and their ``products``.
-        root: as of :class:`Rows`.
-        exact: *variance* of the linear part.
-    """
+    mean: Tensor
+    factor: Tensor
+    gamma: Tensor
+    var: Tensor
+    residuals: Tensor
+    products: Products
+    exact: Tensor
+
+
+def _moments(pairs: Halves, first: int, root: Tensor) -> _Moments:
+    """Moments of the outputs, to whose remainder pairs count from ``first`` on."""
+    counted, exact = pairs.at(slice(first, None)), root.square().sum(-2)
+    products = Products(counted)
     sums = products.total()
     gamma, own = coefficients(sums, exact)
-    odd, even = counted.odd - gamma * counted.odd_linear, counted.even - gamma * counted.even_linear
+    odd, even = counted.outputs - gamma * counted.linear
     apart = (even - even.mean(0)) / (sums.pairs - 1).clamp_min(1).sqrt()
     residuals = torch.cat([odd / freedom(sums, own).sqrt(), apart])
-    mean = (pairs.even - gamma * pairs.even_linear).mean(0)
+    mean = (pairs.outputs[1] - gamma * pairs.linear[1]).mean(0)
     own = residuals.square().sum(0)
-    var = _shrunk(own, exact, len(counted.odd))
-    some = own > 0
+    var, some = _shrunk(own, exact, products.count), own > 0
     scale = torch.where(some, var / torch.where(some, own, 1), 1).sqrt()
     factor = torch.cat([gamma[:, None] * root, (residuals * scale).movedim(0, 1)], 1)
-    return mean, factor, gamma, var, residuals
+    return _Moments(mean, factor, gamma, var, residuals, products, exact)
 
 
 def with_unseen(found: Estimate, rows: int) -> Estimate:

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.call import has_kinks
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.state import has_kinks
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
@@ -86,6 +86,11 @@ class Facts:
         return found.keys() <= self.writes.keys() and all(
             same(value, self.writes[name]) for name, value in found.items() if isinstance(value, Tensor)
         )
+
+    def together(self, network: Network, noise: list[InputNoise], count: int) -> int:
+        """How many of so many rows may go together."""
+        size = min(count, self.most)
+        return size if size > 1 and self.stacks(network, noise, size) else 1
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
         """Whether so many rows together have the outputs that they have one by one; looked at once for each number.
@@ -159,7 +164,7 @@ def _holds(facts: Facts, network: Network, seed: int) -> bool:
     if not facts.draws or not facts.by_example or network.batch < 2:
         return True
     noise = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
-    first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
+    first, second = (_row(noise, row) for row in (0, 2))
     changed = halves(network.batch)[0]
     with torch.no_grad():
         one, other, both = (_tensors(network, x, seed) for x in (first, second, mixed(changed, second, first)))
@@ -177,7 +182,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     noise = [InputNoise(value, place, seed) for place, value in enumerate(network.inputs)]
     generator = torch.Generator().manual_seed(seed)
     parts = halves(batch)
-    first, second = ([one.values(range(row, row + 1))[0] for one in noise] for row in (0, 2))
+    first, second, third = (_row(noise, row) for row in (0, 2, 4))
     watch = Watch(first)
     kept.restore()
     with watch:
@@ -189,14 +194,17 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
     facts.keeps, facts.writes = bool(state), state
     if facts.keeps:  # what another draw leaves behind, and a call after that one
         kept.restore()
-        facts.keeps = not all(same(state, _left_behind(network, kept, values, seed)) for values in (second, first))
+        left = []
+        for values in (second, first):
+            _tensors(network, values, seed)
+            left.append(kept.changed())
+        facts.keeps = not all(same(state, one) for one in left)
         network.kept = kept if facts.keeps else None
     with network.own_draws():
         facts.draws = network.and_draws([value.clone() for value in first])[1]
     signs = (torch.randint(2, (batch,), generator=generator) * 2 - 1).to(network.device)
     away = [_WILD * (_along(signs, value) * (other - value)) for value, other in zip(first, second, strict=True)]
     far, opposite = ([value + sign * part for value, part in zip(first, away, strict=True)] for sign in (1, -1))
-    third = [one.values(range(4, 5))[0] for one in noise]
     tried = ((second, parts), (third, parts), (far, parts[:1]), (opposite, parts[:1]))
     for others, changes in tried if batch > 1 else ():
         try:
@@ -247,6 +255,11 @@ class Watch(TorchFunctionMode):
         return out
 
 
+def _row(noise: list[InputNoise], row: int) -> list[Tensor]:
+    """The values of inputs in a row."""
+    return [one.values(range(row, row + 1))[0] for one in noise]
+
+
 def _along(numbers: Tensor, value: Tensor) -> Tensor:
     """A number for each example, to go with the values of all of them."""
     return numbers.to(value.device).view(-1, *[1] * (value.dim() - 1))
@@ -255,12 +268,6 @@ def _along(numbers: Tensor, value: Tensor) -> Tensor:
 def mixed(chosen: Tensor, ours: list[Tensor], others: list[Tensor]) -> list[Tensor]:
     """Values of these for the examples that are chosen, and of the others for the rest."""
     return [torch.where(_along(chosen, one), one, other) for one, other in zip(ours, others, strict=True)]
-
-
-def _left_behind(network: Network, kept: Kept, values: list[Tensor], seed: int) -> dict[str, Any]:
-    """What a call of these values changes of what a module keeps."""
-    _tensors(network, values, seed)
-    return kept.changed()
 
 
 def _transparent(where: Any) -> bool:
@@ -314,12 +321,6 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return bool(off <= (32 if eps < 1e-6 else 4) * eps * size + 1e-4 * spread)
 
 
-def _size(change: Tensor, value: Tensor) -> Tensor:
-    """By how much values that are near their own size change; a change far off may be beyond it, or NaN, here 0."""
-    own = value.double().abs().nan_to_num(0, 0, 0).amax()
-    return torch.where(change > 0, change.minimum(own), own)
-
-
 def _has_batch(leaf: Tensor, batch: int) -> bool:
     return bool(leaf.dim()) and leaf.shape[0] == batch
 
@@ -347,6 +348,9 @@ def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int)
             continue
         change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
         own = changed.to(change.device)
-        if batch > 1 and bool(change[~own].amax() > 1e-4 * _size(change[own].amax(), one)):
-            return False
+        if batch > 1:
+            # by how much those that were changed did: a change far off may be beyond their own size, or NaN, here 0
+            size, moved = one.double().abs().nan_to_num(0, 0, 0).amax(), change[own].amax()
+            if bool(change[~own].amax() > 1e-4 * torch.where(moved > 0, moved.minimum(size), size)):
+                return False
     return True

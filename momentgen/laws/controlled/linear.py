@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -67,17 +68,11 @@ class Linear:
     def _products(self, shift: Tensor, sources: list[Source], keeps_graph: bool) -> None:
         batch, count = shift.shape
         usable = [source for source in sources if source.leaf.shape[:1] == (batch,) or batch == 1]
-        wanted = [source.leaf for source in usable]
         directions = torch.eye(count).to(shift)[:, None].expand(-1, batch, -1)
         if self._directions is not None:
             directions = self._directions.movedim(1, 0).to(shift)
-        found = _pulled_back(shift, wanted, directions, keeps_graph)
-        for place, source in enumerate(usable):
-            rows = [grads[place] for grads in found]
-            size = source.leaf.numel() // batch
-            if any(row is not None for row in rows):
-                empty = shift.new_zeros(batch, size)
-                self.parts.append((source, torch.stack([empty if row is None else row for row in rows], 1)))
+        found = _pulled_back(shift, [source.leaf for source in usable], directions, keeps_graph)
+        self.parts = [(source, rows) for source, rows in zip(usable, found, strict=True) if rows is not None]
 
     def law(self, count: int) -> tuple[Tensor, Tensor | None]:
         """The root of what is normal in A e, and so many draws of what is not, shape ``(count, batch, K)``."""
@@ -121,46 +116,36 @@ class Linear:
                 flat = [noise.reshape(-1).to(linear) for noise in drawn]
                 found = (linear @ torch.stack(flat, 1)).mT  # all examples have it in common
             else:
-                found = torch.stack([self._drawn(source, noise, linear) for noise in drawn], 1) @ linear.mT
+                found = torch.stack(
+                    [noise.to(linear).expand(source.leaf.shape).reshape(len(linear), -1) for noise in drawn], 1
+                )
+                found = found @ linear.mT
             found = found.to(total.dtype)
             total = total + (found if self.basis is None else found @ self.basis).movedim(1, 0)
         return total
 
-    @staticmethod
-    def _drawn(source: Source, noise: Tensor, linear: Tensor) -> Tensor:
-        """What a source drew for a row, shape ``(batch, n)``."""
-        return noise.to(linear).expand(source.leaf.shape).reshape(linear.shape[0], -1)
 
-
-def _pulled_back(
-    shift: Tensor, leaves: list[Tensor], directions: Tensor, keeps_graph: bool
-) -> list[list[Tensor | None]]:
-    """Of each direction, shape ``(batch, K)``, its product with the derivatives by each leaf, shape ``(batch, n)``."""
+def _pulled_back(shift: Tensor, leaves: list[Tensor], directions: Tensor, keeps_graph: bool) -> list[Tensor | None]:
+    """Products of directions, shape ``(batch, K)`` each, with the derivatives by each leaf, shape ``(batch, r, n)``."""
     batch, bytes_of_one = len(shift), sum(leaf.nbytes for leaf in leaves)
     most = _TOGETHER if shift.device.type == "cpu" else _TOGETHER_ON_ACCELERATORS
-    size = max(most // max(bytes_of_one, 1), 1)
 
     def grads(given: Tensor, many: bool) -> tuple[Tensor | None, ...]:
         return torch.autograd.grad(
             shift, leaves, given, retain_graph=True, create_graph=keeps_graph, allow_unused=True, is_grads_batched=many
         )
 
-    def single(grad: Tensor | None) -> Tensor | None:
-        return None if grad is None else grad.reshape(batch, -1)
-
-    found: list[list[Tensor | None]] = []
-    for part in directions.split(size):
+    found: list[Sequence[Tensor | None]] = []
+    for part in directions.split(max(most // max(bytes_of_one, 1), 1)):
         if len(part) > 1:
             try:
-                together = grads(part, True)
+                found.append(grads(part, True))
+                continue
             except RuntimeError:  # a derivative that torch cannot run in batches
                 pass
-            else:
-                rows = [[None] * len(part) if grad is None else list(grad.unbind()) for grad in together]
-                found += [list(map(single, row)) for row in zip(*rows, strict=True)]
-                continue
-        found += [list(map(single, grads(one, False))) for one in part]
-    return found
+        found += [[None if grad is None else grad[None] for grad in grads(one, False)] for one in part]
+    rows = ([part for part in parts if part is not None] for parts in zip(*found, strict=True))
+    return [torch.cat(known).reshape(len(directions), batch, -1).movedim(0, 1) if known else None for known in rows]
 
 
 def _root_of(covariance: Tensor) -> Tensor:

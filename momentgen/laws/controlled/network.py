@@ -104,6 +104,11 @@ class Network:
             self._check_numbers(found)
         return found
 
+    def at(self, values: list[Tensor]) -> Any:
+        """The same for rows of its random inputs, shape ``(rows, *shape)``, which go together."""
+        rows = len(values[0])
+        return self.call([value.flatten(0, 1) if rows > 1 else value[0] for value in values], rows)
+
     def _check_numbers(self, found: Any) -> None:
         """Raise where numbers that a function returns, which are no tensors, follow from the draw."""
         numbers = [value for value in flattened(found)[1].values() if isinstance(value, _NUMBERS)]

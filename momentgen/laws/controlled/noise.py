@@ -12,7 +12,7 @@ from torch import Tensor
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["BESIDE", "PAIRED_ROWS", "InputNoise", "Source", "drawn_beside"]
+__all__ = ["BESIDE", "PAIRED_ROWS", "Given", "InputNoise", "Source", "drawn_beside"]
 
 
 class Source(NamedTuple):
@@ -79,18 +79,9 @@ class InputNoise:
         """Whether its covariance is known; without it noise is in the rows alone."""
         return self.value.noise is None or bool(self.value.noise.is_known)
 
-    def unpaired(self) -> InputNoise:
-        """The same, of which every row is drawn."""
-        made = InputNoise(self.value, self.place, self._seed)
-        made.paired = False
-        return made
-
     def values(self, rows: range) -> Tensor:
         """The input with the noise of each row, shape ``(rows, *shape)``."""
-        mean = self.value.mean
-        if self._std is None or self.value.noise is not None:
-            return mean + self.rows(rows)
-        return torch.addcmul(mean, self._std, self._signed(rows))
+        return self.value.mean + self.rows(rows)
 
     def rows(self, rows: range) -> Tensor:
         """The noise of each row, shape ``(rows, *shape)``; in antithetic pairs at first."""
@@ -146,4 +137,23 @@ class InputNoise:
 
     def _reflected(self, row: int) -> bool:
         """Whether a row is the second of an antithetic pair."""
-        return row % 2 > 0 and (self.paired or row < PAIRED_ROWS)
+        return row % 2 > 0 and (row < PAIRED_ROWS or (self.paired and row < BESIDE))
+
+
+class Given(InputNoise):
+    """An input at given values in the place of draws.
+
+    Args:
+        at: computes the values of rows, whose numbers it takes.
+        count: of rows; any beyond repeat the last.
+    """
+
+    def __init__(self, value: Moments, place: int, at: Callable[[Tensor], Tensor], count: int) -> None:
+        super().__init__(value, place, 0)
+        self._at, self.count = at, count
+
+    def values(self, rows: range) -> Tensor:
+        return self._at(torch.arange(rows.start, rows.stop).clamp_max(self.count - 1))
+
+    def rows(self, rows: range) -> Tensor:
+        return self.values(rows) - self.value.mean

@@ -56,25 +56,27 @@ class Outputs:
         self.form, self.ends = form, ends
         self._beside = [False] * len(held) if all(held) else held
 
-    def add(self, row: list[Tensor]) -> None:
-        """A row's leaves.
+    def add(self, leaves: list[Tensor], rows: int) -> None:
+        """The leaves of rows that went through the network together.
 
         Raises:
             InputError: for leaves of other shapes than in the rows before.
             UnlikeEndsError: where other logits are masked.
         """
-        shapes = [tuple(leaf.shape) for leaf in row]
-        before = [tuple(leaf.shape) for leaf in self.rows[0]] if self.rows else shapes
-        if shapes != before:
-            raise InputError(
-                f"{type(self._network.where).__name__}: expected outputs of the same shapes for every draw of the "
-                f"noise, got {before} and {shapes}; return what does not depend on the draw"
-            )
-        for place, end in enumerate(self.ends if self.rows else []):
-            if end is not None and not torch.equal(row[place].isinf(), self.rows[0][place].isinf()):
-                raise UnlikeEndsError
-        # what the module keeps is written over, and may be an output
-        self.rows.append(row if self._network.kept is None else [leaf.clone() for leaf in row])
+        parts = [leaf.unflatten(0, (rows, -1)).unbind() if rows > 1 else (leaf,) for leaf in leaves]
+        for row in zip(*parts, strict=True) if leaves else [()]:
+            shapes = [tuple(leaf.shape) for leaf in row]
+            before = [tuple(leaf.shape) for leaf in self.rows[0]] if self.rows else shapes
+            if shapes != before:
+                raise InputError(
+                    f"{type(self._network.where).__name__}: expected outputs of the same shapes for every draw of the "
+                    f"noise, got {before} and {shapes}; return what does not depend on the draw"
+                )
+            for place, end in enumerate(self.ends if self.rows else []):
+                if end is not None and not torch.equal(row[place].isinf(), self.rows[0][place].isinf()):
+                    raise UnlikeEndsError
+            # what the module keeps is written over, and may be an output
+            self.rows.append(list(row) if self._network.kept is None else [leaf.clone() for leaf in row])
 
     def batched(self, place: int) -> bool:
         """Whether the examples of an output are independent."""

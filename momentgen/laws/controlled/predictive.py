@@ -93,10 +93,10 @@ class OfOutput:
     def quantile(self, probability: float, rtol: float | None) -> Estimated:
         """See :meth:`momentgen.JointMoments.quantile`."""
 
-        def found() -> Estimated:
-            return Estimated(*self._each(lambda made: self._quantile(made, probability, self._draws(made))))
+        def question(made: Made) -> tuple[Tensor, ...]:
+            return self._quantile(made, probability, self._draws(made))
 
-        return self._until(rtol, found, self._std)
+        return self._until(rtol, lambda: Estimated(*self._each(question)), self._std)
 
     def interval(self, level: float, shortest: bool, rtol: float | None) -> Interval:
         """See :meth:`momentgen.JointMoments.interval`."""
@@ -109,10 +109,7 @@ class OfOutput:
             found = [self._quantile(made, tail, drawn, off) for tail in (lower, lower + level)]
             return found[0][0], found[1][0], found[0][1], found[1][1]
 
-        def found() -> tuple[Interval, None]:
-            return Interval(*self._each(ends)), None
-
-        return self._until(rtol, found, self._std, lambda one: torch.maximum(*one[0][2:]))[0]
+        return self._until(rtol, lambda: Interval(*self._each(ends)), self._std)
 
     def probability(self, event: Function, rtol: float | None) -> Estimated:
         """See :meth:`momentgen.JointMoments.probability`."""
@@ -158,13 +155,13 @@ class OfOutput:
 
     # --------------------------------------------------------------- answers
 
-    def _until(self, rtol: float | None, run: Callable[[], Any], scale: Any, error_of: Any = None) -> Any:
-        """The answer, by as many rows as its error asks for."""
+    def _until(self, rtol: float | None, run: Callable[[], Any], scale: Callable[[], Tensor] | None) -> Any:
+        """The answer, by as many rows as its errors ask for, which are its second half."""
         while True:
             found = run()
             if rtol is None:
                 return found
-            error = found[1] if error_of is None else error_of(found)
+            error = torch.stack(found[len(found) // 2 :]).amax(0)
             size = found[0] if scale is None else scale()
             share = (error / size.clamp_min(1e-300))[size > 0]
             off = float(share.max()) if share.numel() else 0.0

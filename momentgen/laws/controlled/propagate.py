@@ -6,22 +6,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.border import PROPAGATIONS
-from momentgen.laws.controlled.answer import Answer
+from momentgen.laws.controlled.answer import Answer, linear_alone
 from momentgen.laws.controlled.cubature import by_cubature
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.indexed import each_by_itself
-from momentgen.laws.controlled.linear_alone import LinearAlone
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.outputs import UnlikeEndsError
-from momentgen.laws.controlled.parts import joined, parts
+from momentgen.laws.controlled.predictive import OfOutput, joined_predictive
 from momentgen.laws.controlled.runs import StaleError
 from momentgen.laws.controlled.slopes import DifferentiatesError
-from momentgen.laws.controlled.stack import UnstackedError
+from momentgen.laws.controlled.state import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note, overheard
@@ -37,6 +37,15 @@ __all__ = ["propagate"]
 _NEXT: Final = 15_485_863
 #: noise of less than so many roundings of a value is not drawn well
 _ROUNDINGS: Final = 16
+#: how many times what a plain pass computes the first rows hold: outputs, slopes, and the graphs of some rows
+_OF_PASS: Final = 8
+#: how many times all rows of the outputs an estimate holds
+_OF_OUTPUTS: Final = 24
+#: bytes of a call where the user asks for none: so many, and so many times those of a plain call at least
+_LEAST: Final = 2**28
+_PLAIN: Final = 8
+#: how many of its widest tensor a plain call holds
+_WIDEST: Final = 3
 
 
 def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -115,10 +124,10 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
         if common is not None and not (facts.by_example and all(facts.by_example)):
             return _answered(common, spent)
         try:
-            divided = parts(network, spent, facts) if whole and common is None else [network]
+            divided = _parts(network, spent, facts) if whole and common is None else [network]
             if len(divided) > 1:
                 seeds = [spent.seed + _NEXT * number for number in range(len(divided))]
-                return joined(
+                return _joined(
                     [_answered(one, spent._replace(seed=seed), False) for one, seed in zip(divided, seeds, strict=True)]
                 )
             found = _by_facts(network, spent, facts)
@@ -136,7 +145,7 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
 def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """The same, of a network of which so much is known."""
     if not spent.max_rows:
-        return LinearAlone(network, spent, facts).outputs()
+        return linear_alone(network, facts)
     if (found := by_cubature(network, spent, facts)) is not None:
         return found
     try:
@@ -144,6 +153,57 @@ def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
     except UnstackedError:  # as if it had never been tried, so that the next answer has the same bits
         facts.most = 1
     return Answer(network, spent, facts).outputs()
+
+
+def _parts(network: Network, spent: Accuracy, facts: Facts) -> list[Network]:
+    """The network with parts of its batch, such that a call by each stays below ``memory``; one of all where it does.
+
+    An answer that may be differentiated holds its graph, and is not divided.  Neither is noise with a distribution.
+    """
+    batch = network.batch
+    most = spent.memory or max(_LEAST, _PLAIN * _WIDEST * facts.widest)
+    held = _OF_PASS * facts.computed + _OF_OUTPUTS * spent.max_rows * facts.returned
+    divided = len(facts.by_example) > 0 and all(facts.by_example) and batch > 1 and held > most
+    if (
+        not divided
+        or network.spans_examples
+        or network.differentiable
+        or any(value.noise is not None for value in network.inputs)
+    ):
+        return [network]
+    size = max(int(most * batch // held), 1)
+    return [network.part(range(first, min(first + size, batch))) for first in range(0, batch, size)]
+
+
+def _joined(found: list[Any]) -> Any:
+    """What the network returned for each part of the batch, as if for all of it.
+
+    Rows are those of the part that took most.  What is no tensor is the first part's.
+    """
+    leaves, forms = zip(*(flattened(one) for one in found), strict=True)
+    return forms[0].of([_joined_leaf(list(part)) for part in zip(*leaves, strict=True)])
+
+
+def _joined_leaf(leaves: list[Any]) -> Any:
+    if isinstance(leaves[0], JointMoments):
+        rank = max(leaf.factor.shape[-2] for leaf in leaves)
+        factor = torch.cat([F.pad(leaf.factor, (0, 0, 0, rank - leaf.factor.shape[-2])) for leaf in leaves])
+        # by the tuple itself: reading a variance that the dtype does not hold would warn
+        mean, var = (torch.cat(field) for field in zip(*map(tuple.__iter__, leaves), strict=True))
+        made = JointMoments.of(mean, var, factor)
+        errors = [(leaf.std_error, leaf.mean_error, leaf.rows) for leaf in leaves]
+        made = made.with_errors(
+            torch.cat([one[0] for one in errors]), torch.cat([one[1] for one in errors]), max(one[2] for one in errors)
+        )
+        predictives = [one for one in (leaf._predictive for leaf in leaves) if isinstance(one, OfOutput)]
+        if len(predictives) == len(leaves):
+            made._predictive = joined_predictive(predictives, [len(leaf.mean) for leaf in leaves])
+        return made
+    if isinstance(leaves[0], Moments):
+        return Moments(*(torch.cat(field) for field in zip(*leaves, strict=True)))
+    if isinstance(leaves[0], Tensor) and leaves[0].dim() and leaves[0].shape[1:] == leaves[-1].shape[1:]:
+        return torch.cat(leaves)
+    return leaves[0]
 
 
 PROPAGATIONS["controlled"] = propagate

@@ -15,50 +15,38 @@ __all__ = ["Halves", "Products", "Sums", "coefficients", "freedom", "over", "rem
 
 
 class Halves(NamedTuple):
-    """Pairs of rows: odd and even halves of the outputs and of the linear part, shape ``(pairs, batch, K)``."""
+    """Odd and even halves of pairs of rows, of the outputs and of the linear part, shape ``(2, pairs, batch, K)``."""
 
-    odd: Tensor
-    even: Tensor
-    odd_linear: Tensor
-    even_linear: Tensor
+    outputs: Tensor
+    linear: Tensor
 
     def at(self, pairs: Tensor | slice) -> Halves:
         """These pairs."""
-        return Halves(*(part[pairs] for part in self))
+        return Halves(self.outputs[:, pairs], self.linear[:, pairs])
 
 
 class Sums(NamedTuple):
     """Sums over pairs, of residuals about a coefficient near the right one, so that nothing cancels.
 
-    Each has shape ``(batch, K)``, or ``(groups, batch, K)`` where a group of pairs is left out.
+    Sums have shape ``(2, batch, K)``, of odd halves and of even ones about their means, or ``(2, groups, batch, K)``
+    where a group of pairs is left out.
 
     Attributes:
         base: the coefficient.
-        odd: of squares of the odd halves' residuals; with their products with the linear part, and squares of that.
-        even: the same of the even halves, about their means.
+        rest: of squares of the residuals; ``cross`` of their products with the linear part, ``linear`` of its squares.
         pairs: how many there are.
     """
 
     base: Tensor
-    odd: tuple[Tensor, Tensor, Tensor]
-    even: tuple[Tensor, Tensor, Tensor]
+    rest: Tensor
+    cross: Tensor
+    linear: Tensor
     pairs: Tensor
 
-    @property
-    def cross(self) -> Tensor:
-        """Of products of residuals and linear part."""
-        return self.odd[1] + self.even[1]
-
-    @property
-    def square(self) -> Tensor:
-        """Of squares of the linear part."""
-        return self.odd[2] + self.even[2]
-
-    def rests(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
-        """Of squares of what a coefficient leaves of the odd and of the even halves."""
+    def rests(self, gamma: Tensor) -> Tensor:
+        """Of squares of what a coefficient leaves."""
         change = gamma - self.base
-        odd, even = ((a - 2 * change * b + change.square() * c).clamp_min(0) for a, b, c in (self.odd, self.even))
-        return odd, even
+        return (self.rest - 2 * change * self.cross + change.square() * self.linear).clamp_min(0)
 
 
 class Products:
@@ -69,35 +57,32 @@ class Products:
     """
 
     def __init__(self, pairs: Halves) -> None:
-        self.count = len(pairs.odd)
-        even, even_linear = pairs.even - pairs.even.mean(0), pairs.even_linear - pairs.even_linear.mean(0)
-        squares = pairs.odd_linear.square(), even_linear.square()
-        cross = (pairs.odd * pairs.odd_linear + even * even_linear).sum(0)
-        self._base = over(cross, (squares[0] + squares[1]).sum(0)).detach()
-        odd, even = pairs.odd - self._base * pairs.odd_linear, even - self._base * even_linear
-        self._parts = [odd.square(), odd * pairs.odd_linear, squares[0], even.square(), even * even_linear, squares[1]]
-        self._means, self._sums = (even, even_linear), [part.sum(0) for part in self._parts]
+        self.count = pairs.outputs.shape[1]
+        outputs, linear = (torch.stack([part[0], part[1] - part[1].mean(0)]) for part in pairs)
+        self._base = over((outputs * linear).sum((0, 1)), linear.square().sum((0, 1))).detach()
+        rest = outputs - self._base * linear
+        self._parts = [rest.square(), rest * linear, linear.square()]
+        self._means, self._sums = (rest[1:], linear[1:]), [part.sum(1) for part in self._parts]
 
     def total(self) -> Sums:
         """Sums over all pairs."""
-        number = self._base.new_full((), self.count)
-        return self._of(self._sums, number)
+        rest, cross, linear = self._sums
+        return Sums(self._base, rest, cross, linear, self._base.new_full((), self.count))
 
     def left_out(self, groups: int) -> Sums:
         """Sums over all pairs but each of so many groups."""
         place = torch.arange(self.count, device=self._base.device) % groups
 
         def grouped(part: Tensor) -> Tensor:
-            return part if groups == self.count else part.new_zeros(groups, *part.shape[1:]).index_add(0, place, part)
+            empty = part.new_zeros(len(part), groups, *part.shape[2:])
+            return part if groups == self.count else empty.index_add(1, place, part)
 
         left = self._base.new_full((), self.count) - torch.bincount(place, minlength=groups)[:, None, None]
-        sums = [total - grouped(part) for total, part in zip(self._sums, self._parts, strict=True)]
         mean, linear = map(grouped, self._means)  # of the group: those of all are 0
-        moved = mean.square(), mean * linear, linear.square()
-        return self._of([*sums[:3], *(one - other / left for one, other in zip(sums[3:], moved, strict=True))], left)
-
-    def _of(self, sums: list[Tensor], pairs: Tensor) -> Sums:
-        return Sums(self._base, (sums[0], sums[1], sums[2]), (sums[3], sums[4], sums[5]), pairs)
+        moved = (torch.cat([one * 0, one / left]) for one in (mean.square(), mean * linear, linear.square()))
+        sums = (total[:, None] - grouped(part) for total, part in zip(self._sums, self._parts, strict=True))
+        rest, cross, square = (one - other for one, other in zip(sums, moved, strict=True))
+        return Sums(self._base, rest, cross, square, left)
 
 
 def over(top: Tensor, bottom: Tensor) -> Tensor:
@@ -115,19 +100,17 @@ class Coefficients(NamedTuple):
 
 def coefficients(sums: Sums, exact: Tensor) -> Coefficients:
     """The outputs' regression on the linear part."""
-    square, base = sums.square, sums.base
-    total = sum((a + 2 * base * b + base.square() * c for a, b, c in (sums.odd, sums.even)), torch.zeros_like(base))
-    together = _together(exact + total / sums.pairs, base * square + sums.cross, square)
-    usable = (square > 0) & square.isfinite() & sums.cross.isfinite()
+    base, rest, cross, square = sums.base, *(part.sum(0) for part in sums[1:4])
+    total = rest + 2 * base * cross + base.square() * square
+    together = _together(exact + total / sums.pairs, base * square + cross, square)
+    usable = (square > 0) & square.isfinite() & cross.isfinite()
     size = torch.where(usable, square, 1)
-    single = torch.where(usable, base + sums.cross / size, together)
-    rest_odd, rest_even = sums.rests(single)
+    single = torch.where(usable, base + cross / size, together)
     rounding = torch.finfo(exact.dtype).eps * (1 + single.abs() + together.abs())  # they are about 1
-    chance = (rest_odd + rest_even) / size / (sums.pairs - 1).clamp_min(1) + rounding.square()
+    chance = sums.rests(single).sum(0) / size / (sums.pairs - 1).clamp_min(1) + rounding.square()
     apart = (single - together).square()
     beyond = usable & (apart > chance)
     own = torch.where(beyond, 1 - chance / torch.where(beyond, apart, 1), 0)
-    own = torch.maximum(own, _unlike(apart, chance, usable))
     return Coefficients(together + own * (single - together), own)
 
 
@@ -140,22 +123,7 @@ def remainder(sums: Sums, gamma: Tensor, own: Tensor | float) -> Tensor:
 def freedom(sums: Sums, own: Tensor | float) -> Tensor:
     """Degrees of freedom of the odd halves: a coefficient takes one, which all outputs share unless it is their own."""
     fitted = own + (1 - own) / max(sums.base.shape[-1], 1)
-    return (sums.pairs - torch.where(sums.odd[2] > 0, fitted, 0)).clamp_min(0.5)
-
-
-def _unlike(apart: Tensor, chance: Tensor, usable: Tensor) -> Tensor:
-    """By how much the outputs of an example are known to have unlike coefficients, from 0 to 1 for each.
-
-    The variance of the true ones is what the squares ``apart`` exceed ``chance`` by (DerSimonian & Laird 1986).
-    """
-    counted = usable & (chance > 0)
-    weight = torch.where(counted, 1 / torch.where(counted, chance, 1), 0)
-    total, count = weight.sum(-1, keepdim=True), counted.sum(-1, keepdim=True)
-    heterogeneity = (weight * apart).sum(-1, keepdim=True) - (count - 1)
-    scale = total - weight.square().sum(-1, keepdim=True) / torch.where(total > 0, total, 1)
-    some = (heterogeneity > 0) & (scale > 0) & (count > 1)
-    spread = torch.where(some, heterogeneity / torch.where(some, scale, 1), 0)
-    return torch.where(counted & some, spread / (spread + chance), 0)
+    return (sums.pairs - torch.where(sums.linear[0] > 0, fitted, 0)).clamp_min(0.5)
 
 
 def _together(size: Tensor, cross: Tensor, square: Tensor) -> Tensor:

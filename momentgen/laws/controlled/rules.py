@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.call import Call, Rule, Tangent
-from momentgen.laws.controlled.normalised import attention, norm, softmax
-from momentgen.laws.controlled.state import has_derivative, tangent
+from momentgen.laws.controlled.state import Call, Rule, Tangent, has_derivative, tangent
 from momentgen.laws.nests import tensors_in
+from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names
 
 __all__ = ["decides", "is_linear", "rule_of"]
@@ -29,7 +28,9 @@ def rule_of(call: Call) -> Rule | None:
     if call.entry.kind == "pointwise":
         rest = tensors_in((*call.args[1:], *call.kwargs.values()))
         return None if any(map(call.random, rest)) or not call.args else _pointwise
-    found = _BY_NAME.get(call.entry.name)
+    if call.name in _SMOOTH:
+        return None if is_linear(call) or call.argument(4, "dropout_p") else _at_means
+    found = _BY_NAME.get(call.name)
     return None if found is None else found(call)
 
 
@@ -55,8 +56,7 @@ def is_linear(call: Call) -> bool:
     if call.entry is None:
         return not has_derivative(call.out) and not isinstance(call.out, list | tuple)
     name, kind = call.name, call.entry.kind
-    given = tensors_in((*call.args, *call.kwargs.values()))
-    random = [place for place, value in enumerate(given) if call.random(value)]
+    random = [place for place, value in enumerate(call.tensors()) if call.random(value)]
     if kind in ("movement", "write") or name in _PLAIN:
         return True
     if name == "div":
@@ -119,16 +119,42 @@ def _slope_by_autograd(call: Call, x: Tensor) -> Tensor | Callable[[], Tensor] |
 # ------------------------------------------------------------------- the others
 
 
-def _times(call: Call) -> Rule | None:
-    """A product of two random values: each with the mean of the other."""
-    return _product if len(call.args) == 2 and all(map(call.random, call.args)) else None
+#: smooth functions of several values; of others two rows' derivatives are nearer than that at the mean of their values
+_SMOOTH: Final = frozenset(names("softmax log_softmax mul matmul mm bmm scaled_dot_product_attention"))
 
 
-def _product(call: Call) -> Tangent:
-    a, b = call.args
+def _at_means(call: Call) -> Tangent:
+    """A smooth function of several values: its derivative at their means over the rows, of a product the mean one."""
     call.run()
-    of_a, of_b = call.average(b), call.average(a)
-    return lambda: call.function(tangent(a), of_a()) + call.function(of_b(), tangent(b))
+    random = list({id(value): value for value in call.tensors() if call.random(value)}.values())
+    means = [call.average(value) for value in random]
+    return lambda: forward_derivative(call.of(random), [mean() for mean in means], list(map(tangent, random)))
+
+
+def _norm(call: Call) -> Rule | None:
+    """Layer norm and group norm with certain weights."""
+    exact = not torch.is_autocast_enabled(call.args[0].device.type)
+    return _normalised if exact and not any(map(call.random, call.tensors()[1:])) else None
+
+
+def _normalised(call: Call) -> Tangent:
+    """With means of its own: at the mean of its values a norm is of less spread, and too steep."""
+    x, weight, layers = call.args[0], call.argument(2, "weight"), call.name == "layer_norm"
+    front = x.dim() - len(call.argument(1, "normalized_shape")) if layers else 1
+    groups = () if layers else (call.argument(1, "num_groups"),)
+    parts = (*x.shape[:front], *groups, -1)
+    call.run()
+    var, centre = torch.var_mean(x.reshape(parts), -1, correction=0, keepdim=True)
+    means = [call.average(part.to(x.dtype)) for part in (x, centre, (var + call.argument(4, "eps", 1e-5)).rsqrt())]
+
+    def found() -> Tensor:
+        value, middle, slope = (mean() for mean in means)
+        shift, own = tangent(x).reshape(parts), (value.reshape(parts) - middle) * slope
+        shift = shift - shift.mean(-1, keepdim=True) - own * (own * shift).mean(-1, keepdim=True)
+        shift = (shift * slope).reshape(x.shape)
+        return shift if weight is None else shift * (weight if layers else weight.view(-1, *[1] * (x.dim() - 2)))
+
+    return found
 
 
 def _choice(call: Call) -> Rule | None:
@@ -207,36 +233,8 @@ def _windows(call: Call, sizes: Any, steps: Any, pads: Any, gaps: Any) -> Tangen
     return tangents
 
 
-def _few_channels(call: Call) -> Rule | None:
-    """A convolution of few channels by products of matrices: on a CPU torch's own derivative is many times slower."""
-    x, weight = call.args[0], call.argument(1, "weight")
-    certain = not any(map(call.random, (weight, call.argument(2, "bias"))))
-    few = certain and x.dim() == 4 and x.shape[1] <= 3 and x.shape[1] == weight.shape[1]
-    small = few and x.shape[1] * weight.shape[2:].numel() <= 8 * weight.shape[0]  # beside the result
-    return _convolved if small and x.device.type == "cpu" and not isinstance(call.argument(4, "padding"), str) else None
-
-
-def _convolved(call: Call) -> Tangent:
-    x, weight = call.args[0], call.argument(1, "weight")
-    stride, padding, gaps = (
-        call.argument(place, name, default)
-        for place, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-    )
-    call.run()
-
-    def found() -> Tensor:
-        columns = F.unfold(tangent(x), weight.shape[2:], gaps, padding, stride)
-        return (weight.flatten(1) @ columns).view(-1, weight.shape[0], *call.out.shape[2:])
-
-    return found
-
-
 _BY_NAME: Final[dict[str, Callable[[Call], Rule | None]]] = {
     **dict.fromkeys((f"max_pool{d}d" for d in (1, 2, 3)), _max_pool),
     **dict.fromkeys(names("where masked_fill maximum minimum fmax fmin"), _choice),
-    **dict.fromkeys(names("softmax log_softmax"), softmax),
-    **dict.fromkeys(names("mul matmul mm bmm"), _times),
-    "conv2d": _few_channels,
-    **dict.fromkeys(names("layer_norm group_norm"), norm),
-    "scaled_dot_product_attention": attention,
+    **dict.fromkeys(names("layer_norm group_norm"), _norm),
 }

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import functools
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.estimate import away
 from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
 from momentgen.laws.controlled.linear import OUTPUTS
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise, Source
+from momentgen.laws.controlled.noise import PAIRED_ROWS, Given, InputNoise, Source
 from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
-from momentgen.laws.controlled.reach import reach
 from momentgen.laws.controlled.slopes import DifferentiatesError, Slopes
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.stack import UnstackedError, pieces
-from momentgen.laws.controlled.state import Phase
+from momentgen.laws.controlled.state import Phase, UnstackedError
 from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 
-__all__ = ["BLOCK", "Runs", "StaleError"]
+__all__ = ["BLOCK", "Runs", "StaleError", "reach"]
 
 #: rows of the first block, and of each that follows
 BLOCK: Final = PAIRED_ROWS
+#: how much larger the noise is that tells how far outputs go which no row has moved
+_FAR: Final = 3.0
 #: rows whose derivatives are averaged where rows cannot record all slopes: an antithetic pair
 _DERIVATIVES: Final = 2
 
@@ -45,6 +46,7 @@ class Runs:
         facts: what is known of the network.
         noise: of its inputs.
         logits: whether a softmax at the end is left out, and applied to the law of its logits.
+        records: whether the rows tell a linear part.
 
     Attributes:
         outputs: of the rows so far.
@@ -52,8 +54,10 @@ class Runs:
         inputs: how many sources are noise of the inputs.
     """
 
-    def __init__(self, network: Network, facts: Facts, noise: list[InputNoise], logits: bool = True) -> None:
-        self._network, self._facts, self.noise, self._logits = network, facts, noise, logits
+    def __init__(
+        self, network: Network, facts: Facts, noise: list[InputNoise], logits: bool = True, records: bool = True
+    ) -> None:
+        self.network, self.facts, self.noise, self.logits = network, facts, noise, logits
         self.outputs = Outputs(network, facts.by_example)
         self.shifts: list[Tensor | None] = []
         self.inputs = 0
@@ -62,8 +66,11 @@ class Runs:
         self.state = self.slopes.state
         self.state.fix(network.certain_tensors())
         if facts.differentiates:
-            self.state.phase, self.state.curved, self.state.kinked = Phase.DRAWS, True, True
-        self._watched = True
+            self.state.curved = self.state.kinked = True
+        if facts.differentiates or not records:
+            self.state.phase = Phase.DRAWS
+        #: whether rows are watched: for slopes, for what the network draws, and for a softmax at its end
+        self._watched = records or logits
 
     @property
     def draws(self) -> bool:
@@ -74,42 +81,51 @@ class Runs:
 
     def first(self, count: int) -> None:
         """Run the first rows, and linearise the network."""
-        for rows in [*pieces(count - 1, self._facts.most), 1]:  # the last gives the form of the outputs
-            self._next(rows)
+        self.further(count - 1)
+        self.next(1)  # it gives the form of the outputs
         self._linearise(count)
         self.slopes.release()
         self.state.phase = Phase.DRAWS
-        #: whether further rows are watched: for what the network draws, and for a softmax at its end
         self._watched = self.draws or any(end is not None for end in self.outputs.ends)
 
     def further(self, count: int) -> None:
         """Run more rows."""
-        for rows in pieces(count, self._facts.most):
-            self._next(rows)
+        for first in range(0, count, self.facts.most):
+            self.next(min(self.facts.most, count - first))
 
-    def _next(self, rows: int) -> None:
+    def all(self, count: int, size: int) -> Outputs:
+        """The outputs of so many rows, by stacks of one size."""
+        while len(self.outputs) < count:
+            self.next(size)
+        del self.outputs.rows[count:]
+        return self.outputs
+
+    def next(self, rows: int) -> None:
         """Run the next rows together and keep their outputs."""
         slopes, outputs = self.slopes, self.outputs
-        if rows > 1 and not self._facts.stacks(self._network, self.noise, rows):
+        if rows > 1 and not self.facts.stacks(self.network, self.noise, rows):
             raise UnstackedError
         slopes.begin(rows)
-        self.state.fix(leaf for leaf in self._network.repeated(rows) if isinstance(leaf, Tensor))
+        self.state.fix(leaf for leaf in self.network.repeated(rows) if isinstance(leaf, Tensor))
         values = self._values(range(len(outputs), len(outputs) + rows))
         for value, noise in zip(values, self.noise, strict=True):
             if noise.is_known:
                 self.state.follow(value)
         watched = slopes if self._watched else nullcontext()
-        with torch.set_grad_enabled(self.state.keeps_graph), watched, each_row(slopes.common.weight):
-            found = self._network.call(values, rows)
+        with (
+            torch.set_grad_enabled(self.state.keeps_graph and torch.is_grad_enabled()),
+            watched,
+            each_row(slopes.common.weight),
+        ):
+            found = self.network.call(values, rows)
         leaves, ends, form = self._leaves(slopes, found)
-        if outputs.rows and self._facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
+        if outputs.rows and self.facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
             raise UnlikeEndsError
         if outputs.form is None or rows == 1:  # what is no tensor may count examples
             outputs.shaped(found, form, ends)
         if not outputs.rows:
             slopes.common.products = max((self._products(leaf) for leaf in leaves), default=1)
-        for row in map(list, zip(*map(self.state.stack.parts, leaves), strict=True)) if leaves else [[]]:
-            outputs.add(row)
+        outputs.add(leaves, rows)
 
     def _values(self, rows: range) -> list[Tensor]:
         """The inputs of rows, one after another."""
@@ -120,41 +136,38 @@ class Runs:
     def _linearise(self, count: int) -> None:
         """Derivatives by the slopes that rows have recorded, else by those of some rows of the network as it is."""
         self.shifts = [None] * len(self.outputs.rows[0])
-        after = _AsItIs(self._network.where) if self._network.kept is not None or self._facts.writes else nullcontext()
-        by_rows = list(range(min(count, _DERIVATIVES)))
+        after = _as_it_is(self.network.where) if self.network.kept is not None or self.facts.writes else nullcontext()
+        by_rows = range(min(count, _DERIVATIVES))
         with after:
             if self.state.phase is Phase.DRAWS:
                 if self._all_known():
                     self._derive(Phase.DRAWS, by_rows)
                 return
-            if self.state.ruled and not self._network.has_scripts:
-                self._derive(Phase.AVERAGES, [count - 1])
-            if not self.state.ruled or self._network.has_scripts or (self._all_known() and self._unseen()):
+            if self.state.ruled and not self.network.has_scripts:
+                self._derive(Phase.AVERAGES, range(count - 1, count))
+            if not self.state.ruled or self.network.has_scripts or (self._all_known() and self._unseen()):
                 self._derive(Phase.DERIVATIVES, by_rows)
 
     def _all_known(self) -> bool:
         """Whether the derivatives by the inputs are all that is random."""
         return len(self.noise) > 0 and all(noise.is_known for noise in self.noise)
 
-    def _derive(self, phase: Phase, rows: list[int]) -> None:
+    def _derive(self, phase: Phase, rows: range) -> None:
         """Call the network under autograd, for the mean of the derivatives in these rows."""
         state, self.inputs = self.state, 0
         state.linearise(phase)
         leaves = [self._leaf(noise) for noise in self.noise]
-        size = self._stacked(len(rows))
-        total: list[Tensor | None] = []
-        for first in range(0, len(rows), size):
-            part = range(rows[first], rows[first] + min(size, len(rows) - first))
-            try:
-                found = self._derived(part, leaves)
-            except (DifferentiatesError, UnstackedError):
-                raise
-            except Exception:  # whatever the network raises of values with derivatives
-                return
-            with torch.enable_grad():
-                total = found if not total else [_sum(one, other) for one, other in zip(total, found, strict=True)]
+        size = self.facts.together(self.network, self.noise, len(rows))
+        try:
+            found = [self._derived(rows[first : first + size], leaves) for first in range(0, len(rows), size)]
+        except (DifferentiatesError, UnstackedError):
+            raise
+        except Exception:  # whatever the network raises of values with derivatives
+            return
         with torch.enable_grad():
-            self.shifts = [None if one is None else one / len(rows) for one in total]
+            for place, parts in enumerate(zip(*found, strict=True)):
+                known = [part for part in parts if part is not None]
+                self.shifts[place] = sum(known[1:], known[0]) / len(rows) if len(known) == len(parts) else None
 
     def _leaf(self, noise: InputNoise) -> Tensor | None:
         """Where the derivative by an input begins; None for noise that is in the rows alone."""
@@ -182,8 +195,8 @@ class Runs:
                     values[place] = values[place] + repeated
                     state.follow(values[place])
             try:
-                with slopes, each_row(slopes.common.weight), self._network.own_draws():
-                    found = self._network.call(values, count)
+                with slopes, each_row(slopes.common.weight), self.network.own_draws():
+                    found = self.network.call(values, count)
             finally:
                 state.row = row
             parts, ends, _ = self._leaves(slopes, found)
@@ -205,47 +218,35 @@ class Runs:
 
     # ------------------------------------------------------------------ checks
 
-    def between(self, first: int) -> list[Tensor] | None:
-        """Outputs of examples of the first row beside examples of the last; None where these tell nothing new."""
-        facts = self._facts
-        if facts.fresh or facts.draws or not facts.by_example or self._network.batch * facts.most < 2:
-            return None
-        ends = [[noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (first - 1, 0)]
-        chosen = halves(self._network.batch)[0]
-        watched = self._watching()
+    def confirm(self, count: int) -> None:
+        """Raise where the first rows, so many, do not bear out what an earlier call told."""
+        facts = self.facts
+        known = facts.fresh or facts.draws or not facts.by_example or self.network.batch * facts.most < 2
+        if not known and self.repeats(count - 1) is None:
+            raise StaleError
+
+    def repeats(self, last: int) -> Watch | None:
+        """What becomes of examples of the first row beside those of another; None where outputs are others then.
+
+        Examples have the outputs of their rows, whatever is beside them and goes through the network with them.
+        """
+        one, other = ([noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (0, last))
+        rows, watched = self.outputs.rows, self._watching()
+        expected = dict(enumerate(rows[0]))
+        if self.facts.by_example:
+            chosen, places = halves(self.network.batch)[0], list(filter(self.outputs.batched, expected))
+            one = mixed(chosen, other, one)
+            ends = ([rows[row][place] for place in places] for row in (last, 0))
+            expected = dict(zip(places, mixed(chosen, *ends), strict=True))
         watched.begin()
         with torch.no_grad(), watched:
-            with Watch(values := mixed(chosen, *ends)) as watch:
-                found = self._network.call(values)
-            if watch.reads and not self._facts.reads:
-                raise StaleError
-            return self._leaves(watched, found)[0]
-
-    def confirm(self, between: list[Tensor] | None) -> None:
-        """Examples have the outputs of their rows, whatever is beside them and goes through the network with them."""
-        chosen = halves(self._network.batch)[0]
-        for place, found in enumerate(between or ()):
-            if self.outputs.batched(place) and not close(
-                found, *mixed(chosen, [self.outputs.rows[-1][place]], [self.outputs.rows[0][place]])
-            ):
-                raise StaleError
-
-    def reach(self) -> dict[int, Tensor]:
-        """How far outputs that no row has moved go; of a network that draws it is not known."""
-        together = self._stacked(BLOCK)
-        run = functools.partial(self._once, self._watching())
-        return reach(self.outputs, None if self.draws else self.noise, together, run)
-
-    def _stacked(self, count: int) -> int:
-        """How many of so many rows may go together."""
-        size = min(count, self._facts.most)
-        return size if size > 1 and self._facts.stacks(self._network, self.noise, size) else 1
-
-    def _once(self, watched: Slopes, values: list[Tensor], rows: int) -> list[Any]:
-        """Leaves of what the network returns for these values, as it runs in its rows."""
-        watched.begin(rows)
-        with watched:
-            return self._leaves(watched, self._network.call(values, rows))[0]
+            with Watch(one) as watch:
+                found = self.network.call(one)
+            leaves = self._leaves(watched, found)[0]
+        same = all(close(leaves[place], leaf) for place, leaf in expected.items()) and (
+            self.facts.reads or not watch.reads
+        )
+        return watch if same else None
 
     def _watching(self) -> Slopes:
         """A mode that sees a softmax at the end and nothing else."""
@@ -267,35 +268,60 @@ class Runs:
 
     def _products(self, leaf: Tensor) -> int:
         """How many rows A will have for an example of an output, at most."""
-        return min(leaf.numel() // (self._network.batch if self._facts.by_example else 1), OUTPUTS)
+        return min(leaf.numel() // (self.network.batch if self.facts.by_example else 1), OUTPUTS)
 
     def _at_the_end(self, place: int, end: Softmax) -> bool:
         """Whether the softmax of an output is applied to the law of its logits."""
-        if not (self._logits and self._facts.ends_alike and self.outputs.batched(place)):
+        if not (self.logits and self.facts.ends_alike and self.outputs.batched(place)):
             return False
         if end.out.dim() != 2 or end.dim not in (1, -1):
             return False
         return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
 
 
-def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return None if one is None or other is None else one + other
+def reach(runs: Runs) -> dict[int, Tensor]:
+    """How far outputs that no row has moved go under three times the noise, by place, shape ``(batch, K)``.
+
+    An output that stays even then is certain, 0.  Where noise cannot be made larger it is not known, NaN.
+    """
+    every = {place: runs.outputs.of(place) for place in runs.outputs.real()}
+    still = {place: (rows == rows[0]).all(0) & rows[0].isfinite() for place, rows in every.items()}
+    still = {place: one for place, one in still.items() if bool(one.any())}
+    unknown = {place: torch.where(one, torch.nan, torch.zeros_like(every[place][0])) for place, one in still.items()}
+    if not still or not runs.noise or runs.draws:
+        return unknown
+
+    def far(noise: InputNoise) -> Given:
+        def at(rows: Tensor) -> Tensor:
+            values = torch.cat([noise.values(range(row, row + 1)) for row in rows.tolist()])
+            return noise.value.mean + _FAR * (values - noise.value.mean)
+
+        return Given(noise.value, noise.place, at, BLOCK)
+
+    larger = Runs(runs.network, runs.facts, list(map(far, runs.noise)), runs.logits, records=False)
+    size, count = runs.facts.together(runs.network, runs.noise, BLOCK), min(BLOCK, len(runs.outputs))
+    try:
+        with torch.no_grad():
+            outputs = larger.all(count, size)
+    except Exception:  # a network may refuse what is far off
+        return unknown
+    if list(map(bool, outputs.ends)) != list(map(bool, runs.outputs.ends)):
+        return unknown
+    moved = {place: away(outputs.of(place), every[place][0]).abs().amax(0) for place in still}
+    moved = {place: torch.where(one.isfinite(), one, torch.nan) for place, one in moved.items()}
+    return {place: torch.where(still[place], one, 0) for place, one in moved.items()}
 
 
-class _AsItIs:
+@contextmanager
+def _as_it_is(where: Any) -> Iterator[None]:
     """Within the context a module may keep what it computes; after it, it is as before."""
-
-    def __init__(self, where: Any) -> None:
-        self._kept = Kept(where)
-        parts = where.modules() if isinstance(where, torch.nn.Module) else ()
-        values = (value for part in parts for value in (*vars(part).values(), *part._buffers.values()))
-        self._plain = [value for value in values if isinstance(value, Tensor) and not value.requires_grad]
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, *_: object) -> None:
-        self._kept.restore()
-        for value in self._plain:
+    kept, parts = Kept(where), where.modules() if isinstance(where, torch.nn.Module) else ()
+    values = (value for part in parts for value in (*vars(part).values(), *part._buffers.values()))
+    plain = [value for value in values if isinstance(value, Tensor) and not value.requires_grad]
+    try:
+        yield
+    finally:
+        kept.restore()
+        for value in plain:
             if value.requires_grad:  # what was written into it had a derivative
                 value.detach_()

@@ -8,7 +8,7 @@ covariance decomposition, A (A Σ)ᵀ, of the linear part alone.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ from momentgen.laws.controlled.estimate import Rows, fitted
 from momentgen.laws.controlled.facts import Facts, close
 from momentgen.laws.controlled.linear import Linear
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import BESIDE, InputNoise
+from momentgen.laws.controlled.noise import BESIDE, Given, InputNoise
 from momentgen.laws.controlled.outputs import Outputs
-from momentgen.laws.controlled.softmax import mean_jacobian
+from momentgen.laws.controlled.runs import Runs
+from momentgen.laws.controlled.softmax import mean_jacobian, rows_of_softmax
 from momentgen.laws.functions import Function
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
@@ -29,8 +30,8 @@ __all__ = ["BY_DRAWS", "Contributions", "Shares"]
 
 #: whether few noisy values are drawn too, whose linear part is then known
 BY_DRAWS: Final[ContextVar[bool]] = ContextVar("momentgen_by_draws", default=False)
-#: rows that go through the network together
-_TOGETHER: Final = 1024
+#: rows whose outputs are held together
+_TOGETHER: Final = 64
 
 
 class Shares(NamedTuple):
@@ -80,17 +81,14 @@ class Contributions:
     ) -> None:
         self._network, self._facts, self._noise = network, facts, noise
         self._outputs, self._place, self._linear = outputs, place, linear
-        rows = Rows(outputs.of(place), linear.of(len(outputs)), linear.root, linear.fresh)
-        self._end = outputs.ends[place]
+        known = (outputs.of(place), linear.of(len(outputs)), linear.root)
+        values, moved, root = (part.detach().double() for part in known)
+        rows = Rows(values, moved, root, linear.fresh)
         self._jacobian: Tensor | None = None
-        if self._end is not None:
-            self._jacobian = mean_jacobian(rows.outputs, self._end.logarithm).double()
-            moved = (rows.linear.double().movedim(0, 1) @ self._jacobian.mT).movedim(1, 0)
-            ended = torch.log_softmax if self._end.logarithm else torch.softmax
-            values = ended(rows.outputs.double(), -1)
-            rows = Rows(values, moved, rows.root.double() @ self._jacobian.mT, rows.fresh)
-        given, moved, root = (part.detach().double() for part in (rows.outputs, rows.linear, rows.root))
-        found = fitted(Rows(given, moved, root, rows.fresh))
+        if (end := outputs.ends[place]) is not None:
+            self._jacobian = mean_jacobian(rows.outputs, end.logarithm)
+            rows = rows_of_softmax(rows, end.logarithm)
+        found = fitted(rows)
         self._gamma, self._mean = found.gamma, found.mean
 
     @property
@@ -156,8 +154,9 @@ class Contributions:
 
     def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> tuple[Tensor, list[_Known]]:
         """The linear part's contributions; first-order and total ones, and the *variance*."""
-        noise = [one.unpaired() for one in self._noise]
-        one, other = ([part.rows(range(first, first + rows)) for part in noise] for first in (BESIDE, BESIDE + rows))
+        one, other = (
+            [part.rows(range(first, first + rows)) for part in self._noise] for first in (BESIDE, BESIDE + rows)
+        )
         left_linear, right_linear = (self._parts(given, labels, count) for given in (one, other))
         left, right = (self._rest(given, own.sum(0)) for given, own in ((one, left_linear), (other, right_linear)))
         # A is of fewer draws than these: what it misses of a group's linear part is added
@@ -192,20 +191,19 @@ class Contributions:
 
     def _mapped(self, given: list[Tensor]) -> Tensor:
         """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
-        size = max(1, min(_TOGETHER, self._facts.most))
-        size = size if size > 1 and self._facts.stacks(self._network, self._noise, size) else 1
+        size = self._facts.together(self._network, self._noise, _TOGETHER)
         if size == 1 and isinstance(self._network.where, Function) and not len(self._network.where.parts):
             together = self._together(given)
             if together is not None:
                 return together
         found = []
-        for first in range(0, len(given[0]), size):
-            some = [part[first : first + size] for part in given]
-            missing = size - len(some[0])
-            some = [torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in some]
-            leaf = self._called([part.flatten(0, 1) if size > 1 else part[0] for part in some], size)
-            whole = leaf.unflatten(0, (size, -1)) if size > 1 else leaf[None]
-            found.append(self._outputs.flat(self._place, whole[: size - missing], size - missing).double())
+        for some in zip(*(values.split(_TOGETHER) for values in given), strict=True):
+            noise: list[InputNoise] = [
+                Given(one.value, one.place, values.__getitem__, len(values))
+                for one, values in zip(self._noise, some, strict=True)
+            ]
+            runs = Runs(self._network, self._facts, noise, logits=False, records=False)
+            found.append(runs.all(len(some[0]), size).of(self._place).double())
         return torch.cat(found)
 
     def _rest(self, noise: list[Tensor], linear: Tensor) -> Tensor:
@@ -215,17 +213,19 @@ class Contributions:
 
     def _together(self, given: list[Tensor]) -> Tensor | None:
         """The same by ``torch.vmap``, of a formula that has no batch; None where it branches on values."""
+
+        def called(*values: Tensor) -> Tensor:
+            return self._leaf(self._network.call(list(values)))
+
         try:
-            found = torch.vmap(lambda *values: self._called(list(values)))(*given)
-            first = torch.stack([self._called([part[row] for part in given]) for row in (0, -1)])
+            found = torch.vmap(called)(*given)
+            first = torch.stack([called(*(part[row] for part in given)) for row in (0, -1)])
         except RuntimeError:  # whatever vmap cannot run, a single call can, or says what is wrong
             return None
-        if not close(found[[0, -1]], first):
-            return None
-        return self._outputs.flat(self._place, found, len(found)).double()
+        return self._outputs.flat(self._place, found, len(found)).double() if close(found[[0, -1]], first) else None
 
-    def _called(self, values: list[Tensor], rows: int = 1) -> Tensor:
-        leaf: Tensor = flattened(self._network.call(values, rows))[0][self._place]
+    def _leaf(self, found: Any) -> Tensor:
+        leaf: Tensor = flattened(found)[0][self._place]
         return leaf
 
     def _parts(self, noise: list[Tensor], labels: list[Tensor], count: int) -> Tensor:

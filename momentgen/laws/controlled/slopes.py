@@ -19,13 +19,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.call import Call, Record, has_kinks
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.draws import drawn, draws
 from momentgen.laws.controlled.rules import decides, is_linear, rule_of
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.stack import Stack
-from momentgen.laws.controlled.state import Phase, State
+from momentgen.laws.controlled.state import Call, Phase, Record, State, has_kinks
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.notes import note_fast_path
 from momentgen.laws.table import METHODS, Entry, entry_of, names
@@ -76,10 +74,10 @@ class Slopes(TorchFunctionMode):
 
     def __init__(self, keeps_graph: bool, batch: int = 1, inputs: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.state = State(keeps_graph, Stack(1, batch))
+        self.state = State(keeps_graph, batch)
         self.common = Common(self.state, batch, inputs)
         self.softmaxes: dict[int, Softmax] = {}
-        self._records: dict[tuple[Any, ...], list[Record]] = {}
+        self._records: dict[tuple[Any, int], Record] = {}
         self._met: dict[tuple[Any, ...], int] = {}
 
     def begin(self, rows: int = 1) -> None:
@@ -91,28 +89,24 @@ class Slopes(TorchFunctionMode):
 
     def release(self) -> None:
         """Slopes are not needed any more: A is known.  They are most of what a call holds."""
-        for records in self._records.values():
-            for record in records:
-                record.release()
+        for record in self._records.values():
+            record.sums.clear()
 
     def forget_draws(self) -> None:
         """What was drawn so far is not needed any more."""
         self.common.forget_draws()
-        for records in self._records.values():
-            for record in records:
-                record.noise.clear()
+        for record in self._records.values():
+            record.noise.clear()
 
     def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Call:
         """A call, with the record of the n-th call in a row of this function on this shape."""
         first = args[0] if args else None
-        shape = self.state.stack.of_row(first.shape) if isinstance(first, Tensor) else None
+        shape = self.state.of_row(first.shape) if isinstance(first, Tensor) else None
         key = (func if entry is None else entry.name, shape)
-        count = self._met.get(key, 0)
-        self._met[key] = count + 1
-        records = self._records.setdefault(key, [])
-        while len(records) <= count:
-            records.append(Record())
-        return Call(self.state, records[count], func, entry, args, kwargs)
+        count = self._met[key] = self._met.get(key, 0) + 1
+        if (key, count) not in self._records:
+            self._records[key, count] = Record()
+        return Call(self.state, self._records[key, count], func, entry, args, kwargs)
 
     # ----------------------------------------------------------------- calls
 
@@ -130,9 +124,10 @@ class Slopes(TorchFunctionMode):
 
     def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         state, entry = self.state, entry_of(func)
+        noise = draws(func, entry)
         if entry is not None and kwargs:
             args, kwargs = entry.ordered(args, kwargs)
-        if state.phase is Phase.DRAWS and not draws(func):
+        if state.phase is Phase.DRAWS and not noise:
             out = func(*args, **kwargs)
             self._softmax(entry, out, func, args, kwargs)
             return out
@@ -141,7 +136,7 @@ class Slopes(TorchFunctionMode):
             note_fast_path(entry.name)
             return func(*args, **kwargs)
         given = tensors_in((*args, *kwargs.values()))
-        if not any(map(state.knows, given)) and not draws(func):
+        if not noise and not any(map(state.knows, given)):
             out = func(*args, **kwargs)
             self.common.certain(out, args, kwargs)
             return out
@@ -158,7 +153,6 @@ class Slopes(TorchFunctionMode):
         call = Call(self.state, Record(), func, entry, args, kwargs)
         self._run(call)
         for target in tensors_in((kwargs["out"],)) if "out" in kwargs else args[:1]:
-            self.common.forget(target)
             self._written(target)
         return call.out
 
@@ -175,17 +169,13 @@ class Slopes(TorchFunctionMode):
         out = self._ruled(call, tensors_in((*args, *kwargs.values())))
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
-        self._copied(out, target)
+        if out is not target:
+            with self._ends("copy_"):
+                target.copy_(out)
+            self._written(target)
+            if self.state.common(out) is not None:
+                self.state.follow(target, self.state.common(out))
         return target
-
-    def _copied(self, value: Tensor, target: Tensor) -> None:
-        """Write a value into another tensor."""
-        if value is target:
-            return
-        with self._ends("copy_"):
-            target.copy_(value)
-        self._written(target)
-        self.common.moved(value, target)
 
     def _written(self, target: Any) -> None:
         """A tensor is random, and so is what it is a view of."""
@@ -196,8 +186,8 @@ class Slopes(TorchFunctionMode):
     def _ruled(self, call: Call, given: list[Tensor]) -> Any:
         """The result of a function, with its derivative where the network is linearised."""
         state, added = self.state, None
-        common = [value for value in given if self.common.knows(value)]
-        if draws(call.function):
+        common = [value for value in given if state.common(value) is not None]
+        if draws(call.function, call.entry):
             drawn(call, self.common)
         elif any(map(state.moves, given)):
             self._computed(call)
@@ -206,14 +196,14 @@ class Slopes(TorchFunctionMode):
         self._softmax(call.entry, call.out, call.function, call.args, call.kwargs)
         state.kinked |= has_kinks(call.entry, call.out)
         if common:
-            added = self.common.rule(call, common, [value for value in given if not self.common.knows(value)])
+            added = self.common.rule(call, common, [value for value in given if state.common(value) is None])
             if added is None and not any(map(state.moves, given)):
                 return call.out
         if added is not None and state.linearises:
             with self._ends(call.name):
                 more = added()
                 call.out = call.out if more is None else call.out + more
-        if any(map(state.knows, given)):
+        if any(map(state.knows, given)) and state.common(call.out) is None:  # what is drawn in place may be in common
             state.follow(call.out)
         return call.out
 
@@ -281,6 +271,6 @@ def _differentiable(func: Any, twice: bool) -> Iterator[None]:
             stack.enter_context(torch.enable_grad())
         if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        if twice and name == "scaled_dot_product_attention":
+        if name == "scaled_dot_product_attention":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, 
 from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
-__all__ = ["Softmax", "mean_jacobian", "softmaxed"]
+__all__ = ["Softmax", "mean_jacobian", "rows_of_softmax", "softmaxed"]
 
 #: quasi-random points of each answer of the jackknife, of which differences alone count
 _FEW = 128
@@ -64,13 +65,17 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
     """
     pairs = (len(rows.outputs) - rows.fresh) // 2
     if pairs < 3:
-        return estimated(_rows_of_softmax(rows, logarithm))
+        return estimated(rows_of_softmax(rows, logarithm))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
     points = torch.cat(halves)
     values = _values(logits.mean, _covariance(logits), logarithm, points)
-    if values.dtype is torch.float32 and not logarithm and _squares_underflow(values):
-        return softmaxed(Estimate(*map(Tensor.double, logits)), _double(rows), logarithm)
+    info = torch.finfo(values.dtype)
+    # squares of some class's probabilities, or of their errors, may be below the range
+    small = values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5
+    if values.dtype is torch.float32 and not logarithm and bool(small.any()):
+        double = Rows(rows.outputs.double(), rows.linear.double(), rows.root.double(), rows.fresh)
+        return softmaxed(Estimate(*map(Tensor.double, logits)), double, logarithm)
     normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
@@ -86,15 +91,15 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         if remainder.mean() < _LINEAR:
             unlike = remainder.square() * normal.var / 4  # as if σ changed by half of what is not normal
             return normal._replace(std_error=(errors[0] + unlike).sqrt(), mean_error=(errors[1] + unlike).sqrt())
-    own = _rows_of_softmax(rows, logarithm)
+    own = rows_of_softmax(rows, logarithm)
     sampled = estimated(own)
     with torch.no_grad():
         by_draws = left_out(own, groups)
         off, chances = [], []
-        for of, all_but in zip((_std, _mean), by_law, strict=True):
+        for of, all_but in zip((attrgetter("std"), attrgetter("mean")), by_law, strict=True):
             chances.append(_spread(away(all_but, torch.stack(list(map(of, by_draws))))) / sampled.var)
             off.append(away(of(normal), of(sampled)).square() / sampled.var - chances[-1])
-        std = _std(sampled)
+        std = sampled.std
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
         if not counted.any():
             return sampled
@@ -108,16 +113,6 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
             for error, part, chance in zip(errors, off, chances, strict=True)
         )
     return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
-
-
-def _squares_underflow(values: Tensor) -> bool:
-    """Whether squares of some class's probabilities, or of their errors, are below the range of their dtype."""
-    info = torch.finfo(values.dtype)
-    return bool((values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5).any())
-
-
-def _double(rows: Rows) -> Rows:
-    return Rows(rows.outputs.double(), rows.linear.double(), rows.root.double(), rows.fresh)
 
 
 def _unseen(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,20 +143,12 @@ def _off(square: Tensor, counted: Tensor) -> Tensor:
     return own.maximum(square[counted].mean()).clamp_min(0)
 
 
-def _std(estimate: Estimate) -> Tensor:
-    return estimate.var.sqrt()
-
-
-def _mean(estimate: Estimate) -> Tensor:
-    return estimate.mean
-
-
 def _spread(left_out: Tensor) -> Tensor:
     """The jackknife's *variance*."""
     return (len(left_out) - 1) * away(left_out, left_out.mean(0)).square().mean(0)
 
 
-def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
+def rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
     """The rows of the probabilities or their logarithms, with the linear part by the rows' mean Jacobian."""
     outputs = rows.outputs.log_softmax(-1) if logarithm else rows.outputs.softmax(-1)
     jacobian = mean_jacobian(rows.outputs, logarithm)

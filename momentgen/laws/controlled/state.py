@@ -1,4 +1,4 @@
-"""Where the rows of one call are, which tensors are random, and what the functions that were met are like."""
+"""Where the rows of one call are, which tensors are random, and what rows say of each function that they call."""
 
 from __future__ import annotations
 
@@ -6,15 +6,37 @@ import enum
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.noise import Source
-from momentgen.laws.controlled.stack import Stack, UnstackedError
+from momentgen.laws.nests import mapped, tensors_in
+from momentgen.laws.table import KINKED, Entry, names
 
-__all__ = ["Phase", "State", "has_derivative", "tangent"]
+__all__ = [
+    "Call",
+    "Phase",
+    "Record",
+    "Rule",
+    "State",
+    "Tangent",
+    "UnstackedError",
+    "has_derivative",
+    "has_kinks",
+    "tangent",
+]
+
+#: functions with kinks or jumps, which all rows may be on one side of
+_DECIDING: Final = frozenset(("maximum", "decision"))
+_KINKED: Final = KINKED.union(
+    names("where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d cdist")
+)
+
+
+class UnstackedError(Exception):
+    """The network does what rows cannot do together."""
 
 
 class Phase(enum.Enum):
@@ -33,6 +55,11 @@ class Phase(enum.Enum):
 def has_derivative(value: Any) -> bool:
     """Whether a value is a tensor of floating point or of complex numbers."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def has_kinks(entry: Entry | None, out: Any) -> bool:
+    """Whether a function may have kinks or jumps, all rows being on one side; of one that is not known, any may."""
+    return has_derivative(out) if entry is None else entry.kind in _DECIDING or entry.name in _KINKED
 
 
 class _Tangent(torch.autograd.Function):
@@ -57,7 +84,8 @@ class State:
 
     Attributes:
         keeps_graph: whether the answer will be differentiated.
-        stack: the rows that run together.
+        batch: number of examples; 1 where all of the network's values belong to one.
+        rows: how many run together, one after another in the batch; 1 for a call as the user made it.
         row: the number of the last of them.
         curved: whether any function was not linear in what is random.
         kinked: whether one may have kinks or jumps.
@@ -67,7 +95,8 @@ class State:
     """
 
     keeps_graph: bool
-    stack: Stack
+    batch: int = 1
+    rows: int = 1
     phase: Phase = Phase.ROWS
     row: int = -1
     curved: bool = False
@@ -76,7 +105,7 @@ class State:
     ended: set[str] = field(default_factory=set)
     sources: list[Source] = field(default_factory=list)
     _leaves: dict[Any, Tensor] = field(default_factory=dict)
-    _random: dict[int, tuple[weakref.ref[Tensor], bool]] = field(default_factory=dict)
+    _random: dict[int, tuple[weakref.ref[Tensor], Any]] = field(default_factory=dict)
     _constants: dict[int, Tensor] = field(default_factory=dict)
 
     @property
@@ -86,7 +115,7 @@ class State:
 
     def begin(self, rows: int) -> None:
         """The next rows begin, or the network is called for its derivatives."""
-        self.stack = self.stack._replace(rows=rows)
+        self.rows = rows
         self.row += 0 if self.linearises else rows
         self._random.clear()
 
@@ -98,8 +127,20 @@ class State:
 
     def draws_now(self) -> None:
         """The network draws, which rows do by themselves."""
-        if self.stack.rows > 1:
+        if self.rows > 1:
             raise UnstackedError
+
+    def dimension(self, shape: torch.Size) -> int | None:
+        """Which dimension counts rows, and in each what one row has; None for what all have in common."""
+        if self.rows == 1:
+            return None
+        whole = self.rows * self.batch
+        return next((place for place, size in enumerate(shape) if size and size % whole == 0), None)
+
+    def of_row(self, shape: torch.Size) -> torch.Size:
+        """The shape that one row has."""
+        place = self.dimension(shape)
+        return shape if place is None else torch.Size([*shape[:place], shape[place] // self.rows, *shape[place + 1 :]])
 
     def leaf(self, key: Any, make: Callable[[], Tensor | None], source: Callable[[Tensor], Source]) -> Tensor | None:
         """Where the derivative by some noise starts, one in all calls; None where ``make`` makes none."""
@@ -116,12 +157,16 @@ class State:
         found = self._random.get(id(value))
         return found is not None and found[0]() is value
 
+    def common(self, value: Any) -> Any:
+        """What is known of a value that all examples have in common; None for others."""
+        return self._random[id(value)][1] if self.knows(value) else None
+
     def moves(self, value: Any) -> bool:
         """Whether a value is a random tensor that examples do not have in common."""
-        return self.knows(value) and not self._random[id(value)][1]
+        return self.knows(value) and self._random[id(value)][1] is None
 
-    def follow(self, value: Any, common: bool = False) -> None:
-        """The tensor, or all in a tuple, is random from now on; whether it is a value in common."""
+    def follow(self, value: Any, common: Any = None) -> None:
+        """The tensor, or all in a tuple, is random from now on; and what is known of a value in common."""
         if isinstance(value, list | tuple):
             for part in value:
                 self.follow(part)
@@ -135,3 +180,116 @@ class State:
     def constant(self, value: Tensor) -> bool:
         """Whether a tensor is known to be the same in every row."""
         return self._constants.get(id(value)) is value
+
+
+class Record:
+    """What the rows say of one call: sums of quantities that are averaged, and what it drew."""
+
+    __slots__ = ("_state", "noise", "seeded", "sums")
+
+    def __init__(self) -> None:
+        #: each sum, of how many rows, and along which dimension rows go together
+        self.sums: dict[int, tuple[Tensor, int, int | None]] = {}
+        #: draws of a source, by row
+        self.noise: dict[int, Tensor] = {}
+        #: whether every row draws the same numbers, since the network seeds the generator
+        self.seeded = False
+        self._state: Tensor | None = None
+
+    def add(self, place: int, value: Tensor, state: State) -> None:
+        """Add the rows' value to the sum ``place``, which starts anew where the shape changes from row to row."""
+        along, rows, keeps = state.dimension(value.shape), state.rows, state.keeps_graph
+        if along is not None:  # not by unflatten, which torch.vmap has no rule for
+            shape = value.shape
+            value = value.reshape(*shape[:along], rows, shape[along] // rows, *shape[along + 1 :]).sum(along)
+        elif rows > 1:
+            value = value * rows
+        value = value if keeps else value.detach()
+        if place in self.sums and self.sums[place][0].shape == value.shape:
+            total, before, known = self.sums[place]
+            total = total + value if keeps else total.add_(value)
+            self.sums[place] = total, before + rows, known if along is None else along
+        else:
+            self.sums[place] = value if keeps else value.clone(), rows, along
+
+    def draws_by(self, state: Tensor) -> None:
+        """The present row will draw from a generator in this state."""
+        self.seeded |= self._state is not None and torch.equal(self._state, state)
+        self._state = state
+
+    def average(self, place: int, rows: int) -> Tensor:
+        """The mean of what was added, for so many rows together."""
+        total, count, along = self.sums[place]
+        mean = total / count
+        return mean if rows == 1 or along is None else torch.cat([mean] * rows, along)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a function that has a random argument.
+
+    Attributes:
+        record: of the calls in the same place of the other rows.
+        function: torch's.
+        entry: what the table knows of it; None for a function that it does not know.
+        args: plain tensors and whatever else, as ``kwargs``.
+        out: the result.
+    """
+
+    state: State
+    record: Record
+    function: Any
+    entry: Entry | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any = None
+    place: int = 0
+
+    def run(self) -> None:
+        """Compute the result as it is."""
+        self.out = self.function(*self.args, **self.kwargs)
+
+    @property
+    def name(self) -> str:
+        """The function's one name."""
+        return self.entry.name if self.entry is not None else getattr(self.function, "__name__", "")
+
+    def random(self, value: Any) -> bool:
+        """Whether ``value`` is a random tensor; values in common are apart."""
+        return self.state.moves(value)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return tensors_in((*self.args, *self.kwargs.values()))
+
+    def of(self, values: list[Tensor], others: dict[int, Tensor] | None = None) -> Callable[..., Any]:
+        """The function of some of its tensors alone, with ``others`` in the place of tensors by their identity."""
+
+        def function(*given: Tensor) -> Any:
+            places = {**(others or {}), **dict(zip(map(id, values), given, strict=True))}
+            args, kwargs = mapped(lambda value: places.get(id(value), value), (self.args, self.kwargs))
+            return self.function(*args, **kwargs)
+
+        return function
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by its place or name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+    def average(self, value: Tensor | Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """The mean over the rows of a quantity, or of what computes it; called where the network is linearised."""
+        state, place = self.state, self.place
+        self.place += 1
+        if state.linearises and place in self.record.sums:
+            return lambda: self.record.average(place, state.rows)
+        value = value if isinstance(value, Tensor) else value()
+        if state.phase is Phase.ROWS and not state.constant(value):
+            state.curved = True
+            self.record.add(place, value, state)
+        return lambda: value
+
+
+#: computes 0 with the derivative of a result
+Tangent = Callable[[], Tensor]
+#: computes ``call.out`` and records what the row says; None where the function has no derivative
+Rule = Callable[[Call], Tangent | None]
