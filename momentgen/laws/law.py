@@ -70,6 +70,15 @@ class History(NamedTuple):
     seen: tuple[tuple[Law | Tensor, int], ...]
     later: Later | None = None
 
+    def known(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
+        """The call, while no argument has been written to."""
+        for value, version in self.seen:
+            if isinstance(value, Law) and value._view is not None:
+                value._refresh()
+            if value._version != version:
+                return None
+        return self.call
+
 
 def _of_form(name: str) -> Any:
     """A property of a law: that of the tensor of its form."""
@@ -86,7 +95,7 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_history", "_mean", "_noise", "_var", "_version", "_view",
+        "__weakref__", "_history", "_mean", "_noise", "_programs", "_var", "_version", "_view",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -100,6 +109,8 @@ class Law:
     _var: Any
     #: how it was made, where that is worth remembering
     _history: History | None
+    #: what :mod:`~momentgen.laws.programs` has found of it
+    _programs: Any
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
     _view: tuple[Law, Entry, tuple[Any, ...], dict[str, Any], int | None, int] | None
     #: how often it has been written to
@@ -206,14 +217,7 @@ class Law:
     @property
     def _made(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
         """The call of which this is the result, while no argument has been written to."""
-        if self._history is None:
-            return None
-        for value, version in self._history.seen:
-            if isinstance(value, Law) and value._view is not None:
-                value._refresh()
-            if value._version != version:
-                return None
-        return self._history.call
+        return None if self._history is None else self._history.known()
 
     @property
     def _source(self) -> Law | None:
@@ -267,7 +271,7 @@ class Law:
         if new is self or new._made is None or torch.compiler.is_compiling():
             return self._assign(new)
         old = self._like(*self._parts())
-        old._history = self._history
+        old._history, old._programs = self._history, self._programs
         (entry, args, kwargs), of, depth = cast(History, new._history)[:3]
         self._assign(new)
         args = tuple([old if value is self else value for value in args])
@@ -349,7 +353,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = None
+    law._history = law._programs = law._view = law._noise = None
     law._version = 0
     return law
 
@@ -380,6 +384,7 @@ def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
+    law._programs = None
 
 
 # ----------------------------------------------------------------- arguments

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 
-from momentgen.laws.closed_forms import number_of
 from momentgen.laws.diagonal import made, pair
 from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum import maximum_of
-from momentgen.laws.programs import IDENTITIES, affine_in, is_curved, reshapes, same_value
+from momentgen.laws.programs import IDENTITIES, affine_in, is_curved, number_of, reshapes, same_value
 from momentgen.laws.table import Entry
 
 __all__ = ["CASTS", "exp_of_sum", "made_by", "operation", "pattern", "scaled", "variance"]
@@ -309,11 +308,13 @@ def _softmax(a: Any, b: Any) -> Any:
 
 def exp_of_sum(x: Law) -> Any:
     """``exp(a Σ u + b)`` of curved u, as the product of ``exp(a u)`` times ``exp(b)``; None for another power."""
-    found = affine_in(x)
-    if found is None or made_by(found[0]) not in ("sum", "mean") or found[0].shape != x.shape:
+    if (found := affine_in(x)) is None:
         return None
-    total, scale, shift = found
-    entry, (summed, *rest), kwargs = total._made  # type: ignore[misc]
+    source, scale, shift = found
+    made = None if source.history is None else source.history.known()
+    if made is None or made[0].name not in ("sum", "mean") or source.parts[0].shape != x.shape:
+        return None
+    entry, (summed, *rest), kwargs = made
     if not is_curved(summed):
         return None
     dims = kwargs.get("dim", rest[0] if rest else None)

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.closed_forms import number_of
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import Law, rule
 from momentgen.laws.movement import RESHAPES
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.attention import attention as moments
 from momentgen.laws.patterns import CASTS, made_by, operation, scaled
+from momentgen.laws.programs import number_of
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
