@@ -48,7 +48,7 @@ class Code(NamedTuple):
             found.append(call(*map(given, args), **{name: given(arg) for name, arg in named}))
         return found
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def value(self, x: Tensor) -> Tensor:
         """What the function makes of a tensor."""
         found: Tensor = self.values(x)[-1]
         return found
@@ -147,7 +147,7 @@ def _examined(steps: Steps) -> Facts:
 
     @torch.no_grad()
     def f(at: Tensor) -> Tensor:
-        return code(at)
+        return code.value(at)
 
     @torch.no_grad()
     def marks(at: Tensor) -> list[tuple[str, Any]]:
@@ -289,6 +289,7 @@ def is_defined(code: Code) -> bool:
 
 def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of a function of a normal value, from those of the value."""
+    numbers: tuple[float, ...]
     cuts: tuple[Any, ...]
     if code.tensors:
         kind, numbers, cuts, wide = "integral", (), tuple(_cuts(code, mean)), False
@@ -297,10 +298,10 @@ def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     if kind in ("polynomial", "integral"):
         _note(code)
         if kind == "polynomial":
-            return quadrature(code, mean, var)
+            return quadrature(code.value, mean, var)
         if len(cuts) > _CUTS_AT_MOST and not code.tensors:  # as a function with kinks everywhere
-            return quadrature(code, mean, var, 3 * GRADED, ())
-        return quadrature(code, mean, var, GRADED, cuts, wide)
+            return quadrature(code.value, mean, var, 3 * GRADED, ())
+        return quadrature(code.value, mean, var, GRADED, cuts, wide)
     if kind == "square":
         scale, middle, shift = numbers
         square = (mean + middle).square()

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.context import within
 from momentgen.laws.controlled.shares import BY_DRAWS, Contributions, Shares
-from momentgen.laws.convert import convert
-from momentgen.laws.functions import Function
+from momentgen.laws.convert import Function, convert
 from momentgen.laws.nests import leaves_of
+from momentgen.laws.notes import within
 from momentgen.pictures import of_shares
 from momentgen.runtime import JointMoments, Moments, terms_of
 

@@ -17,11 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.affine import for_each
-from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.root import at_least
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["is_linear_map", "neighbours", "noise_of_weight"]
+__all__ = ["for_each", "is_linear_map", "neighbours", "noise_of_weight"]
+
+
+def for_each(value: Any, dims: int) -> tuple[int, ...]:
+    """An argument of torch for each of ``dims`` dimensions: one number is that of all."""
+    found = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return found * dims if len(found) == 1 else found
 
 
 def is_linear_map(name: str) -> bool:

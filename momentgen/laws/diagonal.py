@@ -1,28 +1,153 @@
-"""``Diagonal``: mean and variance of each value, taken as independent and, where a function is not affine, normal.
+"""Certain and independent values, and arguments of a function with other values in the place of laws.
 
-This is AP2 (Shekhovtsov & Flach 2018).  The rules are in :mod:`momentgen.laws.rules`; variances there are sums of
-non-negative terms.  A value met with itself, or with a function of itself, is not taken as independent: see
-:mod:`~momentgen.laws.expressions` and :mod:`~momentgen.laws.recognise`.
+A ``Point`` is certain: the rule of every function is the function itself, bit for bit.  It also decides what becomes of
+it where the network itself is random (dropout in training, injected noise).  Under AP2 it becomes a ``Diagonal``.
+Under AP1 noise is taken at its mean, so that a point stays one.
+
+A ``Diagonal`` has mean and variance of each value, taken as independent and, where a function is not affine, normal
+(AP2, Shekhovtsov & Flach 2018).  The rules are in :mod:`momentgen.laws.rules`; variances there are sums of non-negative
+terms.  A value met with itself, or with a function of itself, is not taken as independent: see
+:mod:`~momentgen.laws.programs` and :mod:`~momentgen.laws.patterns`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
-from momentgen.laws.arguments import tensor_of
+from momentgen.errors import UnsupportedError
 from momentgen.laws.law import Law, MomentsOf, new_law
-from momentgen.laws.point import Point
-from momentgen.laws.pytrees import register_pytree
+from momentgen.laws.notes import DEFAULT_INSTEAD, place
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import HALVES
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["Diagonal", "diagonal", "is_random", "made", "mean_of", "pair", "var_of"]
+__all__ = [
+    "Diagonal",
+    "Point",
+    "all_replaced",
+    "diagonal",
+    "is_random",
+    "made",
+    "mean_of",
+    "pair",
+    "point",
+    "rebuilt",
+    "register_pytree",
+    "replaced",
+    "tensor_of",
+    "tensors_of",
+    "var_of",
+]
+
+
+def replaced(value: Any, change: Callable[[Law], Any]) -> Any:
+    """``change`` of a law, tuples and lists item by item; anything else as it is."""
+    if isinstance(value, Law):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)([replaced(item, change) for item in value])
+    return value
+
+
+def all_replaced(
+    args: Any, kwargs: dict[str, Any], change: Callable[[Law], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with what ``change`` makes of each law in its place."""
+    own = tuple([replaced(value, change) for value in args])
+    return own, {name: replaced(value, change) for name, value in kwargs.items()}
+
+
+def rebuilt(found: Any, parts: list[Any]) -> Any:
+    """A tuple or list as ``found`` is one, also of a class of its own, of these items."""
+    return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+
+
+def _form(law: Law) -> Tensor:
+    return law._form()
+
+
+def tensor_of(value: Any) -> Any:
+    """The first part (mean, or value) of a law; anything else as it is, tuples and lists item by item."""
+    return replaced(value, _form)
+
+
+def tensors_of(args: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with the first part of each law in its place."""
+    return all_replaced(args, kwargs, _form)
+
+
+def _flatten(law: Law) -> tuple[list[Tensor], tuple[type[Law], Any]]:
+    return list(law._parts()), (type(law), law._noise)
+
+
+def _flatten_with_keys(law: Law) -> tuple[list[tuple[Any, Tensor]], tuple[type[Law], Any]]:
+    parts, context = _flatten(law)
+    keys = ("mean", "var")[: len(parts)]
+    return [(pytree.GetAttrKey(f"_{key}"), part) for key, part in zip(keys, parts, strict=True)], context
+
+
+def _of_parts(parts: Any, context: tuple[type[Law], Any]) -> Law:
+    """A law of its parts; ``torch.vmap`` puts axes in the place of tensors."""
+    if any(isinstance(part, int) for part in parts):
+        raise UnsupportedError(
+            f"vmap of a random value{place()}: the deterministic methods have no rule for it; {DEFAULT_INSTEAD}"
+        )
+    law: Law = new_law(context[0], *parts)
+    law._noise = context[1]
+    return law
+
+
+def register_pytree(cls: type[Law]) -> type[Law]:
+    """Let vmap, export and their like see the tensors of a law; a decorator of its class."""
+    pytree.register_pytree_node(
+        cls,
+        _flatten,
+        _of_parts,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        flatten_with_keys_fn=_flatten_with_keys,
+    )
+    return cls
+
+
+@register_pytree
+class Point(Law):
+    """A certain value.
+
+    >>> import torch
+    >>> x = point(torch.tensor([-1.0, 2.0]))
+    >>> x.shape, x.value
+    (torch.Size([2]), tensor([-1.,  2.]))
+    """
+
+    __slots__ = ()
+    RANK = 0
+
+    @property
+    def value(self) -> Tensor:
+        """The value itself."""
+        return self._form()
+
+
+def point(value: Tensor, noise: type[Law] | None = None) -> Point:
+    """A certain value.
+
+    Args:
+        value: any tensor.
+        noise: the class of laws that noise of the network's own makes of it; None takes noise at its mean.  With a
+            class, half precision becomes float32.
+    """
+    if noise is not None and value.dtype in HALVES:
+        value = value.float()
+    law: Point = new_law(Point, value)
+    law._noise = noise
+    return law
 
 
 @register_pytree

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.arguments import tensors_of
+from momentgen.laws.diagonal import tensors_of
 from momentgen.laws.law import Law, Rule, remember
 from momentgen.laws.table import Entry, names
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from momentgen.laws.diagonal import made, pair
 from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
-from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum import maximum_of
+from momentgen.laws.numerics.root import at_least
 from momentgen.laws.programs import IDENTITIES, affine_in, is_curved, number_of, reshapes, same_value
 from momentgen.laws.table import Entry
 

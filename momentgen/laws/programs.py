@@ -142,8 +142,8 @@ def affine_in(law: Law) -> tuple[Source, Tensor, Tensor] | None:
     if found.moves or not found.is_affine:
         return None
     zero = torch.zeros(law.shape, dtype=law.dtype, device=law.device)
-    shift = found.code(zero)
-    return found.source, found.code(zero + 1) - shift, shift
+    shift = found.code.value(zero)
+    return found.source, found.code.value(zero + 1) - shift, shift
 
 
 def same_value(a: Law, b: Law) -> bool:
@@ -283,7 +283,7 @@ def _called(start: Program, entry: Entry, plain: list[Any], words: list[str], ow
         start.source,
         start.moves,
         Code(tuple(steps), (*calls, entry.call), tuple(tensors)),
-        (*seen, *versions([arg for arg in plain if isinstance(arg, Tensor)])),
+        (*seen, *versions(tuple(arg for arg in plain if isinstance(arg, Tensor)))),
         start.is_affine and entry.name in _AFFINE and len(own) == 1 and over,
     )
 
@@ -302,7 +302,7 @@ def _moved(law: Law, entry: Entry, args: tuple[Any, ...], named: dict[str, Any])
             moves += () if law.shape == before else (Move(_RESHAPE, (law.shape,), {}, None, before),)
         else:
             moves += (Move(entry, tuple(rest), named, place, before),)
-        seen = versions([arg for arg in rest if isinstance(arg, Tensor)])
+        seen = versions(tuple(arg for arg in rest if isinstance(arg, Tensor)))
         found.append(program._replace(moves=moves, seen=(*program.seen, *seen)))
     return found
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.channels import Channels
-from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.diagonal import Diagonal, Point
 from momentgen.laws.law import Law, rule_of
-from momentgen.laws.point import Point
 from momentgen.laws.table import KINDS
 from momentgen.laws.weights import Weight, refused
 

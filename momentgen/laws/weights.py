@@ -17,15 +17,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.context import within
-from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.coefficients import is_linear_map, noise_of_weight
+from momentgen.laws.diagonal import Diagonal, all_replaced, diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, unsupported, within
+from momentgen.laws.numerics.root import square_root
+from momentgen.laws.rules.linear import bind
 from momentgen.laws.table import Entry, names
-from momentgen.laws.unsupported import unsupported
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["RUN", "Weight", "checked", "drawn_weight", "each_row", "independent_weight", "once_in_a_run", "refused"]
+__all__ = [
+    "Local",
+    "RUN",
+    "Weight",
+    "checked",
+    "drawn_weight",
+    "each_row",
+    "independent_weight",
+    "local",
+    "once_in_a_run",
+    "refused",
+]
 
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
@@ -202,3 +214,75 @@ def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
 def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The rule of all functions that would lose the covariances."""
     raise unsupported(entry, _weights(args, kwargs)[0], _LOST)
+
+
+class Local(Law):
+    """A random parameter of the method ``local``: mean and variance; covariances of neighbours; how it is drawn.
+
+    Outputs of linear maps are drawn, in place of the weight (Kingma, Salimans & Welling 2015, Variational dropout and
+    the local reparameterisation trick).  Then each output of a linear map or convolution is drawn by itself from its
+    mean and variance given the input.  The gradient varies less than with one drawn weight for the whole batch.  Every
+    example, and every place of a convolution or sequence, has noise of its own.  All other functions take one sample of
+    the parameter, drawn once per run.  If that is a matrix first used within a checkpoint, torch complains that the
+    second run of the checkpoint saved other tensors.
+    """
+
+    __slots__ = ("draw", "neighbour", "sample")
+    RANK = 5
+    draw: Callable[[], Tensor]
+    neighbour: Tensor | None
+    sample: Tensor | None
+
+    def drawn(self) -> Tensor:
+        """The sample of this run."""
+        if self.sample is None:
+            self.sample = self.draw()
+        return self.sample
+
+    def _assign(self, new: Law) -> None:
+        raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
+
+    def _written_into(self, target: Law) -> None:
+        raise unsupported(Tensor.copy_, self, "under the method local a network runs on tensors")
+
+
+def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[], Tensor]) -> Local:
+    """A random parameter.
+
+    Args:
+        mean: any shape.
+        var: *variance*, of the same shape.
+        neighbour: covariance of each element with the next one in flattened order, of the same shape; or None.
+        draw: one sample.
+    """
+    law: Local = new_law(Local, mean, var)
+    # What norms take is drawn here and now: a checkpoint's second run must find the random numbers of its first.
+    law.neighbour, law.draw, law.sample = neighbour, draw, draw() if mean.dim() < 2 else None
+    return law
+
+
+@rule(Local, "*")
+def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for law in laws_in((*args, *kwargs.values())):
+        if not isinstance(law, Local):
+            raise unsupported(entry, law, "under the method local a network runs on tensors")
+    if is_linear_map(entry.name) and not isinstance(args[0], Local):
+        return _drawn_output(entry, args, kwargs)
+    values, named = all_replaced(args, kwargs, lambda law: cast(Local, law).drawn())
+    return entry.call(*values, **named)
+
+
+def _drawn_output(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A linear map or convolution: one draw of each output."""
+    x, bound = args[0], bind(entry.name, args[1:], kwargs)
+    weight, bias = bound.pop("weight"), bound.pop("bias", None)
+    means = [part._mean if isinstance(part, Local) else part for part in (weight, bias)]
+    mean: Tensor = entry.call(x, *means, **bound)
+    var: Tensor | None = None
+    if isinstance(weight, Local):
+        var = noise_of_weight(entry.call, entry.name, x, None, weight._var, weight.neighbour, bound)
+    if isinstance(bias, Local):
+        own = bias._var if entry.name == "linear" else bias._var.view([-1] + [1] * int(entry.name[-2]))
+        var = own.expand(mean.shape) if var is None else var + own
+    noise = torch.randn_like(mean)
+    return mean + square_root(cast(Tensor, var)).to(mean.dtype) * noise

@@ -20,7 +20,7 @@ from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import BESIDE, InputNoise
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.softmax import mean_jacobian
-from momentgen.laws.functions import Function
+from momentgen.laws.convert import Function
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
 from momentgen.runtime.one_thread import one_thread

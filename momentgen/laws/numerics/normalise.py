@@ -48,8 +48,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.numerics.bounds import at_least, at_most
-from momentgen.laws.numerics.root import square_root
+from momentgen.laws.numerics.root import at_least, at_most, square_root
 
 __all__ = ["centred", "l2_normalise", "layer_norm", "rms_norm"]
 

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from momentgen.generated import logistic_transform, logsigmoid, sigmoid, softplus
-from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.root import at_least
 
 __all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax"]
 

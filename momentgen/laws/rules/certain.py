@@ -7,15 +7,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.arguments import rebuilt, tensors_of
-from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.diagonal import Diagonal, Point, point, rebuilt, tensors_of
 from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of
 from momentgen.laws.movement import moved
-from momentgen.laws.point import Point, point
+from momentgen.laws.notes import unsupported
 from momentgen.laws.rules import noise
 from momentgen.laws.rules.attention import attention_by_parts
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 

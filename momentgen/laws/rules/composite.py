@@ -17,9 +17,9 @@ from torch.nn.modules.rnn import RNNBase
 from momentgen.errors import UnsupportedError
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import Law, Rule, laws_in, rule
+from momentgen.laws.notes import unsupported
 from momentgen.laws.programs import alike
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 import momentgen.generated
-from momentgen.laws.affine import adaptive_edges, for_each, window_starts
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.coefficients import for_each
+from momentgen.laws.diagonal import Diagonal, made, pair, tensor_of
 from momentgen.laws.law import Law, remember, rule
+from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.programs import applied, note_if_related
+from momentgen.laws.rules.linear import adaptive_edges, window_starts
 from momentgen.laws.table import Entry, names
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 

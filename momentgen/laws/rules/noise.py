@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.diagonal import Diagonal, made, pair, point, tensor_of
 from momentgen.laws.law import remember, rule
-from momentgen.laws.point import point
 from momentgen.laws.rules.elementwise import random_slope
 from momentgen.laws.table import Entry, names
 

@@ -11,14 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.affine import squared
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
+from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, tensor_of
 from momentgen.laws.law import laws_in, remember, rule
+from momentgen.laws.notes import unsupported
 from momentgen.laws.programs import note_if_related, same_value
-from momentgen.laws.rules.attention import attention, gram
+from momentgen.laws.rules.attention import by_hand, gram
+from momentgen.laws.rules.linear import squared
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
@@ -60,7 +59,7 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if entry.name in _MATRICES and x.ndim > 1 and y.ndim > 1 and x.shape[-2] == y.shape[-1] == 1:
         return (x.squeeze(-2) * y.squeeze(-1)).sum(-1)[..., None, None]  # a row by a column: each value by one
     if entry.name in _MATRICES:
-        found = attention(x, y)
+        found = by_hand(x, y)
         if found is not None:
             return found
     of_squares = gram(x, y) if entry.name in _MATRICES else None
