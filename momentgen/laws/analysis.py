@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -20,11 +19,12 @@ from torch import Tensor
 import momentgen.generated
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.notes import are_heard, note
+from momentgen.laws.numerics.points import elsewhere
 from momentgen.laws.numerics.quadrature import GRADED, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CLOSED", "Code", "is_defined", "moments"]
+__all__ = ["CLOSED", "Code", "is_defined", "moments", "root_of_affine"]
 
 #: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
 Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
@@ -125,9 +125,36 @@ def _analysed(steps: Steps) -> Facts:
 
 @functools.lru_cache(4096)
 def _kept(steps: Steps) -> Facts:
-    # in another thread: transforms of torch.func and modes of functions belong to one
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(_examined, steps).result()
+    return elsewhere(_examined, steps)
+
+
+@constant_result
+def root_of_affine(steps: Steps) -> tuple[float, float, int] | None:
+    """s, e and ±1 of a function ``s √(q + e)`` of q, or ``s / √(q + e)``; None of any other.
+
+    A small number behind the root, or below which it is not let fall, counts as √e.
+    """
+    return _kept_root(steps)
+
+
+@functools.lru_cache(4096)
+def _kept_root(steps: Steps) -> tuple[float, float, int] | None:
+    return elsewhere(_root, steps)
+
+
+def _root(steps: Steps) -> tuple[float, float, int] | None:
+    q = torch.tensor([0.0, 1e-4, 1e-2, 1.0, 1e2, 1e14], dtype=torch.float64)
+    values = Code(steps, tuple([_call(name) for name, *_ in steps])).value(q)
+    for power in (1, -1):
+        root = values**power
+        scale = float(root[-1]) / 1e7
+        if scale > 0 and bool(((root / scale - (q + (root[0] / scale) ** 2).sqrt()).abs()[:-1] <= _SMALL).all()):
+            return scale**power, (float(root[0]) / scale) ** 2, power
+    return None
+
+
+#: a number behind a root, in units of the root, that counts as one under it
+_SMALL = 1e-3
 
 
 def _call(name: str) -> Callable[..., Any]:

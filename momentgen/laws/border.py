@@ -316,8 +316,8 @@ class Border:
         if self.DEFAULT != DEFAULT:
             return found
         mode = "training" if getattr(self, "training", False) else "evaluation"
-        by_flag = f"{by_flag(mode == 'training')}, the default in {mode} mode"
-        return f"{found}  # method: {self.propagation or by_flag}"
+        usual = f"{by_flag(mode == 'training')}, the default in {mode} mode"
+        return f"{found}  # method: {self.propagation or usual}"
 
     def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""

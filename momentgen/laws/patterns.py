@@ -8,18 +8,28 @@ independent.  Such are the branches of a residual block around a linear layer.  
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 
+from momentgen.laws.analysis import root_of_affine
 from momentgen.laws.diagonal import made, pair
 from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.root import at_least
-from momentgen.laws.programs import IDENTITIES, affine_in, is_curved, number_of, reshapes, same_value
+from momentgen.laws.programs import (
+    EXPANSIONS,
+    IDENTITIES,
+    affine_in,
+    is_curved,
+    number_of,
+    own_programs_of,
+    programs_of,
+    reshapes,
+    same_value,
+)
 from momentgen.laws.table import Entry
 
 __all__ = ["CASTS", "exp_of_sum", "made_by", "operation", "pattern", "scaled", "variance"]
@@ -96,12 +106,9 @@ def _reduction(law: Any) -> _Reduction | None:
 def _bare(law: Law) -> Law:
     """``law`` without reshapes and expansions."""
     law = scaled(law)
-    while law._made is not None and (law._made[0].name in _EXPANSIONS or reshapes(law._made)):
+    while law._made is not None and (law._made[0].name in EXPANSIONS or reshapes(law._made)):
         law = scaled(law._made[1][0])
     return law
-
-
-_EXPANSIONS = ("expand", "expand_as", "broadcast_to")
 
 
 def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:
@@ -161,112 +168,62 @@ def variance(entry: Entry, x: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 class _Size(NamedTuple):
-    """``scale · (share · mean(v²) + eps)^power + behind``, v = ``of``, or ``of`` without its mean, over ``dims``."""
+    """``scale · (mean(v²) + eps)^(power/2)`` over ``dims``, v = ``of``, or ``of`` without its mean."""
 
     of: Law
     centred: bool
     dims: tuple[int, ...]
-    share: float
-    eps: float = 0.0
-    power: float = 1.0
-    scale: float = 1.0
-    behind: float = 0.0
-
-
-#: a summand behind the root, s + e, counts as √(s² + e²) if it is no more than this
-_SMALL = 1e-3
-_POWERS: dict[Any, float] = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+    scale: float
+    eps: float
+    power: int
 
 
 def _size(law: Any) -> _Size | None:
-    """The power of a mean square that ``law`` is, with numbers added and multiplied; None if it is none."""
-    law = _bare(law)
-    if law._made is None:
-        return None
-    entry, args, kwargs = law._made
-    name = entry.name
-    if name == "var":
+    """The root of a mean square that ``law`` is, or one over it; None if it is none."""
+    for program in programs_of(law) if isinstance(law, Law) else ():
+        known = None if program.source.history is None else program.source.history.known()
+        statistic = None if known is None or not program.only_reshapes() else _mean_square(*known)
+        root = None if statistic is None or program.code.tensors else root_of_affine(program.code.steps)
+        if statistic is not None and root is not None:
+            (of, centred, dims, share), (scale, eps, power) = statistic, root
+            return _Size(of, centred, dims, scale * share ** (power / 2), eps / share, power)
+    return None
+
+
+def _mean_square(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[Law, bool, tuple[int, ...], float] | None:
+    """What a call takes the mean square of, if without its mean, over which dimensions, and by what it multiplies it."""
+    if entry.name == "var":
         dims = _dims(args[0], args[1])
         n = math.prod(args[0].shape[d] for d in dims)
-        return _Size(args[0], True, dims, n / (n - args[2]))
-    if name in ("mean", "sum"):
-        squared = _squared(scaled(args[0]))
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if squared is None or dim is None:
-            return None
-        dims = _dims(squared, dim)
-        share = math.prod(squared.shape[d] for d in dims) if name == "sum" else 1
-        own = _centring(squared)
-        if own is not None and own[1] == dims:
-            return _Size(own[0], True, dims, share)
-        return _Size(squared, False, dims, share)
-    if name in ("clamp", "clamp_min"):  # kept above a small number: as if that were added
-        bounds = {**dict(zip(("min", "max"), args[1:], strict=False)), **kwargs}
-        args = args[0], bounds.get("min")
-        if bounds.get("max") is not None:
-            return None
-    inner, other = (args[0], args[1] if len(args) > 1 else None) if isinstance(args[0], Law) else (args[1], args[0])
-    found = _size(inner) if isinstance(inner, Law) and kwargs.get("alpha", 1) == 1 else None
-    number = number_of(other)
-    if found is None or (name not in _POWERS and number is None):
+        return args[0], True, dims, n / (n - args[2])
+    squared = _squared(scaled(args[0])) if entry.name in ("mean", "sum") else None
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if squared is None or dim is None:
         return None
-    if name in ("add", "clamp", "clamp_min"):
-        field = "eps" if found.power == 1 else "behind"
-        return found._replace(**{field: getattr(found, field) + number})
-    over = name == "rdiv" or (name == "div" and inner is args[1])
-    if name == "mul" or (name == "div" and not over):
-        factor = cast(float, number) if name == "mul" else 1 / cast(float, number)
-        if found.power == 1:
-            return found._replace(share=found.share * factor, eps=found.eps * factor)
-        return found._replace(scale=found.scale * factor, behind=found.behind * factor)
-    power = -1.0 if over else _POWERS.get(name, number if name == "pow" else None)
-    if power is None or found.power * power not in (0.5, -0.5):
-        return None
-    if found.power == 0.5:  # what is behind the root
-        if not 0 <= found.behind / found.scale <= _SMALL:
-            return None
-        found = found._replace(eps=found.eps + (found.behind / found.scale) ** 2, behind=0.0)
-    return found._replace(power=found.power * power, scale=found.scale**power * (cast(float, number) if over else 1))
+    dims, own = _dims(squared, dim), _centring(squared)
+    share = math.prod(squared.shape[d] for d in dims) if entry.name == "sum" else 1
+    return (own[0], True, dims, share) if own is not None and own[1] == dims else (squared, False, dims, share)
 
 
 def _normalised(name: str, a: Any, b: Any) -> Any:
     """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
     for over, under in ((a, b), (b, a)) if name == "mul" else ((a, b),):
         size = _size(under)
-        if size is None or size.power != (-0.5 if name == "mul" else 0.5) or not _is_kept(under, size.of, size.dims):
+        if size is None or size.power != (-1 if name == "mul" else 1) or not _is_kept(under, size.of, size.dims):
             continue
-        numerator, factors = _without_factors(over)
-        own = _centring(numerator) if size.centred else (numerator, size.dims)
-        small = size.behind / size.scale
-        if (
-            own is None
-            or own[1] != size.dims
-            or not same_value(scaled(own[0]), scaled(size.of))
-            or not 0 <= small <= _SMALL
-        ):
-            continue
-        norm = F.layer_norm if size.centred else F.rms_norm
-        found = _over(own[0], size.dims, norm, (size.eps + small * small) / size.share)
-        found = found * (size.share**-0.5 * (size.scale if name == "mul" else 1 / size.scale))
-        for factor in reversed(factors):
-            found = factor(found)
-        return found
+        for program in programs_of(over):
+            if {step[0] for step in program.code.steps} <= {"mul", "div"} and program.is_affine:
+                known = None if program.source.history is None else program.source.history.known()
+                if size.centred and known is not None and known[0].name == "centred" and not program.moves:
+                    is_own = known[1][1] == size.dims and same_value(scaled(known[1][0]), scaled(size.of))
+                else:
+                    is_own = not size.centred and any(map(program.starts_as, own_programs_of(size.of)))
+                if is_own:
+                    norm = F.layer_norm if size.centred else F.rms_norm
+                    found = _over(size.of, size.dims, norm, size.eps) * size.scale ** (1 if name == "mul" else -1)
+                    one = torch.ones((), dtype=over.dtype, device=over.device)
+                    return found * program.code.value(one) if program.code.steps else found
     return None
-
-
-def _without_factors(law: Law) -> tuple[Law, list[Callable[[Any], Any]]]:
-    """What a product with certain factors is a product of, and the factors as functions."""
-    factors: list[Callable[[Any], Any]] = []
-    law = scaled(law)
-    while (found := operation(law)) is not None and found[0] in ("mul", "div"):
-        name, inner, factor = found
-        factors.append(_by(factor, name == "div"))
-        law = scaled(inner)
-    return law, factors
-
-
-def _by(factor: Any, under: bool) -> Callable[[Any], Any]:
-    return (lambda value: value / factor) if under else (lambda value: value * factor)
 
 
 def _squared(law: Law) -> Law | None:

@@ -25,6 +25,7 @@ from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
     "CHOICES",
+    "EXPANSIONS",
     "IDENTITIES",
     "affine_in",
     "alike",
@@ -33,6 +34,8 @@ __all__ = [
     "is_curved",
     "note_if_related",
     "number_of",
+    "own_programs_of",
+    "programs_of",
     "reshapes",
     "same_value",
 ]
@@ -41,6 +44,8 @@ __all__ = [
 CHOICES = frozenset(names("where masked_fill"))
 #: movements that leave every value in its place
 IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
+#: movements that repeat values
+EXPANSIONS = frozenset(("expand", "expand_as", "broadcast_to"))
 #: movements that put other values beside those that they move
 _FILLING = frozenset(names("tril triu diag_embed diag diagflat unfold pad"))
 _AFFINE = frozenset(names("add sub rsub mul div neg"))
@@ -88,6 +93,10 @@ class Program(NamedTuple):
         """Whether both are functions of one value, moved alike."""
         return self.source is other.source and _same(self.moves, other.moves)
 
+    def only_reshapes(self) -> bool:
+        """Whether its moves leave values in their order, or repeat them."""
+        return all(move.entry is _RESHAPE or move.entry.name in EXPANSIONS for move in self.moves)
+
     def start(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of its value, after the moves."""
         mean, var = self.source.parts
@@ -127,18 +136,19 @@ def integrated(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def alike(first: Law, *others: Law) -> bool:
     """Whether laws are functions, element by element, of one value."""
     return any(
-        all(any(program.starts_as(own) for own in _programs(other)) for other in others) for program in _programs(first)
+        all(any(program.starts_as(own) for own in programs_of(other)) for other in others)
+        for program in programs_of(first)
     )
 
 
 def is_curved(law: Law) -> bool:
     """Whether a law is a function of one value that is not affine."""
-    return not _programs(law)[-1].is_affine
+    return not programs_of(law)[-1].is_affine
 
 
 def affine_in(law: Law) -> tuple[Source, Tensor, Tensor] | None:
     """The value that a law is affine in, with the factor and the summand, each element alone; None if it is not."""
-    found = _programs(law)[-1]
+    found = programs_of(law)[-1]
     if found.moves or not found.is_affine:
         return None
     zero = torch.zeros(law.shape, dtype=law.dtype, device=law.device)
@@ -150,8 +160,12 @@ def same_value(a: Law, b: Law) -> bool:
     """Whether two laws are one value: the same object, or moved from one in the same way."""
     if a is b:
         return True
-    plain = [[program for program in _programs(law) if not program.code.steps] for law in (a, b)]
-    return any(one.starts_as(other) for one in plain[0] for other in plain[1])
+    return any(one.starts_as(other) for one in own_programs_of(a) for other in own_programs_of(b))
+
+
+def own_programs_of(law: Law) -> list[Program]:
+    """Of which values, and moved how, the law is the value itself."""
+    return [program for program in programs_of(law) if not program.code.steps]
 
 
 def number_of(given: Any) -> float | None:
@@ -183,7 +197,7 @@ def _pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], found:
 # ------------------------------------------------------- of which values a law is a function
 
 
-def _programs(law: Law) -> tuple[Program, ...]:
+def programs_of(law: Law) -> tuple[Program, ...]:
     """What is known of a law as a function: of the values that are nearest first, at last of itself if of no other.
 
     What is affine in a normal value is normal, so that it comes first itself.  A root or a quotient has moments of its
@@ -203,7 +217,7 @@ def _found(law: Law) -> tuple[Program, ...]:
         entry, args, kwargs = made
         if entry.kind == "movement" and entry.name not in CHOICES:
             if entry.name in IDENTITIES:
-                return _programs(args[0])
+                return programs_of(args[0])
             if entry.name not in _FILLING and isinstance(args[0], Law):
                 found = _moved(law, entry, args, kwargs)
         elif entry.kind in ("pointwise", "arithmetic") or entry.name in CHOICES:
@@ -222,8 +236,8 @@ def _composed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     plain = [arg._form() if isinstance(arg, Law) and not arg.RANK else arg for arg in (*args, *kwargs.values())]
     laws = [arg for arg in plain if isinstance(arg, Law)]
     found = []
-    for start in _programs(laws[0]):
-        own = [next(filter(start.starts_as, _programs(law)), None) for law in laws]
+    for start in programs_of(laws[0]):
+        own = [next(filter(start.starts_as, programs_of(law)), None) for law in laws]
         fixed = start.moves and any(isinstance(arg, Tensor) and arg.numel() != 1 for arg in plain)
         if not fixed and None not in own and not any(isinstance(arg, tuple | list) for arg in plain):
             found.append(_called(start, entry, plain, [*kwargs], own))
@@ -292,7 +306,7 @@ def _moved(law: Law, entry: Entry, args: tuple[Any, ...], named: dict[str, Any])
     """The programs of what was moved, of moved values; reshapes in a row are one."""
     inner, *rest, place = args
     found = []
-    for program in _programs(inner):
+    for program in programs_of(inner):
         if any(tensor.numel() != 1 for tensor in program.code.tensors):
             continue
         moves, before = program.moves, inner.shape

@@ -7,7 +7,16 @@ Importing this package registers all.
 from __future__ import annotations
 
 from momentgen.laws.rules import (
-    attention, certain, composite, elementwise, linear, maxima, movement, noise, norms, products
+    attention,
+    certain,
+    composite,
+    elementwise,
+    linear,
+    maxima,
+    movement,
+    noise,
+    norms,
+    products,
 )  # fmt: skip
 
 __all__ = [
